@@ -21,23 +21,18 @@ from impctl.service.results import (
 from impctl.values import dataclass
 
 GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
-"""Exit codes by gravity: with several failures, the first of these that occurs is the run's.
-
-An unsound sketch comes first; what a later try may cure comes last.
-"""
+"""Exit codes by severity: the run's is the first of these that occurs. An unsound sketch comes
+first, failures that a retry may cure last."""
 
 
 def gravest(outcome: Outcome) -> Failure | None:
-    """The failure that decides the exit code; None where all went well."""
+    """The failure that decides the exit code, if any."""
     return min(outcome.failures, key=lambda failure: _gravity(failure.error), default=None)
 
 
 def for_report(outcome: Outcome) -> Outcome:
-    """`outcome`, with a failure for every unsound sketch that a check brought up.
-
-    So no use case can report an unsound sketch and have the run end well. What failed for the limit
-    on open files says so, wherever that was.
-    """
+    """`outcome` with a failure for every sketch that a check found unsound, so that no run ends
+    well with one. Failures caused by the limit on open files say so."""
     failures = tuple(Failure(one.query, with_limit(one.error)) for one in outcome.failures)
     told = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
     match = [
@@ -77,7 +72,7 @@ def _gravity(error: ImpctlError) -> int:
 
 
 def is_pending(outcome: Outcome) -> bool:
-    """Whether a run that only explained found something to do."""
+    """Whether a dry run found something to do."""
     return any(_is_to_do(result) for result in outcome.results)
 
 
@@ -97,8 +92,6 @@ def _is_to_do(result: Result) -> bool:
 
 @dataclass(slots=True)
 class _Metric:
-    """A name, what it means, and its samples by query."""
-
     name: str
     kind: str
     meaning: str
@@ -113,7 +106,7 @@ class _Metric:
 
 
 def maintain_metrics(outcome: Outcome, at: float) -> str:
-    """What a run of `maintain` did, per query; queries that failed are told too."""
+    """What a run of `maintain` did, per query, failed queries included."""
     success = _Metric("impctl_maintain_success", "gauge", "1 if the last run succeeded")
     took = _Metric("impctl_maintain_duration_seconds", "gauge", "Duration of the last run")
     changes = _Metric(
@@ -142,7 +135,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
 
 
 def gain_metrics(outcome: Outcome) -> str:
-    """What sketches left out and cost, per query; sums of all time are counters."""
+    """What sketches skipped and cost, per query; all-time sums are counters."""
     results = [result for result in outcome.results if isinstance(result, GainResult)]
     is_whole = all(result.since is None for result in results)
     kind, end = ("counter", "_total") if is_whole else ("gauge", "")

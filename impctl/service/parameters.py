@@ -45,7 +45,7 @@ _EXACT_DOUBLES = range(-(2**53), 2**53 + 1)
 
 
 def with_parameters(spec: QuerySpec, given: GivenValues) -> QuerySpec:
-    """The query with the values given in place of its own."""
+    """The query with these parameter values instead of its defaults."""
     written = _written_values(spec, given) if isinstance(given, Mapping) else _split(given)
     changed: dict[str, ParameterValue] = {}
     for name, text in written.items():
@@ -56,7 +56,7 @@ def with_parameters(spec: QuerySpec, given: GivenValues) -> QuerySpec:
 
 
 def split_moving(spec: QuerySpec, given: GivenValues) -> tuple[list[str], GivenValues]:
-    """The values of parameters that move, as texts NAME=VALUE, and the others."""
+    """Texts NAME=VALUE split into those of moving parameters and the others."""
     if isinstance(given, Mapping):
         moving = [f"{name}={value}" for name, value in given.items() if name in spec.moves]
         return moving, {name: value for name, value in given.items() if name not in spec.moves}
@@ -66,7 +66,6 @@ def split_moving(spec: QuerySpec, given: GivenValues) -> tuple[list[str], GivenV
 
 
 def _split(given: Sequence[str]) -> dict[str, str]:
-    """The texts NAME=VALUE by name."""
     result: dict[str, str] = {}
     for text in given:
         name, equals, written = text.partition("=")
@@ -85,7 +84,7 @@ def _split(given: Sequence[str]) -> dict[str, str]:
 
 
 def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, str]:
-    """Python values as the texts that the command line would be given."""
+    """Python values as command-line texts."""
     result: dict[str, str] = {}
     for name, value in given.items():
         if name not in spec.params:
@@ -99,11 +98,9 @@ def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, s
 
 
 def as_text(value: object, like: ParameterValue) -> str | None:
-    """A Python value as text, where its type is that of `like` or loses nothing on the way to it.
-
-    A `str` is taken as the command line takes its texts, whatever the parameter's type. None has
-    no type, and nothing compares as equal to NULL.
-    """
+    """A Python value as text if it has the type of `like` or converts to it without loss. A `str`
+    is read like a command-line text, whatever the parameter's type. None has no type, and nothing
+    compares as equal to NULL."""
     match value:
         case str():
             return str.__str__(value) if _is_unicode(value) else None
@@ -166,7 +163,7 @@ def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:
 
 
 def parsed(written: str, like: ParameterValue) -> ParameterValue | None:
-    """The text as a value of the type of `like`; None where it is none."""
+    """The text as a value of the type of `like`; None if it is not one."""
     try:
         return _parsed(written, like)
     except ValueError:

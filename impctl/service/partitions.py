@@ -52,7 +52,7 @@ def occurrences(prepared: PreparedQuery) -> Mapping[AccessId, str]:
 
 
 def _alias(sql: str, scan: Scan) -> str:
-    """What the text calls an occurrence; empty where that is the table's name, or not to be had."""
+    """The alias of an occurrence; empty if it equals the table's name or is not known."""
     if scan.span is None:
         return ""
     written = _ALIAS.match(sql, scan.span.end)
@@ -65,12 +65,12 @@ def _ordinal(number: int) -> str:
 
 
 DEFAULT_FRAGMENTS = 1000
-"""Ranges where the file asks for none and the table's files ask for no more."""
+"""Ranges, unless the workload file or the table's files ask for more."""
 
 MOST_FRAGMENTS = 1 << 15
-"""What is proposed at most, overlaps of files apart: a sketch of some KB, which is read whole."""
+"""Most ranges proposed, file overlaps aside: a sketch of some KB, which is read whole."""
 _RANGES_PER_OVERLAP = 4
-"""Ranges over which that many files lie that overlap: more would leave out hardly another file."""
+"""Ranges per overlapping file: more would skip hardly another file."""
 
 SAMPLE_ROWS = 100_000
 _SEED = 20_220_117
@@ -84,12 +84,12 @@ _MICROSECONDS_A_DAY = 86_400 * 1_000_000
 
 
 def is_partitionable(column: Column) -> bool:
-    """Whether ranges of this column's type can be made."""
+    """Whether the column's type can have ranges."""
     return column.type.kind in PARTITIONABLE
 
 
 def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:
-    """Columns the file names as candidates for a table, spelled as in the schema."""
+    """The file's candidate columns for a table, spelled as in the schema."""
     return tuple(_column(desk.tables, part).name for part in _specs(desk, table))
 
 
@@ -103,7 +103,6 @@ def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec 
 
 
 def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | None:
-    """As many ranges of the column as the file asks for; None where it leaves that open."""
     spec = _spec(desk, table, name)
     return None if spec is None else spec.ranges
 
@@ -132,10 +131,8 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
 def partition_of(
     desk: Workbench, table: TableName, name: ColumnName, together: int = 1
 ) -> RangePartition:
-    """The partition of a table on a column, as the file says or proposed.
-
-    `together`: of so many of the ranges that would be proposed one is made.
-    """
+    """The partition of a table on a column, given in the file or proposed. Every `together`
+    proposed ranges are merged into one."""
     result = _given(desk, table, name)
     if result is not None:
         return result
@@ -156,10 +153,8 @@ def partition_about(
     bounds: ColumnBounds,
     depth: float,
 ) -> RangePartition:
-    """What `partition_of` comes to, about and quickly: for estimates.
-
-    From a sample of `values`, files' bounds, and how many may hold a value on average.
-    """
+    """A quick estimate of `partition_of` from a sample of `values`, the files' bounds, and how many
+    files may hold a value on average."""
     result = _given(desk, table, name)
     if result is not None:
         return result
@@ -178,7 +173,6 @@ def partition_about(
 
 
 def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition | None:
-    """The partition by the boundaries that the file gives."""
     spec = _spec(desk, table, name)
     column = desk.tables.snapshot(table).schema.find(name)
     assert column is not None
@@ -195,7 +189,7 @@ def _proposed(
     values: Sequence[BoundaryValue],
     together: int,
 ) -> RangePartition:
-    """Even ranges, by the statistics of all files and these values."""
+    """Even ranges from the statistics of all files and these values."""
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
     spread = column_spread(snapshot, column.name, values)
@@ -211,20 +205,20 @@ def _proposed(
 
 
 def _proposed_ranges(depth: float, files: int) -> int:
-    """As many ranges as files where they hardly overlap, so that a range is in one or two files."""
+    """As many ranges as files where these hardly overlap, so that a range is in one or two
+    files."""
     useful = files * min(1.0, _RANGES_PER_OVERLAP / max(depth, 1.0))
     return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
 
 
 def ranges_to_spare(desk: Workbench, table: TableName, name: ColumnName, ranges: int) -> int:
-    """Of how many of these ranges one could be made; 1 where the file says how many it wants."""
+    """How many of these ranges can be merged into one; 1 where the file sets their number."""
     spec = _spec(desk, table, name)
     is_asked = spec is not None and (spec.ranges is not None or spec.boundaries is not None)
     return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
 
 
 def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
-    """How many ranges the file asks for, or as many as there are where it asks for none."""
     asked = _asked_ranges(desk, partition.table, partition.attribute)
     return max(DEFAULT_FRAGMENTS, partition.ranges) if asked is None else asked
 
@@ -232,7 +226,7 @@ def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
 def values_within(
     desk: Workbench, partition: RangePartition, fragments: FragmentSet
 ) -> list[BoundaryValue]:
-    """A sample of the attribute's values in these fragments."""
+    """A sample of the attribute's values in these ranges."""
     desk.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
     snapshot = desk.tables.snapshot(partition.table)
     within = (partition, fragments)
@@ -266,7 +260,7 @@ def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
 
 
 def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
-    """A number that the column's type can hold, exactly; None otherwise."""
+    """A number that the column's type holds exactly; None otherwise."""
     try:
         exact = Decimal(str(value))
     except InvalidOperation:
@@ -287,7 +281,7 @@ def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
 
 
 def _is_held(value: BoundaryValue, kind: SqlType) -> bool:
-    """Whether a canonical value is one of the type, and can be written as a constant of it."""
+    """Whether a canonical value has a constant of the type."""
     if not isinstance(value, int):
         return True
     match kind.kind:

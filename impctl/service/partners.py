@@ -50,10 +50,8 @@ def tagged_frame(
     partition: RangePartition | None,
     files: Sequence[DataFile] | None = None,
 ) -> DataFrame:
-    """The snapshot's rows, or those of some of its files, in at least these columns.
-
-    With a partition also its attribute, and the fragment as `FRAGMENT_COLUMN`.
-    """
+    """Rows of the snapshot, or of some of its files, in at least these columns. With a partition
+    also its attribute, and the range as `FRAGMENT_COLUMN`."""
     from impctl.spark.sketches import with_fragment
     from impctl.spark.snapshots import snapshot_frame
 
@@ -65,15 +63,16 @@ def tagged_frame(
 
 
 _SLICE_ROWS = 8_000_000
-"""Rows of the longest table behind a join per slice of its pairs: some hundred megabytes."""
+"""Rows of the longest joined table per slice of pairs: some hundred megabytes."""
 
 _MANY_KEYS = 100_000
-"""So many keys are in most files, and take longer to sort than a search by them saves."""
+"""So many keys occur in most files and take longer to sort than a search by them saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """Reads sides of the joins of one circuit, and whole joins, at `versions` (others: pinned)."""
+    """Reads sides of one circuit's joins, and whole joins, through Spark at `versions` (others:
+    pinned)."""
 
     desk: Workbench
     compiled: Compiled
@@ -111,12 +110,11 @@ class Partners:
         return self.desk.tables.snapshot(scan.table, self.versions.get(scan.table))
 
     def _files(self, wanted: Readable) -> Uris:
-        """The files that each access of the rows needs."""
         snapshots = {scan.access: self._snapshot(scan) for scan in scans_of(wanted.plan)}
         return wanted_files(wanted.plan, snapshots)
 
     def _keep_asked(self, files: Uris, wanted: Readable, key: AttributeId, values: Vector) -> None:
-        """Leave out files that hold none of the values that a key column is asked for."""
+        """Skip files that hold none of the requested values of a key column."""
         result = column_behind(wanted.plan, key)
         if result is None or len(values) > _MANY_KEYS:
             return
@@ -156,7 +154,7 @@ class Partners:
 
 
 def _typed(key: Vector) -> pa.Array:
-    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys asked for."""
+    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys requested."""
     kind, mask = key.type, None if key.valid is None else ~key.valid
     if key.is_textual:
         return key.to_arrow()
@@ -177,7 +175,7 @@ def _decimals(key: Vector, kind: SqlType) -> list[Decimal | None]:
 
 @dataclass(frozen=True, slots=True)
 class FilePartners:
-    """Reads sides of the joins of one circuit at `versions` (others: pinned)."""
+    """Reads sides of one circuit's joins from files at `versions` (others: pinned)."""
 
     desk: Workbench
     compiled: Compiled
@@ -185,10 +183,7 @@ class FilePartners:
     versions: Mapping[TableName, TableVersion]
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """The rows of a side with these keys.
-
-        Raises HistoryGoneError for a file that is gone.
-        """
+        """The rows of a side with these keys; HistoryGoneError for a missing file."""
         self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
         return self._read(self.compiled.read_side(side), keys)
 
@@ -205,8 +200,8 @@ class FilePartners:
         return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
 
     def whole(self, side: str) -> Iterator[Batch]:
-        """All rows of a side; of one table's in parts, which bound the memory, unless they are
-        rows of groups, whose own rows may lie in several parts."""
+        """All rows of a side. A single table is read in parts, which bound the memory; rows of
+        groups are not, since a group may lie in several parts."""
         wanted = self.compiled.read_side(side)
         sources = Transient(wanted, self.partitions).sources
         if len(sources) > 1 or _has_groups(wanted.rows):
@@ -220,8 +215,8 @@ class FilePartners:
             yield Transient(wanted, self.partitions).rows({access: rows})
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
-        """The rows of a side over one table that meet the one condition and not the other, of files
-        that may hold some; in parts."""
+        """The rows of a side over one table that meet exactly one of two conditions, in parts, from
+        files that may hold some."""
         self.desk.reporter.step("reading rows affected by a changed scalar")
         wanted = self.compiled.read_side(side)
         ((access, source),) = Transient(wanted, self.partitions).sources.items()
@@ -247,7 +242,6 @@ def _rows(
     files: Uris,
     once: ReadOnce,
 ) -> pa.Table:
-    """The rows of the source's files with one of each list's values."""
     columns, uris = source.scan.table_columns, files[source.access]
     chosen = [file for file in snapshot.files if file.uri in uris]
     if not asked:
@@ -258,13 +252,13 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class PartnerReader:
-    """Reads a side from files where that was chosen, by Spark else."""
+    """Reads a side from files where that was chosen, else through Spark."""
 
     by_files: FilePartners
     by_spark: Partners
     from_files: frozenset[str]
     keys: Callable[[str], Sequence[AttributeId]]
-    """The columns by which a side is asked."""
+    """The columns by which a side is read."""
     _done: dict[str, SideRead] = field(default_factory=dict)
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
@@ -278,7 +272,6 @@ class PartnerReader:
         return result
 
     def _note(self, read: SideRead) -> None:
-        """Add a read to those of its side."""
         done = self._done.get(read.side, SideRead(read.side))
         self._done[read.side] = SideRead(
             read.side,
@@ -303,25 +296,25 @@ class PartnerReader:
         self._note(SideRead(side, 1, 1, rows, watch.ms))
 
     def _hits(self, side: str, asked: int, batch: Batch) -> int:
-        """How many keys have rows, at most those that were asked; rows of others may have come."""
+        """How many requested keys have rows; rows of others may be included."""
         if not len(batch):
             return 0
         columns = [batch.columns[key] for key in self.keys(side)]
         return min(asked, len(group_rows(columns, len(batch)).codes))
 
     def reads(self) -> tuple[SideRead, ...]:
-        """What was read of each side that files are read for, be it nothing."""
+        """What was read of each side that is read from files, even if nothing."""
         return tuple(self._done.get(side, SideRead(side)) for side in sorted(self.from_files))
 
 
 PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
-"""Makes the reader of a step that leads to these versions."""
+"""Makes the reader of a step that ends at these versions."""
 
 
 def partners_of(
     desk: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
 ) -> PartnersAt | None:
-    """The readers for a circuit; None where it keeps all rows it needs."""
+    """The readers for a circuit; None if it stores all rows it needs."""
     compiled = way.compiled
     if compiled is None or not compiled.distant:
         return None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:
-    """One result per query, in the order of the file; `strict`: none may be without a sketch."""
+    """One result per query, in the order of the file; `strict`: every query must have a sketch."""
     specs = desk.queries(queries)
     store = desk.reading_store()
     results: list[PlanResult] = []
@@ -81,7 +81,6 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
 def _with_next_changes(
     desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult], texts: Texts
 ) -> list[PlanResult]:
-    """The results, each of a stored sketch with the next change of its tables."""
     names = [name for result in results for name in result.since]
     coming = expectations(desk, store, names, texts)
     return [
@@ -93,7 +92,6 @@ def _with_next_changes(
 def _with_dues(
     desk: Workbench, specs: Sequence[QuerySpec], results: Sequence[PlanResult]
 ) -> list[PlanResult]:
-    """The results, each of a stored sketch with when it is due, where the query has a trigger."""
     timed = {spec.name for spec in specs if not trigger_of(spec).is_on_commit}
     told = {each.query for each in results if each.since and each.query in timed}
     if not told:
@@ -107,7 +105,7 @@ def _with_dues(
 def _sorted_out(
     desk: Workbench, specs: Sequence[QuerySpec], failures: Sequence[Failure]
 ) -> tuple[list[PlanResult], list[Failure]]:
-    """What failed only because a query can have no sketch, as results; and the other failures."""
+    """Failures that only mean a query can have no sketch, as results; and the other failures."""
     known = {spec.name: spec for spec in specs}
     results: list[PlanResult] = []
     left: list[Failure] = []
@@ -135,7 +133,6 @@ def _refused(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> PlanResult
 
 
 def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
-    """A query that `capture` has to come to first."""
     prepared = prepare(desk, spec)
     return PlanResult(
         query=spec.name,
@@ -165,7 +162,7 @@ def _planned(decisions: Decisions, task: Task, stage: Stage) -> PlanResult:
 
 
 def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
-    """The change of every table that moved on: as read, else as far as the log tells."""
+    """The change of every table that moved: as read, else as far as the log tells."""
     read = {result.need.table: result.changes.rows for result in stage.read}
     entries = []
     for pin in stored.pins:

@@ -52,7 +52,7 @@ _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 
 
 
 def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
-    """What of the query may fail over the rows that its sketches let through; None for nothing."""
+    """What in the query may fail over the rows that its sketches keep; None for nothing."""
     from impctl.safety.failures import Sizes, part_failure
     from impctl.service.prepare import fact_of, facts_of
 
@@ -69,10 +69,8 @@ def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
 
 
 def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fresh:
-    """The query with sketches through which it fails only if it fails without; else with none.
-
-    It is told then; UnsafeSketchError where the sketch is `required`.
-    """
+    """The query with sketches if it then fails only where it fails without them; else without, and
+    with a warning, or UnsafeSketchError if the sketch is `required`."""
     failing = part_failure_of(tables, result)
     if failing is None:
         return result
@@ -106,7 +104,7 @@ def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
 
 
 def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
-    """What the statistics say that all numbers of the column lie between."""
+    """Bounds of all numbers of the column by statistics."""
     from impctl.tables.statistics import column_statistics
 
     own = attribute.type
@@ -121,15 +119,13 @@ def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
 
 
 _ATTEMPTS = 10
-"""Times that other processes may move an answer on while it is being read."""
+"""Retries when other processes maintain an answer while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer, by whom and why; `read` is what was read of the tables, None from state.
-
-    `quicker` says, where impctl chose, who would have been clearly quicker.
-    """
+    """The answer, by whom and why; `read` counts what was read of the tables, None from state.
+    `quicker` says who would have been clearly faster, where impctl chose."""
 
     found: Fresh
     table: pa.Table
@@ -139,17 +135,14 @@ class Answered:
     read: Weighed | None = None
     quicker: str = ""
     start_ms: float = 0.0
-    """What starting Spark took for it."""
 
 
 def answered(
     desk: Workbench, result: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
 ) -> Answered:
-    """The answer of the query found; UsageError or QueryError where `by` cannot give it.
-
-    Who asks to read through the sketch is not answered from what is kept. With a `condition` on
-    the answer's columns its rows for which this is true.
-    """
+    """The answer of a query; UsageError or QueryError where `by` cannot give it. If the sketch is
+    requested, the materialized result is not used. `condition` selects rows by the answer's
+    columns."""
     from impctl.service.resolve import condition_on, what_is_read
 
     where = None
@@ -183,8 +176,7 @@ def answered(
 
 
 def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | None:
-    """Who would answer the query now if nobody is asked for, and why; None where that cannot be
-    told. Nothing is brought up to date."""
+    """Who would answer the query now by default, and why; None if unknown. Maintains nothing."""
     try:
         return _who_answers(desk, prepared)
     except ImpctlError:
@@ -192,7 +184,7 @@ def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | Non
 
 
 def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
-    """Why the engine cannot run the query, with the place in the file where one is to blame."""
+    """Why the engine cannot run the query, with the place in the file if there is one."""
     from impctl.compile.flows import BlockedError
 
     place = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
@@ -228,8 +220,8 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
 
 
 def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
-    """Whether kept rows take longer to be told than the quicker one of engine and Spark to read
-    the tables, by recorded runs of these."""
+    """Whether reading the materialized result is slower than the faster of engine and Spark, by
+    recorded runs of these."""
     from impctl.service.answer_costs import answer_runs, foreseen, is_slow_to_tell, state_estimate
     from impctl.service.resolve import what_is_read
 
@@ -270,7 +262,6 @@ def _by_reading(
 
 
 def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered | None:
-    """The kept answer; None where there is none."""
     from impctl.service.resolve import fresh
 
     for _ in range(_ATTEMPTS):
@@ -288,7 +279,7 @@ def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered 
 
 
 def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
-    """The query to be read through its sketch; with a warning where what is kept is damaged."""
+    """The query to read through its sketch; warns if the materialized result is damaged."""
     if isinstance(error, EvaluationError | NotExactError):
         return result
     spec = result.prepared.spec
@@ -301,11 +292,9 @@ def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
 
 
 def _without_sketch(result: Fresh, error: EvaluationError) -> Fresh:
-    """The query to be read whole, with a warning.
-
-    Of a group that a condition or LIMIT drops the sketch may show a part, and what is computed of
-    the part, such as a quotient, may fail where that of the group does not.
-    """
+    """The query read without its sketch, with a warning. The sketch may show part of a group that a
+    condition or LIMIT drops, and a value computed from the part, such as a quotient, may fail where
+    that of the group does not."""
     name = result.prepared.spec.name
     warning = (
         f"the sketch of query `{name}` was not used: the query fails on groups that it "
@@ -356,7 +345,8 @@ def _by_engine(
 
 
 def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
-    """Whether Spark may answer what has no end: it derives no more rows than a LIMIT asks for."""
+    """Whether Spark may answer an unbounded recursion: it derives no more rows than a LIMIT asks
+    for."""
     from impctl.service.resolve import is_for_others
 
     is_endless = error.code == "recursion_limit"
@@ -381,7 +371,7 @@ def _by_spark(
 
 
 def _not_kept(result: Fresh) -> ImpctlError:
-    """That there is none, or what kept the sketch from being had with which it would be."""
+    """That there is none, or why its sketch could not be had."""
     if result.refusal is not None:
         return result.refusal
     spec = result.prepared.spec
@@ -444,7 +434,6 @@ def told(
 
 
 def _told(desk: Workbench, got: Answered) -> QueryResult:
-    """The answer, and how it was come by."""
     return QueryResult(
         query=got.found.prepared.spec.name,
         answer=got.table,
@@ -503,17 +492,13 @@ def query(
     out: Path | None = None,
     escape_formulas: bool = False,
 ) -> Outcome:
-    """The answer of one query, its sketch maintained first where it is stale.
-
-    With `params` or another text the sketch may be that of another query. With `at` the answer is
-    that of these versions, through the sketch stored for them, and nothing is maintained. `use`
-    says whether to read through the sketch: where that pays, in any case, or not at all. Where
-    there is none for now the query is answered without, unless it is `required`. `by` says who
-    answers: what is kept, the engine or Spark; by default the quickest of those that can.
-    With `where`, a condition on its columns, the rows of the answer for which that is true.
-    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
-    a spreadsheet computes nothing.
-    """
+    """The answer of one query; a stale sketch is maintained first. With `params` or another text
+    the sketch may be another query's. `at` selects versions, answered through their stored sketch
+    without maintenance. `use`: read through the sketch where that pays, always or never. A query
+    without a sketch is read whole, unless one is `required`. `by`: materialized result, engine or
+    Spark; default: the fastest that can. `where` selects rows by their columns. `limit` bounds the
+    rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets compute
+    nothing."""
     from impctl.service.formats import check_goal
 
     if out is not None:
@@ -538,7 +523,6 @@ def _given_out(
     *,
     escape_formulas: bool,
 ) -> Outcome:
-    """The rows asked for, in the file asked for."""
     from impctl.service.formats import write_answer
 
     result = replace(result, limit=limit, written=None if out is None else str(out))

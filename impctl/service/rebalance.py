@@ -56,14 +56,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewRanges:
-    """Where fragments go, and the counts as far as the old ones tell: without split ranges."""
+    """The new range of each old one, and counts as far as the old ones give them: without split
+    ranges."""
 
     renumbering: Renumbering
     counts: Ints
 
     @property
     def split(self) -> FragmentSet:
-        """Old fragments whose rows have to be looked at."""
+        """Old ranges whose rows must be read."""
         return FragmentSet.from_mask(self.renumbering.targets < 0)
 
     @property
@@ -92,7 +93,7 @@ def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewR
 def split_rows(
     tables: PinnedTables, change: NewRanges, columns: Sequence[ColumnName]
 ) -> Iterator[tuple[pa.Table, Fragments]]:
-    """The rows of the split ranges, each with its new fragment; at least `columns`."""
+    """The rows of the split ranges, each with its new range; at least `columns`."""
     if not len(change.split):
         return
     old, new = change.renumbering.old, change.renumbering.new
@@ -106,7 +107,7 @@ def split_rows(
 
 
 def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
-    """Bring the queries named (default: all) up to date, then even out their ranges."""
+    """Maintain the named queries (default: all), then even out their ranges."""
     specs = desk.sketched(queries)
     results: list[CaptureResult] = []
     if not specs:
@@ -130,7 +131,7 @@ def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Sketches and state under the new ranges, and how they came about."""
+    """Sketches and state under the new ranges, and how they were made."""
 
     fragments: Mapping[AccessId, FragmentSet]
     state: MaintainedQuery | TouchedQuery
@@ -140,7 +141,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is going to be done: partitions that get other ranges, and what is said of the rest."""
+    """The partitions that get new ranges, and remarks on the others."""
 
     taken: TakenUp
     moved: Mapping[RangePartition, NewRanges]
@@ -148,8 +149,6 @@ class _Change:
 
 
 class _Rebalanced:
-    """One query, at the pinned versions."""
-
     def __init__(self, desk: Workbench, store: StoreReader, spec: QuerySpec) -> None:
         self.desk = desk
         self.store = store
@@ -165,7 +164,7 @@ class _Rebalanced:
         check_circuit(desk, self.prepared, self.way, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
-        """Even the ranges out where that is possible and worth it, and commit."""
+        """Even the ranges out where possible and worth it, and commit."""
         change = self._change()
         if isinstance(change, str):
             return self._left(change)
@@ -185,7 +184,7 @@ class _Rebalanced:
         return self._committed(store, way, partitions, done, reason)
 
     def foreseen(self) -> CaptureResult:
-        """What `result` would do, as far as the counts kept of the ranges tell."""
+        """The expected `result`, by the stored counts of the ranges."""
         change = self._change()
         if isinstance(change, str):
             return replace(self._left(change), foreseen=True, stored="even")
@@ -193,7 +192,7 @@ class _Rebalanced:
         return replace(self._left(reason), foreseen=True, stored="uneven")
 
     def _change(self) -> _Change | str:
-        """What to do, or why nothing."""
+        """The change, or why there is none."""
         if self.way.mode is Mode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
         taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
@@ -207,7 +206,7 @@ class _Rebalanced:
         return _Change(taken, moved, tuple(kept))
 
     def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
-        """How the query is maintained over these ranges, with the same sides of joins kept."""
+        """How the query is maintained over these ranges, with the same join sides stored."""
         return chosen_way(
             self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
         )
@@ -215,7 +214,6 @@ class _Rebalanced:
     def _moved(
         self, counted: RangeRows, own: Sequence[RangePartition]
     ) -> dict[RangePartition, NewRanges]:
-        """The partitions that get other ranges."""
         moved = {}
         for partition in self._distinct():
             if partition not in own:
@@ -255,7 +253,7 @@ class _Rebalanced:
         return _Found(session.fragments(), session, reading.how(is_read))
 
     def _touched(self, taken: TakenUp, moved: Mapping[RangePartition, NewRanges]) -> _Found:
-        """Touch mode remembers its sketch alone: every part of a split range is in it."""
+        """Touch mode stores only its sketch: it takes every part of a split range."""
         ((access, held),) = taken.fragments.items()
         (change,) = moved.values()
         reading = _Reading(self.desk, change)
@@ -314,7 +312,7 @@ class _Rebalanced:
 
 
 class _Reading:
-    """The rows of the split ranges, read at most once; counts what passes."""
+    """The rows of the split ranges, read at most once, with counts."""
 
     def __init__(self, desk: Workbench, change: NewRanges) -> None:
         self._desk = desk
@@ -323,14 +321,13 @@ class _Reading:
         self._rows = 0
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows with these columns."""
         for table, fragments in split_rows(self._desk.tables, self._change, columns):
             self._counts += np.bincount(fragments, minlength=len(self._counts))
             self._rows += len(table)
             yield table
 
     def fill(self, counted: RangeRows, rows: Iterator[pa.Table], before: RangeRows) -> None:
-        """Rows per new fragment, once what is left of `rows` has passed; estimates stay such."""
+        """Rows per new range once the rest of `rows` was read; estimates stay estimates."""
         for _ in rows:
             pass
         old, new = self._change.renumbering.old, self._change.renumbering.new
@@ -340,14 +337,13 @@ class _Reading:
             counted.fill(new, self._counts)
 
     def how(self, is_read: bool) -> str:
-        """What the state was derived from."""
         if is_read:
             return f"state derived from the stored one and from {self._rows:,} rows of split ranges"
         return "state derived from the stored one"
 
 
 def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
-    """A dry run: ranges that would be split and merged, where the sketch is current."""
+    """A dry run: ranges that would be split and merged, if the sketch is current."""
     stored = stored_query(desk, store, spec)
     assert store is not None
     is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
@@ -375,12 +371,10 @@ def _result(
 
 
 def _new(change: NewRanges) -> RangePartition:
-    """The ranges as they will be."""
     return change.renumbering.new
 
 
 def _largest(counted: RangeRows, partition: RangePartition) -> int:
-    """Rows of the range with the most of them."""
     return int(counted.counts(partition)[:-1].max())
 
 

@@ -102,8 +102,8 @@ _VERSION = re.compile(r"[0-9]{1,18}")
 
 @contextmanager
 def still_there(option: str = "--at") -> Iterator[None]:
-    """What reads an older version asked for, whose log or files may be gone: as `version_gone` or
-    `data_files_gone`, and to capture now, as is advised of a stored version, brings none back."""
+    """Report a lost log or file of an older version as `version_gone` or `data_files_gone`: the
+    usual advice to capture now would not bring it back."""
     try:
         yield
     except HistoryGoneError as error:
@@ -119,7 +119,7 @@ def versions_at(
     names: TableNames,
     option: str = "--at",
 ) -> dict[TableName, TableVersion]:
-    """The version of each of the query's tables, which may be called by any of their names."""
+    """The version of each of the query's tables, by any of their names."""
     result: dict[TableName, TableVersion] = {}
     for table, version in _said(at):
         if table is None and len(tables) > 1:
@@ -181,7 +181,7 @@ def _usage(message: str, hint: str) -> UsageError:
 
 _TABLE = "answer"
 _QUERY = "query"
-"""What the condition is called while it is read."""
+"""The condition's query name while it is parsed."""
 
 
 def condition_on(
@@ -191,10 +191,8 @@ def condition_on(
     option: str = "--where",
     of: str = "the result",
 ) -> Expr:
-    """The condition over the attributes of an answer; UsageError where it is none.
-
-    `option` is what it was given by, `of` what it is a condition on: errors say so.
-    """
+    """The condition over an answer's attributes; UsageError for an invalid one. `option` (its
+    source) and `of` (what it filters) are for messages."""
     from impctl.sql.statement import parse_query
 
     schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
@@ -241,7 +239,7 @@ def condition_on(
 
 
 def _of_condition(message: str) -> str:
-    """What is wrong, without the query that the condition is read in."""
+    """The message without the temporary query name."""
     message = message.replace(f" in query `{_QUERY}`", "")
     return named_before(_QUERY, message).replace("its SQL cannot be parsed near", "near", 1)
 
@@ -257,14 +255,14 @@ _VALUES = {
 
 
 def _example(column: Column) -> str:
-    """A condition on the column that compares it with a value of its own type."""
+    """An example condition that compares the column with a value of its type."""
     if column.type.kind is Kind.BINARY:
         return f"{column.name} IS NOT NULL"
     return f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
 
 
 def _objection(condition: Expr) -> str | None:
-    """Why it has no truth, or none that the evaluator finds as Spark does."""
+    """Why it is no predicate, or one that the evaluator may decide otherwise than Spark."""
     from impctl.expr.evaluate import find_blocker
 
     blocker = find_blocker(condition)
@@ -277,18 +275,18 @@ def _objection(condition: Expr) -> str | None:
 
 
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
-"""What a byte read through a filter costs where a share of the rows passes: 0.75 of one read
-without where hardly any does, 1.4 where all do."""
+"""Cost of reading a byte through a filter, by the share of rows that pass: 0.75 of an unfiltered
+read if hardly any do, 1.4 if all do."""
 _ONE_MORE_PART, _MOST_PARTS = 0.25, 4
-"""What each further part read through a filter of its own adds, up to so many parts."""
+"""Extra cost of each further part read through its own filter, up to so many parts."""
 _ONE_MORE_COLUMN = 4.0
-"""What decoding and asking a column costs that the query does not read, over its other columns."""
+"""Extra cost of decoding and testing a column that the query does not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What to read, what the query would read by its own conditions alone, and per table whose
-    sketch is left away the reason."""
+    """What to read, what the query reads by its own conditions alone, and per unused sketch the
+    reason."""
 
     pruned: Pruned
     plain: Pruned
@@ -296,7 +294,7 @@ class Weighed:
 
 
 def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed:
-    """What the query reads through the sketches found for it; with `auto`, where they pay."""
+    """What the query reads through these sketches; with `auto`, where they pay."""
     from impctl.service.filters import filters_of
 
     if use is SketchUse.AUTO:
@@ -309,7 +307,7 @@ def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed
 def worth_using(
     tables: PinnedTables, result: Fresh, use: SketchUse
 ) -> tuple[tuple[StoredSketch, ...], Mapping[TableName, str]]:
-    """The sketches to read through, and per table whose own is left away the reason."""
+    """The sketches to read through, and per unused one the reason."""
     if use is not SketchUse.AUTO:
         return tuple(result.sketches), {}
     left_away = weighed(tables, result.prepared, result.sketches, result.versions).left_away
@@ -339,7 +337,7 @@ def weighed(
 
 
 def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
-    """The tables whose sketches cost more than they save, with the reason."""
+    """Tables whose sketches cost more than they save, with the reason."""
     result: dict[TableName, str] = {}
     for table in prepared.tables:
         scans = [scan for scan in prepared.scans if scan.table == table]
@@ -351,7 +349,7 @@ def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dic
 
 
 def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
-    """Bytes read with the sketch, those through a filter at their rate."""
+    """Bytes read with the sketch, filtered ones at their rate."""
     filters = [pruned.filters[scan.access] for scan in scans if scan.access in pruned.filters]
     parts = pruned.parts.get(table)
     if parts is None:
@@ -371,7 +369,7 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
 
 
 def _share(wanted: RangeFilter) -> float:
-    """The share of the rows that pass, by ranges of the partition, which are about even."""
+    """The share of rows that pass, taking ranges as even."""
     partition = wanted.partition
     passing = sum(len(fragments_between(result, partition)) for result in wanted.intervals)
     return passing / partition.ranges
@@ -395,17 +393,17 @@ OF_THE_SKETCH = (
     TableError,
     UnsafeSketchError,
 )
-"""What may stop a sketch from being had. Some of it stops the query as well: then reading without
-one fails with it again, or is not tried (`unread`)."""
+"""Errors that may leave a query without its sketch. Some affect the query as well: then reading
+without one fails too, or is not tried (`unread`)."""
 
 
 def is_of_the_sketch(error: ImpctlError) -> bool:
-    """Whether it kept the sketch from being had; so does a store that may not be written."""
+    """Whether the error concerns only the sketch; so does a read-only store."""
     return isinstance(error, OF_THE_SKETCH) or error.code == STORE_READ_ONLY
 
 
 def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fresh | Unread:
-    """The query without the sketch that `error` kept it from; raises it where it must."""
+    """The query without the sketch that `error` made unavailable; raises it where it must."""
     if desk.policy(spec) is Policy.STRICT:
         raise error
     result = plain(desk, spec, error)
@@ -438,14 +436,14 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
 
 
 def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
-    """The error that kept the sketch from being had, or what kept it from being captured."""
+    """The error, or if the query was never captured, why it cannot be."""
     if error.code != "not_captured":
         return error
     return _reason_without(desk, plain(desk, spec, error), error)
 
 
 def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError) -> ImpctlError:
-    """Why a query that was never captured could not be, which no capture would mend."""
+    """Why no capture of the query can succeed, if so."""
     from impctl.service.capture import refusal_of
     from impctl.service.spark_answer import Unread
 
@@ -472,10 +470,8 @@ def record_use(
     command: str,
     elapsed_ms: float = 0.0,
 ) -> None:
-    """Write down one use of the sketches found, where there is a store to write it in.
-
-    A use of another query's sketch counts for the query that it was captured for.
-    """
+    """Record one use of these sketches if a store is writable. A use of another query's sketch
+    counts for that query."""
     if not result.sketches or not Layout(desk.store_path).catalog.is_file():
         return
     lender = None if result.reuse is None else result.reuse.query
@@ -499,7 +495,7 @@ def record_use(
 
 
 def sums_of(pruned: Pruned) -> tuple[int, int, int]:
-    """Files, rows as far as the log tells them, bytes."""
+    """Files, rows as far as the log counts them, bytes."""
     files = [file for own in pruned.files.values() for file in own]
     return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
 
@@ -552,7 +548,7 @@ def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
 
 
 def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
-    """The candidates, where one that would have served says that another was taken."""
+    """The candidates; a usable one that was not chosen says so."""
     return tuple(
         replace(entry, reason="also usable, but a smaller one was chosen")
         if entry.allowed and not entry.chosen
@@ -567,7 +563,7 @@ def _without(
     candidates: tuple[ReuseCandidate, ...],
     passing: RetryableError | None,
 ) -> Fresh:
-    """The query on its whole tables; `passing` is what the same command may not meet again."""
+    """The query on its whole tables; `passing` is a failure that a retry may not meet."""
     spec = prepared.spec
     reason = "no stored sketch can be used" if candidates else _NO_TEMPLATE
     if desk.policy(spec) is Policy.STRICT:
@@ -592,9 +588,7 @@ def _without(
 
 
 def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
-    """Every stored query of the workload with the same template, or with a recursion alike, and the
-    one that was named.
-    """
+    """Judge the named query and every stored one with the same template or a similar recursion."""
     from impctl.compile.build import template_id
 
     store = desk.reading_store()
@@ -626,7 +620,7 @@ def _judged(
     *,
     is_named: bool,
 ) -> _Looked | None:
-    """One stored query judged as it stands; None where it has another template."""
+    """One stored query judged; None where it has another template."""
     known = stored.state_meta.get("template", "")
     is_known = is_stamped_alike(known, wanted)
     is_other = is_known and known != wanted and not is_named
@@ -654,7 +648,7 @@ def _judged(
 
 
 def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQuery | None:
-    """The query; None where one of another template cannot be read: it is not asked about."""
+    """The query; None if it is another one that cannot be read."""
     from impctl.service.prepare import prepare
 
     try:
@@ -666,7 +660,7 @@ def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQu
 
 
 def _is_alike(prepared: PreparedQuery, captured: PreparedQuery, wanted: str) -> bool:
-    """Whether the queries have one template, or recursions that have."""
+    """Whether the queries, or their recursions, share a template."""
     from impctl.compile.build import template_id
     from impctl.reuse.verdict import has_recursion_like
 
@@ -684,7 +678,7 @@ def verdict_of(
     sketches: Sequence[StoredSketch],
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
-    """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
+    """The verdict under facts of the pinned versions, the sketch's assumptions included."""
     from impctl.service.prepare import fact_of, facts_of
 
     facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
@@ -693,7 +687,7 @@ def verdict_of(
 
 
 def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:
-    """The sketches under the accesses of the query that is asked."""
+    """The sketches by accesses of the requested query."""
     known = {sketch.access: sketch for sketch in sketches}
     return tuple(
         replace(known[other], access=access)
@@ -705,7 +699,7 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
 def _rows_left(
     tables: PinnedTables, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> int | None:
-    """Rows of the files that the sketches leave to read now; None where a log does not say."""
+    """Rows of the files that the sketches keep; None where a log does not count them."""
     from impctl.service.filters import filters_of
 
     versions = tables.versions_of(prepared.tables)
@@ -717,17 +711,13 @@ def _rows_left(
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """The asked query with the sketches of another one, and why that is allowed."""
-
     fresh: Fresh
     reason: str
 
 
 def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
-    """The sketch of a query brought up to date and judged again; a text says why it cannot be.
-
-    RetryableError where only something that passes is in the way.
-    """
+    """The other query's maintained and rechecked sketch, or a text why it cannot be used.
+    RetryableError if only something temporary is in the way."""
     try:
         current = fresh(desk, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
@@ -756,7 +746,7 @@ def _not_fresh(error: ImpctlError) -> str:
 Versions = Mapping[TableName, TableVersion]
 
 KEPT = "kept"
-"""The action told: the sketch is the one kept from then."""
+"""Reported action: the stored sketch of those versions is used."""
 
 _LISTED = 8
 """Versions, or runs of them, that an error names."""
@@ -781,7 +771,7 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
 def _older_use(
     desk: Workbench, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> Fresh:
-    """The first that may be used: the same versions may have been reached more than once."""
+    """The first usable sketch: the same versions may have been reached more than once."""
     from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
     from impctl.service.prepare import prepare
 
@@ -823,7 +813,7 @@ def _pin(
     table: TableName,
     version: TableVersion,
 ) -> None:
-    """The table at the version; an error that names those that are left where it is gone."""
+    """Pin the table at the version; errors name the available ones."""
     newest = tables.source(table)
     try:
         tables.pin_at(table, version)
@@ -850,7 +840,7 @@ def _none_there(
 
 
 def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
-    """The versions with a sketch, as far as can be told without building each of them."""
+    """The versions with a sketch, as far as known without building each of them."""
     there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
     left: dict[TableName, range] = {}
     for kept in store.kept(spec.name):
@@ -905,18 +895,16 @@ def _older_explanation(versions: Versions) -> str:
 
 
 _ATTEMPTS = 10
-"""Times that other processes may move a sketch on while it is being taken up."""
+"""Retries when other processes maintain a sketch while it is restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fresh:
-    """A query with its current sketches, and what bringing them up to date took.
-
-    `sketches` are by the query's own accesses, none where no sketch serves; `action` and `reason`
-    say how they were maintained first. `reuse` is set where they may be those of another query.
-    `generation` is the commit with which the query's own answer is kept, None where none is;
-    `refusal` what kept the sketch of a query from being had whose answer is to be kept with it.
-    """
+    """A query with its current sketches, and what maintaining them took. `sketches` are by its own
+    accesses, none where no sketch serves; `action` and `reason` say how they were maintained.
+    `reuse` is set if they may be another query's. `generation` is the commit of the query's own
+    materialized result, if any; `refusal` says why a query with a materialized result has no
+    sketch."""
 
     prepared: PreparedQuery
     sketches: tuple[StoredSketch, ...]
@@ -935,7 +923,7 @@ class Fresh:
 
 
 def fresh(desk: Workbench, query: str | None) -> Fresh:
-    """The query named (or the only one of the file) with its sketch at the pinned versions."""
+    """The named query (or the file's only one) with its sketch at the pinned versions."""
     from impctl.service.maintenance_plan import restored_verdict
     from impctl.service.prepare import prepare
 
@@ -959,10 +947,8 @@ def fresh(desk: Workbench, query: str | None) -> Fresh:
 
 
 def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
-    """What maintaining did, and the sketch at the pinned versions.
-
-    Another process may maintain the sketch past them in between: then they are pinned again.
-    """
+    """The maintenance done, and the sketch at the pinned versions. If another process maintained it
+    past them meanwhile, they are pinned again."""
     from impctl.service.maintain import maintain_queries
     from impctl.service.maintenance_plan import is_same_circuit
     from impctl.service.prepare import prepare
@@ -983,7 +969,7 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
 
 
 SQL_NAME = "--sql"
-"""What a query given on the command line is called; no query of a file can have this name."""
+"""The name of a query from the command line; no query of a file can have it."""
 
 
 def asked(
@@ -996,12 +982,10 @@ def asked(
     *,
     required: bool = False,
 ) -> Fresh | Unread:
-    """The query with the sketches to use; UsageError where the wishes exclude each other.
-
-    With `at` they are those stored for these versions, of a query with its own constants. Where
-    none are to be used, none is brought up to date. Where none can be had the query comes without,
-    and with a warning; with `required` what is in the way is raised.
-    """
+    """The query with the sketches to use; UsageError where the options exclude each other. `at`
+    selects stored sketches of those versions, for a query with its own constants. Unused sketches
+    are not maintained. Without a sketch the query is returned with a warning, or the error is
+    raised if one is `required`."""
     if required and use is SketchUse.NEVER:
         raise UsageError(
             "`--require-sketch` excludes `--sketch never`",
@@ -1038,7 +1022,6 @@ def _older(
     at: AtVersions,
     use: SketchUse,
 ) -> Fresh:
-    """The query with the sketch stored for older versions: asked for by version, or an error."""
     if params or sql is not None:
         raise UsageError(
             "`--at` excludes `--param` and `--sql`",
@@ -1053,7 +1036,7 @@ def _older(
 def _wanted(
     desk: Workbench, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
-    """The query that is asked, and the one of the file that it is or is an instance of."""
+    """The requested query, and the one of the file that it is or instantiates."""
     if sql is None:
         (own,) = desk.queries([query if query is not None else only_query(desk)])
         moving, others = split_moving(own, params)
@@ -1091,7 +1074,7 @@ def _none_serves(spec: QuerySpec, result: Fresh) -> UnsafeSketchError:
 
 
 def _spec_of(sql: str) -> QuerySpec:
-    """The text as a query; places in it are places of `--sql`."""
+    """The text as a query; positions in it are positions of `--sql`."""
     runs: list[SqlRun] = []
     offset = 0
     for number, line in enumerate(sql.split("\n"), start=1):
@@ -1112,7 +1095,7 @@ def _spec_of(sql: str) -> QuerySpec:
 
 
 _MOST_INTERVALS = 256
-"""Of a filter that Spark does not compile: DuckDB's time grows slowly with their number."""
+"""For a filter that Spark does not compile: DuckDB's time grows slowly with the intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1132,11 +1115,8 @@ def written_query(
     *,
     has_files: bool = False,
 ) -> WrittenQuery:
-    """`query`, as it was asked, with the sketches as range predicates, at these versions.
-
-    `has_files`: the reader gets a list of files, so it is not Spark, and its text may have more
-    intervals.
-    """
+    """`query` with the sketches as range predicates, at these versions. `has_files`: the reader
+    gets a file list, so it is not Spark and may get more intervals."""
     from impctl.service.filters import filters_of, guards_of
     from impctl.spark.predicates import rewrite_sql
 
@@ -1152,7 +1132,7 @@ def written_query(
 
 
 def is_for_others(query: Query) -> bool:
-    """Whether Spark does not run the text: it has WITH RECURSIVE of UNION, used or not."""
+    """Whether Spark cannot run the text: it has WITH RECURSIVE of UNION, used or not."""
     every = (*nodes_of(query.root), *query.unused)
     return any(isinstance(node, Fixpoint) and node.is_set for node in every)
 

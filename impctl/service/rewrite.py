@@ -48,10 +48,8 @@ if TYPE_CHECKING:
 
 
 def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
-    """A row per file: `file`, `size`, `rows`, `deleted`, and `partition_values` where there are.
-
-    Raises TableError for a partition value that Arrow cannot read.
-    """
+    """A row per file: `file`, `size`, `rows`, `deleted`, and `partition_values` if any. TableError
+    for a partition value that Arrow cannot read."""
     deleted = [None if file.deleted is None else file.deleted for file in files]
     columns = {
         "file": pa.array([file.uri for file in files], pa.string()),
@@ -68,7 +66,7 @@ def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
 
 
 def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Array:
-    """The values of one partition column, each text read once."""
+    """The values of one partition column, each text parsed once."""
     result = [values[column.name] for values in texts]
     distinct = list(dict.fromkeys(result))
     if not distinct:
@@ -80,7 +78,7 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """The frame, and what to know about it."""
+    """The frame, with warnings."""
 
     frame: DataFrame
     warnings: tuple[str, ...]
@@ -114,7 +112,7 @@ _NAN = "its files may contain NaN, and engines that read Parquet may skip such r
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The files, and what to know about them."""
+    """The files, with warnings."""
 
     files: QueryFiles
     warnings: tuple[str, ...]
@@ -179,7 +177,7 @@ def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
 def _left_to_read(
     tables: PinnedTables, result: Fresh, use: SketchUse
 ) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
-    """Files and predicates that belong together, and why a sketch is not among them."""
+    """Matching files and predicates, and why a sketch is not among them."""
     sketches, reasons = worth_using(tables, result, use)
     left_away = dict(reasons)
     while True:
@@ -204,7 +202,7 @@ def _leaves_out(sketches: Sequence[StoredSketch], table: TableName) -> bool:
 def _predicates(
     tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
 ) -> tuple[dict[TableName, str], dict[TableName, str]]:
-    """The predicate of each filtered table, and why another one can have none."""
+    """The predicate of each filtered table, and why another one has none."""
     result: dict[TableName, str] = {}
     refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned, versions), _NAN)
     for wanted in pruned.filters.values():
@@ -220,7 +218,7 @@ def _predicates(
 
 
 def _of_live_rows(result: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
-    """The predicates, with what expiries ask of rows beside them."""
+    """The predicates with the conditions of expiries."""
     told = dict(predicates)
     for table, live in result.query.live:
         text = plain_live(live, live.column, predicates.get(table))
@@ -279,10 +277,8 @@ def rewrite(
     required: bool = False,
 ) -> Outcome:
     """The rewritten SQL of one query; `params`, `sql`, `at`, `use` and `required` as for
-    `service.query`.
-
-    `files`: where to write which data files the text reads, by table, as JSON.
-    """
+    `service.query`. `files`: a JSON file to write, with the data files that the text reads by
+    table."""
     if files is not None:
         check_output(files, desk.reserved)
     match = asked(desk, query, params, sql, at, use, required=required)
@@ -324,7 +320,7 @@ def rewrite(
 
 
 def _endless(prepared: PreparedQuery) -> list[str]:
-    """That another reader of the text may find no end where impctl does."""
+    """A warning that another reader may not terminate where impctl does."""
     best = {node.id for node in nodes_of(prepared.root) if isinstance(node, Fixpoint) and node.best}
     return [
         f"recursive `{name}` terminates because impctl keeps only its best rows; elsewhere "
@@ -354,7 +350,7 @@ def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome
 
 
 def _check_nan(desk: Workbench, versions: Mapping[TableName, TableVersion], pruned: Pruned) -> None:
-    """TableError where readers of the files would lose rows that the ranges ask for."""
+    """TableError where readers of the files would lose rows of the ranges."""
     for table in sorted(losing_nan(desk.tables, pruned, versions)):
         raise TableError(
             f"Table `{table}` cannot be read file by file through its sketch: its files may "
@@ -371,7 +367,8 @@ def _write_files(
     files: Mapping[TableName, Sequence[DataFile]],
     path: Path,
 ) -> None:
-    """Which files are left of each table; an error where rows are not simply those of the files."""
+    """Write each table's remaining files; an error where its rows are not simply those of the
+    files."""
     for table in files:
         reason = why_not_plain(desk.tables.snapshot(table, versions.get(table)))
         if reason:

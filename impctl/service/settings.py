@@ -49,7 +49,7 @@ BY = "IMPCTL_BY"
 
 @dataclass(frozen=True, slots=True)
 class EnvVar:
-    """One variable: what it sets, the flag that wins over it (if any), and when it came."""
+    """One variable: what it sets, the flag that takes precedence (if any), and its release."""
 
     name: str
     purpose: str
@@ -115,10 +115,8 @@ ENVVARS = (
 
 @dataclass(frozen=True, slots=True)
 class DueRequest:
-    """What is asked for: queries by name (none: all), of these what is due, or a point.
-
-    `look` is the pause until the next look, None where nothing was said.
-    """
+    """The named queries (none: all); of these what is due, or a point. `look` is the pause until
+    the next look, None if not given."""
 
     queries: tuple[QueryName, ...]
     due: bool
@@ -127,7 +125,7 @@ class DueRequest:
 
     @property
     def pause(self) -> float | None:
-        """The pause of a process that goes on."""
+        """The pause of a long-running process."""
         return None if self.due else self.look
 
 
@@ -139,7 +137,7 @@ def due_request(
     *,
     follow: bool = False,
 ) -> DueRequest:
-    """What `maintain` is asked for; UsageError for what excludes each other."""
+    """The request of `maintain`; UsageError for options that exclude each other."""
     given = {"--follow": follow, "--due": due, "--point": point is not None}
     names = [name for name, is_given in given.items() if is_given]
     if len(names) > 1:
@@ -158,7 +156,7 @@ def due_request(
 
 
 def check_planned_look(due: bool, interval: float | None) -> None:
-    """UsageError where `plan` is told of a next look that it does not reckon with."""
+    """UsageError where `plan` gets a next look that it does not use."""
     if interval is not None and not due:
         raise UsageError("Option `--interval` requires `--due`", hint="add it")
 
@@ -172,7 +170,7 @@ def simulate_request(
     report: Path | None,
     late: str | None,
 ) -> SimulateRequest:
-    """What `simulate` is asked for; durations in seconds."""
+    """The request of `simulate`; durations in seconds."""
     if since is not None and arrivals is not None:
         raise UsageError(
             "Options `--since` and `--arrivals` exclude each other",
@@ -186,20 +184,20 @@ DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""
 
 DEFAULT_BATCH_ROWS = 1
-"""Changes after which an eager query is maintained: every version is a batch of its own."""
+"""Changes after which an eager query is maintained: every version is its own batch."""
 
 
 DEFAULT_IMBALANCE = 4.0
-"""How many times as uneven as when they were chosen ranges may become before that is reported."""
+"""Imbalance that is reported, as a multiple of that when the ranges were chosen."""
 
 
 DEFAULT_LARGE_CHANGE = 512
-"""Megabytes of changed files from which on Spark groups a change before the engine sees it: some
-ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
+"""Megabytes of changed files from which on Spark groups a change for the engine: some ten million
+rows, for which the engine takes about as long as Spark takes to start and read."""
 
 
 DEFAULT_SCRUB = 64
-"""Megabytes of state that a run looks at although nothing used them for a day."""
+"""Megabytes of state that a run checks if nothing used them for a day."""
 
 
 DEFAULT_INTERVAL = 5.0
@@ -207,12 +205,12 @@ DEFAULT_INTERVAL = 5.0
 
 
 DEFAULT_MAX_WAIT = 60.0
-"""Seconds after which a change is maintained although fewer rows than asked for are pending."""
+"""Seconds after which a change is maintained although fewer rows than requested are pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One run as asked for; `dry_run` promises that nothing at all is written."""
+    """The options of one run; `dry_run` promises that nothing at all is written."""
 
     workload: Path
     _: KW_ONLY
@@ -225,28 +223,25 @@ class Settings:
     large_change: int | None = None
     scrub: int | None = None
     memory: int | None = None
-    """Bytes that the engine may take to answer a query; None: half of the machine's."""
+    """Bytes that the engine may use for a query; None: half of the machine's."""
     disk: int | None = None
-    """Bytes that the state of all queries may take; None: as the workload file says."""
+    """Bytes of state for all queries; None: as the workload file says."""
     shared_store: bool = False
     params: tuple[str, ...] = ()
-    """Values `NAME=VALUE` for parameters that move, of all queries of the run."""
+    """Values `NAME=VALUE` of moving parameters, for all queries of the run."""
     now: str | None = None
-    """What the clock is to say, as written; None: the machine's time."""
+    """The clock's time, as written; None: the machine's."""
     changes: Path | None = None
     strict: bool = False
     """Whether a query that can have no sketch fails a run of `maintain`."""
-    """Where `maintain` writes what came and went of answers; None: nowhere."""
+    """Folder for the changes of answers that `maintain` writes; None: not written."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowRequest:
-    """How `maintain --follow` goes on; durations in seconds.
-
-    Tables are looked at every `interval`. With `pending_rows` or `max_wait` queries without a
-    trigger have one: so many rows, or `fresh_within`. `max_runs` counts runs that had something to
-    do.
-    """
+    """The options of `maintain --follow`; durations in seconds. Tables are looked at every
+    `interval`. `pending_rows` and `max_wait` give queries without a trigger one: so many rows, or
+    `fresh_within`. `max_runs` counts runs that had something to do."""
 
     interval: float = DEFAULT_INTERVAL
     pending_rows: int | None = None
@@ -260,7 +255,7 @@ def store_of(settings: Settings, workload: Workload) -> str:
 
 
 def store_folder(given: str | Path) -> Path:
-    """The store as a flag, a variable or an argument gives it; UsageError for a URI."""
+    """The store from a flag, variable or argument; UsageError for a URI."""
     wrong = why_no_store(str(given))
     if wrong is not None:
         raise UsageError(wrong[0], hint=wrong[1])
@@ -268,7 +263,7 @@ def store_folder(given: str | Path) -> Path:
 
 
 def is_shared_store(text: str | None) -> bool:
-    """What `IMPCTL_SHARED_STORE` says; UsageError for what is neither yes nor no."""
+    """The value of `IMPCTL_SHARED_STORE`; UsageError for neither yes nor no."""
     if not text or text == "0":
         return False
     if text != "1":
@@ -279,7 +274,7 @@ def is_shared_store(text: str | None) -> bool:
 
 
 def policy_of(settings: Settings, query: QuerySpec) -> Policy:
-    """The policy that holds for `query` in this run."""
+    """The policy of `query` in this run."""
     return query.policy if settings.policy is None else settings.policy
 
 
@@ -289,7 +284,7 @@ def lock_timeout_of(settings: Settings) -> float:
 
 
 def imbalance_of(settings: Settings) -> float:
-    """How many times as uneven as at their choice ranges may become (`service.advice`)."""
+    """The imbalance limit, as a multiple of that when the ranges were chosen (`service.advice`)."""
     return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
 
 
@@ -299,17 +294,17 @@ def large_change_of(settings: Settings) -> int:
 
 
 def scrub_of(settings: Settings) -> int:
-    """Bytes of state to look at that nothing uses."""
+    """Bytes of unused state to check."""
     return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
 
 
 def disk_of(settings: Settings, workload: Workload) -> int | None:
-    """Bytes that the state of all queries may take; None is without bounds."""
+    """Bytes of state for all queries; None is unbounded."""
     return workload.budget.disk if settings.disk is None else settings.disk
 
 
 def disk_from(text: str) -> int:
-    """Bytes of a budget such as `500MB`, 0 for the least; UsageError for what is none."""
+    """Bytes of a budget such as `500MB`, 0 for the least; UsageError for invalid text."""
     try:
         return size_from(text)
     except ValueError:
@@ -317,7 +312,7 @@ def disk_from(text: str) -> int:
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
-    """Spark settings: the profile asked for, key by key, before those of the workload file."""
+    """Spark settings: the profile's keys take precedence over those of the workload file."""
     if profile is None:
         return workload.spark
     master = workload.spark.master if profile.master is None else profile.master
@@ -326,12 +321,10 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
 
 @dataclass(frozen=True, slots=True)
 class SimulateRequest:
-    """What `simulate` replays, and in which settings; texts are as the flags have them.
-
-    Commits of the last `since` seconds, or of the file `arrivals`; None: all that are known. Every
-    one of `disks` by every one of `triggers`; `look` are the seconds between two looks. Rows come
-    as `late` as that says, None with their commits.
-    """
+    """What `simulate` replays, and in which settings; texts are as in the flags. Commits of the
+    last `since` seconds, or of the file `arrivals`; None: all known ones. Every one of `disks` by
+    every one of `triggers`; `look` is the interval between looks in seconds. Rows come `late` as
+    that says, None with their commits."""
 
     since: float | None = None
     arrivals: Path | None = None
@@ -344,11 +337,9 @@ class SimulateRequest:
 
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """What `doctor` is to look at; without `settings` only at what impctl runs on.
-
-    `every` is the time between two runs of `maintain`; `spark` starts a session; without `state`
-    of files of state only the heads are read.
-    """
+    """What `doctor` checks; without `settings` only impctl's environment. `every` is the interval
+    between runs of `maintain`; `spark` starts a session; without `state` only the heads of state
+    files are read."""
 
     settings: Settings | None = None
     every: str | None = None
@@ -378,11 +369,9 @@ class Example(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A table to write below `folder`; None leaves a choice to the example.
-
-    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `rows` and `seed` the
-    orders; `source` is what `crimes` and `tpch` are made from. The running example has no choices.
-    """
+    """A table to write below `folder`; None leaves a choice to the example. `rows`, `groups`,
+    `sort_rows` and `seed` shape the synthetic table, `rows` and `seed` the orders; `source` is what
+    `crimes` and `tpch` are made from. The running example has no choices."""
 
     folder: Path
     example: Example
@@ -397,7 +386,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class MeasureRequest:
-    """Which figures `bench` measures, how often, and the files to write the record and its page to;
+    """The figures that `bench` measures, repetitions, and the files of the record and its page;
     None leaves a choice to the workload."""
 
     only: tuple[str, ...] = ()

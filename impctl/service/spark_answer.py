@@ -67,11 +67,8 @@ def answer_table(
     pruned: Pruned | None = None,
     sketches: Sequence[StoredSketch] | None = None,
 ) -> pa.Table:
-    """The result as Arrow.
-
-    Given `sketches`, those that it was pruned by, the engine derives its recursive entries; else
-    Spark does, which shares nothing with the engine.
-    """
+    """The result as Arrow. With `sketches`, those that pruned it, the engine derives its recursive
+    entries; else Spark does, which shares nothing with the engine."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import shuffles_for
 
@@ -86,8 +83,8 @@ def answer_table(
 
 
 def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
-    """Spark's answer with the schema that the engine gives: every column may be NULL, and a
-    TIMESTAMP is shown in the session's time zone."""
+    """Spark's answer in the engine's schema: every column nullable, TIMESTAMP in the session's time
+    zone."""
     import pyarrow as pa
 
     fields = [
@@ -111,7 +108,7 @@ def answer_frame(
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
 ) -> DataFrame:
-    """The result as a frame that Spark computes when it is asked for rows."""
+    """The result as a lazy Spark frame."""
     from impctl.spark.run import frame_of
 
     views, sql = _text(desk, prepared, versions, pruned, sketches)
@@ -124,7 +121,6 @@ def _bytes(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
 ) -> int:
-    """Bytes of the files that are read."""
     if pruned is None:
         return sum(tables.snapshot(t, versions.get(t)).bytes for t in prepared.tables)
     return sum(map(bytes_of, pruned.files.values()))
@@ -137,7 +133,7 @@ def _text(
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None,
 ) -> tuple[dict[str, DataFrame], str]:
-    """The text to run, and what it reads by name; its recursive entries are derived for it."""
+    """The text to run, and what it reads by name; its recursive entries are derived."""
 
     views = _views(desk, prepared, versions, pruned)
     entries = derived_entries(desk, prepared, versions, pruned, sketches)
@@ -153,11 +149,9 @@ def _sql(
     pruned: Pruned | None,
     entries: Mapping[Span, str],
 ) -> str:
-    """The text to run: the query's own over guarded views, or one with ranges and guards in it.
-
-    A range must reach the files, so it stands below the guard of its column; what is read in parts
-    has its ranges in the views.
-    """
+    """The text to run: the query's own over guarded views, or one with ranges and guards in it. A
+    range must reach the files, so it is placed below the guard of its column; for tables read in
+    parts the views have the ranges."""
     from impctl.service.filters import guards_of
     from impctl.spark.predicates import rewrite_sql
 
@@ -189,7 +183,6 @@ def _views(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
 ) -> dict[str, DataFrame]:
-    """The tables by the names that the text has for them."""
     from impctl.service.filters import guards_of
     from impctl.spark.predicates import local_name
     from impctl.spark.snapshots import parted_frame, snapshot_frame
@@ -213,7 +206,6 @@ def _views(
 
 
 def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) -> str | None:
-    """The filter of one part as SQL."""
     from impctl.spark.expressions import DIALECT
     from impctl.spark.predicates import filter_condition
 
@@ -233,7 +225,7 @@ _VIEW = "impctl_rows_of"
 
 @dataclass(frozen=True, slots=True)
 class DerivedEntry:
-    """An entry: where its text stands, and the view that has its rows."""
+    """An entry's position in the text, and the view of its rows."""
 
     span: Span
     view: str
@@ -247,11 +239,9 @@ def derived_entries(
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None = None,
 ) -> tuple[DerivedEntry, ...]:
-    """The outermost of these entries; UnsupportedError (`recursion_limit`) where one has no end.
-
-    Given `sketches`, those that the query was pruned by, the engine derives what it can: in rounds
-    of Spark the same takes seconds a round.
-    """
+    """The outermost recursive entries; UnsupportedError (`recursion_limit`) for an unbounded one.
+    With `sketches`, those that pruned the query, the engine derives what it can: Spark's rounds
+    take seconds each."""
     outer, unused = list(_outer(prepared)), _unused(prepared)
     if not outer and not unused:
         return ()
@@ -293,7 +283,6 @@ def _by_engine(
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
 ) -> DataFrame | None:
-    """The rows of a fixpoint as the engine derives them; None where it cannot."""
     from impctl.service.engine_answer import engine_answer
 
     alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
@@ -305,11 +294,9 @@ def _by_engine(
 
 
 def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
-    """Sets, once each, that stand in the text of no other one.
-
-    One that the text reads once, or in one way, is taken with the filters that moved into it, and
-    with the best of its rows where these are all that count: its other rows would not pass above.
-    """
+    """The outermost sets, once each. A set that the text reads once, or in one way, gets the
+    filters that were pushed into it, and only its best rows where these alone count: its other rows
+    would not pass above."""
     every = _sets(prepared.query.root)
     ruled = _sets(prepared.planned.root)
     for span, copies in every.items():
@@ -321,9 +308,8 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
 
 
 def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
-    """Sets of entries that nothing reads, which stand in no other one: no row of them is asked for,
-    but Spark refuses the text with them in it.
-    """
+    """Outermost sets of entries that nothing reads: none of their rows is needed, but Spark refuses
+    the text with them."""
     read = {span for span, _ in _outer(prepared)}
     alone = {one.span: one for one in prepared.query.unused if one.is_set and one.span is not None}
     every = {*read, *alone}
@@ -339,7 +325,7 @@ def _is_within(span: Span, other: Span) -> bool:
 
 
 def _schema(fixpoint: Fixpoint) -> str:
-    """The columns as Spark has them written."""
+    """The columns as Spark DDL."""
     names = (attribute.name.replace("`", "``") for attribute in fixpoint.attributes)
     kinds = (attribute.type or "string" for attribute in fixpoint.attributes)
     return ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
@@ -376,7 +362,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """The text to run, the versions of the tables it reads, and what impctl does not read in it."""
+    """The text to run, the versions of its tables, and what impctl does not read in it."""
 
     spec: QuerySpec
     sql: str
@@ -387,15 +373,14 @@ class Unread:
     warnings: tuple[str, ...] = ()
 
     def files(self, desk: Workbench) -> int:
-        """Files of the tables, all of which are read."""
+        """The files of the tables, all of which are read."""
         return sum(len(desk.tables.snapshot(t, at).files) for t, at in self.versions.items())
 
 
 def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
-    """The query as it stands; `error`, which says what was not read, where that would be a guess.
-
-    Only what is refused for a construct goes on: what Spark refuses too is told better here.
-    """
+    """The query in its own text; raises `error`, which says what was not read, where that would be
+    a guess. Only unsupported constructs go on: for what Spark refuses too impctl's message is
+    better."""
     from impctl.service.prepare import column_like_clock
     from impctl.sql.views import named_tables
 
@@ -421,7 +406,6 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
 
 
 def unread_table(desk: Workbench, result: Unread) -> pa.Table:
-    """The answer as Arrow."""
     from impctl.spark.run import run_sql
 
     table = run_sql(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
@@ -429,7 +413,7 @@ def unread_table(desk: Workbench, result: Unread) -> pa.Table:
 
 
 def unread_frame(desk: Workbench, result: Unread) -> DataFrame:
-    """The answer as a frame that Spark computes when it is asked for rows."""
+    """The answer as a lazy Spark frame."""
     from impctl.spark.run import frame_of
 
     return frame_of(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)

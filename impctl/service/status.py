@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RUNS = 3
 _LOOKED_BACK = 200
-"""Runs among which the last verification is looked for."""
+"""Runs searched for the last verification."""
 
 
 def status(
@@ -120,12 +120,12 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
 
 
 def _trigger(spec: QuerySpec) -> str | None:
-    """As the file says it, that of its `defaults` too; a query without a sketch has none."""
+    """The trigger as in the file, `defaults` included; none for a query without a sketch."""
     return None if spec.trigger is None else spec.trigger.text
 
 
 def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
-    """What the log says of the commits since the sketch's version."""
+    """The commits since the sketch's version, by the log."""
     source = tables.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What one step did and cost; fragments by access."""
+    """What one step did and cost; ranges by access."""
 
     action: str
     versions: Mapping[TableName, TableVersion]
@@ -61,14 +61,14 @@ class StepDone:
     commit_ms: float = 0.0
     unsure: int = 0
     refilled: tuple[int, int] = (0, 0)
-    """Groups whose bounded buffer was filled again, and the rows read for that."""
+    """Groups whose bounded buffer was refilled, and the rows read for that."""
     tree: TreeWork | None = None
-    """What its join trees did, where it has some."""
+    """The work of its join trees, if any."""
     note: str = ""
-    """What expired in it and what was read for that, and whether a recursion was found anew."""
+    """What expired and what was read for that, and whether a recursion was recomputed."""
     may_change_answer: bool = True
     parts: RunParts | None = None
-    """What its operators took and its sides read, where the engine stepped a circuit."""
+    """Rows of its operators and side reads, where the engine stepped a circuit."""
 
 
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
@@ -78,7 +78,7 @@ _ANEW = "most rows of the recursion were deleted, so they were recomputed from i
 
 
 class Maintainer:
-    """Takes a query that was taken up forward, step by step."""
+    """Maintains a restored query step by step."""
 
     def __init__(
         self,
@@ -90,13 +90,11 @@ class Maintainer:
         told: ToldAnswer | None = None,
         next_expiry: NextExpiry = lambda versions, now: "",
     ) -> None:
-        """`partners` reads rows that the circuit does not keep, and is needed where there are.
-
-        `spark_start` tells what of a step's time went into starting Spark. With a `move` the first
-        step follows the clock too; there is no other one then. What comes and goes of the answer is
-        `told` before each commit, if anybody asks. Without a `store` nothing is committed: what was
-        taken up moves on in memory alone. `next_expiry` finds that of versions, as of an instant.
-        """
+        """`partners` reads rows that the circuit does not store, if any. `spark_start` gives the
+        part of a step's time that started Spark. With a `move` the first and only step follows the
+        clock too. The answer's changes go to `told` before each commit. Without a `store` nothing
+        is committed: only the state in memory moves. `next_expiry` finds that of versions, as of an
+        instant."""
         self.store = store
         self.taken = taken
         self._partners = partners
@@ -114,7 +112,7 @@ class Maintainer:
         reason: str,
         changed_bytes: int = 0,
     ) -> StepDone:
-        """Maintain with these tables' changes and commit; other tables stay where they are."""
+        """Maintain with these tables' changes and commit; other tables keep their versions."""
         watch = Stopwatch()
         taken = self.taken
         if taken.stored.assumptions:
@@ -149,7 +147,7 @@ class Maintainer:
         return self._commit(done, after, moved, reason_code, reason)
 
     def _note(self, count: int) -> str:
-        """What is said of rows that expired, with how many files were read for them."""
+        """Remarks on rows that expired, with the number of files read for them."""
         if self._move is None or not self._move.is_of_expiry:
             return ""
         files = self._move.files
@@ -220,7 +218,6 @@ class Maintainer:
         return done, after
 
     def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
-        """The versions of all tables after the step."""
         return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
 
     def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
@@ -230,7 +227,7 @@ class Maintainer:
         return {**marks, **{table: mark for table, mark in result.items() if mark is not None}}
 
     def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
-        """The marks of all tables' files after the step; none where nobody looked at them."""
+        """The marks of all tables' files after the step; none where nobody took them."""
         files = {table: mark for table, mark in self.taken.meta.files.items() if table not in moved}
         result = {table: change.files for table, change in moved.items()}
         return {**files, **{table: mark for table, mark in result.items() if mark is not None}}
@@ -238,7 +235,7 @@ class Maintainer:
     def _touch(
         self, moved: Mapping[TableName, Moved]
     ) -> tuple[Mapping[AccessId, FragmentSet], int]:
-        """The sketch with the fragments of all changed rows, and how many moved with the clock."""
+        """The sketch with the ranges of all changed rows, and how many moved with the clock."""
         touched = self.taken.touched
         assert touched is not None
         sketch = self.taken.stored.sketches[0]
@@ -288,7 +285,6 @@ class Maintainer:
     def _meta(
         self, done: StepDone, moved: Mapping[TableName, Moved], checkpoint: Checkpoint
     ) -> StateMeta:
-        """What is told of the state after the step."""
         meta, move = self.taken.meta, self._move
         return replace(
             meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
@@ -302,14 +298,13 @@ class Maintainer:
         )
 
     def _expires(self, done: StepDone, moved: Mapping[TableName, Moved]) -> str:
-        """The next instant at which a row expires; not looked for between two versions."""
+        """The next instant at which a row expires; not computed between two versions."""
         meta = self.taken.meta if self._move is None else self._move
         now = meta.moments.get(RUN)
         is_between = any(change.ending.version != change.until for change in moved.values())
         return "" if now is None or is_between else self._next_expiry(done.versions, now)
 
     def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
-        """What all tables are pinned at after the step."""
         return tuple(
             pin
             if (change := moved.get(pin.table)) is None
@@ -318,7 +313,7 @@ class Maintainer:
         )
 
     def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:
-        """What the step took, without starting Spark and without its commit."""
+        """The time of the step, without starting Spark and its commit."""
         start_ms = self._spark_start()
         is_grouped = any(change.grouped is not None for change in moved.values())
         compiled = self.taken.way.compiled
@@ -340,7 +335,7 @@ class Maintainer:
 def _refills(
     session: MaintainedQuery, before: Mapping[str, tuple[int, int, float]]
 ) -> Iterable[SideRead]:
-    """What filled buffers again in this step, of each piece that is bounded; 0 where none did."""
+    """What refilled bounded pieces in this step; 0 for none."""
     for piece, (groups, rows, ms) in session.refills().items():
         known = before[piece]
         count = groups - known[0]
@@ -348,7 +343,7 @@ def _refills(
 
 
 def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
-    """What the trees did between; None without any."""
+    """The trees' work in between; None without trees."""
     if not way.has_tree:
         return None
     touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))
@@ -356,7 +351,7 @@ def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -
 
 
 def _added(work: Mapping[str, int], done: StepDone) -> Mapping[str, int]:
-    """What trees have done since the capture, this step included."""
+    """The trees' work since the capture, with this step."""
     if done.tree is None:
         return work
     more = {"changes": done.changes, **asdict(done.tree)}
@@ -364,7 +359,7 @@ def _added(work: Mapping[str, int], done: StepDone) -> Mapping[str, int]:
 
 
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
-    """The step as history keeps it; its own commit is not timed yet when it is written."""
+    """The step's history record; its own commit is not timed yet when it is written."""
     refilled = refill_text(*done.refilled)
     reason = "; ".join(filter(None, (reason, refilled, work_text(done.tree), done.note)))
     return RunRecord(

@@ -49,7 +49,7 @@ def duration_text(milliseconds: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """A stretch of time as people say it: `40 s`, `41 min`, `1 h 10`, `2.5 days`, `30 days`."""
+    """A duration for people: `40 s`, `41 min`, `1 h 10`, `2.5 days`, `30 days`."""
     if seconds < 59.5:
         return f"{round(seconds)} s"
     minutes = round(seconds / 60)
@@ -63,7 +63,7 @@ def span_text(seconds: float) -> str:
 
 
 def moment_text(at: datetime) -> str:
-    """A moment to the second, as what is in UTC is shown: `2026-11-27 10:41:58Z`."""
+    """A UTC instant to the second: `2026-11-27 10:41:58Z`."""
     return at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -86,7 +86,7 @@ def named_before(query: str, message: str) -> str:
 
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
-"""What a file may end in, which says how it is written."""
+"""File name endings, which choose the format."""
 
 
 class RowsFormat(StrEnum):

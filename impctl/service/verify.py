@@ -47,14 +47,14 @@ Rows = Sequence[Sequence[RowValue]]
 
 @dataclass(frozen=True, slots=True)
 class CutOrder:
-    """The positions of the output columns that the order goes by, and where rows are cut off."""
+    """Output columns of ORDER BY by position, and where rows are cut off."""
 
     places: tuple[int, ...]
     count: int
     has_offset: bool
 
     def are_both_right(self, mine: Rows, theirs: Rows) -> bool:
-        """Whether two answers, each in its order, differ in nothing but rows that tie at a cut."""
+        """Whether two answers, each in its order, differ only in rows that tie at a cut."""
         if len(mine) != len(theirs) or len(mine) < self.count:
             return False
         if not same_rows(self._keys(mine), self._keys(theirs)):
@@ -65,7 +65,6 @@ class CutOrder:
         return [[row[at] for at in self.places] for row in rows]
 
     def _inside(self, rows: Rows) -> Rows:
-        """The rows that do not tie with one at a cut."""
         keys = self._keys(rows)
         edges = [keys[-1], keys[0]] if self.has_offset else [keys[-1]]
         return [
@@ -76,7 +75,6 @@ class CutOrder:
 
 
 def cut_order(root: Plan) -> CutOrder | None:
-    """Where the plan ends with ORDER BY and LIMIT; None where not, or the order is not put out."""
     shown: list[Expr] = [attribute.ref() for attribute in attributes_of(root)]
     node = root
     while isinstance(node, Project):
@@ -97,10 +95,10 @@ by more in practice, and a wrong group differs by far more."""
 
 
 _ABSOLUTE = 1e-12
-"""What is left of a sum that cancels to nothing."""
+"""Residue of a sum that cancels to nothing."""
 
 _Double = tuple[float, float]
-"""A double, and by how much it may be off beside that."""
+"""A double, and its further error."""
 
 
 def same_rows(
@@ -109,10 +107,8 @@ def same_rows(
     *,
     errors: Sequence[Sequence[float]] | None = None,
 ) -> bool:
-    """Whether two results are one bag, doubles compared with a tolerance.
-
-    `errors`: for each row of the right, how far each of its cells may be off (0 where not known).
-    """
+    """Whether two results are one bag, doubles compared with a tolerance. `errors`: for each row of
+    the right, how far each of its cells may be off (0 where not known)."""
     if len(left) != len(right):
         return False
     mine, theirs = _by_exact_part(left), _by_exact_part(right, errors)
@@ -124,7 +120,7 @@ def same_rows(
 def _by_exact_part(
     rows: Sequence[Sequence[RowValue]], errors: Sequence[Sequence[float]] | None = None
 ) -> dict[tuple[str, ...], list[tuple[_Double, ...]]]:
-    """The doubles of rows that are alike in everything else."""
+    """Doubles of rows grouped by their other values."""
     result: dict[tuple[str, ...], list[tuple[_Double, ...]]] = {}
     for at, row in enumerate(rows):
         part = tuple(map(_exact_part, row))
@@ -183,7 +179,7 @@ Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 def rounded_answer(
     desk: Workbench, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
 ) -> Rounded | None:
-    """Rows, and for each of their cells the most it may be off; None where nothing is known."""
+    """Rows, and for each of their cells its largest error; None if unknown."""
     from impctl.spark.run import run_sql
     from impctl.spark.snapshots import snapshot_frame
 
@@ -241,7 +237,7 @@ def verify(
 
 
 def _left_out(desk: Workbench, queries: Sequence[QueryName] | None) -> list[str]:
-    """That some have no sketch to look at, and are not among the results."""
+    """A warning that queries without a sketch are not among the results."""
     names = [f"`{spec.name}`" for spec in desk.queries(queries) if not spec.is_sketched]
     verb = "is" if len(names) == 1 else "are"
     listed = ", ".join(names)
@@ -251,7 +247,7 @@ def _left_out(desk: Workbench, queries: Sequence[QueryName] | None) -> list[str]
 def _recorded(
     desk: Workbench, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
 ) -> list[str]:
-    """Remember what was found; a store that is locked or may not be written is no failure."""
+    """Record the result; a store that is locked or read-only is no failure."""
     if not verified:
         return []
     slack = sum(one.slack for one in verified)
@@ -320,11 +316,9 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
 def _results_equal(
     desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[bool | None, bool, bool | None]:
-    """Whether the answers are equal, whether only their numbers of rows could be compared, and
-    whether the kept answer is (None without one).
-
-    None where the query fails through its sketch alone, which nobody then uses.
-    """
+    """Whether the answers are equal, whether only row counts could be compared, and whether the
+    materialized result is equal (None without one). None where the query fails through its sketch
+    alone, which nobody then uses."""
     desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
     pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
     without = answer(desk, prepared, stored.versions)
@@ -367,7 +361,7 @@ def _results_equal(
 
 
 def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answer | None:
-    """The answer that is kept for the stored versions; None where none is."""
+    """The materialized result of the stored versions; None without one."""
     store = desk.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None

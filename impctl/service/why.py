@@ -119,7 +119,7 @@ _LIKE: Mapping[Kind, ParameterValue] = {
 
 
 def condition_of_row(given: RowGiven, outputs: Sequence[Attribute]) -> Expr:
-    """The condition on an answer's columns; UsageError where it is none."""
+    """The condition on an answer's columns; UsageError for an invalid one."""
     values = _texts(given) if isinstance(given, Mapping) else _split(given)
     if not values:
         raise UsageError(
@@ -156,7 +156,6 @@ def _split(given: Sequence[str]) -> dict[str, str | None]:
 
 
 def _texts(given: Mapping[str, object]) -> dict[str, str | None]:
-    """Python values as texts."""
     result: dict[str, str | None] = {}
     for name, value in given.items():
         match value:
@@ -211,7 +210,7 @@ def _equal(column: Attribute, text: str | None) -> Expr:
 
 
 def _value(text: str, kind: SqlType) -> LiteralValue:
-    """The text as a literal's value; None where it is none."""
+    """The text as a literal's value; None for an invalid one."""
     like = _LIKE.get(kind.kind)
     if like is None:
         return _NOT_FINITE.get(text.lower(), _number(text)) if kind.is_fractional else None
@@ -240,13 +239,13 @@ def _example(outputs: Sequence[Attribute]) -> str:
 
 
 _SHOWN = 3
-"""Rows of an answer that are named where a row could be any of several."""
+"""Rows of an answer that are listed where several match."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedRow:
-    """A row of the answer and the rows that derive it; what was read for it, or that it was told
-    from the state. `lineage`: how many rows take part in any derivation."""
+    """A row of the answer, the rows that derive it, and what was read, or that it came from the
+    state. `lineage`: the number of rows in any derivation."""
 
     row: Mapping[ColumnName, RowValue]
     derivation: Derivation
@@ -258,11 +257,8 @@ class DerivedRow:
 
 
 def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
-    """The one row of the answer that has these values, and what derives it.
-
-    UsageError where it is not one row, QueryError where the query is not traced to rows; other
-    errors as of `engine_answer`.
-    """
+    """The one row of the answer with these values, and what derives it. UsageError unless it is one
+    row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
     outputs = attributes_of(result.prepared.planned.root)
     wanted = condition_of_row(given, outputs)
     root = apply_rules(Select(result.prepared.query.root, wanted))
@@ -284,7 +280,7 @@ def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
 
 
 class _Tables:
-    """What is read of the tables, each row with a number of its own."""
+    """The rows read of the tables, numbered."""
 
     def __init__(self, desk: Workbench, result: Fresh, root: Plan, pruned: Pruned) -> None:
         snapshots = {
@@ -309,7 +305,7 @@ class _Tables:
             self.rows += len(rows)
 
     def of_accesses(self) -> dict[AccessId, pa.Table]:
-        """The rows that each access reads, with their numbers."""
+        """The numbered rows of each access."""
         return {scan.access: self._of(scan) for scan in self._scans}
 
     def _of(self, scan: Scan) -> pa.Table:
@@ -334,7 +330,6 @@ class _Tables:
 
 
 def _columns(scans: Sequence[Scan]) -> dict[TableName, tuple[ColumnName, ...]]:
-    """The columns that are read of each table."""
     result: dict[TableName, dict[ColumnName, None]] = {}
     for scan in scans:
         result.setdefault(scan.table, {}).update(dict.fromkeys(a.name for a in scan.attributes))
@@ -342,7 +337,7 @@ def _columns(scans: Sequence[Scan]) -> dict[TableName, tuple[ColumnName, ...]]:
 
 
 def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
-    """The rows whose fragment is in the sketch."""
+    """The rows whose range is in the sketch."""
     partition = sketch.partition
     values = from_arrow(rows.column(sketch.attribute), partition.type)
     mask = sketch.fragments.to_mask()[partition.fragments_of(values)]
@@ -352,7 +347,7 @@ def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
 def the_row(
     result: Fresh, zone: str, root: Plan, made: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
-    """The number of the only row that was made, and the row."""
+    """The number of the only row, and the row."""
     names = [one.name for one in attributes_of(root)]
     rows = rows_of(made.to_arrow(attributes_of(root), zone))
     if len(made.numbers) == 1:
@@ -394,7 +389,7 @@ _OPTION = "--without"
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The changes from the answer to that without the rows, and how many went of those read, or of
+    """The changes of the answer without the rows, and how many were removed of those read, or of
     those in the state."""
 
     changes: pa.Table
@@ -406,12 +401,10 @@ class Without:
 
 
 def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without:
-    """What would come and go of the answer without rows for which one of these is true.
-
-    Each is a condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for
-    one that cannot be read, QueryError where the engine lacks a part of the plan; errors of values
-    as of `engine_answer`.
-    """
+    """Changes of the answer if rows that satisfy one of these conditions were missing. Each is a
+    condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for an invalid
+    one, QueryError where the engine lacks a part of the plan; errors of values as of
+    `engine_answer`."""
     prepared = result.prepared
     conditions = conditions_by_table(prepared, texts)
     left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
@@ -433,7 +426,7 @@ def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> With
 
 
 def is_monotone(root: Plan) -> bool:
-    """Whether rows that are there never keep a row of the answer away, nor change one."""
+    """Whether no input row ever suppresses or changes a row of the answer."""
     return all(_is_monotone(node) for node in nodes_of(root))
 
 
@@ -451,7 +444,6 @@ def _is_monotone(node: Plan) -> bool:
 def conditions_by_table(
     prepared: PreparedQuery, texts: Sequence[str]
 ) -> dict[TableName, tuple[str, ...]]:
-    """The conditions of each table."""
     names = {table.lower(): table for table in prepared.tables}
     result: dict[TableName, tuple[str, ...]] = {}
     for text in texts:
@@ -501,7 +493,7 @@ def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
 
 
 def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | None:
-    """The recursion of a plan, with its state; None where there is none that tells all of it."""
+    """The recursion of a plan, with its state; None unless it has the whole lineage."""
     spec, store = result.prepared.spec, desk.reading_store()
     if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
         return None
@@ -539,7 +531,7 @@ def _only_fixpoint(root: Plan) -> Fixpoint | None:
 
 
 def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow | None:
-    """As `derived_row`; None where the state does not tell it."""
+    """As `derived_row`; None where the state is not enough."""
     root = result.prepared.planned.root
     absorbed = absorbed_rows(desk, result, root)
     told = None if absorbed is None else derivations_of(absorbed)
@@ -569,7 +561,7 @@ def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRo
 
 
 def _entries(kept: KeptDerivations) -> tuple[dict[int, WhyEntry], dict[int, int]]:
-    """The rows of tables by their numbers, and how many copies there are."""
+    """The rows of tables by their numbers, and their numbers of copies."""
     entries, copies = dict[int, WhyEntry](), dict[int, int]()
     for table, held in kept.tables.items():
         copies.update(zip(held.numbers, held.copies, strict=True))
@@ -582,7 +574,7 @@ _MADE = "made"
 
 
 def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without | None:
-    """As `answer_without`; None where the state does not tell it."""
+    """As `answer_without`; None where the state is not enough."""
     answer: AnswerPlan = desk.memory.answer(result.prepared.planned)
     absorbed = absorbed_rows(desk, result, answer.kept)
     if absorbed is None:
@@ -605,10 +597,8 @@ def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> 
 
 
 def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> list[int] | None:
-    """The numbers of the leaves that are left out; None where the state does not tell which.
-
-    Counts for each table the rows of the access that has most of them.
-    """
+    """The numbers of the removed leaves; None if the state does not tell. Counts for each table the
+    rows of the access that has most of them."""
     result: list[int] = []
     most = dict.fromkeys(left_out, 0)
     for at, (of, ingredient) in enumerate(
@@ -633,7 +623,7 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
 
 
 def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf:
-    """What the answer is made of, over some of the recursion's rows."""
+    """The stored form of the answer over some of the recursion's rows."""
     compiled = compile_answer(replace(answer, kept=_over_rows(answer.kept, absorbed)))
     compiled.circuit.start()
     if len(rows):
@@ -658,11 +648,9 @@ def why(
     *,
     limit: int | None = None,
 ) -> Outcome:
-    """What derives the row of the answer with these values, or what would go without some rows.
-
-    `row` has values of columns of the answer, `without` conditions on rows of its tables; one of
-    them is given. `limit`: how many rows are told.
-    """
+    """What derives the row of the answer with these values, or how the answer changes without some
+    rows. Either `row` has values of columns of the answer, or `without` conditions on rows of its
+    tables. `limit`: how many rows are shown."""
     if query is not None:
         # Before anything else is said of a query that is not there.
         desk.queries([query])

@@ -79,17 +79,15 @@ class Annotated:
 
 
 def collect(plan: Plan, source: Scan, fragment: AttributeId) -> Annotated:
-    """The plan annotated with the fragments that rows of `source` are in by column `fragment`.
-
-    `source` is one of the plan's scans and has the column.
-    """
+    """The plan annotated with the ranges of the rows of `source`, one of its scans, which has them
+    in column `fragment`."""
     result = _Collector(source, fragment, _fresh()).visit(plan)
     assert result is not None, "the scan is part of the plan"
     return result
 
 
 def distinct_fragments(annotated: Annotated) -> Plan:
-    """All fragments of all rows, once each, as the plan's only column."""
+    """All ranges of all rows, once each, as the plan's only column."""
     column, child = annotated.fragments, annotated.plan
     if not annotated.is_set:
         return Distinct(Project(child, (ComputedColumn(column, column.ref()),)))
@@ -156,7 +154,7 @@ class _Collector:
         return Attribute(next(self.ids), "fragments", _SET_TYPE if is_set else INTEGER)
 
     def _grouped(self, plan: Aggregate, child: Annotated) -> Annotated:
-        """The same aggregation, whose groups have the fragments of all their rows."""
+        """The same aggregation, whose groups have the ranges of all their rows."""
         call = self._collecting(child)
         gathered = replace(
             plan, child=child.plan, aggregates=(*plan.aggregates, AggregateOutput(*call))
@@ -164,7 +162,7 @@ class _Collector:
         return self._flat(gathered, call[0], attributes_of(plan))
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
-        """Grouping by all columns keeps one row of each, with the fragments of all its copies."""
+        """Grouping by all columns keeps one row of each, with the ranges of all its copies."""
         keys = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
         renamed = tuple(
             ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
@@ -187,7 +185,7 @@ class _Collector:
     def _flat(
         self, plan: Plan, gathered: Attribute, attributes: tuple[Attribute, ...]
     ) -> Annotated:
-        """`gathered` as one array: arrays of arrays are laid end to end."""
+        """`gathered` as one array: arrays of arrays are concatenated."""
         if gathered.type == _SET_TYPE:
             return Annotated(plan, gathered)
         column = self._column(is_set=True)
@@ -234,11 +232,9 @@ class _Collector:
                 return Annotated(replace(plan, right=right.plan), right.fragments)
 
     def _matched(self, plan: Join, right: Annotated) -> Annotated:
-        """A semi join's rows with the fragments of all rows they match.
-
-        The right side is grouped by what is compared, so that a left row meets one group at most
-        and no row is repeated; that needs one type, since several texts can equal one number.
-        """
+        """A semi join's rows with the ranges of all rows they match. The right side is grouped by
+        what is compared, so that a left row meets one group at most and no row is repeated; that
+        needs one type, since several texts can equal one number."""
         pairs = _equalities(plan)
         if pairs is None:
             raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
@@ -292,10 +288,9 @@ class _Collector:
         return Annotated(united, column)
 
     def _copies(self, plan: SetOperation) -> Annotated:
-        """INTERSECT ALL or EXCEPT ALL: the copies each side has are counted, what is left repeated.
-
-        Which of a side's copies are left does not show, so all of them are a row's lineage.
-        """
+        """INTERSECT ALL or EXCEPT ALL: the copies of each side are counted, the remaining ones
+        repeated. Which of a side's copies remain does not show, so all of them are a row's
+        lineage."""
         sides = (plan.left, plan.right)
         marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
         marked = []
@@ -322,7 +317,7 @@ class _Collector:
     def _repeated(
         self, plan: SetOperation, both: Annotated, marks: tuple[Attribute, ...]
     ) -> Annotated:
-        """Each row of both sides once, then as often as its copies, counted by `marks`, leave."""
+        """Each row of both sides once, repeated for its remaining copies, counted by `marks`."""
         keys = tuple(
             ComputedColumn(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes
         )
@@ -401,33 +396,31 @@ def _refusal(construct: str, span: Span | None) -> QueryError:
 
 
 STAGED: AccessId = "impctl/staged"
-"""The access of `SketchPass.above` that stands for the rows with their fragments."""
+"""The access of `SketchPass.above` that represents the rows with their ranges."""
 
 FRAGMENT: AttributeId = "impctl/fragment"
-"""The fragment's column there, and its name."""
+"""The range's column there, and its name."""
 
 
 class PassKind(StrEnum):
-    """How a pass finds fragments."""
+    """How a pass finds ranges."""
 
     ROWS = "rows"
-    """Result rows are rows of the table: the distinct fragments of the result."""
+    """Result rows are rows of the table: the distinct ranges of the result."""
     KEYED = "keyed"
-    """Each result row stems from rows of one fragment, which its key tells."""
+    """Each result row stems from rows of one range, given by its key."""
     GROUPS = "groups"
     """The groups in the result are joined back to the rows."""
     COLLECTED = "collected"
-    """Fragments are collected along the whole plan."""
+    """Ranges are collected along the whole plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class SketchPass:
-    """One pass. `keys` has, per access, the column of `rows` that tells the fragment of a row.
-
-    ROWS, KEYED: the fragments of all rows. GROUPS: of those rows whose columns `group` are, NULL
-    being equal to NULL, a row of `groups`. COLLECTED: of one access, the only column of `above`,
-    which reads `rows` as the access STAGED, named as `staged` says.
-    """
+    """One pass. `keys` has, per access, the column of `rows` that gives a row's range. ROWS, KEYED:
+    the ranges of all rows. GROUPS: of rows whose columns `group` equal a row of `groups`, NULL
+    equal to NULL. COLLECTED: of one access, the only column of `above`, which reads `rows` as the
+    access STAGED, named as `staged` says."""
 
     way: PassKind
     rows: Plan
@@ -440,12 +433,9 @@ class SketchPass:
 def sketch_passes(
     query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
 ) -> tuple[SketchPass, ...]:
-    """How to find, for every access, the fragments of its column that the query needs.
-
-    Each access is in the keys of one pass. `verdict` is that of this very query (`check_safety`).
-    Raises UnsafeSketchError for an unsafe one, QueryError for a construct whose lineage impctl
-    cannot capture.
-    """
+    """The passes that find the needed ranges of every access. Each access is in the keys of one
+    pass. `verdict` is that of this very query (`check_safety`). Raises UnsafeSketchError for an
+    unsafe one, QueryError for a construct whose lineage impctl cannot capture."""
     if not verdict.safe:
         names = ", ".join(f"`{column.name}`" for column in columns.values())
         raise UnsafeSketchError(
@@ -468,7 +458,7 @@ def sketch_passes(
 
 
 def staged(rows: Plan) -> Scan:
-    """`rows` as a table of columns `r0`, `r1`, ... and the fragment."""
+    """`rows` as a table of columns `r0`, `r1`, ... and the range."""
     named = tuple(
         replace(attribute, name=staged_name(place))
         for place, attribute in enumerate(attributes_of(rows))
@@ -477,16 +467,13 @@ def staged(rows: Plan) -> Scan:
 
 
 def staged_name(place: int) -> str:
-    """Name of the column at that place of the staged rows."""
     return f"r{place}"
 
 
 def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
-    """The lowest node whose rows' lineage in the access is all in the sketch.
-
-    That is the barrier next above the access, whose rows count whether they survive or not, and
-    include what nodes above it keep; without one it is the query.
-    """
+    """The lowest node whose rows' lineage in the access is all in the sketch: the barrier next
+    above the access, whose rows count whether they survive or not, and include what nodes above it
+    keep; without one, the query."""
     result, nodes = root, tuple(nodes_of(root))
     for position in verdict.barrier_positions:
         node = nodes[position]
@@ -498,7 +485,7 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
 
 
 def _without_top(plan: Plan) -> Plan:
-    """The plan without last steps that change nothing about where its rows come from."""
+    """The plan without top steps that do not affect lineage."""
     while isinstance(plan, Project | Sort | Distinct):
         plan = plan.child
     return plan
@@ -506,10 +493,8 @@ def _without_top(plan: Plan) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What a sketch follows from: the rows of `plan`, those of surviving groups if it has any.
-
-    Without a plan to trace the access in, fragments are collected along `whole`.
-    """
+    """The basis of a sketch: the rows of `plan`, those of surviving groups if it has any. Without a
+    plan to trace the access in, ranges are collected along `whole`."""
 
     plan: Plan | None
     node: Aggregate | None = None
@@ -538,7 +523,7 @@ def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a pass and, per access, the column that tells the fragment."""
+    """The rows of a pass and, per access, the column that gives the range."""
 
     plan: Plan
     keys: Mapping[AccessId, Attribute]
@@ -572,7 +557,7 @@ def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
 
 
 def _by_groups(plan: Plan, access: AccessId, column: Column) -> _Basis | None:
-    """By the lowest grouping of the access that mixes fragments, if it is the only one."""
+    """By the lowest grouping of the access that mixes ranges, if it is the only one."""
     for node in _path(plan, access):
         if not isinstance(node, Aggregate) or node.grouping_sets is not None:
             continue

@@ -55,11 +55,10 @@ _MICROS_WRITTEN = range(
     (datetime.min - _EPOCH) // timedelta(microseconds=1),
     (datetime.max - _EPOCH) // timedelta(microseconds=1) + 1,
 )
-"""What has a text of four-digit years; Spark itself goes further in both directions."""
+"""Timestamps with a text of four-digit years; Spark itself has a wider range."""
 
 
 def sql_type(kind: SqlType) -> exp.DataType:
-    """The type as a node."""
     return exp.DataType.build(kind.spark_name, dialect=DIALECT)
 
 
@@ -134,7 +133,7 @@ def _double_text(value: float) -> str:
 
 
 def string_sql(value: str) -> Sql:
-    """A text, also one that readers of SQL would change."""
+    """A string literal, also of characters that readers of SQL would change."""
     if _CONTROL.search(value) is None and "$" not in value:
         return exp.Literal.string(value)
     # Escapes of control characters differ between readers of SQL, and some replace `${name}`
@@ -290,18 +289,15 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
 
 
 def _one_row(rows: Sql) -> Sql:
-    """A condition that fails in Spark where the rows are several."""
+    """A condition that fails in Spark if there are several rows."""
     is_single = exp.LTE(this=rows, expression=exp.Literal.number(1))
     failure = exp.Anonymous(this="RAISE_ERROR", expressions=[string_sql(SEVERAL_ROWS)])
     return exp.Case(ifs=[exp.If(this=is_single, true=exp.true())], default=failure)
 
 
 def _mean(expr: Mean, names: Names) -> Sql:
-    """AVG's last step. A count of 0 becomes NULL first, since ANSI forbids to divide by it.
-
-    For decimals it is AVG's but for its last digits; Spark is asked for AVG there
-    (`spark.render`).
-    """
+    """AVG's last step. A count of 0 becomes NULL first, since ANSI forbids division by it. For
+    decimals it differs from AVG in its last digits; there Spark computes AVG (`spark.render`)."""
     count = exp.Nullif(this=render_expr(expr.count, names), expression=exp.Literal.number(0))
     share = exp.Div(this=_operand(expr.total, names), expression=count)
     if expr.type.kind is Kind.DECIMAL:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 PLAIN_DIALECT = "duckdb"
-"""As sqlglot calls it; names in double quotes are SQL's own."""
+"""sqlglot's name; names in double quotes are SQL's own."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 
@@ -58,7 +58,7 @@ def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
 
 
 def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
-    """What an expiry asks of the column called `name`, and what else is asked `beside` it."""
+    """The expiry's condition on the column called `name`, and `beside` another one."""
     constant = plain_edge(live)
     if constant is None:
         return None
@@ -68,7 +68,7 @@ def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | No
 
 
 def plain_edge(live: LiveRows) -> Sql | None:
-    """What rows have to be later than; None for a time without a text."""
+    """The bound that rows must exceed; None for a time without a text."""
     value = live.later_than.value
     return _constant(value, live.later_than.type) if isinstance(value, int) else None
 
@@ -128,7 +128,7 @@ def _cast(text: str, kind: str) -> Sql:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Columns of a table that are guarded, and all that it has, in order."""
+    """Guarded columns of a table, and all of its columns, in order."""
 
     guarded: frozenset[ColumnName]
     columns: tuple[ColumnName, ...]
@@ -144,16 +144,13 @@ def rewrite_sql(
     is_local: bool = False,
     is_plain: bool = False,
 ) -> str:
-    """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
-
-    The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
-    partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
-    `guards` has the tables with columns to guard; those that the query has no use for are not.
-    Where the text `is_local`, it reads views that are called by `local_name`. `entries` are views
-    that have the rows of what stands in some places of the text, WITH entries: these read them.
-    Where it `is_plain`, it is for other engines than Spark, without guards; all filters have a
-    plain text (`spark.predicates`).
-    """
+    """The query's text over the filtered tables; unchanged where nothing is filtered or guarded.
+    The filters are those of `place_filters`, or are converted to such. `nan_free` are accesses
+    whose partition attribute is known to hide no NaN, so that Parquet statistics can be used to the
+    full. `guards` has the tables with columns to guard; unused columns are not. If the text
+    `is_local`, it reads views called by `local_name`. `entries` are views with the rows of WITH
+    entries at these places of the text: these read them. If it `is_plain`, it is for other engines
+    than Spark, without guards; all filters have a plain text (`spark.predicates`)."""
     used, filters = _used(query), place_filters(query, filters)
     news = {
         place: (_condition(scans, filters, nan_free, is_plain), _needed(guard, scans, used))
@@ -187,10 +184,8 @@ def rewrite_sql(
 
 
 def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool = False) -> Sql:
-    """What an expiry asks, and what else is asked `beside` it.
-
-    Where it `is_plain`, in words that other engines than Spark take for the same.
-    """
+    """The condition of an expiry, and `beside` another one. If it `is_plain`, in a form that other
+    engines read like Spark."""
     after = plain_edge(live) if is_plain else None
     if after is None:
         after = literal(live.later_than.value, live.later_than.type)
@@ -215,11 +210,9 @@ def _with_entries(
 
 
 def local_name(query: Query, table: TableName) -> str:
-    """What the view of a table is called where the text runs here: as the workload file calls it.
-
-    Where the text calls it otherwise, a WITH entry may be called so, which Spark finds before any
-    view: then it is a name that the text has nowhere.
-    """
+    """The view name of a table where the text runs locally: its name in the workload file. Where
+    the text uses another name, a WITH entry may have the file's, which Spark resolves before any
+    view: then it is a name that the text has nowhere."""
     text = query.sql.lower()
     own = [span for span, other in query.mentions if other == table]
     if "with" not in text or all(_is_written(query, span, table) for span in own):
@@ -232,7 +225,7 @@ def local_name(query: Query, table: TableName) -> str:
 
 
 def _is_written(query: Query, span: Span, name: str) -> bool:
-    """Whether this name alone stands there."""
+    """Whether this name stands alone there."""
     parts = name_parts(query.sql[span.start : span.end]) or ()
     return [part.lower() for part in parts] == [name.lower()]
 
@@ -252,7 +245,7 @@ def _start(part: Sql) -> int:
 
 
 def _whole_names(tree: Sql) -> list[tuple[int, int, str]]:
-    """What stands in columns such as `main.shop.sales.x` before the end of the table's name."""
+    """What precedes the table's last name in columns such as `main.shop.sales.x`."""
     result = []
     for node in tree.find_all(exp.Column):
         parts = node.parts
@@ -266,13 +259,11 @@ def place_filters(
     filters: Mapping[AccessId, RangeFilter],
     groups: Iterable[Collection[AccessId]] = (),
 ) -> dict[AccessId, RangeFilter]:
-    """The filter that each access can have in the query's text; none for one that reads all.
-
-    A table named once in the text but read by several accesses (a CTE used twice) gets a filter
-    only if all of them have one over one partition, and then what any of them needs. Over two
-    partitions, each access would see what the other one needs: ranges of its own in part. So it is
-    of `groups` of accesses whose filter must be the same, wherever they stand in the text.
-    """
+    """The possible filter of each access in the query's text; none for one that reads all. A table
+    named once in the text but read by several accesses (a CTE used twice) gets a filter only if all
+    of them have one over one partition, and then their union. Over two partitions, each access
+    would see the other one's ranges: its own only in part. The same holds for `groups` of accesses
+    whose filter must be the same, wherever they stand in the text."""
     tied: list[list[Scan]] = [list(scans) for scans in _places(query).values()]
     for group in groups:
         met = [scans for scans in tied if any(scan.access in group for scan in scans)]
@@ -284,10 +275,8 @@ def place_filters(
 def table_filters(
     query: Query, filters: Mapping[AccessId, RangeFilter]
 ) -> dict[AccessId, RangeFilter]:
-    """The filter that each access can have where tables are filtered before the query reads them.
-
-    As for a place of the text: all accesses of a table share one filter, or have none.
-    """
+    """The possible filter of each access where tables are filtered before the query reads them. As
+    for a place of the text: all accesses of a table share one filter, or have none."""
     scans: dict[TableName, list[Scan]] = {}
     for scan in scans_of(query.root):
         scans.setdefault(scan.table, []).append(scan)
@@ -297,7 +286,7 @@ def table_filters(
 def _shared(
     groups: Iterable[Sequence[Scan]], filters: Mapping[AccessId, RangeFilter]
 ) -> dict[AccessId, RangeFilter]:
-    """One filter for all accesses of a group that reads the same rows, where there can be one."""
+    """One filter for all accesses of a group that reads the same rows, where possible."""
     result: dict[AccessId, RangeFilter] = {}
     for scans in groups:
         wanted = [filters[scan.access] for scan in scans if scan.access in filters]
@@ -320,7 +309,7 @@ def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
 
 
 def _used(query: Query) -> frozenset[AttributeId]:
-    """What some expression of the query reads; no condition is on anything else."""
+    """The columns that some expression reads; no condition is on anything else."""
     return frozenset[AttributeId]().union(
         *(columns_of(expr) for node in nodes_of(query.root) for expr in expressions_of(node))
     )
@@ -364,7 +353,7 @@ def _condition(
     nan_free: Collection[AccessId],
     is_plain: bool,
 ) -> Sql | None:
-    """What the accesses of one place need; None for everything."""
+    """The union of what the accesses of one place need; None for everything."""
     wanted = filters.get(scans[0].access)
     if wanted is None:
         return None
@@ -374,7 +363,7 @@ def _condition(
 
 
 def _united(filters: list[RangeFilter]) -> RangeFilter:
-    """One filter that keeps what any of these keep; all over one partition."""
+    """The union of the filters; all over one partition."""
     if len(filters) == 1:
         return filters[0]
     partition = filters[0].partition
@@ -417,7 +406,7 @@ def _any_of(parts: list[Sql]) -> Sql:
 
 
 def _named(table: exp.Table, name: str | None) -> exp.Table:
-    """The table by itself, under this name or its own; an alias keeps what the text calls it."""
+    """The table alone, under this name or its own; an alias keeps the text's name."""
     bare = table.copy()
     for part in ("joins", "laterals", "pivots"):
         bare.set(part, None)

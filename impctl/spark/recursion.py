@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Frames = Mapping[AccessId, "DataFrame"]
 
 Tell = Callable[[str], None]
-"""Is told what begins now, as one short line."""
+"""Is called with each step that begins, as one short line."""
 
 
 def tell_nobody(line: str) -> None:
@@ -53,12 +53,9 @@ def tell_nobody(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The recursive queries of one plan, each derived once.
-
-    All methods stand inside `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits.
-    `frames` are always the rows of a plan's own accesses. Counting rows for `tell` costs no job of
-    its own.
-    """
+    """The recursive queries of one plan, each derived once. All methods run inside
+    `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits. `frames` are always the
+    rows of a plan's own accesses. Counting rows for `tell` costs no extra job."""
 
     spark: SparkSession
     limits: Limits = LIMITS
@@ -73,7 +70,7 @@ class Rounds:
         return result
 
     def rows(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
-        """The rows of a fixpoint, in columns called by their places."""
+        """The rows of a fixpoint, in columns named by position."""
         access = table_of(fixpoint).access
         if access not in self.known:
             self.known[access] = self._derived(fixpoint, frames)
@@ -117,7 +114,7 @@ class Rounds:
     def _best(
         self, fixpoint: Fixpoint, best: BestOnly, front: DataFrame, of_step: Frames
     ) -> DataFrame:
-        """The best rows, from those of the base; every round beats some or ends it."""
+        """The best rows, from those of the base; every round improves some or ends it."""
         names, step = column_names(fixpoint), step_over_table(fixpoint)
         leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
         every = front = _best_of(front, best, names).localCheckpoint()
@@ -132,7 +129,7 @@ class Rounds:
         return every
 
     def _tell_round(self, fixpoint: Fixpoint, number: int, rows: int, new: int) -> None:
-        """What a round begins with: rows so far, and those of them that it goes on from."""
+        """Report the start of a round: rows so far, and new ones."""
         self.tell(f"round {number:,} of {fixpoint.id}, rows so far: {rows:,}, new: {new:,}")
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
@@ -144,7 +141,7 @@ class Rounds:
 
 
 def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame:
-    """Of rows that are there once those that are best of their group."""
+    """Of distinct rows those that are best of their group."""
     from pyspark.sql import Window
     from pyspark.sql.functions import col, lit, rank
 
@@ -172,7 +169,7 @@ def capture_recursive(
     limits: Limits = LIMITS,
     tell: Tell = tell_nobody,
 ) -> dict[AccessId, FragmentSet]:
-    """The same as `capture_sketches`, of any query; and UnsupportedError beyond the limits."""
+    """As `capture_sketches`, for any query; UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
     verdict = replace(verdict, facts=(*verdict.facts, *_facts(query, verdict, partitions)))
     # What a keyed fixpoint's rows need, its accesses do, and they alone are sketched below it.
@@ -188,7 +185,7 @@ def capture_recursive(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What was found so far of `partitions`, those of tables that stand for fixpoints included."""
+    """The results so far for `partitions`, those of tables that represent fixpoints included."""
 
     rounds: Rounds
     query: Query
@@ -200,9 +197,7 @@ class _Run:
 
     def capture(self, plan: Plan, frames: Frames, part: str = "the query") -> None:
         """The plan, and what derives the rows of its fixpoints; `frames` are of its accesses.
-
-        `part` says what the plan is of.
-        """
+        `part` names the plan."""
         open_ones = [one for one in outer_fixpoints(plan) if self._is_open(one)]
         with plain_failures(self.versions):
             rows = dict(self.rounds.frames_over(plan, frames))
@@ -224,12 +219,13 @@ class _Run:
                 self.capture(plan_of_part, known, f"the {place} of {fixpoint.id}")
 
     def _is_open(self, fixpoint: Fixpoint) -> bool:
-        """Whether what its rows are used for decides what is sketched below it."""
+        """Whether the use of its rows decides what is sketched below it."""
         is_sketched = any(scan.access in self.partitions for scan in scans_of(fixpoint))
         return is_open(fixpoint) and is_sketched and table_of(fixpoint).access not in self.keyed
 
     def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
-        """The rows that those used are derived from, with these: back, derivation by derivation."""
+        """The rows that those used are derived from, with these: backwards, derivation by
+        derivation."""
         own, leaves = _accesses(fixpoint)
         # From here on it only tells which rows count.
         ranges = self.partitions.pop(own)
@@ -269,7 +265,7 @@ class _Run:
 
 
 def _accesses(fixpoint: Fixpoint) -> tuple[AccessId, list[AccessId]]:
-    """Those of the table with its rows: where it stands, and inside its step."""
+    """The table's accesses: where it is used, and inside its step."""
     return table_of(fixpoint).access, [table_of(leaf).access for leaf in leaves_of(fixpoint)]
 
 
@@ -286,7 +282,7 @@ def _numbered(rows: DataFrame, fixpoint: Fixpoint) -> tuple[DataFrame, RangePart
 
 @dataclass(frozen=True, slots=True)
 class _KeyedTable:
-    """The table of a keyed fixpoint's rows: the accesses that it stands for, and their ranges."""
+    """The table of a keyed fixpoint's rows: its accesses, and their ranges."""
 
     access: AccessId
     stands_for: tuple[AccessId, ...]
@@ -331,10 +327,8 @@ def derives_all(
     limits: Limits = LIMITS,
     tell: Tell = tell_nobody,
 ) -> bool:
-    """Whether over the rows in the sketches `held` the fixpoint has the rows it has over them all.
-
-    `frames` have the columns of the partitions.
-    """
+    """Whether the fixpoint has all its rows already over the rows in the sketches `held`. `frames`
+    have the columns of the partitions."""
     with plain_failures(versions):
         some = {
             access: _within(frame, partitions[access], held[access]) if access in held else frame
@@ -348,7 +342,6 @@ def derives_all(
 
 
 def _within(frame: DataFrame, partition: RangePartition, held: FragmentSet) -> DataFrame:
-    """The rows of these fragments."""
     from pyspark.sql import functions as F
 
     tagged = with_fragment(frame, partition, partition.attribute, _FRAGMENT)

@@ -57,7 +57,7 @@ _RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
 
 
 def with_ties(node: TopK) -> Plan:
-    """The node with every row tied at the last place; at the end there may be a rank more."""
+    """The node with every row tied at the last place; at the end there may be one more rank."""
     order = tuple(key for key in node.order if columns_of(key.expr))
     if node.count is None or not order:
         return node.child
@@ -68,7 +68,7 @@ def with_ties(node: TopK) -> Plan:
 
 
 def whole_averages(root: Plan) -> Plan:
-    """The plan with AVG for every average of decimals; raises QueryError where one is left."""
+    """The plan with AVG for every average of decimals; raises QueryError where one remains."""
     whole = _whole(root)
     if whole is root:
         return root
@@ -199,7 +199,7 @@ _SET_NODES = {
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A SELECT and what its columns, and all columns below, are called in it."""
+    """A SELECT and the names of its columns, and of all columns below."""
 
     select: exp.Select
     names: Mapping[AttributeId, str]
@@ -212,22 +212,20 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """Turns nodes into SELECTs, giving out names as columns appear.
-
-    `views` names the relation each access reads. A fixpoint that is written twice is two entries.
-    """
+    """Turns nodes into SELECTs, naming columns as they appear. `views` names the relation each
+    access reads. A fixpoint that is written twice is two entries."""
 
     views: Mapping[AccessId, str]
     names: dict[AttributeId, str] = field(default_factory=dict)
     entries: dict[FixpointId, str] = field(default_factory=dict)
-    """What the WITH entries are called that stand for the fixpoints around."""
+    """WITH entry names of the enclosing fixpoints."""
 
     def name(self, attribute: AttributeId) -> str:
         """The SQL name of a column, the same at every call."""
         return self.names.setdefault(attribute, f"c{len(self.names)}")
 
     def columns(self, attributes: Sequence[Attribute]) -> list[Sql]:
-        """The columns as they stand; a constant where there are none, since SELECT needs one."""
+        """The columns by name; a constant where there are none, since SELECT needs one."""
         if not attributes:
             return [exp.alias_(exp.Literal.number(1), "nothing", quoted=True)]
         return [column(self.name(attribute.id)) for attribute in attributes]
@@ -247,7 +245,7 @@ class Renderer:
         return render_expr(expr, self.names)
 
     def source(self, plan: Plan) -> exp.Subquery:
-        """The plan as something to select from."""
+        """The plan as a FROM item."""
         return self.select(plan).subquery()
 
     def select(self, plan: Plan) -> exp.Select:
@@ -288,7 +286,7 @@ class Renderer:
                 assert_never(plan)
 
     def _recursion(self, plan: Recursive | Fixpoint) -> exp.Select:
-        """A WITH RECURSIVE entry and its rows; Spark knows that of UNION ALL alone."""
+        """A WITH RECURSIVE entry and its rows; Spark supports only UNION ALL there."""
         if isinstance(plan, Recursive):
             return self._of_entry(self.entries[plan.fixpoint], plan.attributes)
         if plan.is_set:
@@ -319,7 +317,7 @@ class Renderer:
         return rows
 
     def _as_entry(self, attributes: Sequence[Attribute]) -> list[Sql]:
-        """Columns under the names that an entry calls its own by."""
+        """Columns under the names that an entry gives its own."""
         named = enumerate(map(self.name, (attribute.id for attribute in attributes)))
         return [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in named]
 
@@ -363,7 +361,8 @@ class Renderer:
         return rows.offset(plan.offset) if plan.offset else rows
 
     def order(self, keys: Sequence[SortKey]) -> list[Sql]:
-        """ORDER BY terms. A constant orders nothing, and a bare number would mean a column."""
+        """ORDER BY terms, without constants: they order nothing, and a bare number would mean a
+        column."""
         return [
             exp.Ordered(this=self.expr(key.expr), desc=key.descending, nulls_first=key.nulls_first)
             for key in keys
@@ -450,14 +449,15 @@ class Renderer:
 
 
 def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
-    """The plan for Spark, over views called `table_names`; its columns come in the plan's order."""
+    """The plan in Spark SQL over views called `table_names`; its columns come in the plan's
+    order."""
     renderer = Renderer(table_names)
     select = renderer.select(whole_averages(plan))
     return Rendered(select, renderer.names)
 
 
 def _unused(name: str, others: Collection[str]) -> str:
-    """The name, made another one than those."""
+    """The name, made unique among those."""
     while name in others:
         name += "_"
     return name

@@ -46,7 +46,7 @@ _FAILED_ROW = re.compile(
     r"|NumberFormat|Runtime)Exception: (.+)$",
     re.MULTILINE,
 )
-"""What Spark hands on in the exception of a thread that waited: of subqueries and broadcasts."""
+"""What Spark includes in the exception of a waiting thread: of subqueries and broadcasts."""
 _SCHEMES_OF_CLASSES = {
     "org.apache.hadoop.fs.s3a.S3AFileSystem": "s3a",
     "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem": "abfss",
@@ -57,7 +57,7 @@ _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 
 @contextmanager
 def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> Iterator[None]:
-    """Turns Spark's exceptions inside the block into errors of impctl."""
+    """Turn Spark's exceptions inside the block into errors of impctl."""
     # Py4JError is not part of pyspark's own tree, yet some failures (and a dead JVM) raise it bare.
     from pyspark.core.context import Py4JError
     from pyspark.errors import PySparkException
@@ -79,7 +79,7 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
 
 
 def _is_interrupted(error: BaseException) -> bool:
-    """Whether a KeyboardInterrupt came first: cleaning up after it, PySpark raises anew."""
+    """Whether a KeyboardInterrupt came first: PySpark raises again while cleaning up after it."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__context__
@@ -87,7 +87,7 @@ def _is_interrupted(error: BaseException) -> bool:
 
 
 def _without_file_system(text: str) -> ImpctlError | None:
-    """The error where Spark lacks what reads an object store; None where that is not it."""
+    """The error where Spark lacks an object store's file system; None for other causes."""
     result = _NO_SCHEME.search(text) or _NO_CLASS.search(text)
     if result is None:
         return None
@@ -107,7 +107,7 @@ def _without_file_system(text: str) -> ImpctlError | None:
 
 
 def hadoop_version() -> str:
-    """That of the Hadoop beside this PySpark, for a JAR that must be of the same."""
+    """The version of PySpark's own Hadoop, for a JAR that must match it."""
     import pyspark
 
     folder = Path(pyspark.__file__).parent / "jars"
@@ -184,7 +184,7 @@ def _known(text: str) -> ImpctlError | None:
 
 
 def _handed_on(text: str) -> ImpctlError:
-    """The failure of a row that another thread met, by its class; else what is not explained."""
+    """The failure of a row in another thread, by its class; else no known cause."""
     match = _FAILED_ROW.search(text)
     return _unexplained(text) if match is None else _on_a_row(match[1])
 
@@ -206,7 +206,7 @@ def _unexplained(text: str) -> ImpctlError:
 
 
 def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError:
-    """The error for data files that a pinned version needs and that are no longer there."""
+    """The error for missing data files of a pinned version."""
     named = " and ".join(f"Version {n} of table `{table}`" for table, n in sorted(versions.items()))
     named = named or "The pinned version"
     return HistoryGoneError(
@@ -220,7 +220,7 @@ def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError
 
 
 def first_sentence(text: str) -> str:
-    """What Spark says, without its plan, stack trace, Java class and SQL state; no full stop."""
+    """Spark's message without plan, stack trace, Java class, SQL state and full stop."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = lines[0] if lines else "no message"
     if first.startswith("An error occurred while calling") and len(lines) > 1:
@@ -237,11 +237,9 @@ def run_sql(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> pa.Table:
-    """The answer of `sql`, in which each name of `views` stands for its DataFrame.
-
-    `versions` are the pinned versions behind the views, named when data files turn out to be gone.
-    Raises QueryError, EvaluationError or HistoryGoneError.
-    """
+    """The answer of `sql` over the DataFrames `views`, by name. `versions` are the pinned versions
+    behind the views, named when data files are missing. Raises QueryError, EvaluationError or
+    HistoryGoneError."""
     with plain_failures(versions):
         return selected(spark, sql, views).toArrow()
 
@@ -253,13 +251,13 @@ def frame_of(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> DataFrame:
-    """`sql` as a frame that has read nothing yet; it keeps what the names stood for."""
+    """`sql` as a frame that has read nothing yet; it keeps the meaning of the names."""
     with plain_failures(versions):
         return selected(spark, sql, views)
 
 
 def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
-    """The same without a word for what fails: inside `plain_failures`."""
+    """The same without error translation: inside `plain_failures`."""
     if is_connect(spark):
         frame = _with_arguments(spark, sql, views)
         # Asked of the server only when needed; here it is where mistakes are told.
@@ -278,9 +276,8 @@ def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> D
 
 def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
     """A server resolves names when the frame is computed, so the frames go along with the text.
-
-    Each is named before the whole query, which stands in brackets: it may begin with WITH itself.
-    """
+    They are named before the whole query, which is put in brackets: it may begin with WITH
+    itself."""
     if not views:
         return spark.sql(sql)
     places = {f"impctl_{at}": (name, frame) for at, (name, frame) in enumerate(views.items())}
@@ -316,7 +313,7 @@ def with_keys(
 
 
 def slice_of(rows: DataFrame, number: int, slices: int) -> DataFrame:
-    """One of so many parts of the rows, which together are all of them."""
+    """One of so many disjoint parts of the rows."""
     from pyspark.sql import functions as F
 
     named = _renamed(rows)

@@ -45,11 +45,9 @@ _MAX_PRECISION = 38
 def with_fragment(
     frame: DataFrame, partition: RangePartition, column: ColumnName, name: ColumnName
 ) -> DataFrame:
-    """The frame and an int column `name`: the fragment of `column` under `partition`.
-
-    Cost: one binary search per row where that is exact (see the module), else a CASE tree for few
-    boundaries or an Arrow UDF.
-    """
+    """The frame and an int column `name`: the range of `column` under `partition`. Cost: one binary
+    search per row where that is exact (see the module), else a CASE tree for few boundaries or an
+    Arrow UDF."""
     from pyspark.sql import functions as F
 
     value = F.col(quoted(column))
@@ -66,7 +64,7 @@ def with_fragment(
 
 
 def rows_per_fragment(frame: DataFrame, partition: RangePartition) -> Ints:
-    """How many rows of the frame, which has the attribute, are in each fragment; shape (size,)."""
+    """How many rows of the frame, which has the attribute, are in each range; shape (size,)."""
     tagged = with_fragment(frame, partition, partition.attribute, "fragment")
     result = tagged.groupBy("fragment").count().toArrow()
     counts = np.zeros(partition.size, dtype=np.int64)
@@ -151,7 +149,7 @@ def _decimals(partition: RangePartition) -> list[Decimal]:
 
 
 def _case_tree(value: Column, boundaries: Sequence[Column], first: int) -> Column:
-    """Balanced tree of comparisons; `first` is the fragment below all these boundaries."""
+    """Balanced tree of comparisons; `first` is the range below all these boundaries."""
     from pyspark.sql import functions as F
 
     if not boundaries:
@@ -164,7 +162,7 @@ def _case_tree(value: Column, boundaries: Sequence[Column], first: int) -> Colum
 
 
 def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
-    """An Arrow UDF for any type. It needs pyarrow alone on the executors, never impctl."""
+    """An Arrow UDF for any type. It needs only pyarrow on the executors, never impctl."""
     from pyspark.sql.functions import arrow_udf
 
     boundaries: list[BoundaryValue] | list[Decimal] = list(partition.boundaries)
@@ -212,7 +210,7 @@ _RETURNING = frozenset(
         Kind.TIMESTAMP,
     }
 )
-"""Types of group keys that come back from the driver as they went there."""
+"""Types of group keys that survive a round trip to the driver."""
 
 
 def capture_sketches(
@@ -224,11 +222,9 @@ def capture_sketches(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> dict[AccessId, FragmentSet]:
-    """The fragments that the query needs of each access in `partitions`.
-
-    `verdict` is that of this very query; `frames` holds the rows of every access, those of sketched
-    ones with their partition attribute. Raises what `sketch_passes` and running it in Spark raise.
-    """
+    """The ranges that the query needs of each access in `partitions`. `verdict` is that of this
+    very query; `frames` holds the rows of every access, those of sketched ones with their partition
+    attribute. Raises what `sketch_passes` and running it in Spark raise."""
     for access, partition in partitions.items():
         _require_attribute(frames[access], access, partition)
     columns = {a: TableColumn(p.attribute, p.type) for a, p in partitions.items()}
@@ -264,7 +260,7 @@ class _Capture:
     partitions: Mapping[AccessId, RangePartition]
 
     def fragments(self, pass_: SketchPass) -> _Found:
-        """Distinct fragment ids of every access of one pass."""
+        """Distinct range ids of every access of one pass."""
         match pass_.way:
             case PassKind.KEYED:
                 return self._of_keys(pass_)
@@ -314,7 +310,7 @@ class _Capture:
     def _fetched(
         self, groups: DataFrame, pass_: SketchPass
     ) -> tuple[DataFrame, frozenset[str] | None]:
-        """The groups, found once, and their columns without NULL; None for no groups at all."""
+        """The groups, computed once, and their columns without NULL; None for no groups at all."""
         from pyspark.sql.functions import broadcast
 
         assert pass_.groups is not None
@@ -335,7 +331,7 @@ class _Capture:
         return (broadcast(fetched) if few else fetched), null_free
 
     def _rows(self, pass_: SketchPass) -> DataFrame:
-        """The pass's rows under their staged names, then the fragments of its accesses."""
+        """The pass's rows under their staged names, then the ranges of its accesses."""
         rows = self._frame(pass_.rows, self.views)
         rows = rows.toDF(*(staged_name(place) for place in range(len(rows.columns))))
         names = _fragment_names(pass_)
@@ -357,13 +353,13 @@ class _Capture:
 
 
 def _places(pass_: SketchPass) -> dict[AccessId, int]:
-    """Where the key of each access stands among the columns of the pass's rows."""
+    """The position of each access's key among the columns of the pass's rows."""
     own = [attribute.id for attribute in attributes_of(pass_.rows)]
     return {access: own.index(key) for access, key in pass_.keys.items()}
 
 
 def _fragment_names(pass_: SketchPass) -> dict[AccessId, str]:
-    """The columns of fragments; the only one, or the first, is as `staged` calls it."""
+    """The columns of ranges; the only one, or the first, is as `staged` calls it."""
     return {
         access: f"{FRAGMENT}/{place}" if place else FRAGMENT
         for place, access in enumerate(pass_.keys)
@@ -371,7 +367,7 @@ def _fragment_names(pass_: SketchPass) -> dict[AccessId, str]:
 
 
 def _ids(rows: DataFrame, pass_: SketchPass) -> _Found:
-    """The distinct ids in the last columns, one per access, found in one go over the rows."""
+    """The distinct ids in the last columns, one per access, in one pass over the rows."""
     from pyspark.sql import functions as F
 
     accesses, columns = list(pass_.keys), rows.columns[-len(pass_.keys) :]

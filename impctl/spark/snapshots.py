@@ -48,7 +48,7 @@ _DETAILS = "# Detailed Table Information"
 
 
 def catalog_location(spark: SparkSession, parts: Sequence[str]) -> str:
-    """The folder or URI of the table called so; TableError where the catalog tells none."""
+    """The folder or URI of the table called so; TableError if the catalog has none."""
     name = ".".join(map(quoted, parts))
     try:
         with plain_failures():
@@ -73,7 +73,7 @@ def _untold(name: str, reason: str) -> TableError:
 
 
 def rows_of_smallest_file(session: SparkSession, snapshot: Snapshot) -> int | None:
-    """Its rows, read in all columns that can be read; None where the snapshot has no file."""
+    """Its rows, in all readable columns; None where the snapshot has no file."""
     if not snapshot.files:
         return None
     smallest = min(snapshot.files, key=lambda file: file.size)
@@ -121,12 +121,10 @@ def snapshot_frame(
     *,
     is_guarded: bool = True,
 ) -> DataFrame:
-    """The snapshot's rows, in these columns, each once (default: all, in Delta order).
-
-    `files` restricts them to some of the snapshot's files. `is_guarded` is false only where the
-    SQL over the frame has the guards itself (`spark.predicates`). Raises TableError for a column
-    that cannot be read, HistoryGoneError for a file that is gone.
-    """
+    """The snapshot's rows, in these columns, each once (default: all, in Delta order). `files`
+    restricts them to some of the snapshot's files. `is_guarded` is false only where the SQL over
+    the frame has the guards itself (`spark.predicates`). Raises TableError for a column that cannot
+    be read, HistoryGoneError for a missing file."""
     names = snapshot.schema.names if columns is None else columns
     wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))
     chosen = snapshot.files if files is None else tuple(files)
@@ -150,9 +148,7 @@ def parted_frame(
     parts: Sequence[tuple[Sequence[DataFile], str | None]],
 ) -> DataFrame:
     """All columns of these files, each part with its condition; for SQL that has the guards itself.
-
-    Errors as for `snapshot_frame`.
-    """
+    Errors as for `snapshot_frame`."""
     frames = []
     for files, condition in parts:
         frame = snapshot_frame(spark, snapshot, files=files, is_guarded=False)
@@ -163,7 +159,7 @@ def parted_frame(
 
 
 def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
-    """Spark leaves such files out of a read without a word."""
+    """Spark silently skips such files."""
     for file in files:
         if os.path.basename(file.uri).startswith(_HIDDEN):
             raise TableError(

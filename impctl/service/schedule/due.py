@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from impctl.types import QueryName, TableName, TableVersion
 
 _DAYS = 366 * 8 + 2
-"""Days looked through: a 29th of February is at most eight years away."""
+"""Days searched: a 29th of February is at most eight years away."""
 
 AN_INSTANT = 1e-5
-"""Seconds after a moment from which on the one that follows is asked for; times of days that are
-decades away differ by a fortieth of it at least."""
+"""Seconds from a moment to the search for the next; float times decades away differ by a fortieth
+of it at least."""
 
 _SECOND = timedelta(seconds=1)
 _MIDNIGHT = time()
@@ -50,7 +50,7 @@ def next_moment(trigger: Trigger, since: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _next_moment(trigger: Trigger, since: float) -> float | None:
-    """Kept, since many queries have one trigger and ask at one time."""
+    """Cached, since many queries have one trigger and ask at one time."""
     at = datetime.fromtimestamp(since, UTC)
     if trigger.every is not None:
         return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, at).timestamp()
@@ -62,9 +62,7 @@ def _next_moment(trigger: Trigger, since: float) -> float | None:
 
 def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
     """The last moment of the trigger's clock after `since` and before `before`; None without one.
-
-    Found by halves, so that it costs the same whether few moments lie between or millions.
-    """
+    Bisection, so the cost does not depend on the number of moments between."""
     result = next_moment(trigger, since + AN_INSTANT)
     if result is None or result >= before:
         return None
@@ -81,7 +79,7 @@ def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
 
 
 def instant_of(local: datetime, zone: tzinfo) -> datetime:
-    """When it is this local time first, in UTC; where it never is, when the clock jumps over it."""
+    """The first UTC instant of this local time, or of the clock's jump over it."""
     first = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if first.astimezone(zone).replace(tzinfo=None) == local:
         return first
@@ -143,12 +141,12 @@ def _first_of_day(cron: Cron, day: date, zone: tzinfo, at: datetime) -> datetime
 
 
 _TOLERATED = 5.0
-"""Seconds by which clocks of two machines may well differ: so much ahead is now."""
+"""Clock difference of two machines in seconds: so much ahead is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A commit, or the clock that moved: seconds since 1970, rows (None: not told) and bytes."""
+    """A commit, or the clock that moved: seconds since 1970, rows (None: unknown) and bytes."""
 
     at: float
     rows: int | None
@@ -157,11 +155,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Changes by their times; `unsure` says why they may not be all, None where they are.
-
-    `moved_at` is when the first version came that the sketch does not have, be it one that changes
-    no row. `mark` is equal for equal things pending. `moved` are the tables that went on.
-    """
+    """Changes by their times; `unsure` says why some may be missing, None if none are. `moved_at`
+    is the time of the first version missing from the sketch, even if it changes no row. `mark` is
+    equal for equal pending changes. `moved` are the tables that changed."""
 
     changes: tuple[Change, ...] = ()
     unsure: str | None = None
@@ -171,7 +167,7 @@ class Pending:
 
     @property
     def oldest(self) -> float | None:
-        """When the first of the changes came."""
+        """The time of the first change."""
         return self.changes[0].at if self.changes else None
 
     @property
@@ -181,19 +177,18 @@ class Pending:
 
     @property
     def rows(self) -> int | None:
-        """Rows of all changes; None where one is not told."""
+        """Rows of all changes; None if one is unknown."""
         rows = [change.rows for change in self.changes if change.rows is not None]
         return sum(rows) if len(rows) == len(self.changes) else None
 
     @property
     def bytes(self) -> int:
-        """Bytes of all changes."""
         return sum(change.bytes for change in self.changes)
 
 
 @dataclass(slots=True)
 class CommitLog:
-    """Commits that were read, so that none is read twice by a process that follows."""
+    """Cached commits: a long-running process reads each once."""
 
     _known: dict[tuple[TableName, str], dict[TableVersion, Committed]] = field(default_factory=dict)
 
@@ -205,11 +200,10 @@ class CommitLog:
         return result
 
     def __len__(self) -> int:
-        """How many are held."""
         return sum(len(known) for known in self._known.values())
 
     def keep(self, pins: Iterable[TablePin]) -> None:
-        """Forget all but what comes after one of these versions."""
+        """Forget all but the commits after one of these versions."""
         least: dict[TableName, TableVersion] = {}
         for pin in pins:
             least[pin.table] = min(pin.version, least.get(pin.table, pin.version))
@@ -221,7 +215,7 @@ class CommitLog:
 def pending_of(
     desk: Workbench, spec: QuerySpec, stored: StoredQuery | None, now: float, log: CommitLog
 ) -> Pending:
-    """What the sketch of this query does not have at the pinned versions."""
+    """What the query's sketch lacks at the pinned versions."""
     if stored is None:
         return Pending(unsure="it was never captured", mark="not captured")
     try:
@@ -279,19 +273,16 @@ def _pending(
 
 
 def _commits(source: DeltaSource, pin: TablePin, log: CommitLog) -> tuple[Committed, ...] | None:
-    """The table's commits since its pin; None where they are not to be had."""
+    """The table's commits since its pin; None if not available."""
     if source.table_id != pin.table_id or source.version < pin.version:
         return None
     return log.since(source, pin.version)
 
 
 def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:
-    """Times of commits, one after the other: none before the one before it, none after `now`.
-
-    Of a commit without a time, or with one in the future, the one before it tells; of the first
-    one, when the sketch was last brought up to date (`since`), which is the longest ago that it
-    can be.
-    """
+    """Times of commits in ascending order, none after `now`. A commit without a time, or with one
+    in the future, takes that of the one before it; the first one takes the last maintenance
+    (`since`), its earliest possible time."""
     result: list[float] = []
     for at in times:
         known = [*result[-1:], *([at] if at is not None and _is_told(at, now) else [])]
@@ -300,18 +291,18 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
 
 
 def _is_told(at: float | None, now: float) -> bool:
-    """Whether a commit says a time that can be."""
+    """Whether a commit has a plausible time."""
     return at is not None and at <= now + _TOLERATED
 
 
 def _expired(stored: StoredQuery, now: float) -> float:
-    """When the first row expired that the sketch still has, as far as anybody looked."""
+    """The known time of the first expired row still in the sketch."""
     until = expires(stored)
     return now if until in ("", NEVER) else datetime.fromisoformat(until).timestamp()
 
 
 def _turned(before: str, to: str, zone: str) -> float:
-    """When the clock went on from one value of a moment, as far as its values tell."""
+    """When the clock left one value of a moment, as far as its values tell."""
     was, now = read_moment(before), read_moment(to)
     if isinstance(was, datetime) or isinstance(now, datetime):
         assert isinstance(now, datetime)
@@ -321,19 +312,17 @@ def _turned(before: str, to: str, zone: str) -> float:
 
 
 CHEAP_S = 1.0
-"""What takes less may be done before it is due, where `cheap` says so."""
+"""A shorter run may start before it is due, where `cheap` says so."""
 
 _ALONG = 0.1
-"""The share of its bound by which a query may be maintained early to share another one's run."""
+"""The share of its bound by which a query may be maintained early to join another one's run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What maintaining takes, in seconds: for what is pending, for the rows `expected` beside it
-    until the next moment, and for the rows of one look.
-
-    `is_known` says that recorded runs tell; `longest` is the longest of these.
-    """
+    """Seconds of maintenance: for what is pending, for the rows `expected` until the next moment,
+    and for the rows of one look. `is_known`: from recorded runs; `longest` is the longest of
+    these."""
 
     pending: float
     expected: float = 0.0
@@ -344,7 +333,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A query, its trigger, what is pending for it, what that takes, and when it was done last."""
+    """A query, its trigger, what is pending, the cost of that, and its last maintenance."""
 
     query: QueryName
     trigger: Trigger
@@ -355,7 +344,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How runs go: what opening one takes, how far costs may be off, the pause between looks."""
+    """How runs go: the cost of opening one, the error factor of costs, the pause between looks."""
 
     opening: float
     margin: float
@@ -364,12 +353,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When a query is due, and why; what is None never comes by itself, or has no bound.
-
-    `due_at` is what the trigger names: a commit, a moment, the end of a bound; `due_by` until when
-    it has to be in the sketch; `start_at` when a run starts for it. `is_pending` says that there is
-    something to do; `early` that nothing but sharing a run or idle time has it done now.
-    """
+    """When a query is due, and why; None never comes by itself, or has no bound. `due_at` is what
+    the trigger names: a commit, a moment, the end of a bound; `due_by` the deadline; `start_at`
+    when a run starts for it. `is_pending`: there is something to do; `early`: only sharing a run or
+    idle time starts it now."""
 
     query: QueryName
     why: str
@@ -387,11 +374,9 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """One reason to maintain: when it comes, its deadline, and how much before that to start.
-
-    `ahead` of the deadline a run has to start; `at` is the start of what has no deadline. Of a
-    moment, `left` is what may be left to do at it.
-    """
+    """One reason to maintain: its time, its deadline, and how long before that to start. A run has
+    to start `ahead` of the deadline; `at` is the start without a deadline. `left` is what a moment
+    may leave undone."""
 
     why: str
     at: float
@@ -418,11 +403,9 @@ def taken(
     now: float,
     failed: Collection[QueryName] = (),
 ) -> list[Due]:
-    """What a run that starts now maintains, the earliest deadline first; empty for no run.
-
-    With those that are due go those whose start comes within a tenth of their bound, unless all
-    that is due `failed` the last time; where nothing is due, those that are cheap.
-    """
+    """What a run that starts now maintains, the earliest deadline first; empty for no run. Due
+    queries are joined by those whose start comes within a tenth of their bound, unless all due ones
+    `failed` last time; if nothing is due, by the cheap ones."""
     of = {one.query: one for one in waiting}
     chosen = [due for due in result if due.is_now(now)]
     if not chosen:
@@ -460,7 +443,7 @@ def _deadline(due: Due) -> float:
 
 
 class _Loads:
-    """Work that has to be done by a time: the sum of the costs of all deadlines up to it."""
+    """Work by deadlines: the sum of the costs of all deadlines up to a time."""
 
     def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
         ordered = sorted(parts)
@@ -472,7 +455,7 @@ class _Loads:
 
 
 def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
-    """What the trigger makes of what is pending, a wish per key; none of `use` and `point`."""
+    """The trigger's wishes for what is pending, one per key; none of `use` and `point`."""
     trigger, pending = one.trigger, one.pending
     if pending.unsure is not None:
         if trigger.alone is not Alone.USE and not _is_point_alone(trigger):
@@ -501,7 +484,7 @@ def _is_point_alone(trigger: Trigger) -> bool:
 
 
 def _enough_at(pending: Pending, rows: int) -> float | None:
-    """When so many rows were pending; a change whose rows are not told counts as enough."""
+    """When so many rows were pending; a change with unknown rows counts as enough."""
     seen = 0
     for change in pending.changes:
         if change.rows is None:
@@ -551,7 +534,7 @@ def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending
 
 
 def _why_not(one: Waiting) -> str:
-    """Why nothing makes the query due as things stand."""
+    """Why nothing makes the query due now."""
     trigger, rows = one.trigger, one.pending.rows
     if trigger.alone is Alone.USE:
         return "use: when its sketch is used, or when `maintain` names the query"
@@ -563,7 +546,7 @@ def _why_not(one: Waiting) -> str:
 
 
 def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
-    """Codes and texts of bounds that cannot be held, each with the shortest that can."""
+    """Codes and texts of bounds that cannot be met, each with the shortest that can."""
     result = []
     fresh, ready = one.trigger.fresh_within, one.trigger.ready_within
     usual = max(one.costs.longest, one.costs.each_look)
@@ -593,12 +576,12 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
 
 
 def now_of(desk: Workbench) -> float:
-    """What time it is, in seconds since 1970; as `IMPCTL_NOW` has it, where that is set."""
+    """The time in seconds since 1970; that of `IMPCTL_NOW`, where set."""
     return looking_time.time() if desk.settings.now is None else desk.clock.instant.timestamp()
 
 
 def trigger_of(spec: QuerySpec) -> Trigger:
-    """The query's trigger; without one each commit is."""
+    """The query's trigger; each commit by default."""
     return ON_COMMIT if spec.trigger is None else spec.trigger
 
 
@@ -609,10 +592,8 @@ def looked_at(
     log: CommitLog,
     triggers: Mapping[QueryName, Trigger] | None = None,
 ) -> list[Waiting]:
-    """What waits for each of the queries, at the versions that are pinned when it is asked.
-
-    `look` are the seconds until the next look; `triggers` are by query, None for their own.
-    """
+    """What waits for each of the queries, at the versions pinned now. `look` is the time until the
+    next look in seconds; `triggers` are by query, None for their own."""
     from impctl.service.cost_model import recorded
 
     store, now = desk.reading_store(), now_of(desk)
@@ -646,7 +627,7 @@ def looked_at(
 
 
 def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
-    """How old what is pending is, against the query's bound; None where the logs do not tell."""
+    """The age of what is pending, against the query's bound; None where the logs do not tell."""
     now, bound = now_of(desk), trigger_of(spec).fresh_within
     pending = pending_of(desk, spec, stored, now, CommitLog())
     if pending.unsure is not None:
@@ -656,7 +637,7 @@ def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshE
 
 
 def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
-    """What the store has of the query; None where it cannot be read, which the run then tells."""
+    """The stored query; None where it cannot be read, which the run then reports."""
     try:
         return None if store is None else store.load(spec.name)
     except ImpctlError:
@@ -664,7 +645,7 @@ def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
 
 
 DEFAULT_LOOK = 60.0
-"""Seconds until the next run of `--due`, as crontabs have it at their most frequent."""
+"""Seconds until the next run of `--due`: the most frequent one of crontabs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -677,7 +658,6 @@ class Look:
     pace: Pace
 
     def results(self) -> list[DueResult]:
-        """A result for each query."""
         chosen = {due.query: due for due in self.taken}
         return [
             _told(one, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
@@ -685,13 +665,13 @@ class Look:
         ]
 
     def warnings(self) -> list[str]:
-        """Bounds that cannot be held, each with its code."""
+        """Bounds that cannot be met, each with its code."""
         pairs = [pair for one in self.waiting for pair in shortest_bounds(one, self.pace)]
         return [f"{text} [{code}]" for code, text in pairs]
 
 
 def look_once(desk: Workbench, specs: Sequence[QuerySpec], look: float | None) -> Look:
-    """At these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
+    """Look at these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
     pace = Pace(OPENING_FRESH_S, FIRST_MARGIN, DEFAULT_LOOK if look is None else look)
     waiting = looked_at(desk, specs, pace.look, CommitLog())
     result = dues(waiting, pace, now_of(desk))
@@ -720,16 +700,16 @@ def _time(seconds: float | None) -> datetime | None:
 
 
 OPENING_S = 0.05
-"""What a run of a process that goes on takes before its first query."""
+"""Seconds before the first query of a run in a long-running process."""
 
 OPENING_FIRST_S = 1.0
-"""The same of its first run, which loads what runs need."""
+"""The same of its first run, which loads modules."""
 
 OPENING_FRESH_S = 2.0
 """The same of a process that is started for it."""
 
 UNKNOWN_S = 1.0
-"""What a query takes of which nobody knows."""
+"""Seconds assumed for a query of unknown cost."""
 
 LEAST_MARGIN = 1.5
 FIRST_MARGIN = 3.0
@@ -739,31 +719,30 @@ _OF_HUNDRED = 99
 
 
 class ExpectedRows(Protocol):
-    """What is going to change, by forecasts of arrivals."""
+    """Expected changes, by forecasts of arrivals."""
 
     def rows(self, query: QueryName, since: float, until: float) -> float | None:
         """Rows expected to change in the query's tables between two times; None: no forecast."""
         ...
 
     def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
-        """The tables of which these are; none where there is no forecast."""
+        """The tables of these rows; none without a forecast."""
         ...
 
 
 class Margin:
-    """How many times as long as thought runs take."""
+    """Actual over expected run times."""
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=_LOOKED_BACK)
 
     def ran(self, thought: float, took: float) -> None:
-        """Learn from one run."""
         if thought > 0:
             self._ratios.append(took / thought)
 
     @property
     def value(self) -> float:
-        """The factor that thought times are multiplied with."""
+        """The factor for expected times."""
         if len(self._ratios) < _FEWEST:
             return FIRST_MARGIN
         at = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
@@ -778,7 +757,7 @@ def costs_of(
     look: tuple[float, float],
     expected: ExpectedRows | None = None,
 ) -> Costs:
-    """What the query takes now; `look` is this look and the next one."""
+    """The query's cost now; `look` is this look and the next one."""
     from impctl.service.cost_model import Size
 
     size = Size(pending.rows, pending.bytes) if pending.changes else Size(0, 0)
@@ -801,7 +780,7 @@ def costs_of(
 def _seconds(
     runs: Sequence[RunCost], size: Size, moved: Collection[TableName]
 ) -> tuple[bool, float]:
-    """Whether recorded runs tell, and what they say of a change of these tables; else a guess."""
+    """Whether recorded runs tell, and the cost of a change of these tables; else a guess."""
     from impctl.service.cost_model import estimated
 
     # Without a recapture's estimate, which asks the tables for their rows.

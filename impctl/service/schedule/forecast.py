@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 DAY = 86_400.0
 _TOGETHER = 300.0
-"""Seconds between two runs that cron starts, as a rule."""
+"""Usual seconds between two runs that cron starts."""
 _STRETCHES = 1000
-"""Stretches of time that a rate is counted over, at most."""
+"""Most stretches of time that a rate is counted over."""
 _LATEST = 16
-"""Changes that tell how many rows one has."""
+"""Latest changes that give the number of rows."""
 
 Tables = frozenset[TableName]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What one commit, or several of a change, did to a table; None where the log does not tell."""
+    """Rows of one commit, or of several of a change, in a table; None if not in the log."""
 
     rows: int | None
     deleted: int | None
@@ -42,10 +42,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Commits that one run carries on: when the first of them came, and the tables they changed.
-
-    `is_after_gap` says that changes before it are not known.
-    """
+    """Commits that one run carries on: the time of the first, and the tables they changed.
+    `is_after_gap`: changes before it are unknown."""
 
     at: float
     moved: Mapping[TableName, Moved]
@@ -60,7 +58,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The changes of one set of tables, oldest first, and how many days were looked at."""
+    """Changes of one set of tables, oldest first, and the days covered."""
 
     tables: Tables
     days: float
@@ -69,11 +67,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A kind of change that is expected: how often a day, and how many rows of each table.
-
-    `rows` has None for a table whose log does not tell; `deletes` is the share of rows that are
-    deletions. `chance` is that it comes within a day.
-    """
+    """The expected frequency per day of a kind, and rows of each table. `rows` has None for a table
+    whose log does not tell; `deletes` is the share of deleted rows. `chance` is the probability
+    within a day."""
 
     tables: Tables
     per_day: float
@@ -85,7 +81,7 @@ class Expected:
 def kinds_of(
     histories: Mapping[TableName, History], now: float, together: float | None = None
 ) -> list[Kind]:
-    """The kinds of change of these tables, a table that never changed being one by itself."""
+    """The kinds of change of these tables; a table that never changed is one by itself."""
     times = {name: effective_times(held.arrivals, now) for name, held in histories.items()}
     pause = _pause(times.values()) if together is None else together
     result: dict[Tables, list[Change]] = {}
@@ -101,7 +97,7 @@ def kinds_of(
 
 
 def expected_of(kind: Kind, now: float) -> Expected:
-    """How often a kind of change comes, and how large it is."""
+    """The expected frequency and size of a kind of change."""
     if not kind.changes:
         # What was seen of late would make it less likely still: but it may begin any day.
         least = 1 / (2 * kind.days + 2)
@@ -123,7 +119,7 @@ def _mean(numbers: Sequence[int | None]) -> float | None:
 
 
 def _deleted(moved: Sequence[Moved]) -> float:
-    """Which share of the rows were deletions."""
+    """The share of deleted rows."""
     known = [(each.rows, each.deleted) for each in moved]
     told = [(rows, gone) for rows, gone in known if rows is not None and gone is not None]
     rows = sum(rows for rows, _ in told)
@@ -158,7 +154,7 @@ def _counts(
 def _changes(
     histories: Mapping[TableName, History], times: Mapping[TableName, Sequence[float]], pause: float
 ) -> Iterator[Change]:
-    """The commits of all tables in the order of their times, those close together as one."""
+    """The commits of all tables by time, close ones merged."""
     commits = sorted(
         (at, name, number) for name, result in times.items() for number, at in enumerate(result)
     )
@@ -188,13 +184,13 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 def _pause(times: Iterable[Sequence[float]]) -> float:
-    """Half of what lies between two commits of the table that changes most often."""
+    """Half the pause between commits of the table that changes most often."""
     medians = [float(np.median(np.diff(np.array(result)))) for result in times if len(result) > 1]
     return min([_TOGETHER, *(median / 2 for median in medians)])
 
 
 def _days(held: History, times: Sequence[float], now: float) -> float:
-    """For how long the table's commits are known, gaps left out."""
+    """For how long the table's commits are known, without gaps."""
     start = held.since if held.since is not None and held.since <= now else None
     start = min([*times[:1], *([] if start is None else [start]), now])
     missed = sum(
@@ -206,16 +202,16 @@ def _days(held: History, times: Sequence[float], now: float) -> float:
 
 
 NEEDED = 5
-"""Changes of a kind without which nothing is forecast."""
+"""Fewer changes of a kind give no forecast."""
 _PATIENCE = 2.0
-"""Times the longest pause expected, after which a kind has ceased, as it seems."""
+"""Times the longest expected pause after which a kind is taken to have ceased."""
 _LOOKED_AT = 4
-"""Kinds that are forecast: those that came most often."""
+"""Number of most frequent kinds that are forecast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecasts:
-    """Forecasts made so far: queries share tables, and so histories."""
+    """Cached forecasts: queries share tables, and so histories."""
 
     _known: dict[tuple[tuple[float, ...], tuple[float, ...]], Forecast | None] = field(
         default_factory=dict
@@ -239,7 +235,7 @@ class _Coming:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """What is expected first comes first; of those that stayed away, the one seen last."""
+        """The earliest expected first; of overdue ones, the one seen last."""
         is_late = self.since > _PATIENCE * self.gap.high
         return is_late, self.since if is_late else self.gap.value - self.since
 
@@ -270,7 +266,7 @@ def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> Next
 
 
 def _gap(changes: Sequence[Change], forecasts: Forecasts) -> Forecast | None:
-    """The time from one change to the next; what lies across a gap in what is known is left out."""
+    """The time from one change to the next, gaps in the log skipped."""
     pairs = [
         (after.at - before.at, before.at)
         for before, after in zip(changes, changes[1:], strict=False)
@@ -297,16 +293,14 @@ def _why(kinds: Sequence[Kind]) -> str:
 
 
 TAKES_OVER = 20
-"""Commits after which a table's log knows better than the file."""
+"""Commits after which a table's log overrides the file."""
 BY_THE_FILE = "the workload file"
 
 
 @dataclass(frozen=True)
 class Expectations:
-    """What is to come, as it stands at `now` (seconds since 1970).
-
-    `together` are the seconds within which commits are one change; None goes by the tables.
-    """
+    """Expected changes at `now` (seconds since 1970). `together` is the time in seconds within
+    which commits are one change; None derives it from the tables."""
 
     specs: Mapping[TableName, TableSpec]
     histories: Mapping[TableName, History]
@@ -327,7 +321,7 @@ class Expectations:
         return tuple(sorted(result, key=lambda each: (-each.per_day, sorted(each.tables))))
 
     def next_change(self, tables: Iterable[TableName]) -> NextChange:
-        """What comes first of it."""
+        """The first of them to come."""
         asked = frozenset(tables)
         if asked and all(self.specs[name].never_changes for name in asked if name in self.specs):
             return NextChange(unknown="the workload file declares that its tables never change")
@@ -337,7 +331,7 @@ class Expectations:
         return min(known, key=lambda each: each.in_s or 0.0) if known else by_log
 
     def _kinds_of(self, tables: Tables) -> list[Kind]:
-        """The kinds that the log tells of, found once for all queries over the same tables."""
+        """The kinds by the log, computed once for all queries over the same tables."""
         told = frozenset(name for name in tables if self._is_told_by_its_log(name))
         if told not in self._kinds:
             held = {name: self.histories.get(name, _NOTHING) for name in sorted(told)}
@@ -351,7 +345,7 @@ class Expectations:
 
     @cached_property
     def _declared(self) -> dict[TableName, tuple[ComingSpec, ...]]:
-        """Tables of which the file says how often they change, with what holds now."""
+        """Tables whose frequency the file declares, with what holds now."""
         result = {}
         for name, spec in self.specs.items():
             paced = tuple(each for each in self._holding(spec) if each.every is not None)
@@ -361,7 +355,7 @@ class Expectations:
 
     @cached_property
     def _ended(self) -> frozenset[TableName]:
-        """Tables of which the file says when they change, and it is not now."""
+        """Tables whose declared times are over or not yet begun."""
         return frozenset(
             name for name, spec in self.specs.items() if spec.coming and not self._holding(spec)
         )
@@ -383,7 +377,7 @@ class Expectations:
         return effective_times(self.histories.get(table, _NOTHING).arrivals, self.now)
 
     def _by_the_file(self, tables: Sequence[TableName]) -> list[Expected]:
-        """What the file says of these: tables with the same pauses come together, in one kind."""
+        """Kinds declared in the file: tables with the same pauses come together, in one kind."""
         together: dict[tuple[object, ...], list[Expected]] = {}
         for name in tables:
             pace = tuple((each.every, each.since, each.until) for each in self._declared[name])
@@ -400,7 +394,7 @@ class Expectations:
         ]
 
     def _declared_kind(self, table: TableName) -> Expected:
-        """One kind for all that the file says of a table: rates add up, rows are their mean."""
+        """One kind for all that the file declares of a table: rates add up, rows are their mean."""
         pace = [(DAY / each.every, each) for each in self._declared[table] if each.every]
         per_day = sum(rate for rate, _ in pace)
         sized = [(rate, each) for rate, each in pace if each.rows is not None]
@@ -427,7 +421,7 @@ class Expectations:
         )
 
     def _days(self, table: TableName) -> float:
-        """For how many days the table is known; none of its commits counts."""
+        """Days for which the table is known; none of its commits counts."""
         held = replace(self.histories.get(table, _NOTHING), arrivals=())
         (kind,) = kinds_of({table: held}, self.now)
         return kind.days
@@ -440,26 +434,22 @@ def expectations(
     texts: Texts | None = None,
     now: float | None = None,
 ) -> Expectations:
-    """What is to come for queries over these tables, by all that is known now.
-
-    `texts` are entries of their logs that were read already; `now` is in seconds since 1970, None
-    for what the machine's clock says.
-    """
+    """Expected changes for queries over these tables, by all that is known now. `texts` are log
+    entries that were read already; `now` is in seconds since 1970, None for the machine's clock."""
     histories = known_histories(desk.tables, store, tables, texts)
     return Expectations(desk.workload.tables, histories, time.time() if now is None else now)
 
 
 _NOTHING = History("", -1, None)
-"""Of a table whose commits nobody looked at."""
+"""History of a table whose commits nobody read."""
 
 
 _RATHER = 0.5
-"""Changes that are expected of a kind, from which on it is thought to come."""
+"""Expected changes of a kind, from which on it probably comes."""
 
 
 class RowsToCome:
-    """Of queries by the tables that they were captured from, as it stands at `now` (seconds since
-    1970)."""
+    """Of queries by the tables that they were captured from, at `now` (seconds since 1970)."""
 
     def __init__(
         self,
@@ -472,17 +462,15 @@ class RowsToCome:
         self._per_day: dict[QueryName, float | None] = {}
 
     def rows(self, query: QueryName, since: float, until: float) -> float | None:
-        """Rows expected to change between two times; None where nothing tells."""
+        """Rows expected to change between two times; None if unknown."""
         if query not in self._per_day:
             self._per_day[query] = self._rows_a_day(self._tables.get(query, ()))
         per_day = self._per_day[query]
         return None if per_day is None else per_day * max(0.0, until - since) / DAY
 
     def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
-        """The tables of the kinds of change that come rather than not; else of the most frequent.
-
-        A run until then carries on all of them.
-        """
+        """The tables of the probable kinds of change; else of the most frequent. A run until then
+        carries on all of them."""
         days = max(0.0, until - since) / DAY
         kinds = self._expectations.expected(self._tables.get(query, ()))
         likely = [kind for kind in kinds if kind.per_day * days >= _RATHER]

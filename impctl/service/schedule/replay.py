@@ -34,7 +34,7 @@ _MOST_BYTES = 256 << 20
 """Some five million lines."""
 _MOST_DIGITS = 15
 _END = datetime(3000, 1, 1, tzinfo=UTC).timestamp()
-"""Of the times that may come: what is replayed ends after the last, and calendars end in 9999."""
+"""Latest possible time: a replay ends after the last commit, and calendars end in 9999."""
 _HEADER_HINT = f"the first line is `{','.join(HEADER)}`"
 
 
@@ -54,10 +54,8 @@ def replay_of_file(
     late: Late | None = None,
 ) -> Replay:
     """The commits of the file, until `tail` seconds after the last, rows that come `late` included.
-
-    Lines about other `tables` than these are left out, but for such as the workload does not have
-    (`known`). Raises WorkloadError for what is no such file.
-    """
+    Lines about tables not in `tables` are skipped, but reported if not `known` to the workload.
+    WorkloadError for an invalid file."""
     result: dict[TableName, list[Arrival]] = {name: [] for name in tables}
     problems: list[Problem] = []
     others: dict[TableName, int] = {}
@@ -86,7 +84,7 @@ def replay_of_file(
 
 
 def _lines(path: Path) -> Iterator[Sequence[str]]:
-    """The fields of each line, blanks around them taken off."""
+    """The fields of each line, stripped."""
     try:
         data = read_file(path, _MOST_BYTES)
         text = data.decode("utf-8-sig")
@@ -155,7 +153,7 @@ def _count(text: str, column: int) -> int:
 
 
 def _column_of(fields: Sequence[str], column: int) -> int:
-    """Where a field begins, as far as fields without quotes tell."""
+    """The start column of a field, as far as fields without quotes tell."""
     return 1 + sum(len(field) + 1 for field in fields[:column])
 
 
@@ -169,10 +167,8 @@ def _invalid(path: Path, problems: Sequence[Problem]) -> WorkloadError:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The commits of one table: `times` rising, `rows` and `bytes` of all before each, and of all.
-
-    `guessed` counts those whose rows the log does not tell.
-    """
+    """The commits of one table: `times` ascending, `rows` and `bytes` of all before each, and of
+    all. `guessed` counts those whose rows are not in the log."""
 
     times: Sequence[float]
     rows: Sequence[int]
@@ -183,21 +179,19 @@ class Commits:
         return len(self.times)
 
     def until(self, at: float) -> int:
-        """How many came by then."""
+        """The number of commits by then."""
         return bisect_right(self.times, at)
 
     def next_after(self, at: float) -> float | None:
-        """When the next one comes; None where none does."""
+        """The time of the next one; None without one."""
         result = bisect_right(self.times, at)
         return self.times[result] if result < len(self.times) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is replayed, from `since` to `until`; the `source` is told to people.
-
-    `histories` has the same commits as the choice of state is given them.
-    """
+    """What is replayed, from `since` to `until`; `source` is for people. `histories` has the same
+    commits for the choice of state."""
 
     since: float
     until: float
@@ -223,7 +217,7 @@ def replay_of(
     source: str,
     warnings: tuple[str, ...] = (),
 ) -> Replay:
-    """The commits of each table in whatever order, until `tail` seconds after the last."""
+    """The commits of each table in any order, until `tail` seconds after the last."""
     times = [each.at for arrival in arrivals.values() for each in arrival if each.at is not None]
     since, until = min(times, default=0.0), max(times, default=0.0) + tail
     histories = {
@@ -235,12 +229,12 @@ def replay_of(
 
 
 def time_of(each: Arrival) -> float:
-    """When it came, by what is written; 0 where nothing is."""
+    """The recorded time; 0 without one."""
     return each.at or 0.0
 
 
 def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commits:
-    """The commits of a table that came not before `since` and not after `until`."""
+    """The commits of a table from `since` to `until`."""
     known = [each for each in arrivals if each.at is None or each.at <= until]
     times = effective_times(known, until)
     first = bisect_left(times, since)
@@ -256,7 +250,7 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commi
 
 
 class _Share:
-    """Rows of a commit by its bytes, as those that tell both have them."""
+    """Rows per byte of commits that tell both."""
 
     def __init__(self, rows: int, size: int, count: int) -> None:
         self._rows, self._size, self._count = rows, size, count
@@ -299,10 +293,8 @@ def replay_of_store(
     now: float,
     late: Late | None = None,
 ) -> Replay:
-    """What is known of these tables from `since` on (None: of all of them together) until now.
-
-    With rows that come `late` also those of commits before that, and none that come later than now.
-    """
+    """What is known of these tables from `since` on (None: of all of them together) until now. Rows
+    that come `late` include those of earlier commits, and exclude those later than now."""
     histories = known_histories(desk.tables, store, sorted(tables))
     known = {name: _known_since(held, now) for name, held in histories.items()}
     start = max((at for at in known.values() if at is not None), default=now)
@@ -324,7 +316,7 @@ def _known_since(held: History, now: float) -> float | None:
 def late_histories(
     histories: Mapping[TableName, History], late: Late, now: float
 ) -> dict[TableName, History]:
-    """The histories with rows that come late, at times that go by those of their commits."""
+    """The histories with late rows, whose times are relative to their commits'."""
     timed = {}
     for name, held in histories.items():
         timed[name] = [replace(each, at=at) for at, each in _with_times(held, now)]
@@ -333,7 +325,7 @@ def late_histories(
 
 
 def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
-    """The commits of a table, each with the time that it is taken to be of."""
+    """The commits of a table, each with its assumed time."""
     return zip(effective_times(held.arrivals, now), held.arrivals, strict=True)
 
 
@@ -351,7 +343,7 @@ def _replayed(
 def _cut(
     known: Mapping[TableName, float | None], begin: float, since: float | None
 ) -> Iterator[str]:
-    """What is said where less is known than was asked for."""
+    """Remarks on a shorter replay than requested."""
     if since is None or begin <= since:
         return
     names = [f"`{name}`" for name, at in known.items() if at == begin]
@@ -373,7 +365,7 @@ def _gaps(histories: Mapping[TableName, History], since: float, until: float) ->
 
 
 MOST_COMMITS = 1_000_000
-"""More of them are not replayed, so that a small share of many rows does not fill the memory."""
+"""Replay at most so many, so that a small share of many rows does not fill the memory."""
 
 _WHERE = "`--late`"
 _HINT = (
@@ -400,7 +392,7 @@ class Late:
 
 
 def late_from(text: str) -> Late:
-    """As a flag gives it, `p: 0.9, every: 60s`, in braces or not; UsageError for what is none."""
+    """Parse a flag, `p: 0.9, every: 60s`, in braces or not; UsageError if invalid."""
     opening = "" if text.lstrip().startswith("{") else "{"
     whole = f"{opening}{text}}}" if opening else text
     reading = FileReading(Lines("--late", whole), {})
@@ -416,7 +408,7 @@ def late_from(text: str) -> Late:
 
 
 def _read(reading: FileReading, text: str) -> Late | Problem:
-    """What a text says, or the first problem of it."""
+    """The parsed text, or its first problem."""
     fields = reading.record(compose(text), _WHERE, (), _KEYS) or {}
     p = reading.cell(fields.get("p"), inside(_WHERE, "p"), "a share such as 0.9")
     every = reading.cell(fields.get("every"), inside(_WHERE, "every"), "a duration such as 60s")
@@ -437,14 +429,13 @@ def _read(reading: FileReading, text: str) -> Late | Problem:
 
 
 def _late_share(text: str) -> Fraction | None:
-    """Exactly the share that is written; None where that is none."""
+    """The exact share; None for an invalid one."""
     is_number = text.strip().replace(".", "", 1).isdecimal() and text.isascii()
     share = Fraction(text.strip()) if is_number and len(text) <= _MOST_LATE_DIGITS else Fraction(0)
     return share if 0 < share <= 1 else None
 
 
 def _place(location: Location, opening: str) -> Location:
-    """The place in the text as it was given."""
     if location.line != 1 or location.column is None:
         return location
     return replace(location, column=max(1, location.column - len(opening)))
@@ -453,10 +444,8 @@ def _place(location: Location, opening: str) -> Location:
 def spread(
     arrivals: Mapping[TableName, Sequence[Arrival]], late: Late, end: float
 ) -> dict[TableName, list[Arrival]]:
-    """The parts of all commits by table, in the order of their times, none after `end`.
-
-    Every commit has a time. UsageError where these are more than `MOST_COMMITS`.
-    """
+    """The parts of all commits by table, in the order of their times, none after `end`. Every
+    commit has a time. UsageError for more than `MOST_COMMITS`."""
     left, result = MOST_COMMITS, {}
     for name, commits in arrivals.items():
         parts: list[Arrival] = []
@@ -469,7 +458,7 @@ def spread(
 
 
 def _parts(each: Arrival, late: Late, end: float, most: int) -> Iterator[Arrival]:
-    """One commit's; UsageError where they are more than `most`."""
+    """One commit's parts; UsageError for more than `most`."""
     assert each.at is not None, "its time is known"
     if not each.rows or each.inserted is None or each.deleted is None:
         counts: Iterator[tuple[int | None, int | None]] = iter([(each.inserted, each.deleted)])
@@ -497,7 +486,7 @@ def _parts(each: Arrival, late: Late, end: float, most: int) -> Iterator[Arrival
 
 
 def _counts(rows: int, p: Fraction) -> Iterator[int]:
-    """Of so many rows, those that come turn by turn; each is at least one."""
+    """Rows split into parts; each is at least one."""
     while rows:
         left = rows * (p.denominator - p.numerator) // p.denominator
         yield rows - left
@@ -512,14 +501,14 @@ def _too_many() -> UsageError:
 
 
 Noise = Callable[[], float]
-"""Times by which the next step takes longer than thought."""
+"""The factor by which the next step exceeds its estimate."""
 
 _SPREAD = 0.35
 _SELDOM, _TIMES = 0.01, 8.0
 
 
 def steady() -> float:
-    """Every step takes what is thought of it."""
+    """Every step takes its estimate."""
     return 1.0
 
 

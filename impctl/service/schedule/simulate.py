@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 
 def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:
-    """What is told of a setting."""
+    """The reported figures of a setting."""
     ages = sorted(ran.ages)
     return SimulatedSetting(
         setting=setting.name,
@@ -100,7 +100,7 @@ def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:
 
 
 def quantile(rising: Sequence[float], share: float) -> float | None:
-    """The least of the numbers that so many are no greater than; None without numbers."""
+    """The least number that a share of them does not exceed; None without numbers."""
     return rising[max(0, ceil(share * len(rising)) - 1)] if rising else None
 
 
@@ -118,7 +118,6 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """In a few words."""
         if self.is_present:
             return "as it is"
         kept = "all kept" if self.disk is None else size_text(self.disk)
@@ -140,7 +139,7 @@ def settings_of(
 
 
 def disks_from(texts: Sequence[str]) -> list[int | None]:
-    """Budgets as flags give them: sizes, several with commas, or `all`; UsageError else."""
+    """Budgets from flags: sizes, several with commas, or `all`; UsageError if invalid."""
     return [_disk(word.strip()) for text in texts for word in text.split(",")]
 
 
@@ -155,7 +154,7 @@ def _disk(word: str) -> int | None:
 
 
 def trigger_from(text: str) -> Trigger:
-    """A trigger as the file has it: a word or `key: value`; WorkloadError for what is none."""
+    """A trigger as in the file: a word or `key: value`; WorkloadError if invalid."""
     reading = FileReading(Lines("--trigger", text), {})
     try:
         root = compose(text)
@@ -178,14 +177,14 @@ def trigger_from(text: str) -> Trigger:
 Tables = frozenset[TableName]
 
 _OTHERS = frozenset([""])
-"""Tables that no run carried on, so that all runs tell."""
+"""Tables that no run carried on, so that all runs count."""
 
 _FAR = 1 << 40
-"""Rows by which the slope of a line is asked."""
+"""Rows at which a line's slope is sampled."""
 
 
 class CostsBy(StrEnum):
-    """What tells what the steps of a query take."""
+    """The source of a query's step costs."""
 
     RUNS = "runs"
     CAPTURE = "capture"
@@ -213,7 +212,7 @@ class QueryLines:
     _lines: dict[Tables, _Line | None] = field(default_factory=dict)
 
     def ms(self, moved: Tables, rows: float, size: float) -> float | None:
-        """What a step takes that carries on so many rows of these tables; None: nobody knows."""
+        """Milliseconds of a step with so many rows of these tables; None if unknown."""
         if moved not in self._lines:
             self._lines[moved] = _line(self.runs, self.by, moved)
         line = self._lines[moved]
@@ -225,14 +224,13 @@ class QueryLines:
 
     @cached_property
     def _told(self) -> Sequence[_Line]:
-        """The lines there are."""
         asked = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
         lines = [_line(self.runs, self.by, one) for one in asked]
         return [line for line in lines if line is not None]
 
 
 def lines_of(runs: Sequence[RunCost]) -> QueryLines:
-    """Of the runs that were recorded of a query."""
+    """Lines from the recorded runs of a query."""
     if any(run.kind is RunKind.MAINTAIN for run in runs):
         by = CostsBy.RUNS
     else:
@@ -241,7 +239,7 @@ def lines_of(runs: Sequence[RunCost]) -> QueryLines:
 
 
 def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _Line | None:
-    """The line of the estimates, asked for at its ends."""
+    """The line of the estimates, sampled at its ends."""
     fixed = _asked(runs, Size(0, 0), moved)
     rows = _asked(runs, Size(_FAR, 0), moved)
     if fixed is None or rows is None:
@@ -268,13 +266,13 @@ _Asked = tuple[int | None, tuple[tuple[QueryName, float], ...]]
 """A budget, and the milliseconds of each bound."""
 
 _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
-"""Sizes of changes that prices are asked for, times what is expected."""
+"""Sizes of priced changes, as multiples of the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of a kind of change, by its rows, which never fall: milliseconds, those above the state as it
-    is, and reads."""
+    """Price of a kind of change, by ascending rows: milliseconds, those above the state as it is,
+    and reads."""
 
     rows: tuple[float, ...]
     ms: tuple[float, ...]
@@ -288,11 +286,9 @@ Prices = Mapping[QueryName, Mapping[Tables, Price]]
 
 @dataclass(frozen=True)
 class Choice:
-    """The modes of all pieces under one budget; `bytes` are those of all state.
-
-    `prices` are one object for all choices of the same modes. `conversions` counts queries that are
-    kept otherwise now.
-    """
+    """The modes of all pieces under one budget; `bytes` are those of all state. `prices` are one
+    object for all choices of the same modes. `conversions` counts queries whose state changes its
+    mode."""
 
     prices: Prices
     bytes: int
@@ -320,10 +316,8 @@ class Pieces:
         return self._choice(self._modes[asked], budget)
 
     def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
-        """The state as it is now; where that is over a budget, what is chosen in its place.
-
-        That a run converts within the budget, where that pays, is not replayed.
-        """
+        """The state as it is now; where that is over a budget, the choice instead. Conversions of a
+        run within the budget are not replayed."""
         now = self._choice(self.now, budget)
         return self.within(budget, bounds) if now.exceeds else now
 
@@ -371,7 +365,7 @@ class Pieces:
         )
 
     def _all_prices(self, modes: Mapping[QueryName, Modes]) -> Prices:
-        """One object for equal modes, so that it tells whether two choices are one."""
+        """One object for equal modes, so that identity compares two choices."""
         for known, prices in self._prices_of:
             if known == modes:
                 return prices
@@ -380,7 +374,7 @@ class Pieces:
         return made
 
     def _before(self, name: QueryName) -> Sequence[tuple[float, ...]]:
-        """Milliseconds as it is kept now, by the sizes of changes and their kinds."""
+        """Milliseconds in the present modes, by the sizes of changes and their kinds."""
         if name not in self._costs_now:
             modes = self.now[name]
             self._costs_now[name] = [evaluate(g[name], modes).per_kind for g in self.graphs]
@@ -407,7 +401,7 @@ class Pieces:
 def pieces_of(
     desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
 ) -> Pieces:
-    """Of these stored queries, with what is replayed for the history of changes."""
+    """Of these stored queries, with the replayed changes as their history."""
     kept = kept_within(desk, store, specs, None)
     tables = {table for one in kept.queries.values() for table in one.stored.versions}
     coming = Expectations(desk.workload.tables, replay.histories, replay.until)
@@ -427,7 +421,7 @@ def _scaled(kind: Expected, scale: float) -> Expected:
 
 
 def _as_it_can(now: Modes, graph: Graph) -> Modes:
-    """How pieces are kept, those that may not be kept so as they will be."""
+    """The present modes of pieces, or allowed ones where these are not."""
     return {
         piece.name: now[piece.name] if now[piece.name] in piece.sizes else _kept_of(piece)
         for piece in graph.pieces
@@ -439,7 +433,7 @@ def _kept_of(piece: Piece) -> Mode:
 
 
 def _reads(graph: Graph, modes: Modes, kind: int) -> float:
-    """Reads of tables, for a side or for groups, that are expected in a run of this kind."""
+    """Table reads, for a side or for groups, that are expected in a run of this kind."""
     return sum(_hits(graph, node, modes, kind) for node in graph.nodes)
 
 
@@ -455,10 +449,8 @@ def _hits(graph: Graph, node: Node, modes: Modes, kind: int) -> float:
 
 
 def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) -> tuple[float, ...]:
-    """Milliseconds of a step over so many rows of these tables, those above now, and reads.
-
-    A set of tables that is no kind of change is taken as the largest kinds that make it up.
-    """
+    """Milliseconds of a step over so many rows of these tables, those above now, and reads. Unknown
+    sets of tables are composed of the largest kinds."""
     exact = prices.get(moved)
     if exact is not None:
         return _at(exact, rows)
@@ -472,8 +464,8 @@ def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) ->
 
 @dataclass(frozen=True, slots=True)
 class MostPriced:
-    """What no step of at most so many rows exceeds, by rising rows: milliseconds, and those above
-    now."""
+    """Upper bounds of any step of at most so many rows, by ascending rows: milliseconds, and those
+    above now."""
 
     rows: tuple[float, ...]
     ms: tuple[float, ...]
@@ -494,13 +486,13 @@ class MostPriced:
         return cls(tuple(rows), tuple(ms), tuple(more))
 
     def at(self, rows: float) -> tuple[float, float]:
-        """Of at most so many rows."""
+        """The bounds for at most so many rows."""
         at = bisect_left(self.rows, rows)
         return self.ms[at], self.more_ms[at]
 
 
 def _at(price: Price, rows: float) -> tuple[float, float, float]:
-    """On the lines between the sizes; beyond them as at the last, below them as at the first."""
+    """Linear interpolation between the sizes, constant beyond them."""
     at = bisect_left(price.rows, rows)
     if at in (0, len(price.rows)):
         at = min(at, len(price.rows) - 1)
@@ -515,7 +507,7 @@ def _at(price: Price, rows: float) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step takes, in seconds, and how many reads of sides are expected in it."""
+    """Seconds of one step, and its expected side reads."""
 
     seconds: float
     reads: float
@@ -523,14 +515,14 @@ class Step:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Of one query in one setting."""
+    """Step costs of one query in one setting."""
 
     lines: QueryLines
     prices: Mapping[Tables, Price]
     _known: dict[tuple[Tables, float, float], Step] = field(default_factory=dict)
 
     def step(self, moved: Tables, rows: float, size: float) -> Step:
-        """A step that carries on so many rows and bytes of these tables."""
+        """A step with so many rows and bytes of these tables."""
         key = (moved, rows, size)
         result = self._known.get(key)
         if result is None:
@@ -574,7 +566,7 @@ class Model:
         look: float,
         noise: Callable[[], Noise] = lambda: steady,
     ) -> None:
-        """`noise` makes that of a run, which are each as if there were no other."""
+        """`noise` makes that of a run; each run has its own."""
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(desk, store, specs, replay)
@@ -584,22 +576,22 @@ class Model:
             for name, stored in held.items()
         }
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
-        """By what decides a run; settings may come to the same."""
+        """By what decides a run; settings may be equivalent."""
         made: dict[frozenset[TableName], Stream] = {}
         self._streams = {name: self._stream(made, frozenset(tables[name])) for name in tables}
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
-        """What tells what the steps of each query take."""
+        """The source of each query's step costs."""
         return {name: str(lines.by) for name, lines in self._lines.items()}
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be known of the figures."""
+        """Warnings about the figures."""
         return tuple(self._warnings())
 
     def run(self, setting: Setting, since: float | None = None) -> SimulatedSetting:
-        """What a setting comes to, over all that is replayed or what comes after `since`."""
+        """The figures of a setting, over the whole replay or what comes after `since`."""
         begin = self.replay.since if since is None else since
         choice = self._choice(setting)
         triggers = tuple(setting.trigger or trigger_of(spec) for spec in self._specs)
@@ -655,7 +647,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Commits one after the other: when the first came, their tables, rows and bytes."""
+    """Successive commits: the time of the first, their tables, rows and bytes."""
 
     oldest: float
     moved: frozenset[TableName]
@@ -674,12 +666,11 @@ class Stream:
 
     @classmethod
     def made(cls, of: Mapping[TableName, Commits]) -> Stream:
-        """Of these tables."""
         told = sorted((at, name) for name, commits in of.items() for at in commits.times)
         return cls(merged(of), [name for _, name in told])
 
     def pending(self, seen: int, now: float) -> Amount | None:
-        """What came by now, but for the first commits that were seen; None where nothing did."""
+        """What came by now after the first `seen` commits; None without any."""
         # Queries of one run ask the same, one after the other.
         if self._asked != (seen, now):
             self._asked, self._told = (seen, now), self._pending(seen, now)
@@ -700,7 +691,7 @@ class Stream:
 
 @dataclass(slots=True)
 class ReplayedQuery:
-    """A query over commits; of these its sketch has the first `seen`, all that came by `last`."""
+    """A query over commits; its sketch has the first `seen`, all that came by `last`."""
 
     name: QueryName
     trigger: Trigger
@@ -712,7 +703,7 @@ class ReplayedQuery:
 
     @property
     def is_timed(self) -> bool:
-        """Whether a timetable may start it by itself: not where its use or a point alone may."""
+        """Whether a timetable may start it by itself: not if only its use or a point may."""
         asked = self.trigger
         clocks = (asked.rows, asked.every, asked.cron, asked.fresh_within, asked.ready_within)
         return any(one is not None for one in clocks)
@@ -723,7 +714,7 @@ class ReplayedQuery:
         return self.trigger.every is not None or self.trigger.cron is not None
 
     def oldest(self, now: float) -> float | None:
-        """When the first commit came that its sketch does not have; None without one."""
+        """The time of the first commit missing from its sketch; None without one."""
         times = self.stream.all.times
         return times[self.seen] if self.seen < len(times) and times[self.seen] <= now else None
 
@@ -732,15 +723,14 @@ class ReplayedQuery:
         return self.stream.all.next_after(now)
 
     def pending(self, now: float) -> Amount | None:
-        """What its sketch does not have of what came; None where that is nothing."""
+        """What its sketch lacks of what came; None if nothing."""
         return self.stream.pending(self.seen, now)
 
     def step(self, amount: Amount, more_rows: float = 0.0) -> Step:
-        """What a step takes that carries this on, and some rows more."""
         return self.costs.step(amount.moved, amount.rows + more_rows, amount.bytes)
 
     def most(self, until: float, now: float) -> float:
-        """No less than a step is thought to take at any time until then; 0 where nothing comes."""
+        """No less than the estimate of a step at any time until then; 0 where nothing comes."""
         commits = self.stream.all
         last = commits.until(until)
         if last == self.seen:
@@ -768,10 +758,8 @@ class ReplayedQuery:
         return Waiting(self.name, self.trigger, pending, costs, self.last)
 
     def enough_at(self) -> tuple[float, int] | None:
-        """When as many rows are pending as the trigger asks for, and how many came before that.
-
-        None where they never are, or it asks for none.
-        """
+        """When the trigger's number of rows is pending, and how many came before that. None if
+        never, or without such a trigger."""
         wanted, commits = self.trigger.rows, self.stream.all
         if wanted is None:
             return None
@@ -781,7 +769,7 @@ class ReplayedQuery:
         return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
 
     def _expected(self, amount: Amount, now: float) -> float:
-        """What it takes with the rows that usually come until the moment that is next."""
+        """Its cost with the rows that usually come until the next moment."""
         if self.trigger.ready_within is None:
             return 0.0
         moment = next_moment(self.trigger, amount.oldest)
@@ -789,7 +777,7 @@ class ReplayedQuery:
         return self.step(amount, coming).seconds
 
     def _changes(self, amount: Amount, now: float) -> tuple[Change, ...]:
-        """One change; or two, the one that makes enough of them apart."""
+        """One change; or two, the one that reaches the trigger's rows apart."""
         enough = self.enough_at()
         if enough is None or enough[0] > now:
             return (Change(amount.oldest, amount.rows),)
@@ -812,10 +800,7 @@ class Recorded:
 def recorded_of(
     store: StoreReader, queries: Sequence[QueryName], since: float, until: float
 ) -> Recorded | None:
-    """What was recorded from `since` on, or from when all of the queries were there.
-
-    None where nothing was.
-    """
+    """Recorded steps from `since` on, or from when all of the queries existed; None without any."""
     known: Mapping[QueryName, Sequence[RunRecord]] = {
         name: store.history(name, _ALL_RUNS) for name in queries
     }
@@ -832,7 +817,7 @@ def recorded_of(
 
 
 def compared(result: Recorded, model: SimulatedSetting, look: float) -> RecordedRuns:
-    """The recorded runs, and by which share the model says more (above 0) or less."""
+    """The recorded runs, and the share by which the model says more (above 0) or less."""
     runs = runs_in(result.steps, look / 2)
     work = sum(record.elapsed_ms for _, record in result.steps)
     return RecordedRuns(
@@ -850,7 +835,7 @@ def compared(result: Recorded, model: SimulatedSetting, look: float) -> Recorded
 
 
 def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
-    """How many runs the steps were done in."""
+    """The number of runs with these steps."""
     runs, ended, seen = 0, 0.0, set[QueryName]()
     for name, record in steps:
         # A record is made when its step is computed, and about to be committed.
@@ -863,16 +848,13 @@ def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
 
 
 _SLACK = 1e-6
-"""Seconds by which sums of floats may be off."""
+"""Rounding error of sums of seconds."""
 
 
 @dataclass(slots=True)
 class Ran:
-    """What the runs came to: of each step its age when it was done, in seconds.
-
-    An age is that of the oldest change in the step. `late` counts steps that were done after their
-    bound, `left` are ages of what was pending at the end.
-    """
+    """Results of the runs; an age is that of a step's oldest change at its end, in seconds. `late`
+    counts steps that ended after their bound, `left` are ages of what was pending at the end."""
 
     runs: int = 0
     work_s: float = 0.0
@@ -889,7 +871,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A time before which nothing starts; `is_start` says that the process wakes at it."""
+    """A time before which nothing starts; `is_start`: the process wakes at it."""
 
     until: float
     is_start: bool
@@ -943,7 +925,7 @@ class VirtualRun:
         return self._timetable.due(now)
 
     def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
-        """One run; gives when it is over."""
+        """Simulate one run; return its end."""
         asked = [*ready, *(self._queries[one.query] for one in due)]
         oldest, took = [], []
         for query in asked:
@@ -986,11 +968,9 @@ class VirtualRun:
         return self._look * max(1, min(looks)) if looks else inf
 
     def _idle_moment(self, now: float, until: float) -> float | None:
-        """The last moment after now to which the clock alone wakes the process, of those queries
-        of which nothing is pending then; None without one. Looks go on from there.
-
-        It is before anything else that may start a query, and before the next commit of these.
-        """
+        """The last moment after now to which the clock alone wakes the process, of those queries of
+        which nothing is pending then; None without one. Looks go on from there. It precedes
+        anything else that may start a query, and the next commit of these."""
         idle, first = set[Trigger](), [self._event_after(now), until]
         for query in self._timed:
             if not query.is_on_clock:
@@ -1021,11 +1001,9 @@ class VirtualRun:
         return min((at for at in coming if at is not None), default=inf)
 
     def _idle_until(self, now: float) -> Idle:
-        """A time before which no timed query starts, whatever comes until then.
-
-        A start is a deadline less the work until it, and work is no more than all that is pending
-        by the deadline takes.
-        """
+        """A time before which no timed query starts, whatever comes until then. A start is a
+        deadline less the work until it, and work is no more than all that is pending by the
+        deadline takes."""
         pace = self._timetable.pace
         sure = self._first_start(now, pace) if self._has_bounds_alone else Idle(now, False)
         if sure.is_start:
@@ -1035,8 +1013,8 @@ class VirtualRun:
         return Idle(max(sure.until, min(moment, other)), moment < other)
 
     def _other_until(self, now: float, pace: Pace, moment: float) -> float:
-        """A time before which nothing but a moment of the clock starts any; what is not before
-        `moment` need not be known to be more."""
+        """A time before which only a moment of the clock starts any; beyond `moment` it need not be
+        tight."""
         other = inf
         bounds: set[float] = set()
         for query in self._timed:
@@ -1051,13 +1029,13 @@ class VirtualRun:
         return other
 
     def _most_work(self, until: float, now: float, pace: Pace) -> float:
-        """No less than what is reckoned with for all that is pending at any time until then."""
+        """An upper bound of the work estimated at any time until then."""
         most = sum(query.most(until, now) for query in self._timed)
         return pace.margin * (pace.opening + most)
 
     def _first_start(self, now: float, pace: Pace) -> Idle:
         """The first start of what is pending, to the last digit that of the timetable; where
-        something comes before it, when that comes. Of queries whose triggers are bounds alone."""
+        something comes before it, when that comes. For queries whose triggers are bounds alone."""
         work, coming = [], inf
         for query in self._timed:
             assert query.trigger.fresh_within is not None
@@ -1075,7 +1053,7 @@ class VirtualRun:
         return Idle(min(start, coming), is_start=start < coming)
 
     def _moment(self, query: ReplayedQuery, now: float) -> float:
-        """The next moment of its clock; it wakes the process, be anything pending or not."""
+        """The next moment of its clock; it wakes the process even if nothing is pending."""
         trigger = query.trigger
         if trigger.every is None and trigger.cron is None:
             return inf
@@ -1130,7 +1108,7 @@ _METHOD = (
 
 
 def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) -> WrittenResult:
-    """Write the page; StorageError where that cannot be."""
+    """Write the page; StorageError on failure."""
     try:
         write_whole(path, render(result), reserved)
     except OSError as error:
@@ -1142,7 +1120,6 @@ def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) 
 
 
 def render(result: SimulateResult) -> str:
-    """The page."""
     page = Page(
         command="simulate",
         kicker=result.source if result.late is None else f"{result.source}, late ({result.late})",
@@ -1226,7 +1203,7 @@ def _trigger(one: SimulatedSetting) -> str:
 
 
 def _record(result: SimulateResult) -> Record:
-    """Figures and cells, in the form that figures are drawn from."""
+    """Figures and cells in the form of charts."""
     return Record(
         suite="simulate",
         title="",
@@ -1271,7 +1248,7 @@ _FIGURES = (
 
 
 def _by_bytes(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
-    """A point for each trigger and size of state; budgets may come to the same."""
+    """A point for each trigger and size of state; budgets may be equivalent."""
     alike: dict[tuple[str, int], list[SimulatedSetting]] = {}
     for one in settings:
         alike.setdefault((_trigger(one), one.state_bytes), []).append(one)
@@ -1308,7 +1285,7 @@ def _metrics(values: dict[str, float]) -> dict[str, Metric]:
 NOTHING_TO_REPLAY = "nothing_to_replay"
 _NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"
 _FEW = 20
-"""Commits below which a replay says little."""
+"""Fewer commits make a weak replay."""
 _TAIL = 60.0
 """Seconds after the last commit of a file that are replayed, beside the longest bound."""
 
@@ -1360,7 +1337,7 @@ def simulate(
 def _captured(
     desk: Workbench, store: StoreReader | None, queries: Sequence[QueryName] | None
 ) -> tuple[list[QuerySpec], list[str]]:
-    """The queries that have a sketch, and what is said of the others."""
+    """The queries that have a sketch, and messages about the others."""
     asked = desk.sketched(queries)
     known = frozenset[QueryName]() if store is None else frozenset(store.queries())
     result = [spec for spec in asked if spec.name in known]
@@ -1430,7 +1407,7 @@ def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
 def _recorded(
     store: StoreReader, model: Model, present: Setting, request: SimulateRequest
 ) -> RecordedRuns | None:
-    """What was recorded of the same time; None where commits are others than came then."""
+    """Recorded runs of the same time; None if the commits are not the actual ones."""
     if request.arrivals is not None or request.late is not None:
         return None
     replay = model.replay
