@@ -12,12 +12,7 @@ import pyarrow as pa
 
 from impctl.data.schema import Column, Schema, quoted
 from impctl.data.vector import Bools, Ints, from_arrow
-from impctl.errors import (
-    AssumptionBrokenError,
-    ImpctlError,
-    Location,
-    UsageError,
-)
+from impctl.errors import AssumptionBrokenError, ImpctlError, Location, UsageError
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
@@ -224,10 +219,7 @@ def columns_assumed(assumptions: Sequence[Assumption], table: TableName) -> tupl
 
 
 def recheck(
-    assumptions: Sequence[Assumption],
-    snapshot: Snapshot,
-    rows: pa.Table,
-    weights: Ints,
+    assumptions: Sequence[Assumption], snapshot: Snapshot, rows: pa.Table, weights: Ints
 ) -> None:
     """Check the inserted rows of a change; AssumptionBrokenError names fact and column."""
     inserted = weights > 0
@@ -355,13 +347,7 @@ def prepare(
         zone = desk.session_zone
         live, now = live_at(desk, clock)
         result = plans.of(
-            bound.sql,
-            _Catalog(desk),
-            name=spec.name,
-            zone=zone,
-            names=names,
-            live=live,
-            at=now,
+            bound.sql, _Catalog(desk), name=spec.name, zone=zone, names=names, live=live, at=now
         )
         now = now if result.query.live else ""
         ruled, core = result.ruled, result.core

@@ -22,14 +22,7 @@ from impctl.service.filters import filters_of
 from impctl.service.kept_answer import kept_answer
 from impctl.service.maintenance_plan import restored_verdict
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.results import (
-    ASKED_FOR_NONE,
-    VERIFIED,
-    VERIFY,
-    Failure,
-    Outcome,
-    VerifyResult,
-)
+from impctl.service.results import ASKED_FOR_NONE, VERIFIED, VERIFY, Failure, Outcome, VerifyResult
 from impctl.service.spark_answer import Answer, answer, answer_of
 from impctl.service.stored import check_definition, known_ending, stored_moments
 from impctl.sketch.sketch import compare
@@ -352,9 +345,7 @@ def _results_equal(
             return False
         rows, errors = by_spark
         return same_rows(
-            _without(result.rows, loose),
-            _without(rows, loose),
-            errors=_without(errors, loose),
+            _without(result.rows, loose), _without(rows, loose), errors=_without(errors, loose)
         )
 
     return is_same(with_sketch), False, is_same(kept)

@@ -703,11 +703,7 @@ def _by(*, is_from_state: bool) -> str:
 
 
 def _without(
-    desk: Workbench,
-    result: Fresh,
-    without: Sequence[str],
-    limit: int | None,
-    watch: Stopwatch,
+    desk: Workbench, result: Fresh, without: Sequence[str], limit: int | None, watch: Stopwatch
 ) -> WithoutResult:
     told = without_from_state(desk, result, without) or answer_without(desk, result, without)
     return WithoutResult(

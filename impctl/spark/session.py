@@ -124,9 +124,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
         too_old.append(f"{origin} {result}")
     seen = f" ({', '.join(too_old)})" if too_old else ""
     raise UsageError(
-        f"Java {OLDEST_JAVA} or newer was not found{seen}",
-        code="java_missing",
-        hint=JAVA_HINT,
+        f"Java {OLDEST_JAVA} or newer was not found{seen}", code="java_missing", hint=JAVA_HINT
     )
 
 

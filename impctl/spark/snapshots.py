@@ -143,9 +143,7 @@ def snapshot_frame(
 
 
 def parted_frame(
-    spark: SparkSession,
-    snapshot: Snapshot,
-    parts: Sequence[tuple[Sequence[DataFile], str | None]],
+    spark: SparkSession, snapshot: Snapshot, parts: Sequence[tuple[Sequence[DataFile], str | None]]
 ) -> DataFrame:
     """All columns of these files, each part with its condition; for SQL that has the guards itself.
     Errors as for `snapshot_frame`."""

@@ -252,12 +252,7 @@ def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _Line | None:
 def _asked(runs: Sequence[RunCost], size: Size, moved: Tables) -> float | None:
     # Without a recapture's estimate, and without the start of Spark in each step.
     result = estimated(
-        runs,
-        RunKind.MAINTAIN,
-        size,
-        has_spark=True,
-        table_rows=lambda: 0,
-        moved=sorted(moved),
+        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=sorted(moved)
     )
     return result.maintain_ms
 
