@@ -84,7 +84,6 @@ def _split(given: Sequence[str]) -> dict[str, str]:
 
 
 def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, str]:
-    """Python values as command-line texts."""
     result: dict[str, str] = {}
     for name, value in given.items():
         if name not in spec.params:

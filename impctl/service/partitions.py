@@ -189,7 +189,6 @@ def _proposed(
     values: Sequence[BoundaryValue],
     together: int,
 ) -> RangePartition:
-    """Even ranges from the statistics of all files and these values."""
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
     spread = column_spread(snapshot, column.name, values)
@@ -281,7 +280,6 @@ def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
 
 
 def _is_held(value: BoundaryValue, kind: SqlType) -> bool:
-    """Whether a canonical value has a constant of the type."""
     if not isinstance(value, int):
         return True
     match kind.kind:

@@ -114,7 +114,6 @@ class Partners:
         return wanted_files(wanted.plan, snapshots)
 
     def _keep_asked(self, files: Uris, wanted: Readable, key: AttributeId, values: Vector) -> None:
-        """Skip files that hold none of the requested values of a key column."""
         result = column_behind(wanted.plan, key)
         if result is None or len(values) > _MANY_KEYS:
             return

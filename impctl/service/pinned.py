@@ -81,7 +81,6 @@ class PinnedTables:
         return self._recalled
 
     def _again(self, table: TableName) -> DeltaSource | None:
-        """A recalled table at its newest version; None if it must be opened."""
         known, spec = self._recalled.pop(table, None), self._specs[table]
         if known is None or known.source.path != self._path(spec):
             return None
@@ -115,7 +114,6 @@ class PinnedTables:
         return {table: self.source(table).version for table in tables}
 
     def pin(self, source: DeltaSource) -> None:
-        """Pin a table to this source."""
         self._sources[source.name] = source
         self._seen[source.name] = seen(source)
 

@@ -153,7 +153,6 @@ def _has_sign(statistics: ColumnStatistics, kind: FactKind) -> bool:
 
 
 def _holds(snapshot: Snapshot, fact: Fact) -> bool:
-    """Whether every row of the column satisfies it."""
     column = snapshot.schema.find(fact.column)
     assert column is not None, "the CHECK was read over this schema"
     batches = read_batches(snapshot, [column.name])
@@ -190,12 +189,10 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
 
 
 def assumption_of(fact: Fact) -> Assumption:
-    """The fact as stored."""
     return Assumption(fact.table, fact.column, str(fact.kind), str(fact.source))
 
 
 def fact_of(assumption: Assumption) -> Fact:
-    """The fact as read from the store."""
     kind, source = FactKind(assumption.kind), FactSource(assumption.source)
     return Fact(assumption.table, assumption.column, kind, source)
 
@@ -241,7 +238,6 @@ def _is_left(rows: pa.Table, weights: Ints, doubtful: Bools) -> bool:
 
 
 def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
-    """The error for a change that breaks it."""
     return AssumptionBrokenError(
         f"A change violates an assumption of the sketch: {assumption_text(assumption)}",
         hint="run `impctl capture`; it chooses an attribute that is still safe, or reports why "
@@ -267,7 +263,6 @@ class PreparedQuery:
 
     @property
     def root(self) -> Plan:
-        """The plan after the rules."""
         return self.planned.root
 
     @property
@@ -282,7 +277,6 @@ class PreparedQuery:
 
     @property
     def scans(self) -> tuple[Scan, ...]:
-        """Table accesses of the maintained plan."""
         return scans_of(self.root)
 
     @property
@@ -291,7 +285,6 @@ class PreparedQuery:
 
     @property
     def table_of(self) -> Mapping[AccessId, TableName]:
-        """The table that each access reads."""
         return {scan.access: scan.table for scan in self.scans}
 
     def place(self, span: Span | None) -> Location | None:
@@ -301,7 +294,6 @@ class PreparedQuery:
         return self._source.place(span.line, span.column)
 
     def located(self, error: ImpctlError) -> ImpctlError:
-        """The error with its place in the SQL text mapped to the workload file."""
         return self._source.placed(error)
 
     @property

@@ -104,7 +104,6 @@ def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
 
 
 def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
-    """Bounds of all numbers of the column by statistics."""
     from impctl.tables.statistics import column_statistics
 
     own = attribute.type
@@ -311,7 +310,6 @@ def _by_engine(
     by: AnsweredBy,
     where: Expr | None,
 ) -> Answered | str:
-    """The engine's answer, or why it has none."""
     from impctl.compile.flows import BlockedError
     from impctl.service.engine_answer import engine_answer
 
@@ -454,7 +452,6 @@ def _told(desk: Workbench, got: Answered) -> QueryResult:
 
 
 def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
-    """The answer of a query that only Spark can read."""
     from impctl.service.spark_answer import unread_table
 
     desk.spark()

@@ -192,7 +192,6 @@ class _Rebalanced:
         return replace(self._left(reason), foreseen=True, stored="uneven")
 
     def _change(self) -> _Change | str:
-        """The change, or why there is none."""
         if self.way.mode is Mode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
         taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
@@ -343,7 +342,6 @@ class _Reading:
 
 
 def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
-    """A dry run: ranges that would be split and merged, if the sketch is current."""
     stored = stored_query(desk, store, spec)
     assert store is not None
     is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)

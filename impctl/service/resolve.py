@@ -147,7 +147,6 @@ def versions_at(
 
 
 def _said(at: AtVersions) -> Iterator[tuple[TableName | None, object]]:
-    """Table and version of each text or value; no table where none is named."""
     if isinstance(at, Mapping):
         yield from at.items()
     elif isinstance(at, Sequence) and not isinstance(at, str):
@@ -255,7 +254,6 @@ _VALUES = {
 
 
 def _example(column: Column) -> str:
-    """An example condition that compares the column with a value of its type."""
     if column.type.kind is Kind.BINARY:
         return f"{column.name} IS NOT NULL"
     return f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
@@ -337,7 +335,6 @@ def weighed(
 
 
 def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
-    """Tables whose sketches cost more than they save, with the reason."""
     result: dict[TableName, str] = {}
     for table in prepared.tables:
         scans = [scan for scan in prepared.scans if scan.table == table]
@@ -443,7 +440,6 @@ def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlErro
 
 
 def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError) -> ImpctlError:
-    """Why no capture of the query can succeed, if so."""
     from impctl.service.capture import refusal_of
     from impctl.service.spark_answer import Unread
 
@@ -620,7 +616,6 @@ def _judged(
     *,
     is_named: bool,
 ) -> _Looked | None:
-    """One stored query judged; None where it has another template."""
     known = stored.state_meta.get("template", "")
     is_known = is_stamped_alike(known, wanted)
     is_other = is_known and known != wanted and not is_named
@@ -660,7 +655,6 @@ def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQu
 
 
 def _is_alike(prepared: PreparedQuery, captured: PreparedQuery, wanted: str) -> bool:
-    """Whether the queries, or their recursions, share a template."""
     from impctl.compile.build import template_id
     from impctl.reuse.verdict import has_recursion_like
 
@@ -813,7 +807,6 @@ def _pin(
     table: TableName,
     version: TableVersion,
 ) -> None:
-    """Pin the table at the version; errors name the available ones."""
     newest = tables.source(table)
     try:
         tables.pin_at(table, version)
@@ -890,7 +883,6 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def _older_explanation(versions: Versions) -> str:
-    """`version 5 of table `t``, of several tables each."""
     return _joined([f"version {version} of table `{table}`" for table, version in versions.items()])
 
 
@@ -1036,7 +1028,6 @@ def _older(
 def _wanted(
     desk: Workbench, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
-    """The requested query, and the one of the file that it is or instantiates."""
     if sql is None:
         (own,) = desk.queries([query if query is not None else only_query(desk)])
         moving, others = split_moving(own, params)

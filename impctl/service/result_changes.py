@@ -192,7 +192,6 @@ def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
 
 
 def _values(part: _Part) -> list[Vector]:
-    """The output columns, with one NaN."""
     rows = part.rows
     return [
         _same_nan(Evaluator(o.expr).values(rows.columns, len(rows))) for o in part.ending.outputs
@@ -235,7 +234,6 @@ def _netted(change: Batch) -> Batch:
 
 
 def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
-    """Rows whose condition may have the other outcome."""
     if not bool(_has_bound(predicate, rows).any()):
         return np.zeros(len(rows), dtype=np.bool_)
     try:
@@ -245,7 +243,6 @@ def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
 
 
 def _unsure_values(expr: Expr, rows: Batch) -> Bools:
-    """Rows whose value may be another one."""
     bounded = _has_bound(expr, rows)
     if not bool(bounded.any()):
         return bounded
@@ -259,7 +256,6 @@ def _unsure_values(expr: Expr, rows: Batch) -> Bools:
 
 
 def _has_bound(expr: Expr, rows: Batch) -> Bools:
-    """Rows with a bounded value that the expression reads."""
     result = np.zeros(len(rows), dtype=np.bool_)
     for name in columns_of(expr):
         column = rows.columns[name]
@@ -269,8 +265,6 @@ def _has_bound(expr: Expr, rows: Batch) -> Bools:
 
 
 class Sink(Protocol):
-    """A consumer of changes; `write` returns the file, if there is one."""
-
     def write(self, lead: Lead, changes: pa.Table) -> Path | None: ...
 
 
@@ -431,8 +425,6 @@ def lead_of(
 
 
 class ChangeFiles:
-    """Change files in a folder per query."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -483,7 +475,6 @@ def check_change_files(
 
 
 def answer_not_kept(spec: QuerySpec) -> UsageError:
-    """The error for a query without a materialized result in the store."""
     hint = "write `answer: true` under the query and run `impctl capture`"
     if spec.answer:
         hint = "`impctl explain` shows why its result is not materialized"

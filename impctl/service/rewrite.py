@@ -78,8 +78,6 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """The frame, with warnings."""
-
     frame: DataFrame
     warnings: tuple[str, ...]
 
@@ -112,8 +110,6 @@ _NAN = "its files may contain NaN, and engines that read Parquet may skip such r
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The files, with warnings."""
-
     files: QueryFiles
     warnings: tuple[str, ...]
 
@@ -157,7 +153,6 @@ def files(
 
 
 def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
-    """All files of a query that only Spark can read."""
     tables = {}
     for table, version in result.versions.items():
         snapshot = desk.tables.snapshot(table, version)
@@ -218,7 +213,6 @@ def _predicates(
 
 
 def _of_live_rows(result: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
-    """The predicates with the conditions of expiries."""
     told = dict(predicates)
     for table, live in result.query.live:
         text = plain_live(live, live.column, predicates.get(table))
@@ -228,7 +222,6 @@ def _of_live_rows(result: Fresh, predicates: Mapping[TableName, str]) -> Mapping
 
 
 def _columns_read(result: Fresh) -> dict[TableName, set[ColumnName]]:
-    """The columns of each table that the query reads."""
     columns: dict[TableName, set[ColumnName]] = {}
     for scan in result.prepared.scans:
         columns.setdefault(scan.table, set()).update(one.name for one in scan.attributes)
@@ -320,7 +313,6 @@ def rewrite(
 
 
 def _endless(prepared: PreparedQuery) -> list[str]:
-    """A warning that another reader may not terminate where impctl does."""
     best = {node.id for node in nodes_of(prepared.root) if isinstance(node, Fixpoint) and node.best}
     return [
         f"recursive `{name}` terminates because impctl keeps only its best rows; elsewhere "
@@ -330,7 +322,6 @@ def _endless(prepared: PreparedQuery) -> list[str]:
 
 
 def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome:
-    """The text of a query that only Spark can read: the user's own."""
     read = {t: desk.tables.snapshot(t, version).files for t, version in match.versions.items()}
     if files is not None:
         _write_files(desk, match.versions, read, files)

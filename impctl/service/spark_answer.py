@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Columns and rows of a result."""
-
     columns: tuple[ColumnName, ...]
     rows: tuple[tuple[RowValue, ...], ...]
 
@@ -108,7 +106,6 @@ def answer_frame(
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
 ) -> DataFrame:
-    """The result as a lazy Spark frame."""
     from impctl.spark.run import frame_of
 
     views, sql = _text(desk, prepared, versions, pruned, sketches)
@@ -133,8 +130,6 @@ def _text(
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None,
 ) -> tuple[dict[str, DataFrame], str]:
-    """The text to run, and what it reads by name; its recursive entries are derived."""
-
     views = _views(desk, prepared, versions, pruned)
     entries = derived_entries(desk, prepared, versions, pruned, sketches)
     views |= {entry.view: entry.rows for entry in entries}
@@ -216,7 +211,6 @@ def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) ->
 
 
 def answer_of(table: pa.Table) -> Answer:
-    """An Arrow result as plain rows."""
     return Answer(tuple(table.column_names), rows_of(table))
 
 
@@ -325,14 +319,12 @@ def _is_within(span: Span, other: Span) -> bool:
 
 
 def _schema(fixpoint: Fixpoint) -> str:
-    """The columns as Spark DDL."""
     names = (attribute.name.replace("`", "``") for attribute in fixpoint.attributes)
     kinds = (attribute.type or "string" for attribute in fixpoint.attributes)
     return ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
 
 
 def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
-    """The fixpoints of UNION, by their places in the text."""
     result: dict[Span, list[Fixpoint]] = {}
     for node in nodes_of(plan):
         if isinstance(node, Fixpoint) and node.is_set and node.span is not None:
@@ -413,7 +405,6 @@ def unread_table(desk: Workbench, result: Unread) -> pa.Table:
 
 
 def unread_frame(desk: Workbench, result: Unread) -> DataFrame:
-    """The answer as a lazy Spark frame."""
     from impctl.spark.run import frame_of
 
     return frame_of(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)

@@ -120,12 +120,10 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
 
 
 def _trigger(spec: QuerySpec) -> str | None:
-    """The trigger as in the file, `defaults` included; none for a query without a sketch."""
     return None if spec.trigger is None else spec.trigger.text
 
 
 def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
-    """The commits since the sketch's version, by the log."""
     source = tables.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
@@ -148,7 +146,6 @@ def _run(record: RunRecord) -> RunEntry:
 
 
 def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
-    """The latest verification, as `verify` records it."""
     for record in history:
         if record.action == VERIFY:
             at = datetime.fromtimestamp(record.started_at, UTC)

@@ -158,7 +158,6 @@ class Maintainer:
     def _computed(
         self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
-        """The step through the circuit, and the sketches after it."""
         reader = None if self._partners is None else self._partners(self._leading_to(moved))
         if reader is not None:
             session.read_by(reader)
@@ -221,13 +220,11 @@ class Maintainer:
         return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
 
     def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
-        """The marks of all tables' commits after the step."""
         marks = {table: mark for table, mark in self.taken.meta.marks.items() if table not in moved}
         result = {table: change.mark for table, change in moved.items()}
         return {**marks, **{table: mark for table, mark in result.items() if mark is not None}}
 
     def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
-        """The marks of all tables' files after the step; none where nobody took them."""
         files = {table: mark for table, mark in self.taken.meta.files.items() if table not in moved}
         result = {table: change.files for table, change in moved.items()}
         return {**files, **{table: mark for table, mark in result.items() if mark is not None}}
@@ -343,7 +340,6 @@ def _refills(
 
 
 def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
-    """The trees' work in between; None without trees."""
     if not way.has_tree:
         return None
     touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))

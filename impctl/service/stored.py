@@ -56,7 +56,6 @@ class RangeDepth:
 
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
-    """Stored bytes of the materialized result."""
     from impctl.compile.answers import ANSWER
 
     runs = store.run_refs(query)
@@ -305,7 +304,6 @@ def _depth(value: Any) -> RangeDepth:
 
 
 def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
-    """An object with exactly the fields of this record."""
     if type(value) is not dict or value.keys() != {field.name for field in fields(record)}:
         raise TypeError("not a record of the expected form")
 
@@ -368,7 +366,6 @@ def answer_verdict(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Verdict:
-    """The query's verdict for the plan that is materialized."""
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     return carried(verdict, replace(prepared.planned, root=answer.kept), sketched)
 
@@ -636,7 +633,6 @@ def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
 
 
 def moved_meanwhile(query: QueryName) -> RetryableError:
-    """The error for a maintained sketch that is no longer current."""
     return RetryableError(
         f"Another process changed the sketch of query `{query}` at the same time",
         code="sketch_moved",
@@ -753,7 +749,6 @@ def _is_still_pinned(tables: PinnedTables, source: DeltaSource) -> bool:
 
 
 def replaced_meanwhile(table: TableName) -> RetryableError:
-    """The error for a table that was replaced during the run."""
     return RetryableError(
         f"Another table replaced table `{table}` while it was being read",
         code="table_replaced_meanwhile",
@@ -782,7 +777,6 @@ def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
 
 
 def _held(stored: StoredQuery, table: TableName) -> str | None:
-    """The stored digest of the table's files, if any."""
     result: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
     return result[table]["digest"] if table in result else None
 
@@ -796,7 +790,6 @@ def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> st
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:
-    """A stored sketch as results show it."""
     return SketchEntry(
         sketch.table, sketch.attribute, sketch.fragments.ids, sketch.partition.ranges
     )

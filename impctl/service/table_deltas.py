@@ -135,7 +135,6 @@ def _recheck(
 
 
 def _broken_by(snapshot: Snapshot, assumption: Assumption) -> str:
-    """Spark SQL that is true of a row that breaks the assumption."""
     column = snapshot.column(assumption.column)
     broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
     return render_expr(broken, {column.name: column.name}).sql(DIALECT)
@@ -180,7 +179,6 @@ class Need:
 
     @property
     def span(self) -> Span:
-        """The table, and the versions before and after."""
         return self.table, self.since, self.until
 
 
@@ -293,7 +291,6 @@ class SharedChanges:
         return None if result is None else tuple(sorted(result))
 
     def _read_log(self, span: Span) -> tuple[Commits | None, float]:
-        """The entries, and the milliseconds that reading them took."""
         if span not in self._commits:
             table, since, until = span
             watch = Stopwatch()

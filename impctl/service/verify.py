@@ -134,7 +134,6 @@ def _exact_part(cell: RowValue) -> str:
 
 
 def _same_doubles(left: list[tuple[_Double, ...]], right: list[tuple[_Double, ...]]) -> bool:
-    """Whether rows of doubles can be paired so that each pair is close."""
     if len(left) != len(right):
         return False
     pairs = zip(sorted(left, key=_numeric), sorted(right, key=_numeric), strict=True)
@@ -151,7 +150,6 @@ def _same_doubles(left: list[tuple[_Double, ...]], right: list[tuple[_Double, ..
 
 
 def _numeric(row: tuple[_Double, ...]) -> tuple[tuple[bool, float], ...]:
-    """An order of doubles with NaN last."""
     return tuple((math.isnan(value), 0.0 if math.isnan(value) else value) for value, _ in row)
 
 
@@ -352,7 +350,6 @@ def _results_equal(
 
 
 def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answer | None:
-    """The materialized result of the stored versions; None without one."""
     store = desk.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None

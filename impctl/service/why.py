@@ -193,7 +193,6 @@ def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
 
 
 def _equal(column: Attribute, text: str | None) -> Expr:
-    """That the column has this value; NULL for None."""
     if text is None:
         return IsNull(column.ref())
     kind = column.type
@@ -210,7 +209,6 @@ def _equal(column: Attribute, text: str | None) -> Expr:
 
 
 def _value(text: str, kind: SqlType) -> LiteralValue:
-    """The text as a literal's value; None for an invalid one."""
     like = _LIKE.get(kind.kind)
     if like is None:
         return _NOT_FINITE.get(text.lower(), _number(text)) if kind.is_fractional else None
@@ -315,7 +313,6 @@ class _Tables:
         return rows if sketch is None else _inside(sketch, rows)
 
     def entries(self, numbers: Sequence[int]) -> tuple[WhyEntry, ...]:
-        """The rows of these numbers, in their order."""
         result: dict[int, WhyEntry] = {}
         for table, rows in self._rows.items():
             start, names = self._starts[table], self._shown[table]
@@ -337,7 +334,6 @@ def _columns(scans: Sequence[Scan]) -> dict[TableName, tuple[ColumnName, ...]]:
 
 
 def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
-    """The rows whose range is in the sketch."""
     partition = sketch.partition
     values = from_arrow(rows.column(sketch.attribute), partition.type)
     mask = sketch.fragments.to_mask()[partition.fragments_of(values)]
@@ -523,7 +519,6 @@ def files_left_out(desk: Workbench, result: Fresh) -> int:
 
 
 def _only_fixpoint(root: Plan) -> Fixpoint | None:
-    """The fixpoint below which a plan reads all its tables."""
     result = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
     if len(result) != 1 or len(scans_of(root)) != len(scans_of(result[0])):
         return None

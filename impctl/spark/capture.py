@@ -485,7 +485,6 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
 
 
 def _without_top(plan: Plan) -> Plan:
-    """The plan without top steps that do not affect lineage."""
     while isinstance(plan, Project | Sort | Distinct):
         plan = plan.child
     return plan
@@ -549,7 +548,6 @@ def _is_grouped(plan: Plan, access: AccessId) -> bool:
 
 
 def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
-    """The nodes from this one down to the access."""
     yield plan
     for child in inputs_of(plan):
         if reads(child, access):

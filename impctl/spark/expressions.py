@@ -231,7 +231,6 @@ def render_expr(expr: Expr, names: Names) -> Sql:
 
 
 def column(name: str) -> exp.Column:
-    """A column by its bare, quoted name."""
     return exp.column(exp.to_identifier(name, quoted=True))
 
 
@@ -289,7 +288,6 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
 
 
 def _one_row(rows: Sql) -> Sql:
-    """A condition that fails in Spark if there are several rows."""
     is_single = exp.LTE(this=rows, expression=exp.Literal.number(1))
     failure = exp.Anonymous(this="RAISE_ERROR", expressions=[string_sql(SEVERAL_ROWS)])
     return exp.Case(ifs=[exp.If(this=is_single, true=exp.true())], default=failure)

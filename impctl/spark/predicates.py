@@ -225,13 +225,11 @@ def local_name(query: Query, table: TableName) -> str:
 
 
 def _is_written(query: Query, span: Span, name: str) -> bool:
-    """Whether this name stands alone there."""
     parts = name_parts(query.sql[span.start : span.end]) or ()
     return [part.lower() for part in parts] == [name.lower()]
 
 
 def _local_names(query: Query) -> dict[tuple[int, int], str]:
-    """The places where the text calls a table otherwise than its view is called."""
     names = {table: local_name(query, table) for table in query.tables}
     return {
         (span.start, span.end): names[table]
@@ -300,7 +298,6 @@ def _shared(
 
 
 def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
-    """The accesses of each place in the text that names a table."""
     places: dict[tuple[int, int], list[Scan]] = {}
     for scan in scans_of(query.root):
         place = _place(scan.span, scan.table)
@@ -363,7 +360,6 @@ def _condition(
 
 
 def _united(filters: list[RangeFilter]) -> RangeFilter:
-    """The union of the filters; all over one partition."""
     if len(filters) == 1:
         return filters[0]
     partition = filters[0].partition

@@ -129,11 +129,9 @@ class Rounds:
         return every
 
     def _tell_round(self, fixpoint: Fixpoint, number: int, rows: int, new: int) -> None:
-        """Report the start of a round: rows so far, and new ones."""
         self.tell(f"round {number:,} of {fixpoint.id}, rows so far: {rows:,}, new: {new:,}")
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
-        """The rows of a plan over those of its accesses."""
         plan = over_tables(plan)
         views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
         read = {name: frames[access] for access, name in views.items()}
@@ -265,12 +263,10 @@ class _Run:
 
 
 def _accesses(fixpoint: Fixpoint) -> tuple[AccessId, list[AccessId]]:
-    """The table's accesses: where it is used, and inside its step."""
     return table_of(fixpoint).access, [table_of(leaf).access for leaf in leaves_of(fixpoint)]
 
 
 def _numbered(rows: DataFrame, fixpoint: Fixpoint) -> tuple[DataFrame, RangePartition]:
-    """The rows of a fixpoint with a number each, and ranges with one number each."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -102,7 +102,6 @@ def _whole(plan: Plan) -> Plan:
 
 
 def _means(plan: Plan) -> Iterator[Mean]:
-    """Averages of decimals in the node's own expressions."""
     for expr in expressions_of(plan):
         for part in walk(expr):
             if isinstance(part, Mean) and part.type.kind is Kind.DECIMAL:
@@ -110,7 +109,6 @@ def _means(plan: Plan) -> Iterator[Mean]:
 
 
 def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
-    """The plan with the average as one more column, and that column."""
     total, count = mean.total, mean.count
     if not (isinstance(total, ColumnRef) and isinstance(count, ColumnRef)):
         raise _unsupported()
@@ -206,7 +204,6 @@ class Rendered:
 
     @property
     def sql(self) -> str:
-        """The text for Spark."""
         return self.select.sql(DIALECT)
 
 
@@ -225,31 +222,25 @@ class Renderer:
         return self.names.setdefault(attribute, f"c{len(self.names)}")
 
     def columns(self, attributes: Sequence[Attribute]) -> list[Sql]:
-        """The columns by name; a constant where there are none, since SELECT needs one."""
         if not attributes:
             return [exp.alias_(exp.Literal.number(1), "nothing", quoted=True)]
         return [column(self.name(attribute.id)) for attribute in attributes]
 
     def outputs(self, outputs: Sequence[ComputedColumn]) -> list[Sql]:
-        """Computed columns under their names."""
         if not outputs:
             return self.columns(())
         return [self.aliased(self.expr(output.expr), output.attribute) for output in outputs]
 
     def aliased(self, node: Sql, attribute: Attribute) -> Sql:
-        """`node AS name`."""
         return exp.alias_(node, self.name(attribute.id), quoted=True)
 
     def expr(self, expr: Expr) -> Sql:
-        """A scalar expression over the columns named so far."""
         return render_expr(expr, self.names)
 
     def source(self, plan: Plan) -> exp.Subquery:
-        """The plan as a FROM item."""
         return self.select(plan).subquery()
 
     def select(self, plan: Plan) -> exp.Select:
-        """The plan as a SELECT of exactly its columns."""
         match plan:
             case Scan() | OneRow():
                 return self._relation(plan)
@@ -317,12 +308,10 @@ class Renderer:
         return rows
 
     def _as_entry(self, attributes: Sequence[Attribute]) -> list[Sql]:
-        """Columns under the names that an entry gives its own."""
         named = enumerate(map(self.name, (attribute.id for attribute in attributes)))
         return [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in named]
 
     def _of_entry(self, entry: str, attributes: Sequence[Attribute]) -> exp.Select:
-        """The columns of an entry under the names of these."""
         read = [self.aliased(column(f"r{at}"), each) for at, each in enumerate(attributes)]
         return exp.select(*read).from_(exp.Table(this=exp.to_identifier(entry, quoted=True)))
 
@@ -457,7 +446,6 @@ def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
 
 
 def _unused(name: str, others: Collection[str]) -> str:
-    """The name, made unique among those."""
     while name in others:
         name += "_"
     return name

@@ -184,7 +184,6 @@ def _known(text: str) -> ImpctlError | None:
 
 
 def _handed_on(text: str) -> ImpctlError:
-    """The failure of a row in another thread, by its class; else no known cause."""
     match = _FAILED_ROW.search(text)
     return _unexplained(text) if match is None else _on_a_row(match[1])
 
@@ -206,7 +205,6 @@ def _unexplained(text: str) -> ImpctlError:
 
 
 def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError:
-    """The error for missing data files of a pinned version."""
     named = " and ".join(f"Version {n} of table `{table}`" for table, n in sorted(versions.items()))
     named = named or "The pinned version"
     return HistoryGoneError(
@@ -290,7 +288,6 @@ def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame
 
 
 def _escaped(text: str) -> str:
-    """Text in which braces mean braces."""
     return text.replace("{", "{{").replace("}", "}}")
 
 

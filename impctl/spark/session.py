@@ -217,7 +217,6 @@ _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]*)://")
 
 
 def spark_uri(uri: str) -> str:
-    """The path with Hadoop's name for its scheme; paths without one are unchanged."""
     match = _SCHEME.match(uri)
     if match is None or match[1] not in _SPELLED:
         return uri
@@ -315,7 +314,6 @@ def few_listing_tasks(spark: SparkSession) -> Iterator[None]:
 
 
 def _cores(spark: SparkSession) -> int:
-    """Cores of the session; 0 if unknown, as for a server elsewhere."""
     return 0 if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
@@ -539,7 +537,6 @@ def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterat
 
 
 def _submit_arguments(settings_file: Path) -> str:
-    """Arguments of spark-submit: our file, then those of the user's environment."""
     given = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
     if "--properties-file" in given:
         raise UsageError(
@@ -742,7 +739,6 @@ def is_address(master: str) -> bool:
 
 
 def shown(master: str) -> str:
-    """The master for messages: an address without its token and options."""
     if not is_address(master):
         return master
     return f"{SCHEME}{urlsplit(master).netloc.rpartition('@')[2]}"

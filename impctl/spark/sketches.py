@@ -149,7 +149,6 @@ def _decimals(partition: RangePartition) -> list[Decimal]:
 
 
 def _case_tree(value: Column, boundaries: Sequence[Column], first: int) -> Column:
-    """Balanced tree of comparisons; `first` is the range below all these boundaries."""
     from pyspark.sql import functions as F
 
     if not boundaries:
@@ -260,7 +259,6 @@ class _Capture:
     partitions: Mapping[AccessId, RangePartition]
 
     def fragments(self, pass_: SketchPass) -> _Found:
-        """Distinct range ids of every access of one pass."""
         match pass_.way:
             case PassKind.KEYED:
                 return self._of_keys(pass_)
@@ -331,7 +329,6 @@ class _Capture:
         return (broadcast(fetched) if few else fetched), null_free
 
     def _rows(self, pass_: SketchPass) -> DataFrame:
-        """The pass's rows under their staged names, then the ranges of its accesses."""
         rows = self._frame(pass_.rows, self.views)
         rows = rows.toDF(*(staged_name(place) for place in range(len(rows.columns))))
         names = _fragment_names(pass_)
@@ -353,7 +350,6 @@ class _Capture:
 
 
 def _places(pass_: SketchPass) -> dict[AccessId, int]:
-    """The position of each access's key among the columns of the pass's rows."""
     own = [attribute.id for attribute in attributes_of(pass_.rows)]
     return {access: own.index(key) for access, key in pass_.keys.items()}
 
@@ -367,7 +363,6 @@ def _fragment_names(pass_: SketchPass) -> dict[AccessId, str]:
 
 
 def _ids(rows: DataFrame, pass_: SketchPass) -> _Found:
-    """The distinct ids in the last columns, one per access, in one pass over the rows."""
     from pyspark.sql import functions as F
 
     accesses, columns = list(pass_.keys), rows.columns[-len(pass_.keys) :]

@@ -169,7 +169,6 @@ def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
 
 
 def _branches(snapshot: Snapshot, files: Sequence[DataFile]) -> list[FileGroup]:
-    """The files, grouped so that each group can be read at once."""
     tuples = {tuple(sorted(file.partition_values.items())) for file in files}
     by_directory = len(tuples) > MAX_BRANCHES and _directories_say_it(snapshot, files)
     is_joinable = _have_plain_unique_names(files)

@@ -184,7 +184,6 @@ class Timetable:
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
-        """The queries as last seen."""
         return self._waiting
 
     def saw(self, waiting: Iterable[Waiting]) -> None:
@@ -459,7 +458,6 @@ class Watch:
             return True
 
     def _has_moved(self, known: Seen) -> bool:
-        """Whether the table differs from the one that the last run processed, or could not open."""
         name = known.source.name
         if name in self._stuck and self._stuck[name] == _end(known):
             return False
@@ -669,7 +667,6 @@ class _Following:
             return Outcome(failures=(Failure(None, error),))
 
     def _put_off(self, queries: Sequence[QueryName], outcome: Outcome) -> float | None:
-        """Seconds before the next try; None without a temporary failure."""
         may_pass = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
         failed = _failed(queries, may_pass)
         for name in queries:
@@ -679,7 +676,6 @@ class _Following:
 
 
 def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:
-    """Which of the queries failed; a failure of the whole run counts for each."""
     told = {failure.query for failure in failures}
     return [name for name in queries if name in told or None in told]
 

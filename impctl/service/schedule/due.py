@@ -115,7 +115,6 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
 
 
 def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
-    """The first of its times; None where none comes in so many years."""
     # The day before too: what it jumps over may come late, and midnight may come twice.
     day = at.astimezone(zone).date() - timedelta(days=1)
     for _ in range(_DAYS):
@@ -167,7 +166,6 @@ class Pending:
 
     @property
     def oldest(self) -> float | None:
-        """The time of the first change."""
         return self.changes[0].at if self.changes else None
 
     @property
@@ -193,7 +191,6 @@ class CommitLog:
     _known: dict[tuple[TableName, str], dict[TableVersion, Committed]] = field(default_factory=dict)
 
     def since(self, source: DeltaSource, version: TableVersion) -> tuple[Committed, ...] | None:
-        """The commits after `version`, as of `committed_since`."""
         known = self._known.setdefault((source.name, source.table_id), {})
         result = committed_since(source, version, known)
         known.update({one.version: one for one in result or ()})
@@ -273,7 +270,6 @@ def _pending(
 
 
 def _commits(source: DeltaSource, pin: TablePin, log: CommitLog) -> tuple[Committed, ...] | None:
-    """The table's commits since its pin; None if not available."""
     if source.table_id != pin.table_id or source.version < pin.version:
         return None
     return log.since(source, pin.version)
@@ -291,7 +287,6 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
 
 
 def _is_told(at: float | None, now: float) -> bool:
-    """Whether a commit has a plausible time."""
     return at is not None and at <= now + _TOLERATED
 
 
@@ -496,7 +491,6 @@ def _enough_at(pending: Pending, rows: int) -> float | None:
 
 
 def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: float) -> Due:
-    """The wish whose run has to start first."""
     is_pending = one.pending.is_some or (
         one.trigger.is_on_commit and one.pending.moved_at is not None
     )
@@ -513,7 +507,6 @@ def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: 
 
 
 def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
-    """When a run has to start for one wish."""
     why, start = wish.why, wish.at
     work = 0.0
     if not is_pending:
@@ -534,7 +527,6 @@ def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending
 
 
 def _why_not(one: Waiting) -> str:
-    """Why nothing makes the query due now."""
     trigger, rows = one.trigger, one.pending.rows
     if trigger.alone is Alone.USE:
         return "use: when its sketch is used, or when `maintain` names the query"
@@ -637,7 +629,6 @@ def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshE
 
 
 def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
-    """The stored query; None where it cannot be read, which the run then reports."""
     try:
         return None if store is None else store.load(spec.name)
     except ImpctlError:

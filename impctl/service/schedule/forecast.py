@@ -119,7 +119,6 @@ def _mean(numbers: Sequence[int | None]) -> float | None:
 
 
 def _deleted(moved: Sequence[Moved]) -> float:
-    """The share of deleted rows."""
     known = [(each.rows, each.deleted) for each in moved]
     told = [(rows, gone) for rows, gone in known if rows is not None and gone is not None]
     rows = sum(rows for rows, _ in told)
@@ -218,7 +217,6 @@ class Forecasts:
     )
 
     def of(self, values: Sequence[float], times: Sequence[float]) -> Forecast | None:
-        """As `forecast.forecast`."""
         key = (tuple(values), tuple(times))
         if key not in self._known:
             self._known[key] = forecast(values, times)
@@ -266,7 +264,6 @@ def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> Next
 
 
 def _gap(changes: Sequence[Change], forecasts: Forecasts) -> Forecast | None:
-    """The time from one change to the next, gaps in the log skipped."""
     pairs = [
         (after.at - before.at, before.at)
         for before, after in zip(changes, changes[1:], strict=False)
@@ -285,7 +282,6 @@ def _rows(changes: Sequence[Change], forecasts: Forecasts) -> Forecast | None:
 
 
 def _why(kinds: Sequence[Kind]) -> str:
-    """Why nothing is forecast."""
     count = sum(len(kind.changes) for kind in kinds)
     known = {0: "no change is", 1: "1 change is"}.get(count, f"{count} changes are")
     same = " of the same tables" if count >= NEEDED else ""
@@ -345,7 +341,6 @@ class Expectations:
 
     @cached_property
     def _declared(self) -> dict[TableName, tuple[ComingSpec, ...]]:
-        """Tables whose frequency the file declares, with what holds now."""
         result = {}
         for name, spec in self.specs.items():
             paced = tuple(each for each in self._holding(spec) if each.every is not None)
@@ -355,7 +350,6 @@ class Expectations:
 
     @cached_property
     def _ended(self) -> frozenset[TableName]:
-        """Tables whose declared times are over or not yet begun."""
         return frozenset(
             name for name, spec in self.specs.items() if spec.coming and not self._holding(spec)
         )

@@ -179,11 +179,9 @@ class Commits:
         return len(self.times)
 
     def until(self, at: float) -> int:
-        """The number of commits by then."""
         return bisect_right(self.times, at)
 
     def next_after(self, at: float) -> float | None:
-        """The time of the next one; None without one."""
         result = bisect_right(self.times, at)
         return self.times[result] if result < len(self.times) else None
 
@@ -202,12 +200,10 @@ class Replay:
 
     @property
     def count(self) -> int:
-        """All commits."""
         return sum(len(one) for one in self.commits.values())
 
     @property
     def rows(self) -> int:
-        """Rows of all commits."""
         return sum(one.rows[-1] for one in self.commits.values())
 
 
@@ -332,7 +328,6 @@ def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
 def _replayed(
     histories: Mapping[TableName, History], since: float, until: float
 ) -> dict[TableName, History]:
-    """The histories without what is not replayed."""
     result = {}
     for name, held in histories.items():
         kept = tuple(each for at, each in _with_times(held, until) if since <= at <= until)
@@ -387,7 +382,6 @@ class Late:
 
     @property
     def text(self) -> str:
-        """As the flag says it, for people."""
         return f"p {float(self.p):g}, every {written(self.every)}"
 
 
@@ -408,7 +402,6 @@ def late_from(text: str) -> Late:
 
 
 def _read(reading: FileReading, text: str) -> Late | Problem:
-    """The parsed text, or its first problem."""
     fields = reading.record(compose(text), _WHERE, (), _KEYS) or {}
     p = reading.cell(fields.get("p"), inside(_WHERE, "p"), "a share such as 0.9")
     every = reading.cell(fields.get("every"), inside(_WHERE, "every"), "a duration such as 60s")
@@ -429,7 +422,6 @@ def _read(reading: FileReading, text: str) -> Late | Problem:
 
 
 def _late_share(text: str) -> Fraction | None:
-    """The exact share; None for an invalid one."""
     is_number = text.strip().replace(".", "", 1).isdecimal() and text.isascii()
     share = Fraction(text.strip()) if is_number and len(text) <= _MOST_LATE_DIGITS else Fraction(0)
     return share if 0 < share <= 1 else None

@@ -127,7 +127,6 @@ class Setting:
 def settings_of(
     present: int | None, disks: Sequence[int | None], triggers: Sequence[Trigger]
 ) -> list[Setting]:
-    """All settings; `present` is the budget of the file, None without one."""
     result = [Setting(present, None, is_present=True)]
     result += [
         Setting(disk, trigger)
@@ -230,7 +229,6 @@ class QueryLines:
 
 
 def lines_of(runs: Sequence[RunCost]) -> QueryLines:
-    """Lines from the recorded runs of a query."""
     if any(run.kind is RunKind.MAINTAIN for run in runs):
         by = CostsBy.RUNS
     else:
@@ -517,7 +515,6 @@ class StepCosts:
     _known: dict[tuple[Tables, float, float], Step] = field(default_factory=dict)
 
     def step(self, moved: Tables, rows: float, size: float) -> Step:
-        """A step with so many rows and bytes of these tables."""
         key = (moved, rows, size)
         result = self._known.get(key)
         if result is None:
@@ -537,7 +534,6 @@ class StepCosts:
 
     @cached_property
     def is_known(self) -> bool:
-        """Whether recorded runs tell."""
         return self.lines.by is CostsBy.RUNS
 
     def most(self, rows: float, size: float) -> float:
@@ -577,12 +573,10 @@ class Model:
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
-        """The source of each query's step costs."""
         return {name: str(lines.by) for name, lines in self._lines.items()}
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about the figures."""
         return tuple(self._warnings())
 
     def run(self, setting: Setting, since: float | None = None) -> SimulatedSetting:
@@ -705,16 +699,13 @@ class ReplayedQuery:
 
     @property
     def is_on_clock(self) -> bool:
-        """Whether moments of a clock make it due."""
         return self.trigger.every is not None or self.trigger.cron is not None
 
     def oldest(self, now: float) -> float | None:
-        """The time of the first commit missing from its sketch; None without one."""
         times = self.stream.all.times
         return times[self.seen] if self.seen < len(times) and times[self.seen] <= now else None
 
     def next_after(self, now: float) -> float | None:
-        """When the next commit comes after now."""
         return self.stream.all.next_after(now)
 
     def pending(self, now: float) -> Amount | None:
@@ -860,7 +851,6 @@ class Ran:
 
     @property
     def steps(self) -> int:
-        """Queries maintained, over all runs."""
         return len(self.ages)
 
 
@@ -920,7 +910,6 @@ class VirtualRun:
         return self._timetable.due(now)
 
     def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
-        """Simulate one run; return its end."""
         asked = [*ready, *(self._queries[one.query] for one in due)]
         oldest, took = [], []
         for query in asked:
@@ -943,7 +932,6 @@ class VirtualRun:
         return end
 
     def _pause(self, now: float) -> float:
-        """Until the next look, or the next start."""
         start = self._timetable.next_start(now) if self._timed else None
         return self._look if start is None else min(self._look, max(0.0, start - now))
 
@@ -991,7 +979,6 @@ class VirtualRun:
         return result if earlier is None else None
 
     def _event_after(self, now: float) -> float:
-        """When the next commit comes for a query on `commit`."""
         coming = (query.next_after(now) for query in self._on_commit)
         return min((at for at in coming if at is not None), default=inf)
 
@@ -1024,7 +1011,6 @@ class VirtualRun:
         return other
 
     def _most_work(self, until: float, now: float, pace: Pace) -> float:
-        """An upper bound of the work estimated at any time until then."""
         most = sum(query.most(until, now) for query in self._timed)
         return pace.margin * (pace.opening + most)
 
@@ -1332,7 +1318,6 @@ def simulate(
 def _captured(
     desk: Workbench, store: StoreReader | None, queries: Sequence[QueryName] | None
 ) -> tuple[list[QuerySpec], list[str]]:
-    """The queries that have a sketch, and messages about the others."""
     asked = desk.sketched(queries)
     known = frozenset[QueryName]() if store is None else frozenset(store.queries())
     result = [spec for spec in asked if spec.name in known]
@@ -1402,7 +1387,6 @@ def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
 def _recorded(
     store: StoreReader, model: Model, present: Setting, request: SimulateRequest
 ) -> RecordedRuns | None:
-    """Recorded runs of the same time; None if the commits are not the actual ones."""
     if request.arrivals is not None or request.late is not None:
         return None
     replay = model.replay
