@@ -33,38 +33,33 @@ def gravest(outcome: Outcome) -> Failure | None:
 def for_report(outcome: Outcome) -> Outcome:
     """`outcome` with a failure for every sketch that a check found unsound, so that no run ends
     well with one. Failures caused by the limit on open files say so."""
-    failures = tuple(Failure(one.query, with_limit(one.error)) for one in outcome.failures)
-    told = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
-    match = [
-        Failure(result.query, error)
-        for result in outcome.results
-        if isinstance(result, VerifyResult)
-        and result.query not in told
-        and (error := _unsoundness(result)) is not None
-    ]
-    return replace(outcome, failures=(*failures, *match))
+    failures = [Failure(failed.query, with_limit(failed.error)) for failed in outcome.failures]
+    reported = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
+    for result in outcome.results:
+        if isinstance(result, VerifyResult) and result.query not in reported:
+            error = _unsoundness(result)
+            failures += [] if error is None else [Failure(result.query, error)]
+    return replace(outcome, failures=tuple(failures))
 
 
 def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:
-    hint = "recapture it with `impctl capture`, and please report this"
     if not result.covers:
         names = ("NULL" if f == result.total else str(f) for f in result.missing)
-        return UnsoundSketchError(
+        message = (
             f"The sketch of query `{result.query}` is too small on "
-            f"`{result.table}.{result.attribute}`; it lacks the ranges {', '.join(names)}",
-            hint=hint,
+            f"`{result.table}.{result.attribute}`; it lacks the ranges {', '.join(names)}"
         )
-    if result.results_equal is False:
-        return UnsoundSketchError(
-            f"Query `{result.query}` has a different result with its sketch than without", hint=hint
-        )
-    if result.answer_equal is False:
-        return UnsoundSketchError(
+    elif result.results_equal is False:
+        message = f"Query `{result.query}` has a different result with its sketch than without"
+    elif result.answer_equal is False:
+        message = (
             f"The materialized result of query `{result.query}` differs from the result of "
-            "the query",
-            hint=hint,
+            "the query"
         )
-    return None
+    else:
+        return None
+    hint = "recapture it with `impctl capture`, and please report this"
+    return UnsoundSketchError(message, hint=hint)
 
 
 def _gravity(error: ImpctlError) -> int:

@@ -24,11 +24,11 @@ def held_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     before: dict[int, Callable[..., Any] | int] = {}
 
     def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
 
     try:
         for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
@@ -41,8 +41,8 @@ def held_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 NOTHING_ELSE: Mapping[str, str] = {}
@@ -98,7 +98,13 @@ def whole_file(
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, _mode_for(goal))
+        if goal.exists():
+            mode = goal.stat().st_mode & 0o777
+        else:
+            mask = os.umask(0o077)
+            os.umask(mask)
+            mode = 0o666 & ~mask
+        os.chmod(name, mode)
         os.replace(name, goal)
     except BaseException:
         with suppress(OSError):
@@ -119,15 +125,6 @@ def try_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
     goal.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=goal.parent):
         pass
-
-
-def _mode_for(goal: Path) -> int:
-    """The permissions of the existing file, or those of a new one."""
-    if goal.exists():
-        return goal.stat().st_mode & 0o777
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def is_special(path: Path) -> bool:

@@ -1,9 +1,8 @@
 """`--param NAME=VALUE`, or a Python value: other values for the parameters of a query.
 
 Law: a value takes the type of the one in the workload file, or the run ends with exit code 2; it
-is never guessed and never becomes anything but a value of that type. A Python value is written out
-and read as the command line's text is, so there is one way in.
-Out of scope: putting values into SQL (`sql.parameters`).
+is never guessed or converted. A Python value is written out and read like the command line's text,
+so there is one way in.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ _TIMESTAMP = re.compile(
     r"(?P<zone>Z|[-+][0-9]{2}:[0-9]{2})?"
 )
 
-
 GivenValues = Sequence[str] | Mapping[str, object]
 """Texts NAME=VALUE, or Python values by name."""
-
 
 _DIGITS = 38
 _EXACT_DOUBLES = range(-(2**53), 2**53 + 1)
@@ -51,7 +48,10 @@ def with_parameters(spec: QuerySpec, given: GivenValues) -> QuerySpec:
     for name, text in written.items():
         if name not in spec.params:
             raise _unknown(spec, name)
-        changed[name] = _typed(spec, name, text)
+        value = parsed(text, spec.params[name])
+        if value is None:
+            raise _misfit(spec, name, text)
+        changed[name] = value
     return replace(spec, params={**spec.params, **changed})
 
 
@@ -69,16 +69,13 @@ def _split(given: Sequence[str]) -> dict[str, str]:
     result: dict[str, str] = {}
     for text in given:
         name, equals, written = text.partition("=")
+        problem = hint = ""
         if not equals:
-            raise UsageError(
-                f"`--param {text}` has no value",
-                hint="write `--param NAME=VALUE`",
-                code="parameter_syntax",
-            )
-        if name in result:
-            raise UsageError(
-                f"Parameter `{name}` occurs twice", hint="give it once", code="parameter_syntax"
-            )
+            problem, hint = f"`--param {text}` has no value", "write `--param NAME=VALUE`"
+        elif name in result:
+            problem, hint = f"Parameter `{name}` occurs twice", "give it once"
+        if problem:
+            raise UsageError(problem, hint=hint, code="parameter_syntax")
         result[name] = written
     return result
 
@@ -102,7 +99,9 @@ def as_text(value: object, like: ParameterValue) -> str | None:
     compares as equal to NULL."""
     match value:
         case str():
-            return str.__str__(value) if _is_unicode(value) else None
+            # Half a surrogate pair, which Python lets pass, is no character.
+            is_unicode = not any("\ud800" <= character <= "\udfff" for character in value)
+            return str.__str__(value) if is_unicode else None
         case bool():
             return str(value) if isinstance(like, bool) else None
         case datetime():
@@ -133,22 +132,6 @@ def _unknown(spec: QuerySpec, name: str) -> UsageError:
         code="parameter_unknown",
         location=spec.location,
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Half a surrogate pair, which Python lets pass, is no character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _typed(spec: QuerySpec, name: str, written: str) -> ParameterValue:
-    result = parsed(written, spec.params[name])
-    if result is None:
-        raise _misfit(spec, name, written)
-    return result
 
 
 def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:

@@ -42,12 +42,14 @@ def occurrences(prepared: PreparedQuery) -> Mapping[AccessId, str]:
     """`a`, `b` (aliases), or `1st`, `2nd`; empty for a table that is read once."""
     result: dict[AccessId, str] = {}
     for table in prepared.tables:
-        own = [scan for scan in prepared.scans if scan.table == table]
-        names = [_alias(prepared.query.sql, scan) for scan in own]
-        is_told = "" not in names and len(set(names)) == len(names)
-        for number, (scan, name) in enumerate(zip(own, names, strict=True), start=1):
-            said = name if is_told else _ordinal(number)
-            result[scan.access] = said if len(own) > 1 else ""
+        scans = [scan for scan in prepared.scans if scan.table == table]
+        names = [_alias(prepared.query.sql, scan) for scan in scans]
+        has_distinct_names = "" not in names and len(set(names)) == len(names)
+        for number, (scan, name) in enumerate(zip(scans, names, strict=True), start=1):
+            ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+            ordinal = f"{number}{'th' if 10 < number % 100 < 14 else ending}"
+            label = name if has_distinct_names else ordinal
+            result[scan.access] = label if len(scans) > 1 else ""
     return result
 
 
@@ -57,11 +59,6 @@ def _alias(sql: str, scan: Scan) -> str:
         return ""
     written = _ALIAS.match(sql, scan.span.end)
     return "" if written is None or written[1].lower() in _CLAUSES else written[1]
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if 10 < number % 100 < 14 else ending}"
 
 
 DEFAULT_FRAGMENTS = 1000
@@ -90,16 +87,14 @@ def is_partitionable(column: Column) -> bool:
 
 def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:
     """The file's candidate columns for a table, spelled as in the schema."""
-    return tuple(_column(desk.tables, part).name for part in _specs(desk, table))
-
-
-def _specs(desk: Workbench, table: TableName) -> Sequence[PartitionSpec]:
-    return [part for part in desk.workload.partitions if part.table == table]
+    return tuple(
+        _column(desk.tables, part).name for part in desk.workload.partitions if part.table == table
+    )
 
 
 def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
-    parts = (part for part in _specs(desk, table) if part.column.lower() == name.lower())
-    return next(parts, None)
+    parts = (part for part in desk.workload.partitions if part.table == table)
+    return next((part for part in parts if part.column.lower() == name.lower()), None)
 
 
 def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | None:
@@ -153,8 +148,8 @@ def partition_about(
     bounds: ColumnBounds,
     depth: float,
 ) -> RangePartition:
-    """A quick estimate of `partition_of` from a sample of `values`, the files' bounds, and how many
-    files may hold a value on average."""
+    """A quick `partition_of` from a sample of `values`, file bounds, and the mean files per
+    value."""
     result = _given(desk, table, name)
     if result is not None:
         return result
@@ -178,8 +173,19 @@ def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartitio
     assert column is not None
     if spec is None or spec.boundaries is None:
         return None
-    values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
-    return RangePartition(table, column.name, column.type, values)
+    values = []
+    for boundary in spec.boundaries:
+        value = _converted(boundary, column)
+        if value is None:
+            raise UsageError(
+                f"Boundary {boundary!r} is not a value of `{table}.{column.name}` "
+                f"(`{column.type}`)",
+                hint="write boundaries in the column's own type",
+                code="boundary_type",
+                location=spec.location,
+            )
+        values.append(value)
+    return RangePartition(table, column.name, column.type, tuple(values))
 
 
 def _proposed(
@@ -204,8 +210,7 @@ def _proposed(
 
 
 def _proposed_ranges(depth: float, files: int) -> int:
-    """As many ranges as files where these hardly overlap, so that a range is in one or two
-    files."""
+    """As many ranges as files that hardly overlap, so that a range is in one or two files."""
     useful = files * min(1.0, _RANGES_PER_OVERLAP / max(depth, 1.0))
     return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
 
@@ -232,20 +237,8 @@ def values_within(
     return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
 
 
-def _canonical(value: BoundaryLiteral, column: Column, spec: PartitionSpec) -> BoundaryValue:
-    """A boundary of the file in the column's canonical form; UsageError if it does not fit."""
-    result = _converted(value, column)
-    if result is None:
-        raise UsageError(
-            f"Boundary {value!r} is not a value of `{spec.table}.{column.name}` (`{column.type}`)",
-            hint="write boundaries in the column's own type",
-            code="boundary_type",
-            location=spec.location,
-        )
-    return result
-
-
 def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
+    """A boundary of the file in the column's canonical form; None if it does not fit."""
     kind = column.type.kind
     if kind is Kind.STRING:
         return value if isinstance(value, str) else None

@@ -1,8 +1,8 @@
-"""The tables of a run, each pinned at the version that was newest when it was first asked for.
+"""The tables of a run, each pinned at the version that was newest when it was first used.
 
 Law: a pinned version stays for the whole run, unless an older one is pinned before anything was
-computed from it, or the run itself has changed the table; a snapshot is taken once. Whoever is
-given these tables can reach neither store nor Spark, which is asked where a catalog's table lies.
+computed from it, or the run itself has changed the table; a snapshot is taken once. These tables
+give access to neither store nor Spark, which only resolves the path of a catalog's table.
 """
 
 from __future__ import annotations
@@ -82,11 +82,12 @@ class PinnedTables:
 
     def _again(self, table: TableName) -> DeltaSource | None:
         known, spec = self._recalled.pop(table, None), self._specs[table]
-        if known is None or known.source.path != self._path(spec):
-            return None
-        if known.source.storage_options != (dict(spec.storage_options) or None):
-            return None
-        if known.source.clone_of != clone_roots(spec.clone_of):
+        if (
+            known is None
+            or known.source.path != self._path(spec)
+            or known.source.storage_options != (dict(spec.storage_options) or None)
+            or known.source.clone_of != clone_roots(spec.clone_of)
+        ):
             return None
         try:
             return pinned_anew(known)
@@ -129,8 +130,7 @@ class PinnedTables:
         return self.source(table)
 
     def pin_at(self, table: TableName, version: TableVersion) -> None:
-        """Pin the table at an older version, before any other use; errors as of
-        `DeltaSource.snapshot`."""
+        """Pin an older version, before any other use; errors as of `DeltaSource.snapshot`."""
         self.pin(self.source(table).at(version))
 
     def advance(self, table: TableName) -> DeltaSource:
@@ -190,8 +190,7 @@ class PinnedTables:
         together: int,
         make: Callable[[], RangePartition],
     ) -> RangePartition:
-        """Proposed ranges of a column, made once for all queries that ask for the same number
-        `together`."""
+        """Proposed ranges of a column, made once for all queries with the same `together`."""
         key = (table, self.snapshot(table).version, column, together)
         if key not in self._partitions:
             self._partitions[key] = make()
@@ -206,6 +205,5 @@ class PinnedTables:
         return self._least_above[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
-        """Rows of these tables at their pinned versions, estimated from bytes where the log is
-        silent."""
+        """Rows of these tables as pinned, estimated from bytes where the log is silent."""
         return sum(self.snapshot(table).likely_rows for table in tables)

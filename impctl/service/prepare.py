@@ -72,9 +72,9 @@ class QuerySource:
 
 
 def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
-    """What CHECKs say and statistics confirm at the pinned versions. It needs no re-check, since
-    every use at other versions looks again. NOT NULL is not used: it may be added over rows that
-    hold NULL."""
+    """What CHECKs say and statistics confirm at the pinned versions, without re-check, since every
+    use at other versions looks again. NOT NULL is not used: it may be added over rows that hold
+    NULL."""
     said = _said_of(tables, scans)
     return tuple(dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact)))
 
@@ -95,7 +95,12 @@ def facts_of(
                 result.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
     for snapshot, fact in said if reads_checks else ():
         known = replace(fact, source=FactSource.STATISTICS)
-        if fact not in result and known not in result and _holds(snapshot, fact):
+        if fact in result or known in result:
+            continue
+        column = snapshot.schema.find(fact.column)
+        assert column is not None, "the CHECK was read over this schema"
+        batches = read_batches(snapshot, [column.name])
+        if not any(_breaking(rows, column, fact.kind).any() for rows in batches):
             result[known] = None
     return tuple(result)
 
@@ -150,13 +155,6 @@ def _has_sign(statistics: ColumnStatistics, kind: FactKind) -> bool:
         return statistics.minimum is not None and statistics.minimum >= 0  # type: ignore[operator]  # numeric columns only
     is_bounded = statistics.maximum is not None and statistics.maximum <= 0  # type: ignore[operator]  # numeric columns only
     return is_bounded and not statistics.may_be_nan
-
-
-def _holds(snapshot: Snapshot, fact: Fact) -> bool:
-    column = snapshot.schema.find(fact.column)
-    assert column is not None, "the CHECK was read over this schema"
-    batches = read_batches(snapshot, [column.name])
-    return not any(bool(_breaking(rows, column, fact.kind).any()) for rows in batches)
 
 
 def _breaking(rows: pa.Table, column: Column, kind: FactKind) -> Bools:
@@ -226,15 +224,12 @@ def recheck(
         column = snapshot.schema.find(assumption.column)
         assert column is not None
         breaking = _breaking(rows, column, FactKind(assumption.kind))
-        if bool((breaking & inserted).any()) and _is_left(rows, weights, breaking):
-            raise broken_assumption(assumption)
-
-
-def _is_left(rows: pa.Table, weights: Ints, doubtful: Bools) -> bool:
-    """Whether a doubtful row remains at the end: an inserted one may have been deleted again."""
-    chosen = np.flatnonzero(doubtful)
-    _, left = netted(rows.take(pa.array(chosen)), weights[chosen])
-    return bool((left > 0).any())
+        if (breaking & inserted).any():
+            # An inserted row may have been deleted again.
+            chosen = np.flatnonzero(breaking)
+            _, left = netted(rows.take(pa.array(chosen)), weights[chosen])
+            if (left > 0).any():
+                raise broken_assumption(assumption)
 
 
 def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
@@ -335,18 +330,31 @@ def prepare(
         source = replace(source, expanded=expanded)
         bound = bind(expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
         source = replace(source, bound=bound)
-        names, plans = workload.names, desk.memory.plans
-        zone = desk.session_zone
         live, now = live_at(desk, clock)
-        result = plans.of(
-            bound.sql, _Catalog(desk), name=spec.name, zone=zone, names=names, live=live, at=now
+        result = desk.memory.plans.of(
+            bound.sql,
+            _Catalog(desk),
+            name=spec.name,
+            zone=desk.session_zone,
+            names=workload.names,
+            live=live,
+            at=now,
         )
         now = now if result.query.live else ""
         ruled, core = result.ruled, result.core
         if spec.lineage is Lineage.ANSWER:
             ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
         prepared = PreparedQuery(spec, bound, result.query, ruled, core, source, now)
-        _refuse_ambiguous(desk, prepared)
+        read = {scan.table for scan in scans_of(prepared.query.root)} if bound.bare else ()
+        column = column_like_clock(desk.tables, bound, read)
+        if column is not None:
+            raise UsageError(
+                f"`{column[1]}` in query `{spec.name}` may mean the column of `{column[0]}` or "
+                "the current time",
+                hint=f"write `{column[1]}()` for the current time, or `{'.'.join(column)}` for "
+                "the column",
+                code="clock_ambiguous",
+            )
         return prepared
     except ImpctlError as error:
         raise source.placed(error) from error.__cause__
@@ -370,17 +378,3 @@ def column_like_clock(
             if tables.snapshot(table).schema.find(name) is not None:
                 return table, name
     return None
-
-
-def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
-    """UsageError where a name may be the clock's or a column's."""
-    read = {scan.table for scan in scans_of(prepared.query.root)} if prepared.bound.bare else ()
-    result = column_like_clock(desk.tables, prepared.bound, read)
-    if result is not None:
-        table, name = result
-        raise UsageError(
-            f"`{name}` in query `{prepared.spec.name}` may mean the column of `{table}` or "
-            "the current time",
-            hint=f"write `{name}()` for the current time, or `{table}.{name}` for the column",
-            code="clock_ambiguous",
-        )

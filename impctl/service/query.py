@@ -21,7 +21,7 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.plan.nodes import Attribute, Query, attributes_of, scans_of
+from impctl.plan.nodes import Attribute, attributes_of, scans_of
 from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
 from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
 from impctl.service.stored import is_captured_alike
@@ -33,7 +33,6 @@ from impctl.workload.models import AnsweredBy, Policy, SketchUse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.flows import BlockedError
     from impctl.expr.nodes import Expr
     from impctl.safety.direction import Refusal
     from impctl.safety.failures import Interval, Sizes
@@ -139,9 +138,8 @@ class Answered:
 def answered(
     desk: Workbench, result: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
 ) -> Answered:
-    """The answer of a query; UsageError or QueryError where `by` cannot give it. If the sketch is
-    requested, the materialized result is not used. `condition` selects rows by the answer's
-    columns."""
+    """The answer of a query; UsageError or QueryError where `by` cannot give it. Without the
+    materialized result if the sketch is requested. `condition` selects rows by output columns."""
     from impctl.service.resolve import condition_on, what_is_read
 
     where = None
@@ -154,22 +152,35 @@ def answered(
         is_read = _is_state_slower(desk, result, use)
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
         try:
-            got = _from_state(desk, result, where)
+            answer = _from_state(desk, result, where)
         except (EvaluationError, RecaptureNeededError) as error:
             if by is AnsweredBy.STATE:
                 raise
-            got, result = None, _without_state(desk, result, error)
-        if got is not None:
-            return got
+            answer, result = None, _without_state(desk, result, error)
+        if answer is not None:
+            return answer
         if by is AnsweredBy.STATE:
-            raise _not_kept(result)
+            if result.refusal is not None:
+                raise result.refusal
+            spec = result.prepared.spec
+            hint = "omit `--by`, or write `answer: true` under the query and capture it"
+            if spec.answer:
+                hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
+            message = f"The result of query `{spec.name}` is not materialized"
+            raise UsageError(message, hint=hint, code="answer_not_kept")
     read = what_is_read(desk.tables, result, use)
     try:
         return _by_reading(desk, result, read, by, where)
     except EvaluationError as error:
         if not read.pruned.filters:
             raise
-        result = _without_sketch(result, error)
+        # The sketch may show part of a group that a condition or LIMIT drops, and a value computed
+        # from the part, such as a quotient, may fail where that of the group does not.
+        warning = (
+            f"the sketch of query `{result.prepared.spec.name}` was not used: the query fails on "
+            f"groups that it reads only in part: {error.message}"
+        )
+        result = replace(result, sketches=(), warnings=(*result.warnings, warning))
     read = what_is_read(desk.tables, result, SketchUse.NEVER)
     return _by_reading(desk, result, read, by, where)
 
@@ -219,8 +230,7 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
 
 
 def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
-    """Whether reading the materialized result is slower than the faster of engine and Spark, by
-    recorded runs of these."""
+    """Whether the materialized result is slower than engine or Spark, by recorded runs."""
     from impctl.service.answer_costs import answer_runs, foreseen, is_slow_to_tell, state_estimate
     from impctl.service.resolve import what_is_read
 
@@ -290,18 +300,6 @@ def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
     return replace(result, warnings=(*result.warnings, warning))
 
 
-def _without_sketch(result: Fresh, error: EvaluationError) -> Fresh:
-    """The query read without its sketch, with a warning. The sketch may show part of a group that a
-    condition or LIMIT drops, and a value computed from the part, such as a quotient, may fail where
-    that of the group does not."""
-    name = result.prepared.spec.name
-    warning = (
-        f"the sketch of query `{name}` was not used: the query fails on groups that it "
-        f"reads only in part: {error.message}"
-    )
-    return replace(result, sketches=(), warnings=(*result.warnings, warning))
-
-
 def _by_engine(
     desk: Workbench,
     result: Fresh,
@@ -312,6 +310,7 @@ def _by_engine(
 ) -> Answered | str:
     from impctl.compile.flows import BlockedError
     from impctl.service.engine_answer import engine_answer
+    from impctl.service.resolve import is_for_others
 
     desk.reporter.step(f"running {result.prepared.spec.name}")
     watch = Stopwatch()
@@ -321,7 +320,12 @@ def _by_engine(
         )
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
-            raise _cannot(result.prepared, blocked) from None
+            raise QueryError(
+                f"The engine cannot run query `{result.prepared.spec.name}`: {blocked.message}",
+                hint="omit `--by` to let Spark answer",
+                code="engine_cannot",
+                location=result.prepared.place(blocked.span),
+            ) from None
         return _not_by_engine(result.prepared, blocked)
     except (
         EvaluationError,
@@ -335,20 +339,14 @@ def _by_engine(
             raise
         return f"the engine could not answer: {error.message}"
     except UnsupportedError as error:
-        if by is AnsweredBy.ENGINE or not _may_end_in_spark(result.prepared.query, error):
+        # Spark may answer an unbounded recursion: it derives no more rows than a LIMIT asks for.
+        query = result.prepared.query
+        is_cut = error.code == "recursion_limit" and query.cut is not None
+        if by is AnsweredBy.ENGINE or not is_cut or is_for_others(query):
             raise
         return f"the engine could not answer: {error.message}"
     why = expected.why if by is AnsweredBy.AUTO else "requested"
     return Answered(result, table, AnsweredBy.ENGINE, why, watch.ms, read)
-
-
-def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
-    """Whether Spark may answer an unbounded recursion: it derives no more rows than a LIMIT asks
-    for."""
-    from impctl.service.resolve import is_for_others
-
-    is_endless = error.code == "recursion_limit"
-    return is_endless and query.cut is not None and not is_for_others(query)
 
 
 def _by_spark(
@@ -366,28 +364,6 @@ def _by_spark(
         table = answer_where(table, attributes_of(result.prepared.planned.root), where)
     start_ms = 0.0 if was_up else desk.spark_start_ms
     return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
-
-
-def _not_kept(result: Fresh) -> ImpctlError:
-    """That there is none, or why its sketch could not be had."""
-    if result.refusal is not None:
-        return result.refusal
-    spec = result.prepared.spec
-    hint = "omit `--by`, or write `answer: true` under the query and capture it"
-    if spec.answer:
-        hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
-    return UsageError(
-        f"The result of query `{spec.name}` is not materialized", hint=hint, code="answer_not_kept"
-    )
-
-
-def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
-    return QueryError(
-        f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
-        hint="omit `--by` to let Spark answer",
-        code="engine_cannot",
-        location=prepared.place(blocked.span),
-    )
 
 
 def told(
@@ -413,42 +389,39 @@ def told(
             raise result.refusal
         return _as_it_stands(desk, result), result.warnings
     with nullcontext() if at is None else still_there():
-        got = answered(desk, result, use, by, where)
-    spec = got.found.prepared.spec
-    if got.read is None:
+        answer = answered(desk, result, use, by, where)
+    spec = answer.found.prepared.spec
+    if answer.read is None:
         desk.count_answer(spec.name)
         store = desk.reading_store()
-        # Of a condition on the answer only part is told.
+        # With a condition only part of the answer is read.
         if store is not None and where is None:
-            record_told(desk, store, spec, got.table, got.elapsed_ms)
+            record_told(desk, store, spec, answer.table, answer.elapsed_ms)
     else:
-        pruned, read = got.read.pruned, got.read.plain
-        record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
+        pruned, read = answer.read.pruned, answer.read.plain
+        record_use(desk, answer.found, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
         files, _, read_bytes = sums_of(pruned)
-        rows = sum(rows_of(own) for own in pruned.files.values())
-        of_run = (files, rows, read_bytes)
-        record_answer(desk, spec, got.by, of_run, got.elapsed_ms, got.start_ms)
-    return _told(desk, got), got.found.warnings
-
-
-def _told(desk: Workbench, got: Answered) -> QueryResult:
-    return QueryResult(
-        query=got.found.prepared.spec.name,
-        answer=got.table,
-        versions=got.found.versions,
-        files_kept=0 if got.read is None else got.read.pruned.files_kept,
-        files_total=0 if got.read is None else got.read.pruned.files_total,
-        elapsed_ms=got.elapsed_ms,
-        action=got.found.action,
-        reason=got.found.reason,
-        reuse=got.found.reuse,
+        rows = sum(map(rows_of, pruned.files.values()))
+        amounts = (files, rows, read_bytes)
+        record_answer(desk, spec, answer.by, amounts, answer.elapsed_ms, answer.start_ms)
+    shown = QueryResult(
+        query=spec.name,
+        answer=answer.table,
+        versions=answer.found.versions,
+        files_kept=0 if answer.read is None else answer.read.pruned.files_kept,
+        files_total=0 if answer.read is None else answer.read.pruned.files_total,
+        elapsed_ms=answer.elapsed_ms,
+        action=answer.found.action,
+        reason=answer.found.reason,
+        reuse=answer.found.reuse,
         spark_start_ms=desk.spark_start_ms,
-        left_away={} if got.read is None else got.read.left_away,
-        moments=got.found.prepared.moments,
-        by=got.by,
-        by_reason=got.why,
-        quicker=got.quicker,
+        left_away={} if answer.read is None else answer.read.left_away,
+        moments=answer.found.prepared.moments,
+        by=answer.by,
+        by_reason=answer.why,
+        quicker=answer.quicker,
     )
+    return shown, answer.found.warnings
 
 
 def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
@@ -457,11 +430,11 @@ def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
     desk.spark()
     desk.reporter.step(f"running {result.spec.name}")
     watch = Stopwatch()
-    got = unread_table(desk, result)
+    table = unread_table(desk, result)
     files = result.files(desk)
     return QueryResult(
         query=result.spec.name,
-        answer=got,
+        answer=table,
         versions=result.versions,
         files_kept=files,
         files_total=files,
@@ -506,8 +479,7 @@ def query(
         known = told_at_once(desk, query, where)
         if known is not None:
             return _given_out(known, limit, out, (), escape_formulas=escape_formulas)
-    # Planner and engine take longer to load than telling what is kept.
-
+    # Planner and engine take longer to load than the materialized result takes to read.
     result, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
     return _given_out(result, limit, out, warnings, escape_formulas=escape_formulas)
 

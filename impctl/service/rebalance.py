@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewRanges:
-    """The new range of each old one, and counts as far as the old ones give them: without split
+    """The new range of each old one, and the counts that the old ones give: without split
     ranges."""
 
     renumbering: Renumbering
@@ -129,23 +129,9 @@ def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Sketches and state under the new ranges, and how they were made."""
-
-    fragments: Mapping[AccessId, FragmentSet]
-    state: MaintainedQuery | TouchedQuery
-    how: str
-    uses_spark: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """The partitions that get new ranges, and remarks on the others."""
-
-    taken: TakenUp
-    moved: Mapping[RangePartition, NewRanges]
-    kept: tuple[str, ...]
+_Change = tuple[TakenUp, "Mapping[RangePartition, NewRanges]", tuple[str, ...]]
+_Made = tuple["Mapping[AccessId, FragmentSet]", MaintainedQuery | TouchedQuery, str, bool]
+"""Sketches and state under the new ranges, how they were made, and whether Spark was used."""
 
 
 class _Rebalanced:
@@ -168,78 +154,80 @@ class _Rebalanced:
         change = self._change()
         if isinstance(change, str):
             return self._left(change)
-        moved = change.moved
-        partitions = {
-            access: _new(moved[p]) if p in moved else p for access, p in self.partitions.items()
-        }
-        way = self._way(partitions)
-        before = {old: _largest(change.taken.range_rows, old) for old in moved}
-        done = self._found(change.taken, moved, way, partitions)
-        if done is None:
+        taken, moved, kept = change
+        new = {old: ranges.renumbering.new for old, ranges in moved.items()}
+        partitions = {access: new.get(old, old) for access, old in self.partitions.items()}
+        # The same join sides are stored.
+        way = chosen_way(
+            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
+        )
+        before = {old: _largest(taken.range_rows, old) for old in moved}
+        made = self._made(taken, moved, way, partitions)
+        if made is None:
             return self._left("the engine could not build its state with other ranges")
-        after = {old: _largest(done.state.range_rows, _new(moved[old])) for old in moved}
-        if any(after[old] > rows for old, rows in before.items()):
+        _, state, how, _ = made
+        if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
             return self._left("other ranges would make the largest one larger")
-        reason = "; ".join([*map(_moved_text, moved.values()), done.how, *change.kept])
-        return self._committed(store, way, partitions, done, reason)
+        reason = "; ".join([*map(_moved_text, moved.values()), how, *kept])
+        return self._committed(store, way, partitions, made, reason)
 
     def foreseen(self) -> CaptureResult:
         """The expected `result`, by the stored counts of the ranges."""
         change = self._change()
         if isinstance(change, str):
             return replace(self._left(change), foreseen=True, stored="even")
-        reason = "; ".join([*map(_foreseen_text, change.moved.values()), *change.kept])
+        _, moved, kept = change
+        texts = [f"would even out {_moved_text(m).removesuffix(' now')}" for m in moved.values()]
+        reason = "; ".join([*texts, *kept])
         return replace(self._left(reason), foreseen=True, stored="uneven")
 
     def _change(self) -> _Change | str:
+        """The restored query, partitions with new ranges and remarks on others; or why none."""
         if self.way.mode is Mode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
         taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
-        own = [p for p in self._distinct() if has_own_boundaries(self.desk, p.table, p.attribute)]
-        moved = self._moved(taken.range_rows, own)
-        kept = [_own_text(partition) for partition in own]
+        moved, kept, is_even = {}, [], False
+        for partition in dict.fromkeys(self.partitions.values()):
+            table, attribute = partition.table, partition.attribute
+            if has_own_boundaries(self.desk, table, attribute):
+                kept.append(
+                    f"the workload file sets the `boundaries` of `{table}.{attribute}`, "
+                    "so they did not change"
+                )
+                continue
+            ranges = new_ranges(self.desk, partition, taken.range_rows.counts(partition))
+            is_even |= ranges is None
+            if ranges is not None:
+                moved[partition] = ranges
         if not moved:
-            others = ["splitting or merging ranges would not help"]
-            told = others if len(own) < len(self._distinct()) else []
-            return "; ".join([*told, *kept])
-        return _Change(taken, moved, tuple(kept))
+            reasons = ["splitting or merging ranges would not help"] if is_even else []
+            return "; ".join([*reasons, *kept])
+        return taken, moved, tuple(kept)
 
-    def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
-        """How the query is maintained over these ranges, with the same join sides stored."""
-        return chosen_way(
-            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
-        )
-
-    def _moved(
-        self, counted: RangeRows, own: Sequence[RangePartition]
-    ) -> dict[RangePartition, NewRanges]:
-        moved = {}
-        for partition in self._distinct():
-            if partition not in own:
-                result = new_ranges(self.desk, partition, counted.counts(partition))
-                if result is not None:
-                    moved[partition] = result
-        return moved
-
-    def _distinct(self) -> list[RangePartition]:
-        return list(dict.fromkeys(self.partitions.values()))
-
-    def _found(
+    def _made(
         self,
         taken: TakenUp,
         moved: Mapping[RangePartition, NewRanges],
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
-    ) -> _Found | None:
+    ) -> _Made | None:
         if taken.session is None:
-            return self._touched(taken, moved)
+            # Touch mode stores only its sketch: it takes every part of a split range.
+            ((access, stored),) = taken.fragments.items()
+            (change,) = moved.values()
+            reading = _Reading(self.desk, change)
+            fragments = change.renumbering.fragments(stored)
+            query = TouchedQuery(change.renumbering.new, fragments)
+            reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
+            how = "sketch derived from the stored one, including every part of a split range"
+            return {access: fragments}, query, how, False
         assert way.compiled is not None
         if not can_rederive(way.compiled):
             filled = filled_circuit(self.desk, self.prepared, way, self.verdict, partitions)
             if filled is None:
                 return None
             how = "state recaptured: it cannot be derived for other ranges"
-            return _Found(filled.session.fragments(), filled.session, how, filled.uses_spark)
+            return filled.session.fragments(), filled.session, how, filled.uses_spark
         (change,) = moved.values()
         reading = _Reading(self.desk, change)
         is_read = needs_rows(way.compiled, change.renumbering)
@@ -249,33 +237,23 @@ class _Rebalanced:
             taken.session, way.compiled, change.renumbering, rows if is_read else ()
         )
         reading.fill(session.range_rows, rows, taken.range_rows)
-        return _Found(session.fragments(), session, reading.how(is_read))
-
-    def _touched(self, taken: TakenUp, moved: Mapping[RangePartition, NewRanges]) -> _Found:
-        """Touch mode stores only its sketch: it takes every part of a split range."""
-        ((access, held),) = taken.fragments.items()
-        (change,) = moved.values()
-        reading = _Reading(self.desk, change)
-        fragments = change.renumbering.fragments(held)
-        query = TouchedQuery(change.renumbering.new, fragments)
-        reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
-        how = "sketch derived from the stored one, including every part of a split range"
-        return _Found({access: fragments}, query, how)
+        return session.fragments(), session, reading.how(is_read), False
 
     def _committed(
         self,
         store: Store,
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
-        result: _Found,
+        made: _Made,
         reason: str,
     ) -> CaptureResult:
+        fragments, state, _, uses_spark = made
         sketches = tuple(
-            replace(s, partition=partitions[s.access], fragments=result.fragments[s.access])
+            replace(s, partition=partitions[s.access], fragments=fragments[s.access])
             for s in self.stored.sketches
         )
         elapsed = self.watch.ms
-        spark_ms = elapsed if result.uses_spark else 0.0
+        spark_ms = elapsed if uses_spark else 0.0
         record = RunRecord(
             action="rebalance",
             reason_code="asked",
@@ -295,19 +273,16 @@ class _Rebalanced:
             store,
             self.prepared,
             way,
-            result.state,
+            state,
             sketches,
             self.stored.assumptions,
             record,
         )
-        whole = self.watch.ms
-        return _result(
-            replace(self.stored, sketches=sketches), "rebalance", reason, whole, spark_ms
-        )
+        stored = replace(self.stored, sketches=sketches)
+        return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
 
     def _left(self, reason: str) -> CaptureResult:
-        elapsed = self.watch.ms
-        return _result(self.stored, "none", reason, elapsed, 0.0)
+        return _result(self.stored, "none", reason, self.watch.ms, 0.0)
 
 
 class _Reading:
@@ -368,21 +343,8 @@ def _result(
     )
 
 
-def _new(change: NewRanges) -> RangePartition:
-    return change.renumbering.new
-
-
 def _largest(counted: RangeRows, partition: RangePartition) -> int:
     return int(counted.counts(partition)[:-1].max())
-
-
-def _own_text(partition: RangePartition) -> str:
-    name = f"{partition.table}.{partition.attribute}"
-    return f"the workload file sets the `boundaries` of `{name}`, so they did not change"
-
-
-def _foreseen_text(change: NewRanges) -> str:
-    return f"would even out {_moved_text(change).removesuffix(' now')}"
 
 
 def _moved_text(change: NewRanges) -> str:

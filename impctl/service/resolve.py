@@ -34,6 +34,7 @@ from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select,
 from impctl.plan.recursion import is_recursive
 from impctl.service.context import only_query
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
+from impctl.service.prepare import PreparedQuery, fact_of, facts_of, prepare
 from impctl.service.results import (
     ASKED_FOR_NONE,
     NO_SKETCH,
@@ -60,7 +61,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.service.text import named_before
-from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, fragments_between, range_filter
+from impctl.sketch.sketch import MAX_INTERVALS, fragments_between, range_filter
 from impctl.store.disk import STORE_READ_ONLY, Layout
 from impctl.store.ledger import Ledger, Use
 from impctl.tables.footers import hiding_columns
@@ -88,7 +89,6 @@ if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
     from impctl.service.spark_answer import Unread
     from impctl.sql.names import TableNames
     from impctl.store.records import Assumption, StoredQuery, StoredSketch, StoreReader
@@ -121,7 +121,14 @@ def versions_at(
 ) -> dict[TableName, TableVersion]:
     """The version of each of the query's tables, by any of their names."""
     result: dict[TableName, TableVersion] = {}
-    for table, version in _said(at):
+    # Table and version of each text or value; no table where none is named.
+    given: list[tuple[TableName | None, object]] = [(None, at)]
+    if isinstance(at, Mapping):
+        given = list(at.items())
+    elif isinstance(at, Sequence) and not isinstance(at, str):
+        parts = [text.rpartition("=") for text in at]
+        given = [(table if equals else None, version) for table, equals, version in parts]
+    for table, version in given:
         if table is None and len(tables) > 1:
             raise _usage(
                 f"Query `{spec.name}` reads {len(tables)} tables, but `{option} {version}` "
@@ -144,17 +151,6 @@ def versions_at(
         listed = " and ".join(f"`{table}`" for table in missing)
         raise _usage(f"`{option}` lacks the version of table {listed}", _form(tables, option))
     return result
-
-
-def _said(at: AtVersions) -> Iterator[tuple[TableName | None, object]]:
-    if isinstance(at, Mapping):
-        yield from at.items()
-    elif isinstance(at, Sequence) and not isinstance(at, str):
-        for text in at:
-            table, equals, version = text.rpartition("=")
-            yield (table if equals else None), version
-    else:
-        yield None, at
 
 
 def _version(table: TableName, said: object) -> TableVersion:
@@ -192,6 +188,7 @@ def condition_on(
 ) -> Expr:
     """The condition over an answer's attributes; UsageError for an invalid one. `option` (its
     source) and `of` (what it filters) are for messages."""
+    from impctl.expr.evaluate import find_blocker
     from impctl.sql.statement import parse_query
 
     schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
@@ -207,12 +204,18 @@ def condition_on(
             f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, name=_QUERY, zone=zone
         ).root
     except QueryError as error:
+        hint = f"{of} has no columns"
+        if schema.names:
+            column = schema.columns[0]
+            example = f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
+            if column.type.kind is Kind.BINARY:
+                example = f"{column.name} IS NOT NULL"
+            hint = f"write a condition on {', '.join(schema.names)}, such as `{example}`"
+        message = named_before(_QUERY, error.message.replace(f" in query `{_QUERY}`", ""))
+        message = message.replace("its SQL cannot be parsed near", "near", 1)
         raise UsageError(
-            f"`{option}` cannot be read: {_of_condition(error.message)}",
-            hint=f"write a condition on {', '.join(schema.names)}, such as "
-            f"`{_example(schema.columns[0])}`"
-            if schema.names
-            else f"{of} has no columns",
+            f"`{option}` cannot be read: {message}",
+            hint=hint,
             code="where_unread",
         ) from None
     select = root.child if isinstance(root, Project) else root
@@ -227,7 +230,10 @@ def condition_on(
         a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
     }
     condition = substitute(select.predicate, shown)
-    objection = _objection(condition)
+    blocker, kind = find_blocker(condition), type_of(condition)
+    objection = None if blocker is None else blocker.reason
+    if blocker is None and kind not in (BOOLEAN, SqlType(Kind.NULL)):
+        objection = f"a value of type `{kind}` is neither true nor false"
     if objection is not None:
         raise UsageError(
             f"`{option}` cannot be applied to {of}: {objection}",
@@ -235,12 +241,6 @@ def condition_on(
             code="where_unread",
         )
     return condition
-
-
-def _of_condition(message: str) -> str:
-    """The message without the temporary query name."""
-    message = message.replace(f" in query `{_QUERY}`", "")
-    return named_before(_QUERY, message).replace("its SQL cannot be parsed near", "near", 1)
 
 
 _VALUES = {
@@ -251,25 +251,6 @@ _VALUES = {
     Kind.TIMESTAMP_NTZ: "TIMESTAMP_NTZ '2026-01-31 12:00:00'",
 }
 """A value as SQL writes it; of other types it is a number."""
-
-
-def _example(column: Column) -> str:
-    if column.type.kind is Kind.BINARY:
-        return f"{column.name} IS NOT NULL"
-    return f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
-
-
-def _objection(condition: Expr) -> str | None:
-    """Why it is no predicate, or one that the evaluator may decide otherwise than Spark."""
-    from impctl.expr.evaluate import find_blocker
-
-    blocker = find_blocker(condition)
-    if blocker is not None:
-        return blocker.reason
-    result = type_of(condition)
-    if result in (BOOLEAN, SqlType(Kind.NULL)):
-        return None
-    return f"a value of type `{result}` is neither true nor false"
 
 
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
@@ -283,8 +264,7 @@ _ONE_MORE_COLUMN = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What to read, what the query reads by its own conditions alone, and per unused sketch the
-    reason."""
+    """What to read, what it would be by conditions alone, and per unused sketch the reason."""
 
     pruned: Pruned
     plain: Pruned
@@ -328,7 +308,7 @@ def weighed(
     pruned = filters_of(tables, prepared, sketches, versions)
     while away := _not_worth_it(prepared, pruned, plain):
         left_away |= away
-        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        # Again: the rest of a table narrows the tables that it is joined with.
         used = [sketch for sketch in sketches if sketch.table not in left_away]
         pruned = filters_of(tables, prepared, used, versions) if used else plain
     return Weighed(pruned, plain, left_away)
@@ -341,7 +321,15 @@ def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dic
         if any(scan.access in pruned.filters for scan in scans):
             total = bytes_of(plain.files[table])
             if _cost(scans, pruned, table) >= total:
-                result[table] = _reason(pruned, plain, table)
+                kept, count = len(pruned.files[table]), len(plain.files[table])
+                if count == 1:
+                    reason = "it cannot skip the table's only file"
+                elif kept == count:
+                    reason = f"it skips none of the {count:,} files"
+                else:
+                    costs = "checking rows against its ranges costs more"
+                    reason = f"it skips only {count - kept:,} of {count:,} files, and {costs}"
+                result[table] = reason
     return result
 
 
@@ -355,7 +343,12 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
     filtered = bytes_of(file for part in parts if part.filter is not None for file in part.files)
     if not filtered:
         return inside
-    share = max(_share(wanted) for wanted in filters)
+    # The share of rows that pass, taking ranges as even.
+    share = max(
+        sum(len(fragments_between(interval, wanted.partition)) for interval in wanted.intervals)
+        / wanted.partition.ranges
+        for wanted in filters
+    )
     columns = {attribute.name for scan in scans for attribute in scan.attributes}
     filtered_parts = sum(part.filter is not None for part in parts)
     rate = _FILTERED + _FILTERED_BY_SHARE * share
@@ -363,23 +356,6 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
     if not all(wanted.partition.attribute in columns for wanted in filters):
         rate += _ONE_MORE_COLUMN / max(len(columns), 1)
     return inside + filtered * rate
-
-
-def _share(wanted: RangeFilter) -> float:
-    """The share of rows that pass, taking ranges as even."""
-    partition = wanted.partition
-    passing = sum(len(fragments_between(result, partition)) for result in wanted.intervals)
-    return passing / partition.ranges
-
-
-def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
-    kept, total = len(pruned.files[table]), len(plain.files[table])
-    if total == 1:
-        return "it cannot skip the table's only file"
-    if kept == total:
-        return f"it skips none of the {total:,} files"
-    costs = "checking rows against its ranges costs more"
-    return f"it skips only {total - kept:,} of {total:,} files, and {costs}"
 
 
 OF_THE_SKETCH = (
@@ -404,19 +380,19 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
     if desk.policy(spec) is Policy.STRICT:
         raise error
     result = plain(desk, spec, error)
-    told = _reason_without(desk, result, error)
-    warnings = (_warning(spec, told),)
-    if isinstance(result, Fresh):
-        refusal = told if spec.answer else None
-        return replace(
-            result, action=NO_SKETCH, reason=told.message, warnings=warnings, refusal=refusal
-        )
-    return replace(result, action=NO_SKETCH, reason=told.message, warnings=warnings)
+    why = _reason_without(desk, result, error)
+    place = "" if why.location is None else f" ({why.location})"
+    hint = "" if why.hint is None else f"; {why.hint}"
+    message = named_before(spec.name, why.message)
+    warning = f"query `{spec.name}` is answered without a sketch: {message}{place}{hint}"
+    result = replace(result, action=NO_SKETCH, reason=why.message, warnings=(warning,))
+    if isinstance(result, Fresh) and spec.answer:
+        return replace(result, refusal=why)
+    return result
 
 
 def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
     """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
-    from impctl.service.prepare import prepare
     from impctl.service.spark_answer import unread
 
     try:
@@ -425,7 +401,7 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
     except QueryError as refused:
         return unread(desk, spec, refused)
     except ImpctlError:
-        # What came first says more than what came of it, but for a capture that would fail so too.
+        # The first error says more than its consequence, unless a capture would fail so too.
         if error is None or error.code == "not_captured":
             raise
         raise error from None
@@ -449,14 +425,6 @@ def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError)
     return error if refusal is None else refusal
 
 
-def _warning(spec: QuerySpec, error: ImpctlError) -> str:
-    """Why there is no sketch, where in the file, and what to do."""
-    place = "" if error.location is None else f" ({error.location})"
-    hint = "" if error.hint is None else f"; {error.hint}"
-    why = named_before(spec.name, error.message)
-    return f"query `{spec.name}` is answered without a sketch: {why}{place}{hint}"
-
-
 def record_use(
     desk: Workbench,
     result: Fresh,
@@ -466,8 +434,7 @@ def record_use(
     command: str,
     elapsed_ms: float = 0.0,
 ) -> None:
-    """Record one use of these sketches if a store is writable. A use of another query's sketch
-    counts for that query."""
+    """Record one use of these sketches, for the query that owns them, if a store is writable."""
     if not result.sketches or not Layout(desk.store_path).catalog.is_file():
         return
     lender = None if result.reuse is None else result.reuse.query
@@ -512,45 +479,39 @@ class _Looked:
     rank: tuple[float, float]
 
 
+_Candidate = tuple[tuple[float, float], ReuseCandidate]
+"""A stored query of the same template, or the one that was named, with its rank."""
+
+
 def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
-    from impctl.service.prepare import prepare
-
     prepared = prepare(desk, spec)
-    looked = _looked_at(desk, prepared, own)
-    order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
-    entries = [result.candidate for result in looked]
+    judged = _candidates(desk, prepared, own)
+    entries = [entry for _, entry in judged]
     passing: RetryableError | None = None
-    for index in order:
-        if not entries[index].allowed:
+    for index in sorted(range(len(judged)), key=lambda index: judged[index][0]):
+        entry = entries[index]
+        if not entry.allowed:
             continue
         try:
-            result = _used(desk, prepared, entries[index].query)
+            used = _used(desk, prepared, entry.query)
         except RetryableError as error:
             # Another writer, or the disk of the store: the tables can be read all the same.
-            passing, result = error, _not_fresh(error)
-        if isinstance(result, str):
-            entries[index] = replace(entries[index], allowed=False, reason=result)
+            passing, used = error, _not_fresh(error)
+        if isinstance(used, str):
+            entries[index] = replace(entry, allowed=False, reason=used)
             continue
-        entries[index] = replace(
-            entries[index],
-            chosen=True,
-            reason=result.reason,
-            sketches=tuple(sketch_entry(sketch) for sketch in result.fresh.sketches),
+        result, reason = used
+        sketches = tuple(map(sketch_entry, result.sketches))
+        entries[index] = replace(entry, chosen=True, reason=reason, sketches=sketches)
+        candidates = tuple(
+            replace(other, reason="also usable, but a smaller one was chosen")
+            if other.allowed and not other.chosen
+            else other
+            for other in entries
         )
-        reuse = ReuseEntry(entries[index].query, result.reason, _told(entries))
-        return replace(result.fresh, reuse=reuse)
+        return replace(result, reuse=ReuseEntry(entry.query, reason, candidates))
     return _without(desk, prepared, tuple(entries), passing)
-
-
-def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
-    """The candidates; a usable one that was not chosen says so."""
-    return tuple(
-        replace(entry, reason="also usable, but a smaller one was chosen")
-        if entry.allowed and not entry.chosen
-        else entry
-        for entry in entries
-    )
 
 
 def _without(
@@ -583,28 +544,29 @@ def _without(
     )
 
 
-def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
+def _candidates(
+    desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None
+) -> list[_Candidate]:
     """Judge the named query and every stored one with the same template or a similar recursion."""
     from impctl.compile.build import template_id
 
     store = desk.reading_store()
     wanted = template_id(prepared.core)
-    looked = []
+    candidates = []
     for spec in desk.workload.queries.values():
         is_named = own is not None and spec.name == own.name
-        is_looked_at = store is not None and spec.is_sketched
-        stored = store.load(spec.name) if store is not None and is_looked_at else None
+        stored = store.load(spec.name) if store is not None and spec.is_sketched else None
         if stored is None:
             if is_named:
-                looked.append(_refused(spec, "it has not been captured"))
+                candidates.append(_refused(spec, "it has not been captured"))
             continue
         try:
             result = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
         except ImpctlError as error:
             result = _refused(spec, error.message)
         if result is not None:
-            looked.append(result)
-    return looked
+            candidates.append(result)
+    return candidates
 
 
 def _judged(
@@ -615,54 +577,50 @@ def _judged(
     wanted: str,
     *,
     is_named: bool,
-) -> _Looked | None:
+) -> _Candidate | None:
+    from impctl.compile.build import template_id
+    from impctl.reuse.verdict import has_recursion_like
+    from impctl.service.filters import filters_of
+
     known = stored.state_meta.get("template", "")
     is_known = is_stamped_alike(known, wanted)
     is_other = is_known and known != wanted and not is_named
     if is_other and not is_recursive(prepared.core):
         return None
     if not is_defined_alike(desk, spec, stored):
-        is_told = is_known and not is_other
-        return _refused(spec, "it changed since the capture") if is_told else None
-    # As of now: before its sketch is used, that follows the clock, and is judged again.
-    captured = _prepared(desk, spec, is_other=is_other)
-    if captured is None or not (is_named or _is_alike(prepared, captured, wanted)):
-        return None
-    if spec.lineage in _OWN_TEXT_ALONE:
-        return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
-    verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
-    entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
-    if not verdict.allowed:
-        return _refused(spec, verdict.reason)
-    own = mapped(stored.sketches, verdict)
-    rows = _rows_left(desk.tables, prepared, own)
-    share = sum(len(s.fragments) / s.partition.size for s in own) / max(len(prepared.scans), 1)
-    bare = 1 - len(own) / max(len(prepared.scans), 1)
-    candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
-    return _Looked(candidate, (float("inf") if rows is None else rows, share + bare))
-
-
-def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQuery | None:
-    """The query; None if it is another one that cannot be read."""
-    from impctl.service.prepare import prepare
-
+        is_reported = is_known and not is_other
+        return _refused(spec, "it changed since the capture") if is_reported else None
     try:
-        return prepare(desk, spec)
+        # As of now: before its sketch is used, that follows the clock, and is judged again.
+        captured = prepare(desk, spec)
     except ImpctlError:
         if is_other:
             return None
         raise
+    is_alike = is_named or template_id(captured.core) == wanted
+    if not is_alike and not has_recursion_like(prepared.core, captured.core):
+        return None
+    if spec.lineage in _OWN_TEXT_ALONE:
+        return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
+    verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
+    if not verdict.allowed:
+        return _refused(spec, verdict.reason)
+    sketches = mapped(stored.sketches, verdict)
+    versions = desk.tables.versions_of(prepared.tables)
+    kept = filters_of(desk.tables, prepared, sketches, versions, for_text=True).files
+    counts = [file.rows for files in kept.values() for file in files]
+    known_counts = [count for count in counts if count is not None]
+    rows = sum(known_counts) if len(known_counts) == len(counts) else None
+    accesses = max(len(prepared.scans), 1)
+    share = sum(len(s.fragments) / s.partition.size for s in sketches) / accesses
+    bare = 1 - len(sketches) / accesses
+    entries = tuple(map(sketch_entry, stored.sketches))
+    candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
+    return (float("inf") if rows is None else rows, share + bare), candidate
 
 
-def _is_alike(prepared: PreparedQuery, captured: PreparedQuery, wanted: str) -> bool:
-    from impctl.compile.build import template_id
-    from impctl.reuse.verdict import has_recursion_like
-
-    return template_id(captured.core) == wanted or has_recursion_like(prepared.core, captured.core)
-
-
-def _refused(spec: QuerySpec, reason: str) -> _Looked:
-    return _Looked(ReuseCandidate(spec.name, False, False, reason), (0.0, 0.0))
+def _refused(spec: QuerySpec, reason: str) -> _Candidate:
+    return (0.0, 0.0), ReuseCandidate(spec.name, False, False, reason)
 
 
 def verdict_of(
@@ -673,8 +631,6 @@ def verdict_of(
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
     """The verdict under facts of the pinned versions, the sketch's assumptions included."""
-    from impctl.service.prepare import fact_of, facts_of
-
     facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
     return desk.memory.reuse(prepared.planned, captured.planned, sketched, facts)
@@ -690,26 +646,7 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
     )
 
 
-def _rows_left(
-    tables: PinnedTables, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
-) -> int | None:
-    """Rows of the files that the sketches keep; None where a log does not count them."""
-    from impctl.service.filters import filters_of
-
-    versions = tables.versions_of(prepared.tables)
-    kept = filters_of(tables, prepared, sketches, versions, for_text=True).files
-    rows = [file.rows for files in kept.values() for file in files]
-    known = [count for count in rows if count is not None]
-    return sum(known) if len(known) == len(rows) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Used:
-    fresh: Fresh
-    reason: str
-
-
-def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
+def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> tuple[Fresh, str] | str:
     """The other query's maintained and rechecked sketch, or a text why it cannot be used.
     RetryableError if only something temporary is in the way."""
     try:
@@ -730,7 +667,7 @@ def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
         assumptions=(),
         generation=None,
     )
-    return _Used(result, verdict.reason)
+    return result, verdict.reason
 
 
 def _not_fresh(error: ImpctlError) -> str:
@@ -756,7 +693,11 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
     result = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
     candidates = [stored for stored in result if stored is not None]
     if not candidates:
-        raise _none_there(desk.tables, store, spec, wanted)
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` has no stored sketch for {_older_explanation(wanted)}",
+            code="no_sketch_at",
+            hint=_offer(desk.tables, store, spec),
+        )
     for table, version in wanted.items():
         _pin(desk.tables, store, spec, table, version)
     return _older_use(desk, store, spec, candidates)
@@ -767,7 +708,6 @@ def _older_use(
 ) -> Fresh:
     """The first usable sketch: the same versions may have been reached more than once."""
     from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
-    from impctl.service.prepare import prepare
 
     refused: RecaptureNeededError | None = None
     for stored in candidates:
@@ -822,16 +762,6 @@ def _pin(
         ) from error
 
 
-def _none_there(
-    tables: PinnedTables, store: StoreReader, spec: QuerySpec, wanted: Versions
-) -> RecaptureNeededError:
-    return RecaptureNeededError(
-        f"Query `{spec.name}` has no stored sketch for {_older_explanation(wanted)}",
-        code="no_sketch_at",
-        hint=_offer(tables, store, spec),
-    )
-
-
 def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
     """The versions with a sketch, as far as known without building each of them."""
     there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
@@ -847,12 +777,13 @@ def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
     more = "" if is_eager else "; with `maintain: eager` there would be one for every version"
     if not there:
         return f"no usable sketch is left{more}"
-    listed = _runs([one[0][1] for one in there]) if _has_one_table(there) else _several(there)
+    if all(len(pairs) == 1 for pairs in there):
+        listed = _runs([pairs[0][1] for pairs in there])
+    else:
+        texts = [", ".join(f"{table}={version}" for table, version in pairs) for pairs in there]
+        older = f"; and {len(texts) - _LISTED} older" if len(texts) > _LISTED else ""
+        listed = "; ".join(texts[:_LISTED]) + older
     return f"there are sketches for {listed}{more}"
-
-
-def _has_one_table(there: Mapping[tuple[tuple[TableName, TableVersion], ...], None]) -> bool:
-    return all(len(one) == 1 for one in there)
 
 
 def _runs(versions: Sequence[TableVersion]) -> str:
@@ -870,12 +801,6 @@ def _runs(versions: Sequence[TableVersion]) -> str:
     older = f", and {len(runs) - _LISTED} older ranges of versions" if len(runs) > _LISTED else ""
     word = "version" if len(runs) == 1 and runs[0][0] == runs[0][1] else "versions"
     return f"{word} {_joined(texts)}{older}"
-
-
-def _several(there: Mapping[tuple[tuple[TableName, TableVersion], ...], None]) -> str:
-    texts = [", ".join(f"{table}={version}" for table, version in one) for one in there]
-    older = f"; and {len(texts) - _LISTED} older" if len(texts) > _LISTED else ""
-    return "; ".join(texts[:_LISTED]) + older
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -917,7 +842,6 @@ class Fresh:
 def fresh(desk: Workbench, query: str | None) -> Fresh:
     """The named query (or the file's only one) with its sketch at the pinned versions."""
     from impctl.service.maintenance_plan import restored_verdict
-    from impctl.service.prepare import prepare
 
     name = query if query is not None else only_query(desk)
     (spec,) = desk.queries([name])
@@ -943,7 +867,6 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
     past them meanwhile, they are pinned again."""
     from impctl.service.maintain import maintain_queries
     from impctl.service.maintenance_plan import is_same_circuit
-    from impctl.service.prepare import prepare
 
     # Without a sketch there is nothing to lock, nor a store to make.
     stored_query(desk, desk.reading_store(), spec)
@@ -985,7 +908,15 @@ def asked(
             code="sketch_and_never",
         )
     if at is not None:
-        return _older(desk, query, params, sql, at, use)
+        if params or sql is not None:
+            raise UsageError(
+                "`--at` excludes `--param` and `--sql`",
+                hint="the sketch stored for a version belongs to a query with its own constants",
+                code="at_and_constants",
+            )
+        (spec,) = desk.queries([query if query is not None else only_query(desk)])
+        stored = older(desk, spec, at)
+        return replace(stored, sketches=(), action=NOT_USED) if use is SketchUse.NEVER else stored
     spec, own = _wanted(desk, query, params, sql)
     if use is SketchUse.NEVER:
         return plain(desk, spec)
@@ -993,7 +924,12 @@ def asked(
         return replace(plain(desk, spec), action=NO_SKETCH, reason=ASKED_FOR_NONE)
     try:
         if not spec.is_sketched:
-            raise _asked_for_none(spec)
+            raise UnsafeSketchError(
+                f"Query `{spec.name}` has `sketch: none` in the workload file",
+                hint="remove `sketch: none` and capture it, or run it without `--require-sketch`",
+                code="sketch_required",
+                location=spec.location,
+            )
         result = fresh(desk, spec.name) if spec == own else reused(desk, spec, own)
         if required and not result.sketches:
             raise _none_serves(spec, result)
@@ -1004,25 +940,6 @@ def asked(
         if not is_of_the_sketch(error):
             raise
         return without_sketch(desk, spec, error)
-
-
-def _older(
-    desk: Workbench,
-    query: str | None,
-    params: GivenValues,
-    sql: str | None,
-    at: AtVersions,
-    use: SketchUse,
-) -> Fresh:
-    if params or sql is not None:
-        raise UsageError(
-            "`--at` excludes `--param` and `--sql`",
-            hint="the sketch stored for a version belongs to a query with its own constants",
-            code="at_and_constants",
-        )
-    (own,) = desk.queries([query if query is not None else only_query(desk)])
-    stored = older(desk, own, at)
-    return replace(stored, sketches=(), action=NOT_USED) if use is SketchUse.NEVER else stored
 
 
 def _wanted(
@@ -1040,15 +957,6 @@ def _wanted(
             code="sql_and_query",
         )
     return _spec_of(sql), None
-
-
-def _asked_for_none(spec: QuerySpec) -> UnsafeSketchError:
-    return UnsafeSketchError(
-        f"Query `{spec.name}` has `sketch: none` in the workload file",
-        hint="remove `sketch: none` and capture it, or run it without `--require-sketch`",
-        code="sketch_required",
-        location=spec.location,
-    )
 
 
 def _none_serves(spec: QuerySpec, result: Fresh) -> UnsafeSketchError:
@@ -1109,11 +1017,20 @@ def written_query(
     """`query` with the sketches as range predicates, at these versions. `has_files`: the reader
     gets a file list, so it is not Spark and may get more intervals."""
     from impctl.service.filters import filters_of, guards_of
-    from impctl.spark.predicates import rewrite_sql
+    from impctl.spark.predicates import plain_condition, rewrite_sql
 
     limit = _MOST_INTERVALS if has_files else MAX_INTERVALS
     if is_for_others(query):
-        sketches = [one for one in sketches if _has_plain_text(tables, one, versions)]
+        # Other engines may not read a boundary, and those that prune by statistics may lose NaN.
+        sketches = [
+            sketch
+            for sketch in sketches
+            if plain_condition(range_filter(sketch.fragments, sketch.partition), sketch.attribute)
+            is not None
+            and not hiding_columns(
+                tables.snapshot(sketch.table, versions.get(sketch.table)), [sketch.attribute]
+            )
+        ]
         pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
         return WrittenQuery(rewrite_sql(query, pruned.filters, is_plain=True), pruned)
     pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
@@ -1126,16 +1043,3 @@ def is_for_others(query: Query) -> bool:
     """Whether Spark cannot run the text: it has WITH RECURSIVE of UNION, used or not."""
     every = (*nodes_of(query.root), *query.unused)
     return any(isinstance(node, Fixpoint) and node.is_set for node in every)
-
-
-def _has_plain_text(
-    tables: PinnedTables, sketch: StoredSketch, versions: Mapping[TableName, TableVersion]
-) -> bool:
-    """Whether other engines keep its rows; those that prune by statistics may lose NaN."""
-    from impctl.spark.predicates import plain_condition
-
-    wanted = range_filter(sketch.fragments, sketch.partition)
-    if plain_condition(wanted, sketch.attribute) is None:
-        return False
-    snapshot = tables.snapshot(sketch.table, versions.get(sketch.table))
-    return not hiding_columns(snapshot, [sketch.attribute])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -64,25 +64,20 @@ def may_change_answer(
         return False
     if taken.session is None:
         return True
-    return any(
-        _lies_in_sketch(taken, access, changed[table], after)
-        for access, table in taken.way.accesses.items()
-        if table in changed
-    )
-
-
-def _lies_in_sketch(
-    taken: TakenUp, access: AccessId, change: Moved, after: Mapping[AccessId, FragmentSet]
-) -> bool:
-    """Whether a changed row lies in a range of the access's sketch before or after the step; true
-    without a sketch, or if the rows are not available."""
-    partition = taken.stored.partitions.get(access)
-    if partition is None or change.grouped is not None:
-        return True
-    changes = change.changes
-    column = from_arrow(changes.table.column(partition.attribute), partition.type)
-    held = taken.fragments[access].union(after[access]).to_mask()
-    return bool(held[fragments_of(partition, column, changes.shared)].any())
+    for access, table in taken.way.accesses.items():
+        if table not in changed:
+            continue
+        partition, change = taken.stored.partitions.get(access), changed[table]
+        if partition is None or change.grouped is not None:
+            # Without a sketch, or if the rows are not available.
+            return True
+        changes = change.changes
+        column = from_arrow(changes.table.column(partition.attribute), partition.type)
+        # In a range of the sketch before or after the step.
+        mask = taken.fragments[access].union(after[access]).to_mask()
+        if mask[fragments_of(partition, column, changes.shared)].any():
+            return True
+    return False
 
 
 CHANGE, COPIES, SURE = "_change", "_copies", "_sure"
@@ -110,7 +105,7 @@ def changes_by_rows(
         if len(change):
             unsure |= _unsure_values(one.expr, change)
     rows = Batch(values, change.weights, ()).keep(kept)
-    return _put_out(ending, [_Part(ending, rows, 1)], unsure[kept] if bounded else None, zone)
+    return _put_out(ending, [_AnswerPart(ending, rows, 1)], unsure[kept] if bounded else None, zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +119,9 @@ class RowsOf:
 
 def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
     """The changes from one answer to another of the same columns."""
-    went, came = (rows_asked_for(one.ending, one.rows) for one in (before, after))
-    unsure = np.ones(len(went) + len(came), dtype=np.bool_) if after.bounded else None
-    parts = [_Part(before.ending, went, -1), _Part(after.ending, came, 1)]
+    old, new = (rows_asked_for(side.ending, side.rows) for side in (before, after))
+    unsure = np.ones(len(old) + len(new), dtype=np.bool_) if after.bounded else None
+    parts = [_AnswerPart(before.ending, old, -1), _AnswerPart(after.ending, new, 1)]
     return _put_out(after.ending, parts, unsure, zone)
 
 
@@ -136,7 +131,7 @@ def whole_answer(after: RowsOf, zone: str) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _AnswerPart:
     """Rows of an answer, and the factor of their weights."""
 
     ending: Ending
@@ -144,28 +139,20 @@ class _Part:
     sign: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Output values, each row once with its sum, in order; `unsure` where that may be asked."""
-
-    columns: Sequence[Vector]
-    weights: Ints
-    unsure: Bools | None
-
-
-def _put_out(ending: Ending, parts: Sequence[_Part], unsure: Bools | None, zone: str) -> pa.Table:
+def _put_out(
+    ending: Ending, parts: Sequence[_AnswerPart], unsure: Bools | None, zone: str
+) -> pa.Table:
     filled = [part for part in parts if len(part.rows)]
     types = typed((one.attribute for one in ending.outputs), None)
     wanted = [arrow_type(kind, zone) for _, kind in types]
-    result = _consolidated(filled, unsure) if filled else None
-    if result is None:
+    if filled:
+        values, weights, unsure = _consolidated(filled, unsure)
+        ones = np.ones(len(weights), dtype=np.int64)
+        pairs = zip(values, wanted, strict=True)
+        columns = [arrow_column(column, ones, kind) for column, kind in pairs]
+    else:
         columns = [pa.array([], kind) for kind in wanted]
         weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
-    else:
-        weights, unsure = result.weights, result.unsure
-        ones = np.ones(len(weights), dtype=np.int64)
-        pairs = zip(result.columns, wanted, strict=True)
-        columns = [arrow_column(column, ones, kind) for column, kind in pairs]
     said = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
     said[COPIES] = pa.array(np.abs(weights), pa.int64())
     if unsure is not None:
@@ -174,10 +161,19 @@ def _put_out(ending: Ending, parts: Sequence[_Part], unsure: Bools | None, zone:
     return pa.Table.from_arrays([*said.values(), *columns], names=[*said, *names])
 
 
-def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
+def _consolidated(
+    parts: Sequence[_AnswerPart], unsure: Bools | None
+) -> tuple[Sequence[Vector], Ints, Bools | None]:
+    """Output columns with one NaN, each row once with its sum, in order; `unsure` if asked."""
     length = sum(len(part.rows) for part in parts)
     weights = np.concatenate([part.rows.weights * part.sign for part in parts])
-    values = [_values(part) for part in parts]
+    values = [
+        [
+            _same_nan(Evaluator(output.expr).values(part.rows.columns, len(part.rows)))
+            for output in part.ending.outputs
+        ]
+        for part in parts
+    ]
     columns = [concat(list(same)) for same in zip(*values, strict=True)]
     grouping = group_rows([identity_of(column) for column in columns], length)
     sums = np.add.reduceat(weights[grouping.order], grouping.starts)
@@ -186,25 +182,13 @@ def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
     if unsure is not None:
         unsure = np.logical_or.reduceat(unsure[grouping.order], grouping.starts)[left]
     columns = [column.take(kept) for column in columns]
-    order = _order(columns, sums)
-    columns = [column.take(order) for column in columns]
-    return _Rows(columns, sums[order], None if unsure is None else unsure[order])
-
-
-def _values(part: _Part) -> list[Vector]:
-    rows = part.rows
-    return [
-        _same_nan(Evaluator(o.expr).values(rows.columns, len(rows))) for o in part.ending.outputs
-    ]
-
-
-def _order(columns: Sequence[Vector], weights: Ints) -> Ints:
-    """Deletes before inserts, each sorted by its columns."""
+    # Deletes before inserts, each sorted by its columns. Where values tie, as 0.0 and -0.0 do,
+    # their bits decide.
     key = OrderKey("", descending=False, nulls_first=True)
-    # Where values tie, as 0.0 and -0.0 do, their bits decide.
     ways = [way for column in columns for way in (column, identity_of(column))]
-    ranks = [np.sign(weights), *(exact_ranks(way, key) for way in ways)]
-    return np.lexsort(ranks[::-1])
+    order = np.lexsort([*(exact_ranks(way, key) for way in ways[::-1]), np.sign(sums)])
+    columns = [column.take(order) for column in columns]
+    return columns, sums[order], None if unsure is None else unsure[order]
 
 
 def _same_nan(column: Vector) -> Vector:
@@ -276,7 +260,13 @@ class NotedStep:
         self._kept = kept
         self._after = after
         is_compared = after.is_cut or before is not after
-        self._before = RowsOf(before, _named_for(before, kept)) if is_compared else None
+        self._before: RowsOf | None = None
+        if is_compared:
+            # The rows under the names of the answer of the circuit that stored them.
+            rows, names = kept.whole(), [name for name, _ in kept_rows(before).columns]
+            values = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
+            columns = dict(zip(names, values, strict=True)) if values else {}
+            self._before = RowsOf(before, Batch(columns, rows.weights, ()))
         self._change: Batch | None = None
         kept.note()
 
@@ -376,14 +366,6 @@ def not_told(query: QueryName, why: str) -> RecaptureNeededError:
     )
 
 
-def _named_for(ending: Ending, kept: AnswerRows) -> Batch:
-    """The rows under the names of the answer of the circuit that stored them."""
-    rows = kept.whole()
-    names = [name for name, _ in kept_rows(ending).columns]
-    held = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
-    return Batch(dict(zip(names, held, strict=True)) if held else {}, rows.weights, ())
-
-
 _LONGEST = 200
 """Characters of a file name that all file systems accept."""
 
@@ -393,8 +375,8 @@ _SAID = b"impctl"
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The query, the number of the commit, and the versions before and after it; `moments` are the
-    clock's values after it."""
+    """The query, commit number, versions before and after, and then the clock's values
+    (`moments`)."""
 
     query: QueryName
     number: int
@@ -413,8 +395,9 @@ class Lead:
         return f"{self.number:06}_{text}.parquet"
 
     def as_json(self) -> str:
-        said = {"query": self.query, "commit": self.number}
-        return json.dumps({**said, "since": dict(self.since), "versions": dict(self.until)})
+        since, versions = dict(self.since), dict(self.until)
+        fields = {"query": self.query, "commit": self.number, "since": since, "versions": versions}
+        return json.dumps(fields)
 
 
 def lead_of(
@@ -434,13 +417,20 @@ class ChangeFiles:
 
         path = self.folder / lead.query / lead.file_name
         said = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
-        with _translated(path):
+        try:
             _make_lasting(path.parent)
             with whole_file(path) as file:
                 pq.write_table(changes.replace_schema_metadata(said), file)
             for other in _left_behind(lead, path):
                 other.unlink(missing_ok=True)
             sync_entries(path.parent)
+        except OSError as error:
+            raise StorageError(
+                f"The changes could not be written to `{path}`: {error.strerror or error}",
+                hint="free disk space or grant write access, and run the command again; nothing "
+                "was committed",
+                code="changes_not_written",
+            ) from error
         return path
 
 
@@ -527,16 +517,3 @@ def _make_lasting(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for one in missing:
         sync_entries(one.parent)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"The changes could not be written to `{path}`: {error.strerror or error}",
-            hint="free disk space or grant write access, and run the command again; nothing was "
-            "committed",
-            code="changes_not_written",
-        ) from error

@@ -137,9 +137,8 @@ STATE = "state"
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesResult(ArrowAnswer):
-    """Rows inserted and deleted from the versions `since` to `versions`; the whole answer has no
-    `since`. `by`: state, where stored rows were maintained, or engine, where answers were compared;
-    `by_reason` says why."""
+    """Rows inserted and deleted between versions; `since` is empty for a whole answer. `by`: state
+    (stored rows were maintained) or engine (answers were compared); `by_reason` says why."""
 
     query: str
     since: Mapping[str, int]
@@ -325,8 +324,7 @@ class PendingEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A recorded run of a query; `at` is its start (UTC). `changes` are the changed rows processed;
-    None where it read whole tables."""
+    """A run; `at` is its start (UTC), `changes` the changed rows, None if it read whole tables."""
 
     action: str
     reason_code: str
@@ -338,8 +336,7 @@ class RunEntry:
 
 
 VERIFY = "verify"
-"""The action of a recorded verification: `added` is the slack, `removed` the number of missing
-ranges."""
+"""The action of a recorded verification: `added` is the slack, `removed` the missing ranges."""
 WHOLE_TABLES = frozenset({"capture", "recapture", VERIFY})
 """Actions that read whole tables, not their changes."""
 VERIFIED = "verified"
@@ -452,9 +449,9 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChange:
-    """The next change of a query's tables, in seconds from now, with 80% intervals. `by` names the
-    evidence for the time, `rows_by` for the rows. Unknown values are None; `unknown` says why where
-    all are."""
+    """The next change of a query's tables, in seconds from now, with 80% intervals. `by` and
+    `rows_by` name the evidence for time and rows. `unknown` says why all values are None, if they
+    are."""
 
     tables: tuple[str, ...] = ()
     in_s: float | None = None
@@ -731,7 +728,7 @@ class WhyEntry:
 class WhyResult:
     """Rows of tables that together derive a row of the answer: the first `limit` of `row_count`.
     `claim`: smallest (no fewer rows do), minimal (no subset does), or group (all rows of its
-    groups). `lineage`: the number of rows in any derivation. `by`: engine, which read tables, or
+    groups). `lineage`: the number of rows in any derivation. `by`: engine (read tables) or
     state."""
 
     query: str
@@ -1209,8 +1206,7 @@ def unsketched_plan(query: str, policy: str) -> PlanResult:
 def unsketched_maintain(
     query: str, code: str = SKETCH_NONE, reason: str = ASKED_FOR_NONE
 ) -> MaintainResult:
-    """The result of `maintain`, without table and attribute; also of a query that can have no
-    sketch."""
+    """The result of `maintain` without table and attribute; also if there can be no sketch."""
     return MaintainResult(
         query=query,
         table="",

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
-    from impctl.store.records import StoredSketch
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 
@@ -50,12 +48,11 @@ if TYPE_CHECKING:
 def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
     """A row per file: `file`, `size`, `rows`, `deleted`, and `partition_values` if any. TableError
     for a partition value that Arrow cannot read."""
-    deleted = [None if file.deleted is None else file.deleted for file in files]
     columns = {
         "file": pa.array([file.uri for file in files], pa.string()),
         "size": pa.array([file.size for file in files], pa.int64()),
         "rows": pa.array([file.rows for file in files], pa.int64()),
-        "deleted": pa.array(deleted, pa.list_(pa.int64())),
+        "deleted": pa.array([file.deleted for file in files], pa.list_(pa.int64())),
     }
     if snapshot.partition_columns:
         own = [snapshot.column(name) for name in snapshot.partition_columns]
@@ -129,7 +126,9 @@ def files(
     if isinstance(result, Unread):
         return _as_they_stand(desk, result)
     pruned, predicates, left_away = _left_to_read(desk.tables, result, use)
-    read = _columns_read(result)
+    read: dict[TableName, set[ColumnName]] = {}
+    for scan in result.prepared.scans:
+        read.setdefault(scan.table, set()).update(a.name for a in scan.attributes)
     tables = {}
     # A table that only an unused WITH entry names is looked up all the same.
     for table in dict.fromkeys((*result.prepared.tables, *result.prepared.query.tables)):
@@ -180,18 +179,22 @@ def _left_to_read(
         predicates, refused = _predicates(tables, pruned, result.versions)
         if not refused:
             break
-        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        # Again: the rest of a table narrows the tables that it is joined with.
         left_away |= refused
         sketches = tuple(one for one in sketches if one.table not in refused)
     for table in dict.fromkeys(sketch.table for sketch in sketches):
-        if table not in predicates and _leaves_out(sketches, table):
+        is_narrowed = any(
+            sketch.table == table and len(sketch.fragments) < sketch.partition.size
+            for sketch in sketches
+        )
+        if table not in predicates and is_narrowed:
             left_away[table] = "the query reads it several times, with different ranges"
-    return pruned, _of_live_rows(result, predicates), left_away
-
-
-def _leaves_out(sketches: Sequence[StoredSketch], table: TableName) -> bool:
-    own = [sketch for sketch in sketches if sketch.table == table]
-    return any(len(one.fragments) < one.partition.size for one in own)
+    for table, live in result.query.live:
+        # Rows must be live, too.
+        condition = plain_live(live, live.column, predicates.get(table))
+        assert condition is not None, "an expiry ends within what has a text"
+        predicates[table] = condition
+    return pruned, predicates, left_away
 
 
 def _predicates(
@@ -210,22 +213,6 @@ def _predicates(
         else:
             result[table] = text
     return result, refused
-
-
-def _of_live_rows(result: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
-    told = dict(predicates)
-    for table, live in result.query.live:
-        text = plain_live(live, live.column, predicates.get(table))
-        assert text is not None, "an expiry ends within what has a text"
-        told[table] = text
-    return told
-
-
-def _columns_read(result: Fresh) -> dict[TableName, set[ColumnName]]:
-    columns: dict[TableName, set[ColumnName]] = {}
-    for scan in result.prepared.scans:
-        columns.setdefault(scan.table, set()).update(one.name for one in scan.attributes)
-    return columns
 
 
 def _check(snapshot: Snapshot, names: Iterable[ColumnName], left: Sequence[DataFile]) -> None:
@@ -269,9 +256,8 @@ def rewrite(
     *,
     required: bool = False,
 ) -> Outcome:
-    """The rewritten SQL of one query; `params`, `sql`, `at`, `use` and `required` as for
-    `service.query`. `files`: a JSON file to write, with the data files that the text reads by
-    table."""
+    """The rewritten SQL of one query; arguments as for `service.query`. `files`: a JSON file to
+    write, with the data files that the text reads by table."""
     if files is not None:
         check_output(files, desk.reserved)
     match = asked(desk, query, params, sql, at, use, required=required)
@@ -305,20 +291,29 @@ def rewrite(
         runs_on_spark=not is_for_others(match.query),
     )
     if files is not None:
-        _check_nan(desk, match.versions, pruned)
+        losing = losing_nan(desk.tables, pruned, match.versions)
+        if losing:
+            raise TableError(
+                f"Table `{min(losing)}` cannot be read file by file through its sketch: its files "
+                "may contain NaN in the requested range, and Parquet readers may skip such rows",
+                hint="omit `--files` and run the text on Spark, or do not use the sketch: "
+                "`--sketch never`",
+                code="files_not_plain",
+            )
         _write_files(desk, match.versions, pruned.files, files)
     plain = filters_of(desk.tables, match.prepared, (), match.versions)
     record_use(desk, match, pruned, plain, command="rewrite")
-    return Outcome((result,), (*match.warnings, *_endless(match.prepared)))
-
-
-def _endless(prepared: PreparedQuery) -> list[str]:
-    best = {node.id for node in nodes_of(prepared.root) if isinstance(node, Fixpoint) and node.best}
-    return [
+    best = {
+        node.id
+        for node in nodes_of(match.prepared.root)
+        if isinstance(node, Fixpoint) and node.best
+    }
+    endless = [
         f"recursive `{name}` terminates because impctl keeps only its best rows; elsewhere "
         f"the text may run forever on data with cycles [{BEST_ROWS_ONLY}]"
         for name in sorted(best)
     ]
+    return Outcome((result,), (*match.warnings, *endless))
 
 
 def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome:
@@ -340,25 +335,13 @@ def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome
     return Outcome((result,), match.warnings)
 
 
-def _check_nan(desk: Workbench, versions: Mapping[TableName, TableVersion], pruned: Pruned) -> None:
-    """TableError where readers of the files would lose rows of the ranges."""
-    for table in sorted(losing_nan(desk.tables, pruned, versions)):
-        raise TableError(
-            f"Table `{table}` cannot be read file by file through its sketch: its files may "
-            "contain NaN in the requested range, and Parquet readers may skip such rows",
-            hint="omit `--files` and run the text on Spark, or do not use the sketch: `--sketch "
-            "never`",
-            code="files_not_plain",
-        )
-
-
 def _write_files(
     desk: Workbench,
     versions: Mapping[TableName, TableVersion],
     files: Mapping[TableName, Sequence[DataFile]],
     path: Path,
 ) -> None:
-    """Write each table's remaining files; an error where its rows are not simply those of the
+    """Write each table's remaining files; TableError unless its rows are simply those of the
     files."""
     for table in files:
         reason = why_not_plain(desk.tables.snapshot(table, versions.get(table)))

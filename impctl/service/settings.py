@@ -53,70 +53,49 @@ class EnvVar:
 
     name: str
     purpose: str
-    flag: str | None
-    since: str
+    flag: str | None = None
+    since: str = "0.1.0"
 
 
 ENVVARS = (
-    EnvVar(STORE, "Folder of sketches and state", "--store", "0.1.0"),
-    EnvVar(POLICY, "What `maintain` may do, for all queries of the run", "--policy", "0.1.0"),
-    EnvVar(SKETCH, "Whether queries use their sketches", "--sketch", "0.1.0"),
-    EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout", "0.1.0"),
-    EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
-    EnvVar(BATCH_ROWS, "Number of changes per eager batch", "--batch-rows", "0.1.0"),
-    EnvVar(
-        BY,
-        "Who answers queries: materialized results (state), the engine or Spark",
-        "--by",
-        "0.1.0",
-    ),
+    EnvVar(STORE, "Folder of sketches and state", "--store"),
+    EnvVar(POLICY, "What `maintain` may do, for all queries of the run", "--policy"),
+    EnvVar(SKETCH, "Whether queries use their sketches", "--sketch"),
+    EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout"),
+    EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile"),
+    EnvVar(BATCH_ROWS, "Number of changes per eager batch", "--batch-rows"),
+    EnvVar(BY, "Who answers queries: materialized results (state), the engine or Spark", "--by"),
     EnvVar(
         MEMORY,
         "Memory limit of a process: to answer a query, to build the state of a capture, to follow",
         "--memory",
-        "0.1.0",
     ),
-    EnvVar(IMBALANCE, "Skew of ranges that causes a warning", "--imbalance", "0.1.0"),
+    EnvVar(IMBALANCE, "Skew of ranges that causes a warning", "--imbalance"),
     EnvVar(
-        LARGE_CHANGE,
-        "Megabytes of a change above which Spark pre-aggregates it",
-        "--large-change",
-        "0.1.0",
+        LARGE_CHANGE, "Megabytes of a change above which Spark pre-aggregates it", "--large-change"
     ),
-    EnvVar(SCRUB, "Megabytes of unused state that each run verifies", "--scrub", "0.1.0"),
-    EnvVar(DISK, "Disk budget for the state of all queries", "--disk", "0.1.0"),
-    EnvVar(SHARED_STORE, "`1`: other users may own and write the store", None, "0.1.0"),
-    EnvVar(
-        NOW,
-        "Override of the current time, for expiries, `current_date` and the like",
-        "--now",
-        "0.1.0",
-    ),
-    EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
-    EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
-    EnvVar(FIXTURES, "Folder of Delta tables written by other programs, for tests", None, "0.1.0"),
-    EnvVar(
-        TPCDS,
-        "Workload file of TPC-DS with its tables in the same folder, for a test",
-        None,
-        "0.1.0",
-    ),
-    EnvVar(FUZZ, "Factor for the number of random test cases", None, "0.1.0"),
-    EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed", None, "0.1.0"),
-    EnvVar(DAYS, "Days of a moving window that a test compares with Spark", None, "0.1.0"),
+    EnvVar(SCRUB, "Megabytes of unused state that each run verifies", "--scrub"),
+    EnvVar(DISK, "Disk budget for the state of all queries", "--disk"),
+    EnvVar(SHARED_STORE, "`1`: other users may own and write the store"),
+    EnvVar(NOW, "Override of the current time, for expiries, `current_date` and the like", "--now"),
+    EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source"),
+    EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`"),
+    EnvVar(FIXTURES, "Folder of Delta tables written by other programs, for tests"),
+    EnvVar(TPCDS, "Workload file of TPC-DS with its tables in the same folder, for a test"),
+    EnvVar(FUZZ, "Factor for the number of random test cases"),
+    EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed"),
+    EnvVar(DAYS, "Days of a moving window that a test compares with Spark"),
     EnvVar(
         SPARK_MEMORY,
         "Driver memory in `configs/*.yaml`, and of the Spark session that the tests share",
-        None,
-        "0.1.0",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DueRequest:
-    """The named queries (none: all); of these what is due, or a point. `look` is the pause until
-    the next look, None if not given."""
+    """The named queries (none: all); of these what is due, or a point. `look`: pause between
+    looks."""
 
     queries: tuple[QueryName, ...]
     due: bool
@@ -186,23 +165,18 @@ DEFAULT_LOCK_TIMEOUT = 10.0
 DEFAULT_BATCH_ROWS = 1
 """Changes after which an eager query is maintained: every version is its own batch."""
 
-
 DEFAULT_IMBALANCE = 4.0
 """Imbalance that is reported, as a multiple of that when the ranges were chosen."""
-
 
 DEFAULT_LARGE_CHANGE = 512
 """Megabytes of changed files from which on Spark groups a change for the engine: some ten million
 rows, for which the engine takes about as long as Spark takes to start and read."""
 
-
 DEFAULT_SCRUB = 64
 """Megabytes of state that a run checks if nothing used them for a day."""
 
-
 DEFAULT_INTERVAL = 5.0
 """Seconds between two looks at the tables, for `maintain --follow`."""
-
 
 DEFAULT_MAX_WAIT = 60.0
 """Seconds after which a change is maintained although fewer rows than requested are pending."""
@@ -232,9 +206,9 @@ class Settings:
     now: str | None = None
     """The clock's time, as written; None: the machine's."""
     changes: Path | None = None
+    """Folder for the changes of answers that `maintain` writes; None: not written."""
     strict: bool = False
     """Whether a query that can have no sketch fails a run of `maintain`."""
-    """Folder for the changes of answers that `maintain` writes; None: not written."""
 
 
 @dataclass(frozen=True, slots=True)

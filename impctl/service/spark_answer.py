@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from impctl.service.context import Workbench, limits_of
 from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
 from impctl.tables.footers import hiding_columns
-from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
+from impctl.tables.snapshot import bytes_of
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import RangeFilter
     from impctl.spark.predicates import Guard
     from impctl.store.records import StoredSketch
     from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -75,28 +75,31 @@ def answer_table(
         # A join may give many more rows than it reads.
         table = run_sql(desk.spark(), sql, views, versions=versions)
     else:
-        with shuffles_for(desk.spark(), _bytes(desk.tables, prepared, versions, pruned)):
+        if pruned is None:
+            snapshots = (desk.tables.snapshot(t, versions.get(t)) for t in prepared.tables)
+            size = sum(snapshot.bytes for snapshot in snapshots)
+        else:
+            size = sum(map(bytes_of, pruned.files.values()))
+        with shuffles_for(desk.spark(), size):
             table = run_sql(desk.spark(), sql, views, versions=versions)
     return with_one_schema(table, desk.session_zone)
 
 
 def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
-    """Spark's answer in the engine's schema: every column nullable, TIMESTAMP in the session's time
-    zone."""
+    """Spark's answer in the engine's schema: nullable columns, TIMESTAMP in the session's zone."""
     import pyarrow as pa
 
     fields = [
-        pa.field(one.name, pa.timestamp("us", tz=zone) if _has_zone(one.type) else one.type)
-        for one in table.schema
+        pa.field(
+            column.name,
+            pa.timestamp("us", tz=zone)
+            if pa.types.is_timestamp(column.type) and column.type.tz is not None
+            else column.type,
+        )
+        for column in table.schema
     ]
     arrays = [column.cast(one.type) for column, one in zip(table.columns, fields, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _has_zone(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
 def answer_frame(
@@ -110,17 +113,6 @@ def answer_frame(
 
     views, sql = _text(desk, prepared, versions, pruned, sketches)
     return frame_of(desk.spark(), sql, views, versions=versions)
-
-
-def _bytes(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
-    pruned: Pruned | None,
-) -> int:
-    if pruned is None:
-        return sum(tables.snapshot(t, versions.get(t)).bytes for t in prepared.tables)
-    return sum(map(bytes_of, pruned.files.values()))
 
 
 def _text(
@@ -153,14 +145,8 @@ def _sql(
     if pruned is None:
         return rewrite_sql(prepared.query, {}, entries=entries, is_local=True)
     guards = guards_of(tables, pruned, versions)
-    in_text = {
-        access: wanted
-        for access, wanted in pruned.filters.items()
-        if wanted.partition.table not in pruned.parts
-    }
-    trusted = [
-        access for access, wanted in in_text.items() if not _is_guarded(wanted.partition, guards)
-    ]
+    in_text = {a: f for a, f in pruned.filters.items() if f.partition.table not in pruned.parts}
+    trusted = [a for a, f in in_text.items() if not _is_guarded(f.partition, guards)]
     return rewrite_sql(
         prepared.query, in_text, nan_free=trusted, guards=guards, entries=entries, is_local=True
     )
@@ -179,7 +165,8 @@ def _views(
     pruned: Pruned | None,
 ) -> dict[str, DataFrame]:
     from impctl.service.filters import guards_of
-    from impctl.spark.predicates import local_name
+    from impctl.spark.expressions import DIALECT
+    from impctl.spark.predicates import filter_condition, local_name
     from impctl.spark.snapshots import parted_frame, snapshot_frame
 
     guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
@@ -190,7 +177,14 @@ def _views(
         parts = None if pruned is None else pruned.parts.get(table)
         name = local_name(prepared.query, table)
         if parts is not None:
-            read = [(part.files, _condition(part.filter, guards)) for part in parts]
+            read = []
+            for part in parts:
+                condition = None
+                if part.filter is not None:
+                    is_nan_free = not _is_guarded(part.filter.partition, guards)
+                    tree = filter_condition(part.filter, is_nan_free=is_nan_free)
+                    condition = tree.sql(DIALECT)
+                read.append((part.files, condition))
             views[name] = parted_frame(desk.spark(), snapshot, read)
         else:
             files = None if pruned is None else pruned.files.get(table)
@@ -198,16 +192,6 @@ def _views(
                 desk.spark(), snapshot, files=files, is_guarded=files is None
             )
     return views
-
-
-def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) -> str | None:
-    from impctl.spark.expressions import DIALECT
-    from impctl.spark.predicates import filter_condition
-
-    if wanted is None:
-        return None
-    is_nan_free = not _is_guarded(wanted.partition, guards)
-    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
 
 
 def answer_of(table: pa.Table) -> Answer:
@@ -239,6 +223,7 @@ def derived_entries(
     outer, unused = list(_outer(prepared)), _unused(prepared)
     if not outer and not unused:
         return ()
+    from impctl.service.engine_answer import engine_answer
     from impctl.spark.recursion import Rounds
     from impctl.spark.run import plain_failures
 
@@ -251,12 +236,21 @@ def derived_entries(
 
     result, rounds = [], Rounds(desk.spark(), limits_of(desk), tell)
     for place, (span, fixpoint) in enumerate(unused.items()):
-        rows = desk.spark().createDataFrame([], _schema(fixpoint))
+        columns = ", ".join(
+            f"`{attribute.name.replace('`', '``')}` {attribute.type or 'string'}"
+            for attribute in fixpoint.attributes
+        )
+        rows = desk.spark().createDataFrame([], columns)
         result.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
     for place, (span, fixpoint) in enumerate(outer):
         rows = None
         if sketches is not None and pruned is not None:
-            rows = _by_engine(desk, prepared, fixpoint, versions, pruned, sketches)
+            alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
+            with suppress(
+                BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError
+            ):
+                derived = engine_answer(desk, alone, versions, pruned, sketches)
+                rows = desk.spark().createDataFrame(derived)
         if rows is None:
             frames = {
                 scan.access: _rows(desk, scan.table, scan.access, versions, pruned)
@@ -267,24 +261,6 @@ def derived_entries(
         names = (attribute.name for attribute in fixpoint.attributes)
         result.append(DerivedEntry(span, f"{_VIEW}_{place}", rows.toDF(*names)))
     return tuple(result)
-
-
-def _by_engine(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    fixpoint: Fixpoint,
-    versions: Mapping[TableName, TableVersion],
-    pruned: Pruned,
-    sketches: Sequence[StoredSketch],
-) -> DataFrame | None:
-    from impctl.service.engine_answer import engine_answer
-
-    alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
-    try:
-        rows = engine_answer(desk, alone, versions, pruned, sketches)
-    except (BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError):
-        return None
-    return desk.spark().createDataFrame(rows)
 
 
 def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
@@ -302,26 +278,18 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
 
 
 def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
-    """Outermost sets of entries that nothing reads: none of their rows is needed, but Spark refuses
-    the text with them."""
+    """Outermost sets whose rows nothing reads, but without which Spark refuses the text."""
     read = {span for span, _ in _outer(prepared)}
     alone = {one.span: one for one in prepared.query.unused if one.is_set and one.span is not None}
     every = {*read, *alone}
     return {
         span: one
         for span, one in alone.items()
-        if span not in read and not any(_is_within(span, other) for other in every)
+        if span not in read
+        and not any(
+            span != other and other.start <= span.start and span.end <= other.end for other in every
+        )
     }
-
-
-def _is_within(span: Span, other: Span) -> bool:
-    return span != other and other.start <= span.start and span.end <= other.end
-
-
-def _schema(fixpoint: Fixpoint) -> str:
-    names = (attribute.name.replace("`", "``") for attribute in fixpoint.attributes)
-    kinds = (attribute.type or "string" for attribute in fixpoint.attributes)
-    return ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
 
 
 def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
@@ -372,7 +340,7 @@ class Unread:
 def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
     """The query in its own text; raises `error`, which says what was not read, where that would be
     a guess. Only unsupported constructs go on: for what Spark refuses too impctl's message is
-    better."""
+    clearer."""
     from impctl.service.prepare import column_like_clock
     from impctl.sql.views import named_tables
 
@@ -427,17 +395,14 @@ def losing_nan(
     for wanted in dict.fromkeys(pruned.filters.values()):
         table = wanted.partition.table
         snapshot = tables.snapshot(table, versions.get(table))
-        if table not in table_names and _may_lose_nan(snapshot, wanted, pruned.files[table]):
+        column = snapshot.column(wanted.partition.attribute)
+        has_nan_range = any(interval.high is None for interval in wanted.intervals)
+        if not column.type.is_fractional or not has_nan_range:
+            continue
+        # A partition column is not in the files, and a reader's NaN may not be the greatest value.
+        is_outside = column.name in snapshot.partition_columns
+        if is_outside or column.name in hiding_columns(
+            snapshot, (column.name,), pruned.files[table]
+        ):
             table_names.add(table)
     return frozenset(table_names)
-
-
-def _may_lose_nan(snapshot: Snapshot, wanted: RangeFilter, left: Sequence[DataFile]) -> bool:
-    column = snapshot.column(wanted.partition.attribute)
-    is_asked_for = any(interval.high is None for interval in wanted.intervals)
-    if not column.type.is_fractional or not is_asked_for:
-        return False
-    if column.name in snapshot.partition_columns:
-        # Not in the files; whether the reader's NaN is greater than all is not known.
-        return True
-    return column.name in hiding_columns(snapshot, (column.name,), left)

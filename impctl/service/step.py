@@ -24,7 +24,6 @@ from impctl.store.records import (
     RunParts,
     RunRecord,
     SideRead,
-    TablePin,
     buffer_name,
 )
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from impctl.service.stored import StateMeta
     from impctl.sketch.sketch import FragmentSet
     from impctl.store.store import Store
-    from impctl.tables.changes import FilesMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +88,10 @@ class Maintainer:
         told: ToldAnswer | None = None,
         next_expiry: NextExpiry = lambda versions, now: "",
     ) -> None:
-        """`partners` reads rows that the circuit does not store, if any. `spark_start` gives the
-        part of a step's time that started Spark. With a `move` the first and only step follows the
-        clock too. The answer's changes go to `told` before each commit. Without a `store` nothing
-        is committed: only the state in memory moves. `next_expiry` finds that of versions, as of an
-        instant."""
+        """`partners` reads rows that the circuit does not store. `spark_start` is the part of a
+        step's time that started Spark. With a `move` the only step follows the clock too. The
+        answer's changes go to `told` before each commit. Without a `store` nothing is committed:
+        only the state in memory moves. `next_expiry` finds that of versions, as of an instant."""
         self.store = store
         self.taken = taken
         self._partners = partners
@@ -140,20 +137,17 @@ class Maintainer:
                 access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
             done = replace(done, added=new)
-        expired = self._note(done.changes - sum(change.rows for change in moved.values()))
+        expired = ""
+        if self._move is not None and self._move.is_of_expiry:
+            count = done.changes - sum(change.rows for change in moved.values())
+            files = self._move.files
+            read = f"{files.read:,} of {count_text(files.total, 'file')}"
+            verb = "was" if files.read == 1 else "were"
+            expired = f"{count_text(count, 'row')} expired; {read} {verb} read for them"
         done = replace(done, note="; ".join(filter(None, (expired, done.note))))
         may_change = self._move is not None or may_change_answer(taken, moved, after)
         done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
-
-    def _note(self, count: int) -> str:
-        """Remarks on rows that expired, with the number of files read for them."""
-        if self._move is None or not self._move.is_of_expiry:
-            return ""
-        files = self._move.files
-        read = f"{files.read:,} of {count_text(files.total, 'file')}"
-        verb = "was" if files.read == 1 else "were"
-        return f"{count_text(count, 'row')} expired; {read} {verb} read for them"
 
     def _computed(
         self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
@@ -185,6 +179,12 @@ class Maintainer:
                 changes, move.conditions, move.rows, table_rows, move.above
             )
         groups_after, rows_after = session.refilled()
+        reads = [] if reader is None else list(reader.reads())
+        for piece, after in session.refills().items():
+            then = filled[piece]
+            count_filled = after[0] - then[0]
+            rows_read, ms = after[1] - then[1], after[2] - then[2]
+            reads.append(SideRead(buffer_name(piece), count_filled, count_filled, rows_read, ms))
         done = replace(
             done,
             added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
@@ -196,7 +196,7 @@ class Maintainer:
             tree=_work(self.taken.way, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
-                (*(() if reader is None else reader.reads()), *_refills(session, filled)),
+                tuple(reads),
             ),
         )
         return done, session.fragments()
@@ -218,16 +218,6 @@ class Maintainer:
 
     def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
         return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
-
-    def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
-        marks = {table: mark for table, mark in self.taken.meta.marks.items() if table not in moved}
-        result = {table: change.mark for table, change in moved.items()}
-        return {**marks, **{table: mark for table, mark in result.items() if mark is not None}}
-
-    def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
-        files = {table: mark for table, mark in self.taken.meta.files.items() if table not in moved}
-        result = {table: change.files for table, change in moved.items()}
-        return {**files, **{table: mark for table, mark in result.items() if mark is not None}}
 
     def _touch(
         self, moved: Mapping[TableName, Moved]
@@ -252,7 +242,12 @@ class Maintainer:
     ) -> StepDone:
         watch = Stopwatch()
         taken, stored = self.taken, self.taken.stored
-        pins = self._pins(moved)
+        pins = tuple(
+            pin
+            if (change := moved.get(pin.table)) is None
+            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
+            for pin in stored.pins
+        )
         checkpoint: Checkpoint = taken.state.checkpoint()
         meta = self._meta(done, moved, checkpoint)
         stored_meta = meta.as_stored()
@@ -283,30 +278,25 @@ class Maintainer:
         self, done: StepDone, moved: Mapping[TableName, Moved], checkpoint: Checkpoint
     ) -> StateMeta:
         meta, move = self.taken.meta, self._move
+        work = meta.work
+        if done.tree is not None:
+            more = {"changes": done.changes, **asdict(done.tree)}
+            work = {name: work.get(name, 0) + count for name, count in more.items()}
+        now = (meta if move is None else move).moments.get(RUN)
+        is_between = any(change.ending.version != change.until for change in moved.values())
+        marks = {table: change.mark for table, change in moved.items()}
+        files = {table: change.files for table, change in moved.items()}
         return replace(
             meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
-            expires=self._expires(done, moved),
-            marks=self._marks(moved),
-            files=self._files(moved),
+            # Not computed between two versions.
+            expires="" if now is None or is_between else self._next_expiry(done.versions, now),
+            # Tables without a new mark keep none.
+            marks={t: m for t, m in {**meta.marks, **marks}.items() if m is not None},
+            files={t: m for t, m in {**meta.files, **files}.items() if m is not None},
             counters=dict(checkpoint.counters),
             unsure=meta.unsure + done.unsure,
             depths=depths(self.taken.range_rows, meta.depths),
-            work=_added(meta.work, done),
-        )
-
-    def _expires(self, done: StepDone, moved: Mapping[TableName, Moved]) -> str:
-        """The next instant at which a row expires; not computed between two versions."""
-        meta = self.taken.meta if self._move is None else self._move
-        now = meta.moments.get(RUN)
-        is_between = any(change.ending.version != change.until for change in moved.values())
-        return "" if now is None or is_between else self._next_expiry(done.versions, now)
-
-    def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
-        return tuple(
-            pin
-            if (change := moved.get(pin.table)) is None
-            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
-            for pin in self.taken.stored.pins
+            work=work,
         )
 
     def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:
@@ -329,29 +319,11 @@ class Maintainer:
         )
 
 
-def _refills(
-    session: MaintainedQuery, before: Mapping[str, tuple[int, int, float]]
-) -> Iterable[SideRead]:
-    """What refilled bounded pieces in this step; 0 for none."""
-    for piece, (groups, rows, ms) in session.refills().items():
-        known = before[piece]
-        count = groups - known[0]
-        yield SideRead(buffer_name(piece), count, count, rows - known[1], ms - known[2])
-
-
 def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
     if not way.has_tree:
         return None
     touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))
     return TreeWork(touched, flips, pairs)
-
-
-def _added(work: Mapping[str, int], done: StepDone) -> Mapping[str, int]:
-    """The trees' work since the capture, with this step."""
-    if done.tree is None:
-        return work
-    more = {"changes": done.changes, **asdict(done.tree)}
-    return {name: work.get(name, 0) + count for name, count in more.items()}
 
 
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:

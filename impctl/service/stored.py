@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,10 +27,10 @@ from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
 from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
-from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.source import refresh
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, TableSpec, Workload
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, Workload
 
 if TYPE_CHECKING:
     from impctl.rules.finalize import AnswerPlan, Ending
@@ -63,8 +63,7 @@ def result_bytes(store: StoreReader, query: QueryName) -> int:
 
 
 def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
-    """The stored form of the ending; nothing without a materialized result, or if it takes the SQL
-    text."""
+    """The stored ending; nothing without a materialized result, or if it takes the SQL text."""
     from impctl.rules.finalize import written_ending
 
     mark = build_mark()
@@ -78,8 +77,7 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
 
 
 def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
-    """Whether this release described how the answer is made of the stored rows of these very
-    tables."""
+    """Whether this release stored the ending, and for these very tables."""
     mark, result = build_mark(), stored.state_meta.get("ending") or [""]
     return mark == result[0] != "" and are_entries_there(stored, tables)
 
@@ -143,39 +141,24 @@ class StateMeta:
 
     def as_stored(self) -> dict[str, Any]:
         """The value that `read` takes."""
-        return {
-            "way": self.way,
-            "circuit": self.circuit,
-            "answer": self.answer,
-            "template": self.template,
-            "moments": dict(self.moments),
-            "marks": dict(self.marks),
-            "files": {
-                table: {"digest": mark.digest, "rows": mark.rows}
-                for table, mark in self.files.items()
-            },
-            "counters": dict(self.counters),
-            "unsure": self.unsure,
-            "distant": list(self.distant),
-            **({"from_files": list(self.from_files)} if self.from_files else {}),
-            **({"read_rows": dict(self.read_rows)} if self.read_rows else {}),
-            **({"group_bytes": dict(self.group_bytes)} if self.group_bytes else {}),
-            **({"buffers": dict(self.buffers)} if self.buffers else {}),
-            **({"buffer_groups": dict(self.buffer_groups)} if self.buffer_groups else {}),
-            **({"side_reasons": dict(self.side_reasons)} if self.side_reasons else {}),
-            "depths": [_stored_depth(depth) for depth in self.depths],
-            "ending": list(self.ending),
-            **({"trees": self.trees} if self.trees else {}),
-            **({"estimate": dict(self.estimate)} if self.estimate else {}),
-            **({"work": dict(self.work)} if self.work else {}),
-            **({"expires": self.expires} if self.expires else {}),
-            **({"provenance": self.provenance} if self.provenance else {}),
+        values = {name: getattr(self, name) for name in _CHECKS}
+        result: dict[str, Any] = {
+            name: dict(value)
+            if isinstance(value, Mapping)
+            else value
+            if isinstance(value, str | int)
+            else list(value)
+            for name, value in values.items()
+            if value or name not in _ONLY_WITH_CONTENT
         }
+        result["files"] = {table: asdict(mark) for table, mark in self.files.items()}
+        result["depths"] = [asdict(depth) for depth in self.depths]
+        return result
 
     @property
     def layout(self) -> str:
-        """The modes of the state; run times apply only to state of the same layout. Empty where
-        everything is stored."""
+        """The modes of the state; run times apply to one layout. Empty where everything is
+        stored."""
         distant = [f"{side} by Spark" for side in self.distant]
         read = [f"{piece} read" for piece in self.from_files]
         bounded = [f"{piece} best {size}" for piece, size in self.buffers.items()]
@@ -220,30 +203,28 @@ def tree_record(stored: StoredQuery) -> TreeRecord | None:
     return TreeRecord(**done, expected=meta.estimate.get("touched"))
 
 
-_DEPTH = tuple(field.name for field in fields(RangeDepth))
 _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
+_ONLY_WITH_CONTENT = frozenset(
+    (
+        *("from_files", "read_rows", "group_bytes", "buffers", "buffer_groups", "side_reasons"),
+        *("trees", "estimate", "work", "expires", "provenance"),
+    )
+)
+"""Fields that are not stored while empty."""
 
 
-def _stored_depth(depth: RangeDepth) -> dict[str, Any]:
-    return {name: getattr(depth, name) for name in _DEPTH}
+def _exact(kind: type, problem: str) -> Callable[[Any], Any]:
+    def checked(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(problem)
+        return value
+
+    return checked
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError("not a text")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError("neither true nor false")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError("not a whole number")
-    return value
+_text = _exact(str, "not a text")
+_flag = _exact(bool, "neither true nor false")
+_whole = _exact(int, "not a whole number")
 
 
 def _count(value: Any) -> int:
@@ -408,13 +389,23 @@ def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[st
     held = stored_moments(stored)
     if RUN in held and read_moment(held[RUN]) > desk.clock.value(RUN):
         desk.look_at_clock_again()
-    moved = {
-        name: (before, now)
-        for name, before in held.items()
-        if (now := desk.clock.text(name, _followed(name, before))) != before
-    }
-    if RUN in moved and _is_still(desk, stored, *moved[RUN]):
-        del moved[RUN]
+    moved = {}
+    for name, stored_text in held.items():
+        follows = None
+        if name.startswith(":"):
+            # A moving parameter's default, from the value that it had.
+            is_hour = isinstance(read_moment(stored_text), datetime)
+            follows = HOUR if is_hour else CURRENT_DATE
+        text = desk.clock.text(name, follows)
+        if text != stored_text:
+            moved[name] = (stored_text, text)
+    if RUN in moved:
+        before, now = map(read_moment, moved[RUN])
+        until = expires(stored)
+        is_before = until == NEVER or (until != "" and now < read_moment(until))
+        # The same rows are live at both instants.
+        if before <= now and is_before and is_current(stored, desk.tables):
+            del moved[RUN]
     return moved
 
 
@@ -425,8 +416,7 @@ def still(stored: StoredQuery) -> Mapping[str, str]:
 
 
 def expires(stored: StoredQuery) -> str:
-    """The next instant at which a row expires, as stored; `NEVER`, or empty if unknown or no row
-    expires."""
+    """The stored next instant at which a row expires; `NEVER`, or empty if unknown or none does."""
     return str(stored.state_meta.get("expires", ""))
 
 
@@ -443,31 +433,16 @@ def check_clock(desk: Workbench, stored: StoredQuery) -> None:
         )
 
 
-def _is_still(desk: Workbench, stored: StoredQuery, before: str, now: str) -> bool:
-    """Whether the same rows are live at both instants."""
-    until = expires(stored)
-    is_later = read_moment(before) <= read_moment(now)
-    is_before = until == NEVER or (until != "" and read_moment(now) < read_moment(until))
-    return is_later and is_before and is_current(stored, desk.tables)
-
-
-def _followed(name: str, before: str) -> str | None:
-    """A moving parameter's default, from the value that it had."""
-    if not name.startswith(":"):
-        return None
-    return HOUR if isinstance(read_moment(before), datetime) else CURRENT_DATE
-
-
 def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
-    return " and ".join(_moved_text(name, old, new) for name, (old, new) in moved.items())
-
-
-def _moved_text(name: str, old: str, new: str) -> str:
-    if name != RUN:
-        return f"{name} changed from {old} to {new}"
-    if read_moment(new) < read_moment(old):
-        return f"the current time went back from {old} to {new}"
-    return f"rows may have expired between {old} and {new}"
+    texts = []
+    for name, (old, new) in moved.items():
+        if name != RUN:
+            texts.append(f"{name} changed from {old} to {new}")
+        elif read_moment(new) < read_moment(old):
+            texts.append(f"the current time went back from {old} to {new}")
+        else:
+            texts.append(f"rows may have expired between {old} and {new}")
+    return " and ".join(texts)
 
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
@@ -487,8 +462,7 @@ def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) ->
 
 
 def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
-    """RecaptureNeededError for a sketch of another definition of the query, or of another
-    release."""
+    """RecaptureNeededError for a sketch of another definition or another release."""
     if not is_defined_alike(desk, spec, stored):
         raise RecaptureNeededError(
             f"Query `{spec.name}`, its partitions or its settings changed since the capture",
@@ -564,14 +538,10 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += " answer"
     if spec.provenance is not None:
         text += f" provenance {spec.provenance.ship} {spec.provenance.nodes}"
-    text += _expiry_of(tables, known)
+    expiries = [(name, known[name].expiry) for name in sorted(tables) if name in known]
+    lives = [(name, how.column.lower(), how.after) for name, how in expiries if how is not None]
+    text += f" expiry {lives}" if lives else ""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _expiry_of(tables: Sequence[TableName], known: Mapping[TableName, TableSpec]) -> str:
-    result = [(name, known[name].expiry) for name in sorted(tables) if name in known]
-    lives = [(name, how.column.lower(), how.after) for name, how in result if how is not None]
-    return f" expiry {lives}" if lives else ""
 
 
 def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:
@@ -614,12 +584,8 @@ def commit_marks(
 ) -> dict[str, str]:
     """A mark of each table's log entry at a version, for tables whose log can be read. A backup
     restored over a table keeps identity and version numbers; its log entries differ."""
-    marks = {}
-    for table, version in versions.items():
-        mark = commit_mark(tables.source(table), version)
-        if mark is not None:
-            marks[table] = mark
-    return marks
+    marks = {t: commit_mark(tables.source(t), version) for t, version in versions.items()}
+    return {table: mark for table, mark in marks.items() if mark is not None}
 
 
 def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
@@ -641,8 +607,7 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
 
 
 def are_entries_there(stored: StoredQuery, tables: PinnedTables) -> bool:
-    """Whether all log entries of the stored versions still exist, to compare. Files alone do not
-    show column names."""
+    """Whether the log still has all stored versions; files alone do not show column names."""
     marks = _marks(stored)
     return all(
         pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
@@ -673,9 +638,8 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
 
 
 def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
-    """TableRecreatedError unless a pinned table equals the one of a stored sketch, by all marks:
-    the log's entry, and the files as built from the log now. HistoryGoneError where neither is left
-    to compare."""
+    """TableRecreatedError unless a pinned table equals that of a stored sketch, by all marks: the
+    log's entry, and the files as built from the log now. HistoryGoneError if neither is left."""
     from impctl.tables.changes import files_mark
 
     for pin in stored.pins:
@@ -721,11 +685,21 @@ def check_not_replaced_meanwhile(stored: StoredQuery, tables: PinnedTables) -> N
     """RetryableError where a pinned table was replaced while this run read it. To be called after
     all reads and before any write: the rows read may be the other table's. If the log's entry of
     the stored version cannot be marked, the table is opened again to compare its files."""
+    from impctl.tables.changes import files_mark
+
     for pin in stored.pins:
         source = tables.source(pin.table)
         is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
         is_other = _is_same(stored, tables, pin.table) is False
-        if is_other or not (is_marked or _is_still_pinned(tables, source)):
+        if not is_other and not is_marked:
+            now = refresh(source)
+            is_other = (
+                now.table_id != source.table_id
+                or now.version < source.version
+                or files_mark(now.snapshot(source.version)).digest
+                != files_mark(tables.snapshot(pin.table)).digest
+            )
+        if is_other:
             raise replaced_meanwhile(pin.table)
         check_pinned_commit(tables, pin.table)
 
@@ -735,17 +709,6 @@ def check_pinned_commit(tables: PinnedTables, table: TableName) -> None:
     mark, source = tables.mark(table), tables.source(table)
     if mark is not None and commit_mark(source, source.version) not in (mark, None):
         raise replaced_meanwhile(table)
-
-
-def _is_still_pinned(tables: PinnedTables, source: DeltaSource) -> bool:
-    """Whether the table at the path still has the pinned version, with the same files."""
-    from impctl.tables.changes import files_mark
-
-    result = refresh(source)
-    if result.table_id != source.table_id or result.version < source.version:
-        return False
-    now, pinned = result.snapshot(source.version), tables.snapshot(source.name)
-    return files_mark(now).digest == files_mark(pinned).digest
 
 
 def replaced_meanwhile(table: TableName) -> RetryableError:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import Assumption
-    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.tables.snapshot import Snapshot
 
 _MEGABYTE = 1 << 20
 
@@ -86,6 +86,8 @@ def grouped_change(
     """The change, read and grouped by Spark. Raises AssumptionBrokenError for an inserted row that
     breaks the sketch's safety, SchemaChangedError, HistoryGoneError and TableRecreatedError as
     reading the change would."""
+    from impctl.spark.snapshots import snapshot_frame
+
     chain = compiled.chain
     assert chain is not None
     partition = partitions[chain.scan.access]
@@ -97,47 +99,30 @@ def grouped_change(
     files = changed_files(before, after)
     desk.reporter.step(f"grouping the change of {need.table} with Spark")
     sides = ((after, files.came), (before, files.went))
-    _recheck(desk, after, files.came, assumptions)
+    for assumption in assumptions:
+        if assumption.table == need.table:
+            column = after.column(assumption.column)
+            broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
+            condition = render_expr(broken, {column.name: column.name}).sql(DIALECT)
+            frame = snapshot_frame(desk.spark(), after, [assumption.column], files.came)
+            if not frame.where(condition).isEmpty():
+                raise broken_assumption(assumption)
     pass_ = chain.partials()
-    read = [(snapshot, _left(compiled, snapshot, files)) for snapshot, files in sides]
+    # Only files with rows that pass the conditions right above the access.
+    passing = [{file.uri for file in files_of_table(side, compiled)} for side, _ in sides]
+    read = [
+        (snapshot, [file for file in files if file.uri in uris])
+        for (snapshot, files), uris in zip(sides, passing, strict=True)
+    ]
     tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
     if any(pass_.needs_specials(table) for table in tables):
         pass_ = chain.partials(counts_specials=True)
         tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
-    came, went = (
+    inserted, deleted = (
         GroupedRows(table, counted_rows(desk, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
-    return GroupedChange(pass_, came, went, partition)
-
-
-def _left(compiled: Compiled, snapshot: Snapshot, files: Sequence[DataFile]) -> list[DataFile]:
-    """Those files with rows that pass the conditions right above the access."""
-    kept = {file.uri for file in files_of_table(snapshot, compiled)}
-    return [file for file in files if file.uri in kept]
-
-
-def _recheck(
-    desk: Workbench,
-    snapshot: Snapshot,
-    files: Sequence[DataFile],
-    assumptions: Sequence[Assumption],
-) -> None:
-    """AssumptionBrokenError where a row of the files breaks an assumption about its table."""
-    from impctl.spark.snapshots import snapshot_frame
-
-    for assumption in assumptions:
-        if assumption.table != snapshot.table:
-            continue
-        frame = snapshot_frame(desk.spark(), snapshot, [assumption.column], files)
-        if not frame.where(_broken_by(snapshot, assumption)).isEmpty():
-            raise broken_assumption(assumption)
-
-
-def _broken_by(snapshot: Snapshot, assumption: Assumption) -> str:
-    column = snapshot.column(assumption.column)
-    broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
-    return render_expr(broken, {column.name: column.name}).sql(DIALECT)
+    return GroupedChange(pass_, inserted, deleted, partition)
 
 
 def rows_with(
@@ -256,8 +241,8 @@ class SharedChanges:
         return changes, elapsed
 
     def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
-        """The change in the columns of all queries; None where it fails for a column that only
-        other queries need."""
+        """The change in the columns of all queries; None if it fails for a column only others
+        need."""
         columns = tuple(self._columns[need.span])
         if need.span in self._apart:
             return None
@@ -272,6 +257,9 @@ class SharedChanges:
     def _read_columns(
         self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
     ) -> Changes:
+        net_by, shared = need.net_by, self._net_by[need.span]
+        if need.span not in self._apart:
+            net_by = None if shared is None else tuple(sorted(shared))
         return read_changes(
             self.tables.source(need.table),
             need.since,
@@ -281,14 +269,8 @@ class SharedChanges:
             with_versions=need.span in self._versioned,
             commits=commits,
             held=need.held,
-            net_by=self._counting(need),
+            net_by=net_by,
         )
-
-    def _counting(self, need: Need) -> tuple[ColumnName, ...] | None:
-        if need.span in self._apart:
-            return need.net_by
-        result = self._net_by[need.span]
-        return None if result is None else tuple(sorted(result))
 
     def _read_log(self, span: Span) -> tuple[Commits | None, float]:
         if span not in self._commits:

@@ -15,7 +15,6 @@ _LARGEST_SIZE = "TB"
 _NEXT = 999.5
 """From here on three digits are a thousand of the unit."""
 
-
 CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the order in which text is shown
@@ -25,11 +24,9 @@ CONTROL = re.compile(
 
 def plain(text: str) -> str:
     """`text` with control characters (not tab and newline) escaped."""
-    return CONTROL.sub(lambda match: _escape(ord(match.group())), text)
-
-
-def _escape(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    codes = {ord(character) for character in CONTROL.findall(text)}
+    escapes = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in codes}
+    return text.translate(escapes)
 
 
 def number_text(value: float) -> str:

@@ -86,7 +86,6 @@ _RELATIVE = 1e-9
 """Doubles closer than this count as equal: two orders of a sum of values of one sign never differ
 by more in practice, and a wrong group differs by far more."""
 
-
 _ABSOLUTE = 1e-12
 """Residue of a sum that cancels to nothing."""
 
@@ -116,21 +115,20 @@ def _by_exact_part(
     """Doubles of rows grouped by their other values."""
     result: dict[tuple[str, ...], list[tuple[_Double, ...]]] = {}
     for at, row in enumerate(rows):
-        part = tuple(map(_exact_part, row))
+        part = tuple(
+            "double"
+            if isinstance(cell, float)
+            else f"decimal {cell.as_integer_ratio()}"
+            if isinstance(cell, Decimal) and cell.is_finite()
+            else repr(cell)
+            for cell in row
+        )
         off = [0.0] * len(row) if errors is None else errors[at]
         doubles = tuple(
             (cell, error) for cell, error in zip(row, off, strict=True) if isinstance(cell, float)
         )
         result.setdefault(part, []).append(doubles)
     return result
-
-
-def _exact_part(cell: RowValue) -> str:
-    if isinstance(cell, float):
-        return "double"
-    if isinstance(cell, Decimal) and cell.is_finite():
-        return f"decimal {cell.as_integer_ratio()}"
-    return repr(cell)
 
 
 def _same_doubles(left: list[tuple[_Double, ...]], right: list[tuple[_Double, ...]]) -> bool:
@@ -223,16 +221,11 @@ def verify(
             if results and any(one.results_equal is None for one in verified):
                 warnings.append(_FAILS_IN_PART.format(spec.name))
             warnings += _recorded(desk, spec, verified, at, watch.ms)
-    warnings += _left_out(desk, queries)
-    return Outcome(tuple(result), tuple(warnings), tuple(failures))
-
-
-def _left_out(desk: Workbench, queries: Sequence[QueryName] | None) -> list[str]:
-    """A warning that queries without a sketch are not among the results."""
     names = [f"`{spec.name}`" for spec in desk.queries(queries) if not spec.is_sketched]
-    verb = "is" if len(names) == 1 else "are"
-    listed = ", ".join(names)
-    return [f"{listed} {verb} not verified: {ASKED_FOR_NONE}"] if names else []
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        warnings.append(f"{', '.join(names)} {verb} not verified: {ASKED_FOR_NONE}")
+    return Outcome(tuple(result), tuple(warnings), tuple(failures))
 
 
 def _recorded(
@@ -242,15 +235,11 @@ def _recorded(
     if not verified:
         return []
     slack = sum(one.slack for one in verified)
-    missing = sum(len(one.missing) for one in verified)
     is_sound = all(one.is_sound for one in verified)
-    code = VERIFIED if is_sound else "sketch_unsound"
-    reason = f"slack {slack}" if is_sound else "the sketch or its results were wrong"
-    versions = verified[0].versions
     record = RunRecord(
         action=VERIFY,
-        reason_code=code,
-        reason=reason,
+        reason_code=VERIFIED if is_sound else "sketch_unsound",
+        reason=f"slack {slack}" if is_sound else "the sketch or its results were wrong",
         started_at=at,
         elapsed_ms=took,
         read_ms=0,
@@ -258,8 +247,8 @@ def _recorded(
         commit_ms=0,
         changes=0,
         added=slack,
-        removed=missing,
-        versions=versions,
+        removed=sum(len(one.missing) for one in verified),
+        versions=verified[0].versions,
     )
     try:
         desk.store().add_record(spec.name, record)
@@ -277,10 +266,10 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
     desk.reporter.step(f"recapturing {spec.name}")
     held = {one.access: (one.partition, one.fragments) for one in stored.sketches}
     accurate = needed(desk, prepared, verdict, held, stored.versions)
-    equal: bool | None = None
-    counts_only, kept = False, None
+    compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
-        equal, counts_only, kept = _results_equal(desk, prepared, stored)
+        compared = _results_equal(desk, prepared, stored)
+    equal, counts_only, kept = compared
     verified = []
     for sketch in stored.sketches:
         relation = compare(sketch.fragments, accurate[sketch.access])
@@ -353,7 +342,7 @@ def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answ
     store = desk.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None
-    # Told as `query` tells it, where nothing moved since.
+    # Read as `query` reads it, where nothing moved since.
     ending, plan = known_ending(desk.tables, stored), None
     if ending is None:
         plan = desk.memory.answer(prepared.planned)

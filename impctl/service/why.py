@@ -19,7 +19,6 @@ from impctl.compile.compile import compile_answer
 from impctl.compile.flows import BlockedError
 from impctl.compile.provenance.absorbed import (
     AbsorbedRows,
-    KeptDerivations,
     derivations_of,
     leaves_of,
     numbered,
@@ -88,7 +87,6 @@ if TYPE_CHECKING:
     from impctl.engine.batch import Batch
     from impctl.rules.finalize import AnswerPlan
     from impctl.service.prepare import PreparedQuery
-    from impctl.store.records import StoredSketch
     from impctl.tables.snapshot import DataFile
     from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 
@@ -122,9 +120,10 @@ def condition_of_row(given: RowGiven, outputs: Sequence[Attribute]) -> Expr:
     """The condition on an answer's columns; UsageError for an invalid one."""
     values = _texts(given) if isinstance(given, Mapping) else _split(given)
     if not values:
+        example = f"{outputs[0].name}=5" if outputs else "NAME=VALUE"
         raise UsageError(
             "`--row` names no row",
-            hint=f"give values of columns, such as `--row {_example(outputs)}`",
+            hint=f"give values of columns, such as `--row {example}`",
             code="row_unread",
         )
     parts = [_equal(_column(name, outputs), text) for name, text in values.items()]
@@ -211,7 +210,10 @@ def _equal(column: Attribute, text: str | None) -> Expr:
 def _value(text: str, kind: SqlType) -> LiteralValue:
     like = _LIKE.get(kind.kind)
     if like is None:
-        return _NOT_FINITE.get(text.lower(), _number(text)) if kind.is_fractional else None
+        if not kind.is_fractional:
+            return None
+        number = parsed(text, 0.0)
+        return _NOT_FINITE.get(text.lower(), number if isinstance(number, float) else None)
     result = parsed(text, like)
     match result:
         case datetime():
@@ -225,15 +227,6 @@ def _value(text: str, kind: SqlType) -> LiteralValue:
         case Decimal():
             return result if result == round(result, kind.scale) else None
     return result
-
-
-def _number(text: str) -> float | None:
-    result = parsed(text, 0.0)
-    return result if isinstance(result, float) else None
-
-
-def _example(outputs: Sequence[Attribute]) -> str:
-    return f"{outputs[0].name}=5" if outputs else "NAME=VALUE"
 
 
 _SHOWN = 3
@@ -288,7 +281,10 @@ class _Tables:
         files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
         self._scans = scans_of(root)
         self._used = {one.access: one for one in result.sketches if one.access in pruned.filters}
-        self._shown = _columns((*scans_of(result.prepared.root), *self._scans))
+        self._shown: dict[TableName, dict[ColumnName, None]] = {}
+        for scan in (*scans_of(result.prepared.root), *self._scans):
+            names = dict.fromkeys(a.name for a in scan.attributes)
+            self._shown.setdefault(scan.table, {}).update(names)
         self._rows: dict[TableName, pa.Table] = {}
         self._starts: dict[TableName, int] = {}
         self.files = sum(map(len, files.values()))
@@ -304,13 +300,16 @@ class _Tables:
 
     def of_accesses(self) -> dict[AccessId, pa.Table]:
         """The numbered rows of each access."""
-        return {scan.access: self._of(scan) for scan in self._scans}
-
-    def _of(self, scan: Scan) -> pa.Table:
-        rows = self._rows[scan.table]
-        rows = numbered(rows, self._starts[scan.table])
-        sketch = self._used.get(scan.access)
-        return rows if sketch is None else _inside(sketch, rows)
+        result = {}
+        for scan in self._scans:
+            rows = numbered(self._rows[scan.table], self._starts[scan.table])
+            sketch = self._used.get(scan.access)
+            if sketch is not None:
+                values = from_arrow(rows.column(sketch.attribute), sketch.partition.type)
+                mask = sketch.fragments.to_mask()[sketch.partition.fragments_of(values)]
+                rows = rows.filter(pa.array(mask))
+            result[scan.access] = rows
+        return result
 
     def entries(self, numbers: Sequence[int]) -> tuple[WhyEntry, ...]:
         result: dict[int, WhyEntry] = {}
@@ -324,20 +323,6 @@ class _Tables:
             for number, row in zip(own, values, strict=True):
                 result[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
         return tuple(result[number] for number in numbers)
-
-
-def _columns(scans: Sequence[Scan]) -> dict[TableName, tuple[ColumnName, ...]]:
-    result: dict[TableName, dict[ColumnName, None]] = {}
-    for scan in scans:
-        result.setdefault(scan.table, {}).update(dict.fromkeys(a.name for a in scan.attributes))
-    return {table: tuple(names) for table, names in result.items()}
-
-
-def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
-    partition = sketch.partition
-    values = from_arrow(rows.column(sketch.attribute), partition.type)
-    mask = sketch.fragments.to_mask()[partition.fragments_of(values)]
-    return rows.filter(pa.array(mask))
 
 
 def the_row(
@@ -385,8 +370,8 @@ _OPTION = "--without"
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The changes of the answer without the rows, and how many were removed of those read, or of
-    those in the state."""
+    """The answer's changes without the rows, and how many of those read, or stored, were
+    removed."""
 
     changes: pa.Table
     conditions: Mapping[TableName, tuple[str, ...]]
@@ -416,25 +401,27 @@ def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> With
             before, after = engine_rows(*asked), engine_rows(*asked, left_out)
             changes = changes_between(before, after, desk.session_zone)
     except BlockedError as blocked:
-        raise _cannot(prepared, blocked) from None
+        raise QueryError(
+            f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
+            f"{blocked.message}",
+            hint="run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`",
+            code="engine_cannot",
+            location=prepared.place(blocked.span),
+        ) from None
     removed = {table: one.rows for table, one in left_out.items()}
     return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
 
 
 def is_monotone(root: Plan) -> bool:
     """Whether no input row ever suppresses or changes a row of the answer."""
-    return all(_is_monotone(node) for node in nodes_of(root))
-
-
-def _is_monotone(node: Plan) -> bool:
-    match node:
-        case Scan() | Select() | Project() | Sort() | Distinct() | Fixpoint() | Recursive():
-            return True
-        case Join(kind=kind):
-            return kind in (JoinKind.INNER, JoinKind.SEMI)
-        case SetOperation(kind=kind):
-            return kind is SetKind.UNION
-    return False
+    for node in nodes_of(root):
+        match node:
+            case Scan() | Select() | Project() | Sort() | Distinct() | Fixpoint() | Recursive():
+                continue
+            case Join(kind=JoinKind.INNER | JoinKind.SEMI) | SetOperation(kind=SetKind.UNION):
+                continue
+        return False
+    return True
 
 
 def conditions_by_table(
@@ -478,31 +465,24 @@ def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> Le
     return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
-def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
-    return QueryError(
-        f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
-        f"{blocked.message}",
-        hint="run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`",
-        code="engine_cannot",
-        location=prepared.place(blocked.span),
-    )
-
-
 def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | None:
     """The recursion of a plan, with its state; None unless it has the whole lineage."""
     spec, store = result.prepared.spec, desk.reading_store()
     if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
         return None
-    fixpoint = _only_fixpoint(root)
+    # All tables have to be read below one fixpoint.
+    fixpoints = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
+    if len(fixpoints) != 1 or len(scans_of(root)) != len(scans_of(fixpoints[0])):
+        return None
     stored = store.load(spec.name)
-    if fixpoint is None or stored is None or dict(stored.versions) != dict(result.versions):
+    if stored is None or dict(stored.versions) != dict(result.versions):
         return None
     if not StateMeta.read(stored.query, stored.state_meta).provenance:
         return None
     again = reopened(desk, spec, stored)
     kept, compiled = again.way.core, again.way.compiled
     plan = again.prepared.core if kept is None else kept
-    if compiled is None or len(compiled.absorbed) != 1 or fixpoint not in [*nodes_of(plan)]:
+    if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*nodes_of(plan)]:
         return None
     session = MaintainedQuery(compiled)
     session.restore(store.load_runs(spec.name), again.meta.counters)
@@ -516,13 +496,6 @@ def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | 
 def files_left_out(desk: Workbench, result: Fresh) -> int:
     """How many files the tables have, none of which is read."""
     return sum(len(desk.tables.snapshot(*pinned).files) for pinned in result.versions.items())
-
-
-def _only_fixpoint(root: Plan) -> Fixpoint | None:
-    result = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
-    if len(result) != 1 or len(scans_of(root)) != len(scans_of(result[0])):
-        return None
-    return result[0]
 
 
 def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow | None:
@@ -539,30 +512,24 @@ def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRo
         with held_to(limit):
             made = made_rows(asked, {}, kept.first, limit.check, known, limits_of(desk))
     except BlockedError:
-        # What stands above is not traced: the other way says so, by its place.
+        # What is above is not traced: the other way reports its place.
         return None
     number, row = the_row(result, desk.session_zone, asked, made)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Ship.EAGER:
         smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
     derivation = derivation_of(made.makings, number, kept.first, smallest=smallest)
-    entries, copies = _entries(kept)
+    entries, copies = dict[int, WhyEntry](), dict[int, int]()
+    for table, leaves in kept.tables.items():
+        copies.update(zip(leaves.numbers, leaves.copies, strict=True))
+        for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
+            entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     lineage = sum(
         copies[leaf] for leaf in Lineage(made.makings, number, kept.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
     files = files_left_out(desk, result)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
-
-
-def _entries(kept: KeptDerivations) -> tuple[dict[int, WhyEntry], dict[int, int]]:
-    """The rows of tables by their numbers, and their numbers of copies."""
-    entries, copies = dict[int, WhyEntry](), dict[int, int]()
-    for table, held in kept.tables.items():
-        copies.update(zip(held.numbers, held.copies, strict=True))
-        for number, row in zip(held.numbers, rows_of(held.rows), strict=True):
-            entries[number] = WhyEntry(table, dict(zip(held.columns, row, strict=True)))
-    return entries, copies
 
 
 _MADE = "made"
@@ -584,7 +551,7 @@ def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> 
             _answered(absorbed, answer, rows) for rows in rows_without(absorbed, leaves)
         )
     except BlockedError:
-        # The other way says so, by its place.
+        # The other way reports its place.
         return None
     changes = changes_between(before, after, desk.session_zone)
     removed = {table: one.rows for table, one in left_out.items()}
@@ -675,7 +642,7 @@ def why(
         action=match.action,
         reason=match.reason,
         moments=match.prepared.moments,
-        by=_by(is_from_state=told.from_state),
+        by=STATE if told.from_state else ENGINE,
     )
     return Outcome((result,), match.warnings)
 
@@ -691,10 +658,6 @@ def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fre
         reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
         return replace(result, reason=reason)
     return result
-
-
-def _by(*, is_from_state: bool) -> str:
-    return STATE if is_from_state else ENGINE
 
 
 def _without(
@@ -714,5 +677,5 @@ def _without(
         action=result.action,
         reason=result.reason,
         moments=result.prepared.moments,
-        by=_by(is_from_state=told.from_state),
+        by=STATE if told.from_state else ENGINE,
     )

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
+from itertools import count
 from typing import TYPE_CHECKING
 
-from impctl.data.schema import INTEGER, LONG, Column, other
+from impctl.data.schema import INTEGER, LONG, Column, SqlType, other
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.expr.nodes import (
     And,
@@ -56,11 +57,12 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.spark.render import with_ties
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.safety.judge import Verdict
-    from impctl.types import AccessId, AttributeId
+    from impctl.types import AttributeId
 
 _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")
@@ -79,9 +81,9 @@ class Annotated:
 
 
 def collect(plan: Plan, source: Scan, fragment: AttributeId) -> Annotated:
-    """The plan annotated with the ranges of the rows of `source`, one of its scans, which has them
-    in column `fragment`."""
-    result = _Collector(source, fragment, _fresh()).visit(plan)
+    """The plan annotated with the ranges in column `fragment` of `source`, one of its scans."""
+    ids = (f"impctl/fragments{number}" for number in count())
+    result = _Collector(source, fragment, ids).visit(plan)
     assert result is not None, "the scan is part of the plan"
     return result
 
@@ -95,13 +97,6 @@ def distinct_fragments(annotated: Annotated) -> Plan:
     return Distinct(
         Project(child, (ComputedColumn(single, Call("explode", (column.ref(),), INTEGER)),))
     )
-
-
-def _fresh() -> Iterator[AttributeId]:
-    number = 0
-    while True:
-        yield f"impctl/fragments{number}"
-        number += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +127,9 @@ class _Collector:
         if child is None:
             return None
         match plan:
-            case Select():
-                return Annotated(replace(plan, child=child.plan), child.fragments)
             case Sort():
                 return child
-            case TopK() | Witness() | Explode():
+            case Select() | TopK() | Witness() | Explode():
                 return Annotated(replace(plan, child=child.plan), child.fragments)
             case Project():
                 column = self._column(child.is_set)
@@ -155,11 +148,16 @@ class _Collector:
 
     def _grouped(self, plan: Aggregate, child: Annotated) -> Annotated:
         """The same aggregation, whose groups have the ranges of all their rows."""
-        call = self._collecting(child)
-        gathered = replace(
-            plan, child=child.plan, aggregates=(*plan.aggregates, AggregateOutput(*call))
-        )
-        return self._flat(gathered, call[0], attributes_of(plan))
+        function, kind = _collecting(child)
+        column = Attribute(next(self.ids), "fragments", kind)
+        call = AggregateOutput(column, AggregateCall(function, (child.fragments.ref(),)))
+        gathered = replace(plan, child=child.plan, aggregates=(*plan.aggregates, call))
+        if kind == _SET_TYPE:
+            return Annotated(gathered, column)
+        # Arrays of arrays are concatenated.
+        flat = self._column(is_set=True)
+        union = ComputedColumn(flat, _union_of_sets(column.ref()))
+        return Annotated(Project(gathered, (*_unchanged(plan), union)), flat)
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
         """Grouping by all columns keeps one row of each, with the ranges of all its copies."""
@@ -176,27 +174,9 @@ class _Collector:
         column = ComputedColumn(result.fragments, result.fragments.ref())
         return Annotated(Project(result.plan, (*back, column)), result.fragments)
 
-    def _collecting(self, child: Annotated) -> tuple[Attribute, AggregateCall]:
-        function = "collect_list" if child.is_set else "collect_set"
-        kind = _SETS_TYPE if child.is_set else _SET_TYPE
-        column = Attribute(next(self.ids), "fragments", kind)
-        return column, AggregateCall(function, (child.fragments.ref(),))
-
-    def _flat(
-        self, plan: Plan, gathered: Attribute, attributes: tuple[Attribute, ...]
-    ) -> Annotated:
-        """`gathered` as one array: arrays of arrays are concatenated."""
-        if gathered.type == _SET_TYPE:
-            return Annotated(plan, gathered)
-        column = self._column(is_set=True)
-        outputs = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
-        flat = ComputedColumn(column, _union_of_sets(gathered.ref()))
-        return Annotated(Project(plan, (*outputs, flat)), column)
-
     def _window(self, plan: Window, child: Annotated) -> Annotated:
         """A row's value comes from its window partition, so all rows of that are its lineage."""
-        function = "collect_list" if child.is_set else "collect_set"
-        kind = _SETS_TYPE if child.is_set else _SET_TYPE
+        function, kind = _collecting(child)
         calls = tuple(
             WindowCall(
                 Attribute(next(self.ids), "fragments", kind),
@@ -214,8 +194,8 @@ class _Collector:
         ]
         column = self._column(is_set=True)
         union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
-        return Annotated(Project(windowed, (*outputs, ComputedColumn(column, union))), column)
+        outputs = (*_unchanged(plan), ComputedColumn(column, union))
+        return Annotated(Project(windowed, outputs), column)
 
     def _join(self, plan: Join) -> Annotated:
         left = self.visit(plan.left)
@@ -250,9 +230,8 @@ class _Collector:
             for (left_side, _), key in zip(pairs, keys, strict=True)
         )
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
-        kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
         column = self._column(is_set=True)
-        outputs = (*kept, ComputedColumn(column, groups.fragments.ref()))
+        outputs = (*_unchanged(plan), ComputedColumn(column, groups.fragments.ref()))
         return Annotated(Project(joined, outputs), column)
 
     def _set_operation(self, plan: SetOperation) -> Annotated:
@@ -274,9 +253,8 @@ class _Collector:
             own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
             if result is not None:
                 own = result.fragments.ref()
-            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(part))
             below = part if result is None else result.plan
-            branches.append(Project(below, (*kept, ComputedColumn(column, own))))
+            branches.append(Project(below, (*_unchanged(part), ComputedColumn(column, own))))
         column = self._column(is_set)
         united = replace(
             plan,
@@ -289,8 +267,7 @@ class _Collector:
 
     def _copies(self, plan: SetOperation) -> Annotated:
         """INTERSECT ALL or EXCEPT ALL: the copies of each side are counted, the remaining ones
-        repeated. Which of a side's copies remain does not show, so all of them are a row's
-        lineage."""
+        repeated. Which copies remain does not show, so all of a side's are a row's lineage."""
         sides = (plan.left, plan.right)
         marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
         marked = []
@@ -301,8 +278,7 @@ class _Collector:
                 )
                 for at, mark in enumerate(marks)
             )
-            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(side))
-            marked.append(Project(side, (*kept, *ones)))
+            marked.append(Project(side, (*_unchanged(side), *ones)))
         left, right = marked
         both = replace(
             plan,
@@ -363,6 +339,15 @@ class _Collector:
         return Annotated(
             Project(joined, (*outputs, ComputedColumn(column, once.fragments.ref()))), column
         )
+
+
+def _collecting(child: Annotated) -> tuple[str, SqlType]:
+    """The aggregate function that collects ranges, and its type."""
+    return ("collect_list", _SETS_TYPE) if child.is_set else ("collect_set", _SET_TYPE)
+
+
+def _unchanged(plan: Plan) -> tuple[ComputedColumn, ...]:
+    return tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
 
 
 def _union_of_sets(sets: Expr) -> Expr:
@@ -444,10 +429,16 @@ def sketch_passes(
         )
     shared: list[tuple[_Basis, dict[AccessId, Column]]] = []
     for access, column in columns.items():
-        whole = _without_top(_whole_result(query.root, verdict, access))
+        whole = _whole_result(query.root, verdict, access)
+        while isinstance(whole, Project | Sort | Distinct):
+            # Top steps that do not affect lineage.
+            whole = whole.child
         if isinstance(whole, TopK):
             whole = with_ties(whole)
-        basis = _basis(whole, access, column)
+        if trace(whole, access, column) is not None:
+            basis = _Basis(whole)
+        else:
+            basis = _by_groups(whole, access, column) or _Basis(None, whole=whole)
         for candidate, members in shared:
             if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
                 members[access] = column
@@ -484,12 +475,6 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     return result
 
 
-def _without_top(plan: Plan) -> Plan:
-    while isinstance(plan, Project | Sort | Distinct):
-        plan = plan.child
-    return plan
-
-
 @dataclass(frozen=True, slots=True)
 class _Basis:
     """The basis of a sketch: the rows of `plan`, those of surviving groups if it has any. Without a
@@ -501,34 +486,28 @@ class _Basis:
     whole: Plan | None = None
 
 
-def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
-    if trace(whole, access, column) is not None:
-        return _Basis(whole)
-    return _by_groups(whole, access, column) or _Basis(None, whole=whole)
-
-
 def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
     traced = _traced(basis.plan, members)
     if traced is None:
         assert basis.whole is not None
         ((access, column),) = members.items()
         return _collected(basis.whole, access, column)
+    plan, keys = traced
     if basis.node is not None:
-        return _joined_back(basis, traced)
-    is_keyed = all(_is_grouped(traced.plan, access) for access in traced.keys)
-    ids = {access: key.id for access, key in traced.keys.items()}
-    return SketchPass(PassKind.KEYED if is_keyed else PassKind.ROWS, traced.plan, ids)
+        return _joined_back(basis, plan, keys)
+    is_keyed = all(
+        any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
+        for access in keys
+    )
+    ids = {access: key.id for access, key in keys.items()}
+    return SketchPass(PassKind.KEYED if is_keyed else PassKind.ROWS, plan, ids)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of a pass and, per access, the column that gives the range."""
-
-    plan: Plan
-    keys: Mapping[AccessId, Attribute]
+_Traced = tuple[Plan, Mapping[AccessId, Attribute]]
+"""The rows of a pass and, per access, the column that gives the range."""
 
 
-def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Rows | None:
+def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Traced | None:
     """The plan with the columns of all the accesses, traced one after another, or None."""
     if plan is None:
         return None
@@ -540,11 +519,7 @@ def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Rows | No
         plan, keys[access] = traced.plan, traced.key
     # Tracing a later access may project an earlier key away.
     known = {attribute.id for attribute in attributes_of(plan)}
-    return _Rows(plan, keys) if all(key.id in known for key in keys.values()) else None
-
-
-def _is_grouped(plan: Plan, access: AccessId) -> bool:
-    return any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
+    return (plan, keys) if all(key.id in known for key in keys.values()) else None
 
 
 def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
@@ -577,12 +552,11 @@ def _keeps_all(plan: Plan, node: Aggregate) -> bool:
     return True
 
 
-def _joined_back(basis: _Basis, traced: _Rows) -> SketchPass:
+def _joined_back(basis: _Basis, plan: Plan, result: Mapping[AccessId, Attribute]) -> SketchPass:
     assert basis.node is not None
-    result = traced.keys
     keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in result.items()}
     outputs = (ComputedColumn(keys[access], key.ref()) for access, key in result.items())
-    rows = Project(traced.plan, (*basis.node.keys, *outputs))
+    rows = Project(plan, (*basis.node.keys, *outputs))
     group = tuple(output.attribute.id for output in basis.node.keys)
     ids = {access: key.id for access, key in keys.items()}
     return SketchPass(PassKind.GROUPS, rows, ids, group=group, groups=basis.groups)

@@ -48,7 +48,10 @@ Tell = Callable[[str], None]
 
 
 def tell_nobody(line: str) -> None:
-    """Nothing."""
+    """Report nothing."""
+
+
+_ROUND = "round {:,} of {}, rows so far: {:,}, new: {:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class Rounds:
         while more:
             rounds, count = rounds + 1, count + more
             limits.check(rounds, count)
-            self._tell_round(fixpoint, rounds, count, more)
+            self.tell(_ROUND.format(rounds, fixpoint.id, count, more))
             # With two references a row of this round may meet one of any round before.
             read = front if is_linear(fixpoint) else every
             front = self._of(step, {**of_step, **dict.fromkeys(leaves, read)}).toDF(*names)
@@ -107,7 +110,7 @@ class Rounds:
             more = front.count()
             if more:
                 every = every.unionAll(front)
-                # Of UNION ALL nobody reads them all in a round.
+                # With UNION ALL no round reads them all.
                 every = every.localCheckpoint() if fixpoint.is_set else every
         return every
 
@@ -122,14 +125,11 @@ class Rounds:
         while more := front.count():
             rounds, count = rounds + 1, every.count()
             self.limits.check(rounds, count)
-            self._tell_round(fixpoint, rounds, count, more)
+            self.tell(_ROUND.format(rounds, fixpoint.id, count, more))
             result = self._of(step, {**of_step, **dict.fromkeys(leaves, front)}).toDF(*names)
             better = _best_of(every.unionAll(result).distinct(), best, names).localCheckpoint()
             front, every = better.subtract(every).localCheckpoint(), better
         return every
-
-    def _tell_round(self, fixpoint: Fixpoint, number: int, rows: int, new: int) -> None:
-        self.tell(f"round {number:,} of {fixpoint.id}, rows so far: {rows:,}, new: {new:,}")
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
         plan = over_tables(plan)
@@ -172,7 +172,9 @@ def capture_recursive(
     verdict = replace(verdict, facts=(*verdict.facts, *_facts(query, verdict, partitions)))
     # What a keyed fixpoint's rows need, its accesses do, and they alone are sketched below it.
     every = {**partitions, **{access: table.partition for access, table in keyed.items()}}
-    run = _Run(Rounds(spark, limits, tell), query, verdict, every, versions or {}, keyed)
+    run = _RecursiveCapture(
+        Rounds(spark, limits, tell), query, verdict, every, versions or {}, keyed
+    )
     run.capture(query.root, frames)
     result = run.found
     for access, table in keyed.items():
@@ -182,7 +184,7 @@ def capture_recursive(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _RecursiveCapture:
     """The results so far for `partitions`, those of tables that represent fixpoints included."""
 
     rounds: Rounds
@@ -194,16 +196,25 @@ class _Run:
     found: dict[AccessId, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def capture(self, plan: Plan, frames: Frames, part: str = "the query") -> None:
-        """The plan, and what derives the rows of its fixpoints; `frames` are of its accesses.
-        `part` names the plan."""
-        open_ones = [one for one in outer_fixpoints(plan) if self._is_open(one)]
+        """The plan (`part` names it) and what derives its fixpoints; `frames` are of its
+        accesses."""
+        open_ones = [
+            fixpoint
+            for fixpoint in outer_fixpoints(plan)
+            # The use of its rows decides what is sketched below it.
+            if is_open(fixpoint)
+            and any(scan.access in self.partitions for scan in scans_of(fixpoint))
+            and table_of(fixpoint).access not in self.keyed
+        ]
         with plain_failures(self.versions):
             rows = dict(self.rounds.frames_over(plan, frames))
             for fixpoint in open_ones:
                 access = table_of(fixpoint).access
                 rows[access], self.partitions[access] = _numbered(rows[access], fixpoint)
         self.rounds.tell(f"ranges for {part}")
-        self._add(self._captured(over_tables(plan), rows, self.partitions))
+        captured = self._captured(over_tables(plan), rows, self.partitions)
+        for access, fragments in captured.items():
+            self.found[access].update(fragments)
         for fixpoint in outer_fixpoints(plan):
             own, leaves = _accesses(fixpoint)
             if own in self.keyed:
@@ -216,14 +227,8 @@ class _Run:
             for place, plan_of_part in zip(("base", "step"), parts, strict=True):
                 self.capture(plan_of_part, known, f"the {place} of {fixpoint.id}")
 
-    def _is_open(self, fixpoint: Fixpoint) -> bool:
-        """Whether the use of its rows decides what is sketched below it."""
-        is_sketched = any(scan.access in self.partitions for scan in scans_of(fixpoint))
-        return is_open(fixpoint) and is_sketched and table_of(fixpoint).access not in self.keyed
-
     def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
-        """The rows that those used are derived from, with these: backwards, derivation by
-        derivation."""
+        """The rows that those used are derived from, with these: backwards, step by step."""
         own, leaves = _accesses(fixpoint)
         # From here on it only tells which rows count.
         ranges = self.partitions.pop(own)
@@ -256,10 +261,6 @@ class _Run:
         judged = carried(self.verdict, part, {a: p.attribute for a, p in own.items()})
         spark = self.rounds.spark
         return capture_sketches(spark, part, judged, own, frames, versions=self.versions)
-
-    def _add(self, captured: Mapping[AccessId, FragmentSet]) -> None:
-        for access, fragments in captured.items():
-            self.found[access].update(fragments)
 
 
 def _accesses(fixpoint: Fixpoint) -> tuple[AccessId, list[AccessId]]:

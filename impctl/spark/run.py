@@ -69,7 +69,11 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
             raise KeyboardInterrupt from error
         if isinstance(error, PySparkException):
             raise _translated(error, versions or {}) from error
-        raise _of_gateway(str(error), versions or {}) from error
+        # A gateway's error has no class or condition to tell.
+        text, gone = str(error), history_gone(versions or {})
+        missing = gone if _MISSING_FILE_TEXT.search(text) else None
+        known = _without_file_system(text) or _known(text) or missing or _handed_on(text)
+        raise known from error
     except (ConnectionError, EOFError) as error:
         raise RetryableError(
             "Spark failed: its process ended",
@@ -158,16 +162,6 @@ def _condition_of(error: Exception) -> str:
     return condition if isinstance(condition, str) else ""
 
 
-def _of_gateway(text: str, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
-    missing = _without_file_system(text)
-    if missing is not None:
-        return missing
-    known = _known(text)
-    if known is not None:
-        return known
-    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _handed_on(text)
-
-
 def _known(text: str) -> ImpctlError | None:
     """What the text of an error says for certain, whoever raised it."""
     if _SEVERAL_ROWS.search(text):
@@ -185,7 +179,13 @@ def _known(text: str) -> ImpctlError | None:
 
 def _handed_on(text: str) -> ImpctlError:
     match = _FAILED_ROW.search(text)
-    return _unexplained(text) if match is None else _on_a_row(match[1])
+    if match is not None:
+        return _on_a_row(match[1])
+    return RetryableError(
+        f"Spark failed: {first_sentence(text)}",
+        code="spark_failed",
+        hint="run again with `-vv` to see Spark's log; more driver memory may help",
+    )
 
 
 def _on_a_row(text: str) -> EvaluationError:
@@ -196,17 +196,9 @@ def _on_a_row(text: str) -> EvaluationError:
     )
 
 
-def _unexplained(text: str) -> ImpctlError:
-    return RetryableError(
-        f"Spark failed: {first_sentence(text)}",
-        code="spark_failed",
-        hint="run again with `-vv` to see Spark's log; more driver memory may help",
-    )
-
-
 def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError:
-    named = " and ".join(f"Version {n} of table `{table}`" for table, n in sorted(versions.items()))
-    named = named or "The pinned version"
+    names = (f"Version {number} of table `{table}`" for table, number in sorted(versions.items()))
+    named = " and ".join(names) or "The pinned version"
     return HistoryGoneError(
         f"{named} can no longer be read (vacuumed?): a data file is missing",
         code="data_files_gone",
@@ -235,8 +227,8 @@ def run_sql(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> pa.Table:
-    """The answer of `sql` over the DataFrames `views`, by name. `versions` are the pinned versions
-    behind the views, named when data files are missing. Raises QueryError, EvaluationError or
+    """The answer of `sql` over the DataFrames `views`, by name. Errors name `versions`, those
+    pinned behind the views, when data files are missing: QueryError, EvaluationError,
     HistoryGoneError."""
     with plain_failures(versions):
         return selected(spark, sql, views).toArrow()
@@ -258,7 +250,7 @@ def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> D
     """The same without error translation: inside `plain_failures`."""
     if is_connect(spark):
         frame = _with_arguments(spark, sql, views)
-        # Asked of the server only when needed; here it is where mistakes are told.
+        # The server resolves it only on demand; here mistakes are reported.
         _ = frame.schema
         return frame
     made: list[str] = []
@@ -274,8 +266,7 @@ def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> D
 
 def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
     """A server resolves names when the frame is computed, so the frames go along with the text.
-    They are named before the whole query, which is put in brackets: it may begin with WITH
-    itself."""
+    They are named before the whole query, put in brackets, as it may begin with WITH itself."""
     if not views:
         return spark.sql(sql)
     places = {f"impctl_{at}": (name, frame) for at, (name, frame) in enumerate(views.items())}
@@ -297,15 +288,17 @@ def with_keys(
     """The rows whose columns at `places` are, in this order, a row of `keys`."""
     from pyspark.sql import functions as F
 
-    named = _renamed(rows)
-    wanted = F.broadcast(spark.createDataFrame(keys.rename_columns(_key_names(keys.num_columns))))
+    named, names = _renamed(rows), [f"k{place}" for place in range(keys.num_columns)]
+    wanted = F.broadcast(spark.createDataFrame(keys.rename_columns(names)))
     condition: Column | None = None
     for name, place, column in zip(wanted.columns, places, keys.columns, strict=True):
         mine, theirs = F.col(named.columns[place]), F.col(name)
         same = mine.eqNullSafe(theirs) if column.null_count else mine == theirs
         condition = same if condition is None else condition & same
-    if len(places) == 1 and not keys.column(0).null_count:
-        named = _narrowed(named, named.columns[places[0]], keys.column(0))
+    is_single = len(places) == 1 and not keys.column(0).null_count
+    if is_single and pa.types.is_integer(keys.column(0).type):
+        bounds, key = pc.min_max(keys.column(0)).as_py(), F.col(named.columns[places[0]])
+        named = named.where(key.between(F.lit(bounds["min"]), F.lit(bounds["max"])))
     return named.join(wanted, condition, "left_semi")
 
 
@@ -321,16 +314,3 @@ def slice_of(rows: DataFrame, number: int, slices: int) -> DataFrame:
 
 def _renamed(rows: DataFrame) -> DataFrame:
     return rows.toDF(*(f"r{place}" for place in range(len(rows.columns))))
-
-
-def _key_names(count: int) -> list[str]:
-    return [f"k{place}" for place in range(count)]
-
-
-def _narrowed(rows: DataFrame, name: str, keys: pa.ChunkedArray) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    if not pa.types.is_integer(keys.type):
-        return rows
-    result = pc.min_max(keys).as_py()
-    return rows.where(F.col(name).between(F.lit(result["min"]), F.lit(result["max"])))

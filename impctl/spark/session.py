@@ -235,7 +235,13 @@ def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str
         case "abfss":
             return _azure(uri, given)
         case "gs":
-            return _google(given)
+            plain = {name.removeprefix("google_"): value for name, value in given.items()}
+            file = plain.get("service_account", plain.get("service_account_path"))
+            if file is not None:
+                return {
+                    "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
+                    "fs.gs.auth.service.account.json.keyfile": file,
+                }
     return {}
 
 
@@ -271,17 +277,6 @@ def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
             f"fs.azure.sas.fixed.token.{host}": token,
         }
     return {}
-
-
-def _google(given: Mapping[str, str]) -> dict[str, str]:
-    plain = {name.removeprefix("google_"): value for name, value in given.items()}
-    file = plain.get("service_account", plain.get("service_account_path"))
-    if file is None:
-        return {}
-    return {
-        "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
-        "fs.gs.auth.service.account.json.keyfile": file,
-    }
 
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -350,19 +345,15 @@ def ended_with_its_start() -> Iterator[None]:
         except BaseException:
             os.close(writer)
             writer = -1
-            if not _is_up():
+            from pyspark import SparkContext
+
+            if SparkContext._gateway is None:
                 _end(reader)
             raise
         finally:
             os.close(reader)
             if writer >= 0:
                 os.close(writer)
-
-
-def _is_up() -> bool:
-    from pyspark import SparkContext
-
-    return SparkContext._gateway is not None
 
 
 @contextmanager
@@ -555,8 +546,7 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings that a workload may change; the time zone is UTC so that a run means the same on any
-machine."""
+"""Settings that a workload may change; with time zone UTC a run means the same anywhere."""
 
 FIXED = {
     "spark.sql.ansi.enabled": "true",
@@ -604,17 +594,19 @@ class SparkSettings:
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """The session for these settings; one already open in this process is reused. Raises UsageError
-    for settings that would change what queries mean, for a Spark that is too old, and where no Java
-    is found."""
+    """The session for these settings; one already open in this process is reused. UsageError for
+    settings that would change what queries mean, for a Spark that is too old, and without Java."""
     conf = {**DEFAULTS, **settings.conf, **FIXED}
     refuse_changed_meaning(settings.conf)
     show_pandas()  # which the client of Spark Connect needs, and Spark's Python side may use
     if is_address(settings.master):
         return adopt(open_remote(settings.master), conf)
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    _quiet_query_loggers()
+    # Spark's Python side repeats every failed query as JSON on stderr; impctl reports it once.
+    for name in QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     active = SparkSession.getActiveSession()
     if active is not None:
         return adopt(active, conf)
@@ -650,8 +642,7 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 
 def require_release(version: str) -> None:
-    """UsageError for a Spark, here or on a server, that is older than those impctl was tested
-    on."""
+    """UsageError for a Spark, here or on a server, older than those impctl was tested on."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -689,14 +680,6 @@ def refuse_changed_meaning(conf: Mapping[str, str]) -> None:
                 code="spark_setting_refused",
                 hint="remove it from `spark.conf`; impctl follows Spark's default rules",
             )
-
-
-def _quiet_query_loggers() -> None:
-    """Spark's Python side repeats every failed query as JSON on stderr; impctl reports it once."""
-    from pyspark.logger import PySparkLogger
-
-    for name in QUERY_LOGGERS:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _ensure(session: SparkSession, name: str, value: str | None) -> None:
@@ -753,9 +736,16 @@ def is_connect(session: object) -> bool:
 def open_remote(address: str) -> SparkSession:
     """A session at the server of this address, released when the process ends. Raises UsageError
     for missing packages or an invalid address, RetryableError where nobody answers."""
-    _require_packages()
+    missing = [name for name in _NEEDED if not _is_there(name)]
+    if missing:
+        raise UsageError(
+            f"Spark Connect needs packages that are not installed: {', '.join(missing)}",
+            code="spark_connect_packages",
+            hint=_PACKAGES_HINT,
+        )
     _require_answer(address)
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     try:
@@ -764,16 +754,10 @@ def open_remote(address: str) -> SparkSession:
         _ = session.version
     except PySparkException as error:
         raise _unreachable(address, str(error).splitlines()[0]) from error
-    _quieten()
+    # Failures of queries are raised and reported by callers; the client prints them, too.
+    PySparkLogger.getLogger(_FAILURES_LOG).setLevel(logging.CRITICAL)
     atexit.register(session.stop)
     return session
-
-
-def _quieten() -> None:
-    """Failures of queries are raised and reported by callers; the client prints them, too."""
-    from pyspark.logger import PySparkLogger
-
-    PySparkLogger.getLogger(_FAILURES_LOG).setLevel(logging.CRITICAL)
 
 
 def another(session: SparkSession) -> SparkSession:
@@ -802,16 +786,6 @@ def home_of(session: SparkSession) -> object:
 def is_stopped(session: SparkSession) -> bool:
     """Whether a session of Spark Connect was stopped."""
     return bool(getattr(session, "is_stopped", False))
-
-
-def _require_packages() -> None:
-    missing = [name for name in _NEEDED if not _is_there(name)]
-    if missing:
-        raise UsageError(
-            f"Spark Connect needs packages that are not installed: {', '.join(missing)}",
-            code="spark_connect_packages",
-            hint=_PACKAGES_HINT,
-        )
 
 
 def _is_there(name: str) -> bool:
@@ -900,7 +874,11 @@ def guest() -> Iterator[None]:
     Making a frame of rows activates the session it is made in, and Spark repeats every failed query
     as JSON on stderr, which is reported once as an error."""
     before = running_session()
-    loggers = _query_loggers()
+    loggers: list[logging.Logger] = []
+    if "pyspark.sql" in sys.modules:
+        from pyspark.logger import PySparkLogger
+
+        loggers = [PySparkLogger.getLogger(name) for name in QUERY_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
@@ -912,11 +890,3 @@ def guest() -> Iterator[None]:
         is_moved = before is not None and not is_connect(before)
         if before is not None and is_moved and running_session() is not before:
             before.createDataFrame([], "nothing int")
-
-
-def _query_loggers() -> list[logging.Logger]:
-    if "pyspark.sql" not in sys.modules:
-        return []
-    from pyspark.logger import PySparkLogger
-
-    return [PySparkLogger.getLogger(name) for name in QUERY_LOGGERS]

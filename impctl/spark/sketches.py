@@ -45,9 +45,8 @@ _MAX_PRECISION = 38
 def with_fragment(
     frame: DataFrame, partition: RangePartition, column: ColumnName, name: ColumnName
 ) -> DataFrame:
-    """The frame and an int column `name`: the range of `column` under `partition`. Cost: one binary
-    search per row where that is exact (see the module), else a CASE tree for few boundaries or an
-    Arrow UDF."""
+    """The frame and an int column `name`: the range of `column` under `partition`. Cost: a binary
+    search per row where exact on doubles, else a CASE tree for few boundaries or an Arrow UDF."""
     from pyspark.sql import functions as F
 
     value = F.col(quoted(column))
@@ -55,7 +54,11 @@ def with_fragment(
         result: Column = F.lit(0)
     elif _is_exact_on_doubles(partition):
         return _with_bucket(frame, partition, value, name)
-    elif _has_case_tree(partition):
+    elif (
+        len(partition.boundaries) <= CASE_TREE_BOUNDARIES
+        # A local timestamp has no integer form in Spark that is independent of the session's zone.
+        and partition.type.kind is not Kind.TIMESTAMP_NTZ
+    ):
         result = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
     else:
         result = _by_sorting(partition)(value)
@@ -76,14 +79,12 @@ def _is_exact_on_doubles(partition: RangePartition) -> bool:
     if partition.type.is_fractional:
         # Infinite boundaries would repeat the outer ones of the search.
         return all(math.isfinite(boundary) for boundary in partition.boundaries)  # type: ignore[arg-type]  # doubles have float boundaries
-    if partition.type.kind not in _COUNTED and not _is_unscalable(partition.type):
+    kind = partition.type
+    # Spark multiplies a decimal to its unscaled integer, which must not lose digits.
+    is_scalable = kind.kind is Kind.DECIMAL and kind.precision + kind.scale + 2 <= _MAX_PRECISION
+    if kind.kind not in _COUNTED and not is_scalable:
         return False
     return all(isinstance(b, int) and abs(b) < EXACT_BELOW for b in partition.boundaries)
-
-
-def _is_unscalable(kind: SqlType) -> bool:
-    """Whether Spark can multiply the decimal to its unscaled integer without losing digits."""
-    return kind.kind is Kind.DECIMAL and kind.precision + kind.scale + 2 <= _MAX_PRECISION
 
 
 def _with_bucket(
@@ -124,14 +125,6 @@ def _comparable(value: Column, kind: SqlType) -> Column:
     if kind.kind is Kind.TIMESTAMP:
         return F.unix_micros(value)
     return value.cast("int") if kind.kind is Kind.BOOLEAN else value
-
-
-def _has_case_tree(partition: RangePartition) -> bool:
-    # A local timestamp has no integer form in Spark that is independent of the session's zone.
-    return (
-        len(partition.boundaries) <= CASE_TREE_BOUNDARIES
-        and partition.type.kind is not Kind.TIMESTAMP_NTZ
-    )
 
 
 def _literals(partition: RangePartition) -> list[Column]:
@@ -193,22 +186,7 @@ MAX_BROADCAST_GROUPS = 2_000_000
 """Above, Spark chooses how to join by itself."""
 
 _STAGED_VIEW = "impctl_staged"
-_RETURNING = frozenset(
-    {
-        Kind.BOOLEAN,
-        Kind.BYTE,
-        Kind.SHORT,
-        Kind.INTEGER,
-        Kind.LONG,
-        Kind.FLOAT,
-        Kind.DOUBLE,
-        Kind.DECIMAL,
-        Kind.STRING,
-        Kind.BINARY,
-        Kind.DATE,
-        Kind.TIMESTAMP,
-    }
-)
+_RETURNING = frozenset(Kind) - {Kind.TIMESTAMP_NTZ, Kind.NULL, Kind.OTHER}
 """Types of group keys that survive a round trip to the driver."""
 
 
@@ -225,9 +203,18 @@ def capture_sketches(
     very query; `frames` holds the rows of every access, those of sketched ones with their partition
     attribute. Raises what `sketch_passes` and running it in Spark raise."""
     for access, partition in partitions.items():
-        _require_attribute(frames[access], access, partition)
+        columns_read = {name.lower() for name in frames[access].columns}
+        if partition.attribute.lower() not in columns_read:
+            raise UsageError(
+                f"The rows of `{access}` do not have the partition attribute "
+                f"`{partition.attribute}`",
+                code="partition_attribute_missing",
+                hint="read the attribute together with the columns of the query",
+            )
     columns = {a: TableColumn(p.attribute, p.type) for a, p in partitions.items()}
-    capture = _Capture(spark, frames, _view_names(query.root), partitions)
+    scans = enumerate(scans_of(query.root))
+    views = {scan.access: f"impctl_view{place}" for place, scan in scans}
+    capture = _Capture(spark, frames, views, partitions)
     result: dict[AccessId, set[int]] = {}
     for pass_ in sketch_passes(query, verdict, columns):
         with plain_failures(versions):
@@ -235,20 +222,7 @@ def capture_sketches(
     return {a: FragmentSet.of(sorted(result[a]), p.size) for a, p in partitions.items()}
 
 
-def _require_attribute(frame: DataFrame, access: AccessId, partition: RangePartition) -> None:
-    if partition.attribute.lower() not in (name.lower() for name in frame.columns):
-        raise UsageError(
-            f"The rows of `{access}` do not have the partition attribute `{partition.attribute}`",
-            code="partition_attribute_missing",
-            hint="read the attribute together with the columns of the query",
-        )
-
-
-def _view_names(root: Plan) -> dict[AccessId, str]:
-    return {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(root))}
-
-
-_Found = dict[AccessId, set[int]]
+_RangeIds = dict[AccessId, set[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +232,7 @@ class _Capture:
     views: Mapping[AccessId, str]
     partitions: Mapping[AccessId, RangePartition]
 
-    def fragments(self, pass_: SketchPass) -> _Found:
+    def fragments(self, pass_: SketchPass) -> _RangeIds:
         match pass_.way:
             case PassKind.KEYED:
                 return self._of_keys(pass_)
@@ -270,7 +244,7 @@ class _Capture:
             rows = self._frame(pass_.above, named, {STAGED: rows})
         return _ids(rows, pass_)
 
-    def _of_keys(self, pass_: SketchPass) -> _Found:
+    def _of_keys(self, pass_: SketchPass) -> _RangeIds:
         """The keys are at most as many as result rows, so they are mapped without Spark."""
         at = _places(pass_)
         rows = self._frame(pass_.rows, self.views)
@@ -279,14 +253,14 @@ class _Capture:
         if any(isinstance(node, Join) for node in nodes_of(pass_.rows)):
             keys = keys.distinct()
         fetched = keys.toArrow()
-        result: _Found = {}
+        result: _RangeIds = {}
         for access, place in at.items():
             partition = self.partitions[access]
             values = from_arrow(fetched.column(staged_name(place)), partition.type)
             result[access] = set(np.unique(partition.fragments_of(values)).tolist())
         return result
 
-    def _of_groups(self, pass_: SketchPass) -> _Found:
+    def _of_groups(self, pass_: SketchPass) -> _RangeIds:
         """Joining on `=` is far cheaper than on `<=>`, so NULL keys are looked for first."""
         from pyspark.sql import functions as F
 
@@ -331,10 +305,10 @@ class _Capture:
     def _rows(self, pass_: SketchPass) -> DataFrame:
         rows = self._frame(pass_.rows, self.views)
         rows = rows.toDF(*(staged_name(place) for place in range(len(rows.columns))))
-        names = _fragment_names(pass_)
-        for access, place in _places(pass_).items():
-            partition = self.partitions[access]
-            rows = with_fragment(rows, partition, staged_name(place), names[access])
+        for number, (access, place) in enumerate(_places(pass_).items()):
+            # The only one, or the first, is as `staged` calls it.
+            name = f"{FRAGMENT}/{number}" if number else FRAGMENT
+            rows = with_fragment(rows, self.partitions[access], staged_name(place), name)
         return rows
 
     def _frame(
@@ -354,15 +328,7 @@ def _places(pass_: SketchPass) -> dict[AccessId, int]:
     return {access: own.index(key) for access, key in pass_.keys.items()}
 
 
-def _fragment_names(pass_: SketchPass) -> dict[AccessId, str]:
-    """The columns of ranges; the only one, or the first, is as `staged` calls it."""
-    return {
-        access: f"{FRAGMENT}/{place}" if place else FRAGMENT
-        for place, access in enumerate(pass_.keys)
-    }
-
-
-def _ids(rows: DataFrame, pass_: SketchPass) -> _Found:
+def _ids(rows: DataFrame, pass_: SketchPass) -> _RangeIds:
     from pyspark.sql import functions as F
 
     accesses, columns = list(pass_.keys), rows.columns[-len(pass_.keys) :]

@@ -42,6 +42,7 @@ from impctl.service.schedule.due import (
     now_of,
     shortest_bounds,
     taken,
+    trigger_of,
 )
 from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest
 from impctl.service.stored import expires
@@ -102,7 +103,7 @@ class Followed:
         return "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
 
     def look(self, desk: Workbench) -> bool:
-        """Read what is pending at the versions that `desk` has pinned; return whether that
+        """Read what is pending at the versions that `desk` has pinned; return whether it
         succeeded."""
         try:
             waiting = looked_at(desk, self._timed, self._look, self._log, self._triggers)
@@ -157,24 +158,17 @@ _QUIET = 600.0
 """Seconds after which what a run left pending is retried, whatever a look says."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Left:
-    """What was pending of a query when a run took it, and when."""
-
-    mark: object
-    at: float
-
-
 class Timetable:
     """Queries by the starts of their next runs; times are seconds since 1970."""
 
     def __init__(self, look: float) -> None:
         self._look = look
         self._waiting: tuple[Waiting, ...] = ()
-        self._left: dict[QueryName, _Left] = {}
+        self._left: dict[QueryName, tuple[object, float]] = {}
+        """What was pending of a query when a run took it, and when."""
         self._failed: set[QueryName] = set()
         self._opening = OPENING_FIRST_S
-        self._by_start = SortedKeyList(key=_start)
+        self._by_start = SortedKeyList(key=lambda due: due.start_at)
         self.margin = Margin()
 
     @property
@@ -221,14 +215,13 @@ class Timetable:
         failed: Collection[QueryName] = (),
         put_off: Collection[QueryName] = (),
     ) -> float | None:
-        """Record a finished run; return seconds late, None without bounds. Call it before looking
-        at what the run left. Those of `failed` that are `put_off` are retried at a time of their
-        own."""
+        """Record a finished run before looking at what it left; return seconds late, None without
+        bounds. Those of `failed` that are `put_off` are retried at a time of their own."""
         names = {due.query for due in done}
         self._failed = (self._failed - names) | names.intersection(failed)
         mine = [one for one in self._waiting if one.query in names]
         for one in mine:
-            self._left[one.query] = _Left(one.pending.mark, now)
+            self._left[one.query] = (one.pending.mark, now)
         for query in put_off:
             self._left.pop(query, None)
         is_whole = not names.intersection(failed)
@@ -243,16 +236,11 @@ class Timetable:
         """Whether the query counts now: not if put off, nor unchanged since a run."""
         if one.query in put_off:
             return False
-        left = self._left.get(one.query)
+        mark, at = self._left.get(one.query, (None, now))
         # A clock that was put back may not make the quiet longer.
-        if left is None or left.mark != one.pending.mark or not 0 <= now - left.at < _QUIET:
+        if one.query not in self._left or mark != one.pending.mark or not 0 <= now - at < _QUIET:
             return True
         return not one.pending.is_some
-
-
-def _start(due: Due) -> float:
-    assert due.start_at is not None
-    return due.start_at
 
 
 def maintain_due(
@@ -295,9 +283,9 @@ def maintain_point(
 def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
     """The queries whose trigger has this point; UsageError where none has it."""
     specs = desk.queries(None)
-    result = [spec for spec in specs if _point_of(spec) == point]
+    result = [spec for spec in specs if trigger_of(spec).point == point]
     if not result:
-        points = dict.fromkeys(map(_point_of, specs))
+        points = dict.fromkeys(trigger_of(spec).point for spec in specs)
         hint = suggestion(point, [name for name in points if name is not None], "the file has")
         raise UsageError(
             f"No query of {desk.workload.file} has the point `{point}`",
@@ -305,10 +293,6 @@ def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
             code="point_unknown",
         )
     return result
-
-
-def _point_of(spec: QuerySpec) -> str | None:
-    return None if spec.trigger is None else spec.trigger.point
 
 
 def plan_due(
@@ -425,8 +409,8 @@ class Watch:
             try:
                 result.append(pinned_anew(known))
             except ImpctlError:
-                # The run opens it anew, and tells for the queries that read it what is wrong. What
-                # was read of it here may be part of another log: nothing is added to that.
+                # The run opens it again, and reports the error for its queries. What was read of it
+                # here may be part of another log: nothing is added to that.
                 self._seen[name] = replace(known, mark=None)
                 self._ends[name] = _end(known)
         return result
@@ -453,15 +437,14 @@ class Watch:
         if self._expires is not None and desk.time().text(RUN) >= self._expires:
             return True
         try:
-            return any(self._has_moved(known) for known in self._seen.values())
+            # A table that the last run could not open counts only once it has changed.
+            return any(
+                has_new_log(known)
+                for name, known in self._seen.items()
+                if name not in self._stuck or self._stuck[name] != _end(known)
+            )
         except ImpctlError:
             return True
-
-    def _has_moved(self, known: Seen) -> bool:
-        name = known.source.name
-        if name in self._stuck and self._stuck[name] == _end(known):
-            return False
-        return has_new_log(known)
 
 
 def _next_expiry(desk: Workbench) -> str | None:
@@ -527,9 +510,11 @@ def follow(
         specs = desk.sketched(queries)
         kept = KeptStates(memory=memory_of(settings, desk.workload))
         following = _Following(desk, specs, batch_rows, request, kept=kept)
+        followed = following.followed
+        waits_for = f" ({followed.told()})" if followed.has_timed else ""
         reporter.step(
             f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, "
-            f"checking every {duration_text(request.interval * 1000)}{following.waits_for()}"
+            f"checking every {duration_text(request.interval * 1000)}{waits_for}"
         )
         while not stop.is_asked:
             files.check()
@@ -550,22 +535,17 @@ class _Following:
     specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
-    watch: Watch = field(init=False)
+    kept: KeptStates = field(default_factory=KeptStates)
+    watch: Watch = field(default_factory=Watch)
     retries: Retries = field(init=False)
     followed: Followed = field(init=False)
-    kept: KeptStates = field(default_factory=KeptStates)
     runs: int = 0
     has_looked: bool = False
     """Whether the timetable has what the watch saw last."""
 
     def __post_init__(self) -> None:
-        self.watch = Watch()
         self.retries = Retries(self.request.interval)
         self.followed = Followed(self.specs, self.request)
-
-    def waits_for(self) -> str:
-        """What queries wait for that are not maintained after each commit."""
-        return f" ({self.followed.told()})" if self.followed.has_timed else ""
 
     def due(self) -> tuple[list[QueryName], list[Due]]:
         """What to run now: queries on `commit` where something is new or to be retried, and what
@@ -601,7 +581,11 @@ class _Following:
         queries = [*ready, *(one.query for one in due)]
         outcome, retry, late_ms = self._maintained(queries, due)
         elapsed_ms = watch.ms
-        done = tuple(r for r in outcome.results if not _is_nothing(r))
+        done = tuple(
+            result
+            for result in outcome.results
+            if not isinstance(result, MaintainResult) or result.action != "none"
+        )
         if not done and not outcome.failures:
             self.desk.reporter.step("waiting for changes: nothing new")
             return
@@ -635,18 +619,32 @@ class _Following:
     def _maintained(
         self, queries: Sequence[QueryName], due: Sequence[Due]
     ) -> tuple[Outcome, float | None, float | None]:
-        """Run `maintain`, failures of the whole run included; return the pause before the next try,
-        and the delay of the run."""
+        """Run `maintain`, catching its failure; return also the pause until a retry, and the
+        delay."""
         desk, watch = self.desk.next_run(self.watch.pinned()), Stopwatch()
         try:
-            outcome = self._outcome(desk, queries)
-            retry = self._put_off(queries, outcome)
+            try:
+                outcome = maintain(desk, queries, self.batch_rows, self.kept)
+            except UsageError:
+                raise
+            except ImpctlError as error:
+                outcome = Outcome(failures=(Failure(None, error),))
+            temporary = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
+            put_off = _failed(queries, temporary)
+            for name in set(queries).difference(put_off):
+                self.retries.went_well(name)
+            retry = self.retries.failed(put_off, time.monotonic())
             names = {one.query for one in due}
-            others = _worked_ms(outcome, lambda query: query not in names)
+            # Sketches of one query share their time.
+            took = {
+                result.query: result.elapsed_ms
+                for result in outcome.results
+                if isinstance(result, MaintainResult) and result.query not in names
+            }
             late_ms = self.followed.ran(
                 self.desk,
                 due,
-                max(0.0, watch.ms - others) / 1000,
+                max(0.0, watch.ms - sum(took.values())) / 1000,
                 failed=_failed(queries, outcome.failures),
                 put_off=self.retries.waiting(time.monotonic()),
             )
@@ -658,40 +656,10 @@ class _Following:
             self.watch.saw(desk)
             self.desk.take_spark_of(desk)
 
-    def _outcome(self, desk: Workbench, queries: Sequence[QueryName]) -> Outcome:
-        try:
-            return maintain(desk, queries, self.batch_rows, self.kept)
-        except UsageError:
-            raise
-        except ImpctlError as error:
-            return Outcome(failures=(Failure(None, error),))
-
-    def _put_off(self, queries: Sequence[QueryName], outcome: Outcome) -> float | None:
-        may_pass = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
-        failed = _failed(queries, may_pass)
-        for name in queries:
-            if name not in failed:
-                self.retries.went_well(name)
-        return self.retries.failed(failed, time.monotonic())
-
 
 def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:
     told = {failure.query for failure in failures}
     return [name for name in queries if name in told or None in told]
-
-
-def _worked_ms(outcome: Outcome, is_asked: Callable[[QueryName], bool]) -> float:
-    """Milliseconds of the steps of some queries; sketches of one query share theirs."""
-    took = {
-        result.query: result.elapsed_ms
-        for result in outcome.results
-        if isinstance(result, MaintainResult) and is_asked(result.query)
-    }
-    return sum(took.values())
-
-
-def _is_nothing(result: object) -> bool:
-    return isinstance(result, MaintainResult) and result.action == "none"
 
 
 @dataclass(frozen=True, slots=True)

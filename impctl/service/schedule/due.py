@@ -34,8 +34,7 @@ _DAYS = 366 * 8 + 2
 """Days searched: a 29th of February is at most eight years away."""
 
 AN_INSTANT = 1e-5
-"""Seconds from a moment to the search for the next; float times decades away differ by a fortieth
-of it at least."""
+"""Seconds to the search for the next moment; floats decades away differ by a fortieth of it."""
 
 _SECOND = timedelta(seconds=1)
 _MIDNIGHT = time()
@@ -118,24 +117,16 @@ def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
     # The day before too: what it jumps over may come late, and midnight may come twice.
     day = at.astimezone(zone).date() - timedelta(days=1)
     for _ in range(_DAYS):
-        if cron.has_day(day):
-            result = _first_of_day(cron, day, zone, at)
-            if result is not None:
-                return result
+        for hour in cron.hours if cron.has_day(day) else ():
+            # An hour that is over cannot hold it; a jump moves a time by less than a day.
+            last = datetime.combine(day, time(hour, cron.minutes[-1]))
+            if instant_of(last, zone) < at:
+                continue
+            for minute in cron.minutes:
+                result = instant_of(datetime.combine(day, time(hour, minute)), zone)
+                if result >= at:
+                    return result
         day += timedelta(days=1)
-    return None
-
-
-def _first_of_day(cron: Cron, day: date, zone: tzinfo, at: datetime) -> datetime | None:
-    for hour in cron.hours:
-        # An hour that is over cannot hold it; a jump moves a time by less than a day.
-        last = datetime.combine(day, time(hour, cron.minutes[-1]))
-        if instant_of(last, zone) < at:
-            continue
-        for minute in cron.minutes:
-            result = instant_of(datetime.combine(day, time(hour, minute)), zone)
-            if result >= at:
-                return result
     return None
 
 
@@ -227,10 +218,9 @@ def _pending(
     catch_up(desk.tables, stored)
     moved = moved_moments(desk, stored)
     # Of expiry there is a new instant at each look, though nothing else need be pending.
-    told = {name: values for name, values in moved.items() if name != RUN} | dict.fromkeys(
-        moved.keys() & {RUN}
-    )
-    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(told))
+    others = {name: values for name, values in moved.items() if name != RUN}
+    shown = {**others, **dict.fromkeys(moved.keys() & {RUN})}
+    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(shown))
     if not is_captured_alike(desk, spec, stored):
         return Pending(unsure="the query or impctl changed since the capture", mark=mark)
     if is_current(stored, desk.tables) and not moved:
@@ -239,7 +229,9 @@ def _pending(
     tables: list[TableName] = []
     moved_at: list[float] = []
     for pin in stored.pins:
-        commits = _commits(desk.tables.source(pin.table), pin, log)
+        source = desk.tables.source(pin.table)
+        is_other = source.table_id != pin.table_id or source.version < pin.version
+        commits = None if is_other else log.since(source, pin.version)
         if commits is None:
             return Pending(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
         said = [one.at for one in commits]
@@ -256,23 +248,22 @@ def _pending(
             if not one.only_moves
         ]
     if moved:
+        # The known time of the first expired row still in the sketch.
+        until = expires(stored)
+        expired = now
+        if until not in ("", NEVER):
+            expired = datetime.fromisoformat(until).timestamp()
         turned = min(
-            _expired(stored, now) if name == RUN else _turned(before, to, desk.session_zone)
+            expired if name == RUN else _turned(before, to, desk.session_zone)
             for name, (before, to) in moved.items()
         )
         changes.append(Change(min(turned, now), None))
         moved_at.append(min(turned, now))
     if not moved_at:
-        # Versions are the stored ones, and yet it is not current: another log stands there.
+        # Versions are the stored ones, and yet it is not current: it has another log.
         return Pending(unsure="a table is not the one the sketch was captured from", mark=mark)
     ordered = tuple(sorted(changes, key=lambda change: change.at))
     return Pending(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
-
-
-def _commits(source: DeltaSource, pin: TablePin, log: CommitLog) -> tuple[Committed, ...] | None:
-    if source.table_id != pin.table_id or source.version < pin.version:
-        return None
-    return log.since(source, pin.version)
 
 
 def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:
@@ -288,12 +279,6 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
 
 def _is_told(at: float | None, now: float) -> bool:
     return at is not None and at <= now + _TOLERATED
-
-
-def _expired(stored: StoredQuery, now: float) -> float:
-    """The known time of the first expired row still in the sketch."""
-    until = expires(stored)
-    return now if until in ("", NEVER) else datetime.fromisoformat(until).timestamp()
 
 
 def _turned(before: str, to: str, zone: str) -> float:
@@ -315,9 +300,8 @@ _ALONG = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of maintenance: for what is pending, for the rows `expected` until the next moment,
-    and for the rows of one look. `is_known`: from recorded runs; `longest` is the longest of
-    these."""
+    """Seconds of maintenance: for what is pending, for rows `expected` until the next moment, and
+    for the rows of one look. `is_known`: from recorded runs; `longest` of these."""
 
     pending: float
     expected: float = 0.0
@@ -404,37 +388,26 @@ def taken(
     of = {one.query: one for one in waiting}
     chosen = [due for due in result if due.is_now(now)]
     if not chosen:
-        cheap = [due for due in result if due.is_pending and _is_cheap(of[due.query])]
-        chosen = [replace(due, early="cheap, and nothing else is due") for due in cheap]
+        for due in result:
+            trigger, costs = of[due.query].trigger, of[due.query].costs
+            if due.is_pending and trigger.cheap and costs.is_known and costs.pending < CHEAP_S:
+                chosen.append(replace(due, early="cheap, and nothing else is due"))
     elif any(due.query not in failed for due in chosen):
         known = {due.query for due in chosen}
-        chosen += [
-            replace(due, early="shares a run with other queries")
-            for due in result
-            if due.query not in known and _goes_along(due, of[due.query], now)
-        ]
-    return sorted(chosen, key=_deadline)
+        for due in result:
+            bound = of[due.query].trigger.fresh_within
+            has_bound = bound is not None and due.due_by is not None and due.due_by == due.due_at
+            if due.query in known or not due.is_pending or due.start_at is None or not has_bound:
+                continue
+            # Its start is so near that sharing the reading of changes pays.
+            if due.start_at - now <= _ALONG * (bound or 0.0):
+                chosen.append(replace(due, early="shares a run with other queries"))
 
+    def deadline(due: Due) -> float:
+        times = (due.due_by, due.due_at, due.start_at)
+        return next((at for at in times if at is not None), float("inf"))
 
-def _goes_along(due: Due, one: Waiting, now: float) -> bool:
-    """Whether its start is so near that sharing the reading of changes pays."""
-    bound = one.trigger.fresh_within
-    if bound is None or not due.is_pending or due.start_at is None:
-        return False
-    return (
-        due.due_by is not None and due.due_by == due.due_at and due.start_at - now <= _ALONG * bound
-    )
-
-
-def _is_cheap(one: Waiting) -> bool:
-    return one.trigger.cheap and one.costs.is_known and one.costs.pending < CHEAP_S
-
-
-def _deadline(due: Due) -> float:
-    for at in (due.due_by, due.due_at, due.start_at):
-        if at is not None:
-            return at
-    return float("inf")
+    return sorted(chosen, key=deadline)
 
 
 class _Loads:
@@ -491,18 +464,25 @@ def _enough_at(pending: Pending, rows: int) -> float | None:
 
 
 def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: float) -> Due:
-    is_pending = one.pending.is_some or (
-        one.trigger.is_on_commit and one.pending.moved_at is not None
-    )
+    trigger = one.trigger
+    is_pending = one.pending.is_some or (trigger.is_on_commit and one.pending.moved_at is not None)
     result = [_of_wish(one, wish, loads, pace, is_pending=is_pending) for wish in wishes]
-    if is_pending and one.trigger.ready_within is not None and _is_point_alone(one.trigger):
+    if is_pending and trigger.ready_within is not None and _is_point_alone(trigger):
         needed = pace.margin * (pace.opening + one.costs.pending)
         oldest = one.pending.oldest
-        if needed > one.trigger.ready_within and oldest is not None:
-            why = f"more than ready_within {written(one.trigger.ready_within)} is pending"
+        if needed > trigger.ready_within and oldest is not None:
+            why = f"more than ready_within {written(trigger.ready_within)} is pending"
             result.append(Due(one.query, why, oldest, None, now, True, one.costs.pending))
     if not result:
-        return Due(one.query, _why_not(one), is_pending=is_pending, cost=one.costs.pending)
+        if trigger.alone is Alone.USE:
+            why = "use: when its sketch is used, or when `maintain` names the query"
+        elif _is_point_alone(trigger):
+            why = f"point: on `maintain --point {trigger.point}`"
+        elif not one.pending.is_some:
+            why = "nothing is pending"
+        else:
+            why = f"{one.pending.rows or 0:,} of {trigger.rows or 0:,} rows are pending"
+        return Due(one.query, why, is_pending=is_pending, cost=one.costs.pending)
     return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
 
 
@@ -526,17 +506,6 @@ def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending
     return due
 
 
-def _why_not(one: Waiting) -> str:
-    trigger, rows = one.trigger, one.pending.rows
-    if trigger.alone is Alone.USE:
-        return "use: when its sketch is used, or when `maintain` names the query"
-    if _is_point_alone(trigger):
-        return f"point: on `maintain --point {trigger.point}`"
-    if not one.pending.is_some:
-        return "nothing is pending"
-    return f"{rows or 0:,} of {trigger.rows or 0:,} rows are pending"
-
-
 def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     """Codes and texts of bounds that cannot be met, each with the shortest that can."""
     result = []
@@ -545,25 +514,21 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     if fresh is not None and fresh < max(one.costs.longest, pace.look):
         least = pace.look + pace.margin * (pace.opening + usual)
         step = f" and a step of {duration_text(usual * 1000)}" if usual > 0 else ""
-        result.append(
-            (
-                "fresh_impossible",
-                f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
-                f"every {duration_text(pace.look * 1000)}{step} take at least "
-                f"{duration_text(least * 1000)}, including opening a run and a safety "
-                f"factor of {pace.margin:g}",
-            )
+        text = (
+            f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
+            f"every {duration_text(pace.look * 1000)}{step} take at least "
+            f"{duration_text(least * 1000)}, including opening a run and a safety "
+            f"factor of {pace.margin:g}"
         )
+        result.append(("fresh_impossible", text))
     least_ready = pace.margin * (pace.opening + one.costs.each_look)
     if ready is not None and least_ready > ready:
-        result.append(
-            (
-                "ready_impossible",
-                f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
-                "run and processing the rows of one check may take "
-                f"{duration_text(least_ready * 1000)}",
-            )
+        text = (
+            f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
+            "run and processing the rows of one check may take "
+            f"{duration_text(least_ready * 1000)}"
         )
+        result.append(("ready_impossible", text))
     return result
 
 
@@ -591,16 +556,12 @@ def looked_at(
     store, now = desk.reading_store(), now_of(desk)
     held = {spec.name: _stored(store, spec) for spec in specs}
     own = {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
-    coming = RowsToCome(
-        desk,
-        store,
-        {
-            name: stored.versions
-            for name, stored in held.items()
-            if stored is not None and own[name].ready_within is not None
-        },
-        now,
-    )
+    tables = {
+        name: stored.versions
+        for name, stored in held.items()
+        if stored is not None and own[name].ready_within is not None
+    }
+    coming = RowsToCome(desk, store, tables, now)
     result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
@@ -772,17 +733,18 @@ def _seconds(
     runs: Sequence[RunCost], size: Size, moved: Collection[TableName]
 ) -> tuple[bool, float]:
     """Whether recorded runs tell, and the cost of a change of these tables; else a guess."""
+    ms = maintain_ms([run for run in runs if run.kind is RunKind.MAINTAIN], size, moved)
+    if ms is not None:
+        return True, ms / 1000
+    ms = maintain_ms(runs, size, moved)
+    return False, UNKNOWN_S if ms is None else ms / 1000
+
+
+def maintain_ms(runs: Sequence[RunCost], size: Size, moved: Collection[TableName]) -> float | None:
+    """Estimate milliseconds of a step, without a recapture, which would ask the tables for their
+    rows, and without the start of Spark."""
     from impctl.service.cost_model import estimated
 
-    # Without a recapture's estimate, which asks the tables for their rows.
-    mine = [one for one in runs if one.kind is RunKind.MAINTAIN]
-    tables = sorted(moved)
-    result = estimated(
-        mine, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
-    )
-    if result.maintain_ms is not None:
-        return True, result.maintain_ms / 1000
-    guess = estimated(
-        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
-    )
-    return False, UNKNOWN_S if guess.maintain_ms is None else guess.maintain_ms / 1000
+    return estimated(
+        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=sorted(moved)
+    ).maintain_ms

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from impctl.forecast import Chance, Forecast, History, chance, effective_times, forecast, rate
+from impctl.forecast import Forecast, History, chance, effective_times, forecast, rate
 from impctl.service.context import Texts, Workbench, known_histories
 from impctl.service.results import NextChange
 from impctl.types import QueryName, TableName
@@ -67,9 +67,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected frequency per day of a kind, and rows of each table. `rows` has None for a table
-    whose log does not tell; `deletes` is the share of deleted rows. `chance` is the probability
-    within a day."""
+    """The expected frequency per day of a kind, and rows of each table, None if its log does not
+    tell; `deletes` is the share of deleted rows, `chance` the probability within a day."""
 
     tables: Tables
     per_day: float
@@ -83,10 +82,13 @@ def kinds_of(
 ) -> list[Kind]:
     """The kinds of change of these tables; a table that never changed is one by itself."""
     times = {name: effective_times(held.arrivals, now) for name, held in histories.items()}
-    pause = _pause(times.values()) if together is None else together
+    if together is None:
+        # Half the pause between commits of the table that changes most often.
+        gaps = (np.diff(np.array(result)) for result in times.values() if len(result) > 1)
+        together = min([_TOGETHER, *(float(np.median(gap)) / 2 for gap in gaps)])
     result: dict[Tables, list[Change]] = {}
-    for each in _changes(histories, times, pause):
-        result.setdefault(frozenset(each.moved), []).append(each)
+    for change in _changes(histories, times, together):
+        result.setdefault(frozenset(change.moved), []).append(change)
     seen = frozenset[TableName]().union(*result)
     days = {name: _days(held, times[name], now) for name, held in histories.items()}
     kinds = [
@@ -103,26 +105,19 @@ def expected_of(kind: Kind, now: float) -> Expected:
         least = 1 / (2 * kind.days + 2)
         return Expected(kind.tables, least, dict.fromkeys(kind.tables), {}, least)
     latest = kind.changes[-_LATEST:]
-    moved = {name: [each.moved[name] for each in latest] for name in kind.tables}
-    return Expected(
-        kind.tables,
-        _per_day(kind, now),
-        {name: _mean([each.rows for each in result]) for name, result in moved.items()},
-        {name: _deleted(result) for name, result in moved.items()},
-        _within_a_day(kind, now).value,
-    )
-
-
-def _mean(numbers: Sequence[int | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _deleted(moved: Sequence[Moved]) -> float:
-    known = [(each.rows, each.deleted) for each in moved]
-    told = [(rows, gone) for rows, gone in known if rows is not None and gone is not None]
-    rows = sum(rows for rows, _ in told)
-    return sum(gone for _, gone in told) / rows if rows else 0.0
+    means: dict[TableName, float | None] = {}
+    deletes: dict[TableName, float] = {}
+    for name in kind.tables:
+        moved = [change.moved[name] for change in latest]
+        counts = [part.rows for part in moved if part.rows is not None]
+        means[name] = statistics.fmean(counts) if counts else None
+        known = [(m.rows, m.deleted) for m in moved if m.rows is not None and m.deleted is not None]
+        rows = sum(rows for rows, _ in known)
+        deletes[name] = sum(deleted for _, deleted in known) / rows if rows else 0.0
+    days = min(int(kind.days), _STRETCHES)
+    daily = _counts([change.at for change in kind.changes], now, DAY, days)
+    within_a_day = chance(daily > 0, 0, 7).value
+    return Expected(kind.tables, _per_day(kind, now), means, deletes, within_a_day)
 
 
 def _per_day(kind: Kind, now: float) -> float:
@@ -133,12 +128,6 @@ def _per_day(kind: Kind, now: float) -> float:
     width = min(DAY, max(1.0, statistics.median(gaps))) if gaps else DAY
     width = max(width, looked / _STRETCHES)
     return rate(_counts(times, now, width, int(looked // width))) * DAY / width
-
-
-def _within_a_day(kind: Kind, now: float) -> Chance:
-    days = min(int(kind.days), _STRETCHES)
-    counts = _counts([each.at for each in kind.changes], now, DAY, days)
-    return chance(counts > 0, 0, 7)
 
 
 def _counts(
@@ -160,38 +149,26 @@ def _changes(
     first = 0
     for end in range(1, len(commits) + 1):
         if end == len(commits) or commits[end][0] - commits[first][0] > pause:
-            parts = commits[first:end]
-            yield _one(histories, parts)
+            moved: dict[TableName, Moved] = {}
+            is_after_gap = False
+            for _, name, number in commits[first:end]:
+                arrival, before = histories[name].arrivals[number], moved.get(name, Moved(0, 0))
+                moved[name] = Moved(
+                    _sum(before.rows, arrival.rows), _sum(before.deleted, arrival.deleted)
+                )
+                is_after_gap |= arrival.is_after_gap
+            yield Change(commits[first][0], moved, is_after_gap)
             first = end
-
-
-def _one(
-    histories: Mapping[TableName, History], commits: Sequence[tuple[float, TableName, int]]
-) -> Change:
-    moved: dict[TableName, Moved] = {}
-    is_after_gap = False
-    for _, name, number in commits:
-        each = histories[name].arrivals[number]
-        before = moved.get(name, Moved(0, 0))
-        moved[name] = Moved(_sum(before.rows, each.rows), _sum(before.deleted, each.deleted))
-        is_after_gap |= each.is_after_gap
-    return Change(commits[0][0], moved, is_after_gap)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def _pause(times: Iterable[Sequence[float]]) -> float:
-    """Half the pause between commits of the table that changes most often."""
-    medians = [float(np.median(np.diff(np.array(result)))) for result in times if len(result) > 1]
-    return min([_TOGETHER, *(median / 2 for median in medians)])
-
-
 def _days(held: History, times: Sequence[float], now: float) -> float:
     """For how long the table's commits are known, without gaps."""
-    start = held.since if held.since is not None and held.since <= now else None
-    start = min([*times[:1], *([] if start is None else [start]), now])
+    since = [] if held.since is None else [held.since]
+    start = min([*times[:1], *since, now])
     missed = sum(
         after - before
         for before, after, each in zip(times, times[1:], held.arrivals[1:], strict=False)
@@ -247,7 +224,10 @@ def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> Next
         if gap is not None:
             coming.append(_Coming(kind, gap, now - kind.changes[-1].at))
     if not coming:
-        return NextChange(unknown=_why(known))
+        count = sum(len(kind.changes) for kind in known)
+        some = {0: "no change is", 1: "1 change is"}.get(count, f"{count} changes are")
+        same = " of the same tables" if count >= NEEDED else ""
+        return NextChange(unknown=f"{some} known, a forecast needs {NEEDED}{same}")
     first = min(coming, key=lambda each: each.order)
     rows = _rows(first.kind.changes, forecasts)
     return NextChange(
@@ -279,13 +259,6 @@ def _rows(changes: Sequence[Change], forecasts: Forecasts) -> Forecast | None:
         if after.rows is not None
     ]
     return forecasts.of([rows for rows, _ in pairs], [*(at for _, at in pairs), changes[-1].at])
-
-
-def _why(kinds: Sequence[Kind]) -> str:
-    count = sum(len(kind.changes) for kind in kinds)
-    known = {0: "no change is", 1: "1 change is"}.get(count, f"{count} changes are")
-    same = " of the same tables" if count >= NEEDED else ""
-    return f"{known} known, a forecast needs {NEEDED}{same}"
 
 
 TAKES_OVER = 20
@@ -328,23 +301,21 @@ class Expectations:
 
     def _kinds_of(self, tables: Tables) -> list[Kind]:
         """The kinds by the log, computed once for all queries over the same tables."""
-        told = frozenset(name for name in tables if self._is_told_by_its_log(name))
-        if told not in self._kinds:
-            held = {name: self.histories.get(name, _NOTHING) for name in sorted(told)}
-            self._kinds[told] = kinds_of(held, self.now, self.together)
-        return self._kinds[told]
-
-    def _is_told_by_its_log(self, table: TableName) -> bool:
-        spec = self.specs.get(table)
-        is_never = spec is not None and spec.never_changes
-        return not is_never and table not in self._declared and table not in self._ended
+        never = {name for name, spec in self.specs.items() if spec.never_changes}
+        by_log = tables.difference(never, self._declared, self._ended)
+        if by_log not in self._kinds:
+            known = {name: self.histories.get(name, _NOTHING) for name in sorted(by_log)}
+            self._kinds[by_log] = kinds_of(known, self.now, self.together)
+        return self._kinds[by_log]
 
     @cached_property
     def _declared(self) -> dict[TableName, tuple[ComingSpec, ...]]:
         result = {}
         for name, spec in self.specs.items():
             paced = tuple(each for each in self._holding(spec) if each.every is not None)
-            if paced and not self._has_taken_over(name, paced):
+            # Until the log has enough commits since the expectation began.
+            begun = max((each.since for each in paced if each.since is not None), default=0.0)
+            if paced and sum(at >= begun for at in self._times(name)) < TAKES_OVER:
                 result[name] = paced
         return result
 
@@ -361,11 +332,6 @@ class Expectations:
             if (each.since is None or each.since <= self.now)
             and (each.until is None or self.now < each.until)
         ]
-
-    def _has_taken_over(self, table: TableName, holding: Sequence[ComingSpec]) -> bool:
-        """Whether the log has enough commits since the expectation began."""
-        begun = max((each.since for each in holding if each.since is not None), default=0.0)
-        return sum(at >= begun for at in self._times(table)) >= TAKES_OVER
 
     def _times(self, table: TableName) -> list[float]:
         return effective_times(self.histories.get(table, _NOTHING).arrivals, self.now)
@@ -437,7 +403,6 @@ def expectations(
 _NOTHING = History("", -1, None)
 """History of a table whose commits nobody read."""
 
-
 _RATHER = 0.5
 """Expected changes of a kind, from which on it probably comes."""
 
@@ -458,13 +423,18 @@ class RowsToCome:
     def rows(self, query: QueryName, since: float, until: float) -> float | None:
         """Rows expected to change between two times; None if unknown."""
         if query not in self._per_day:
-            self._per_day[query] = self._rows_a_day(self._tables.get(query, ()))
+            sums = []
+            for kind in self._expectations.expected(self._tables.get(query, ())):
+                counts = [count for count in kind.rows.values() if count is not None]
+                if len(counts) == len(kind.rows):
+                    sums.append(kind.per_day * sum(counts))
+            self._per_day[query] = sum(sums) if sums else None
         per_day = self._per_day[query]
         return None if per_day is None else per_day * max(0.0, until - since) / DAY
 
     def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
-        """The tables of the probable kinds of change; else of the most frequent. A run until then
-        carries on all of them."""
+        """The tables of all probable kinds of change, which a run then carries on; else of the
+        first."""
         days = max(0.0, until - since) / DAY
         kinds = self._expectations.expected(self._tables.get(query, ()))
         likely = [kind for kind in kinds if kind.per_day * days >= _RATHER]
@@ -474,11 +444,3 @@ class RowsToCome:
     def _expectations(self) -> Expectations:
         names = {name for tables in self._tables.values() for name in tables}
         return expectations(self._desk, self._store, sorted(names), now=self._now)
-
-    def _rows_a_day(self, tables: Collection[TableName]) -> float | None:
-        told = []
-        for kind in self._expectations.expected(tables):
-            rows = [count for count in kind.rows.values() if count is not None]
-            if len(rows) == len(kind.rows):
-                told.append(kind.per_day * sum(rows))
-        return sum(told) if told else None

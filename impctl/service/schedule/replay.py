@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -62,7 +62,8 @@ def replay_of_file(
     for line, fields in enumerate(_lines(path), start=1):
         try:
             if line == 1:
-                _check_header(fields)
+                if tuple(field.lower() for field in fields) != HEADER:
+                    raise _Fault(0, "The first line does not name the columns", _HEADER_HINT)
             elif fields:
                 table, arrival = _arrival(fields, known)
                 if table in result:
@@ -70,12 +71,18 @@ def replay_of_file(
                 else:
                     others[table] = others.get(table, 0) + 1
         except _Fault as fault:
-            place = Location(str(path), line, _column_of(fields, fault.column))
+            # As far as fields without quotes tell.
+            column = 1 + sum(len(field) + 1 for field in fields[: fault.column])
+            place = Location(str(path), line, column)
             problems.append(Problem(fault.message, place, fault.hint))
             if len(problems) == _MOST_PROBLEMS or line == 1:
                 break
     if problems:
-        raise _invalid(path, problems)
+        more = f" (the first {len(problems)} of more)" if len(problems) == _MOST_PROBLEMS else ""
+        count = "1 line is" if len(problems) == 1 else f"{len(problems)} lines are"
+        error = WorkloadError(f"{count} wrong in {path}{more}", problems)
+        error.code = INVALID
+        raise error
     warnings = tuple(
         f"no replayed query reads `{name}`: its lines in {path} are ignored" for name in others
     )
@@ -85,36 +92,23 @@ def replay_of_file(
 
 def _lines(path: Path) -> Iterator[Sequence[str]]:
     """The fields of each line, stripped."""
+    hint = f"give a CSV file; {_HEADER_HINT}"
     try:
         data = read_file(path, _MOST_BYTES)
         text = data.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8"
-        raise UsageError(
-            f"File `{path}` cannot be read: {reason}",
-            hint=f"give a CSV file; {_HEADER_HINT}",
-            code=INVALID,
-        ) from None
+        message = f"File `{path}` cannot be read: {reason}"
+        raise UsageError(message, hint=hint, code=INVALID) from None
     if len(data) > _MOST_BYTES:
-        raise UsageError(
-            f"File `{path}` is too large: more than {_MOST_BYTES} bytes",
-            hint=f"give a CSV file; {_HEADER_HINT}",
-            code=INVALID,
-        )
-    lines = text.splitlines()
-    if not lines:
-        lines = [""]
-    for line in lines:
+        message = f"File `{path}` is too large: more than {_MOST_BYTES} bytes"
+        raise UsageError(message, hint=hint, code=INVALID)
+    for line in text.splitlines() or [""]:
         try:
             fields = next(csv.reader([line], strict=True), [])
         except csv.Error:
             fields = [line]
         yield [field.strip() for field in fields]
-
-
-def _check_header(fields: Sequence[str]) -> None:
-    if tuple(field.lower() for field in fields) != HEADER:
-        raise _Fault(0, "The first line does not name the columns", _HEADER_HINT)
 
 
 def _arrival(fields: Sequence[str], known: Collection[TableName]) -> tuple[TableName, Arrival]:
@@ -152,19 +146,6 @@ def _count(text: str, column: int) -> int:
     return int(text)
 
 
-def _column_of(fields: Sequence[str], column: int) -> int:
-    """The start column of a field, as far as fields without quotes tell."""
-    return 1 + sum(len(field) + 1 for field in fields[:column])
-
-
-def _invalid(path: Path, problems: Sequence[Problem]) -> WorkloadError:
-    more = f" (the first {len(problems)} of more)" if len(problems) == _MOST_PROBLEMS else ""
-    count = "1 line is" if len(problems) == 1 else f"{len(problems)} lines are"
-    error = WorkloadError(f"{count} wrong in {path}{more}", problems)
-    error.code = INVALID
-    return error
-
-
 @dataclass(frozen=True, slots=True)
 class Commits:
     """The commits of one table: `times` ascending, `rows` and `bytes` of all before each, and of
@@ -188,8 +169,8 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is replayed, from `since` to `until`; `source` is for people. `histories` has the same
-    commits for the choice of state."""
+    """A replay from `since` to `until`; `source` is for people, `histories` for the choice of
+    state."""
 
     since: float
     until: float
@@ -235,7 +216,17 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commi
     times = effective_times(known, until)
     first = bisect_left(times, since)
     kept = known[first : bisect_right(times, until)]
-    guess = _share(known)
+    sizes = [(each.rows, each.bytes) for each in known if each.rows is not None]
+    all_rows, all_bytes = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
+
+    def guess(each: Arrival) -> int:
+        # By the rows per byte of commits that tell both.
+        if not sizes:
+            return ROWS_UNKNOWN
+        if not all_bytes or not each.bytes:
+            return max(1, round(all_rows / len(sizes)))
+        return max(1, round(each.bytes * all_rows / all_bytes))
+
     rows = [guess(each) if each.rows is None else each.rows for each in kept]
     return Commits(
         times[first : first + len(kept)],
@@ -243,25 +234,6 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commi
         [0, *accumulate(each.bytes for each in kept)],
         sum(each.rows is None for each in kept),
     )
-
-
-class _Share:
-    """Rows per byte of commits that tell both."""
-
-    def __init__(self, rows: int, size: int, count: int) -> None:
-        self._rows, self._size, self._count = rows, size, count
-
-    def __call__(self, each: Arrival) -> int:
-        if not self._count:
-            return ROWS_UNKNOWN
-        if not self._size or not each.bytes:
-            return max(1, round(self._rows / self._count))
-        return max(1, round(each.bytes * self._rows / self._size))
-
-
-def _share(known: Iterable[Arrival]) -> _Share:
-    told = [(each.rows, each.bytes) for each in known if each.rows is not None]
-    return _Share(sum(rows for rows, _ in told), sum(size for _, size in told), len(told))
 
 
 def merged(of: Mapping[TableName, Commits]) -> Commits:
@@ -292,21 +264,36 @@ def replay_of_store(
     """What is known of these tables from `since` on (None: of all of them together) until now. Rows
     that come `late` include those of earlier commits, and exclude those later than now."""
     histories = known_histories(desk.tables, store, sorted(tables))
-    known = {name: _known_since(held, now) for name, held in histories.items()}
+    # From when on all commits of a table are known; None where it never had one.
+    known = {
+        name: held.since
+        if held.since is not None and held.since <= now
+        else next(iter(effective_times(held.arrivals, now)), None)
+        for name, held in histories.items()
+    }
     start = max((at for at in known.values() if at is not None), default=now)
     begin = start if since is None else max(since, start)
-    warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
+    warnings = []
+    if since is not None and begin > since:
+        names = [f"`{name}`" for name, at in known.items() if at == begin]
+        warnings.append(
+            f"commits of {' and '.join(names)} are known only from "
+            f"{moment_text(datetime.fromtimestamp(begin, UTC))}, where the replay begins"
+        )
+    for name, held in histories.items():
+        gaps = any(each.is_after_gap and begin < at <= now for at, each in _with_times(held, now))
+        if gaps or held.has_missed:
+            warnings.append(
+                f"some commits of `{name}` are unknown: its log was cleaned up in between"
+            )
     if late is not None:
         histories = late_histories(histories, late, now)
     result = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
-    return Replay(begin, now, result, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
-
-
-def _known_since(held: History, now: float) -> float | None:
-    """From when on all commits of a table are known; None where it never had one."""
-    if held.since is not None and held.since <= now:
-        return held.since
-    return next(iter(effective_times(held.arrivals, now)), None)
+    replayed = {}
+    for name, held in histories.items():
+        kept = tuple(each for at, each in _with_times(held, now) if begin <= at <= now)
+        replayed[name] = replace(held, since=begin, arrivals=kept)
+    return Replay(begin, now, result, replayed, BY_STORE, tuple(warnings))
 
 
 def late_histories(
@@ -323,40 +310,6 @@ def late_histories(
 def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
     """The commits of a table, each with its assumed time."""
     return zip(effective_times(held.arrivals, now), held.arrivals, strict=True)
-
-
-def _replayed(
-    histories: Mapping[TableName, History], since: float, until: float
-) -> dict[TableName, History]:
-    result = {}
-    for name, held in histories.items():
-        kept = tuple(each for at, each in _with_times(held, until) if since <= at <= until)
-        result[name] = replace(held, since=since, arrivals=kept)
-    return result
-
-
-def _cut(
-    known: Mapping[TableName, float | None], begin: float, since: float | None
-) -> Iterator[str]:
-    """Remarks on a shorter replay than requested."""
-    if since is None or begin <= since:
-        return
-    names = [f"`{name}`" for name, at in known.items() if at == begin]
-    yield (
-        f"commits of {' and '.join(names)} are known only from "
-        f"{moment_text(datetime.fromtimestamp(begin, UTC))}, where the replay begins"
-    )
-
-
-def _gaps(histories: Mapping[TableName, History], since: float, until: float) -> Iterator[str]:
-    for name, held in histories.items():
-        times = effective_times(held.arrivals, until)
-        gaps = sum(
-            each.is_after_gap and since < at <= until
-            for at, each in zip(times, held.arrivals, strict=True)
-        )
-        if gaps or held.has_missed:
-            yield f"some commits of `{name}` are unknown: its log was cleaned up in between"
 
 
 MOST_COMMITS = 1_000_000
@@ -405,7 +358,12 @@ def _read(reading: FileReading, text: str) -> Late | Problem:
     fields = reading.record(compose(text), _WHERE, (), _KEYS) or {}
     p = reading.cell(fields.get("p"), inside(_WHERE, "p"), "a share such as 0.9")
     every = reading.cell(fields.get("every"), inside(_WHERE, "every"), "a duration such as 60s")
-    share = None if p is None else _late_share(p.written)
+    share = None
+    if p is not None and len(p.written) <= _MOST_LATE_DIGITS and p.written.isascii():
+        # The exact share.
+        digits = p.written.strip()
+        share = Fraction(digits) if digits.replace(".", "", 1).isdecimal() else None
+        share = share if share is not None and 0 < share <= 1 else None
     seconds = None if every is None else seconds_in(every.written, needs_unit=True)
     if p is not None and share is None:
         told = f"{inside(_WHERE, 'p')} must be a share such as 0.9"
@@ -419,12 +377,6 @@ def _read(reading: FileReading, text: str) -> Late | Problem:
         missing = next(key for key in _KEYS if key not in fields)
         return Problem(f"`{missing}` is missing in {_WHERE}", None, _HINT)
     return Late(share, seconds)
-
-
-def _late_share(text: str) -> Fraction | None:
-    is_number = text.strip().replace(".", "", 1).isdecimal() and text.isascii()
-    share = Fraction(text.strip()) if is_number and len(text) <= _MOST_LATE_DIGITS else Fraction(0)
-    return share if 0 < share <= 1 else None
 
 
 def _place(location: Location, opening: str) -> Location:
@@ -463,7 +415,10 @@ def _parts(each: Arrival, late: Late, end: float, most: int) -> Iterator[Arrival
         if at > end:
             return
         if turn == most:
-            raise _too_many()
+            raise UsageError(
+                f"{_WHERE} splits the replayed commits into more than {MOST_COMMITS:,} commits",
+                hint="give a larger share, or replay a shorter time with `--since`",
+            )
         seen += (inserted or 0) + (deleted or 0)
         until = each.bytes * seen // each.rows if each.rows else each.bytes
         yield replace(
@@ -483,13 +438,6 @@ def _counts(rows: int, p: Fraction) -> Iterator[int]:
         left = rows * (p.denominator - p.numerator) // p.denominator
         yield rows - left
         rows = left
-
-
-def _too_many() -> UsageError:
-    return UsageError(
-        f"{_WHERE} splits the replayed commits into more than {MOST_COMMITS:,} commits",
-        hint="give a larger share, or replay a shorter time with `--since`",
-    )
 
 
 Noise = Callable[[], float]

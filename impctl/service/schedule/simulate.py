@@ -18,12 +18,12 @@ from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from impctl.bench.report import Page, render_page
 from impctl.bench.summary import Headline, Section, Summary
 from impctl.errors import StorageError, UsageError, count_text
-from impctl.placement.graph import Graph, Mode, Node, Piece, Work
+from impctl.placement.graph import Graph, Mode, Piece, Work
 from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
 from impctl.service.budget.choice import Kept, graphs_of, is_worth, kept_within
 from impctl.service.budget.costs import rows_of_change
-from impctl.service.cost_model import Size, estimated, recorded
+from impctl.service.cost_model import Size, recorded
 from impctl.service.expiry import has_expiry
 from impctl.service.output import write_whole
 from impctl.service.results import (
@@ -46,6 +46,7 @@ from impctl.service.schedule.due import (
     Pending,
     Waiting,
     last_moment,
+    maintain_ms,
     next_moment,
     now_of,
     trigger_of,
@@ -139,17 +140,14 @@ def settings_of(
 
 def disks_from(texts: Sequence[str]) -> list[int | None]:
     """Budgets from flags: sizes, several with commas, or `all`; UsageError if invalid."""
-    return [_disk(word.strip()) for text in texts for word in text.split(",")]
-
-
-def _disk(word: str) -> int | None:
-    if word.lower() == ALL:
-        return None
-    try:
-        return size_from(word)
-    except ValueError:
-        hint = f"{SIZE_HINT}, or `{ALL}`"
-        raise UsageError(f"`--disk` is invalid: {word}", hint=hint) from None
+    result: list[int | None] = []
+    for word in (word.strip() for text in texts for word in text.split(",")):
+        try:
+            result.append(None if word.lower() == ALL else size_from(word))
+        except ValueError:
+            hint = f"{SIZE_HINT}, or `{ALL}`"
+            raise UsageError(f"`--disk` is invalid: {word}", hint=hint) from None
+    return result
 
 
 def trigger_from(text: str) -> Trigger:
@@ -191,7 +189,7 @@ class CostsBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _CostLine:
     """Milliseconds of a step of so many rows, and so many bytes."""
 
     fixed: float
@@ -208,7 +206,7 @@ class QueryLines:
 
     runs: Sequence[RunCost]
     by: CostsBy
-    _lines: dict[Tables, _Line | None] = field(default_factory=dict)
+    _lines: dict[Tables, _CostLine | None] = field(default_factory=dict)
 
     def ms(self, moved: Tables, rows: float, size: float) -> float | None:
         """Milliseconds of a step with so many rows of these tables; None if unknown."""
@@ -222,7 +220,7 @@ class QueryLines:
         return max([line.at(rows, size) for line in self._told], default=0.0)
 
     @cached_property
-    def _told(self) -> Sequence[_Line]:
+    def _told(self) -> Sequence[_CostLine]:
         asked = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
         lines = [_line(self.runs, self.by, one) for one in asked]
         return [line for line in lines if line is not None]
@@ -236,23 +234,15 @@ def lines_of(runs: Sequence[RunCost]) -> QueryLines:
     return QueryLines(runs, by)
 
 
-def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _Line | None:
+def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _CostLine | None:
     """The line of the estimates, sampled at its ends."""
-    fixed = _asked(runs, Size(0, 0), moved)
-    rows = _asked(runs, Size(_FAR, 0), moved)
+    fixed = maintain_ms(runs, Size(0, 0), moved)
+    rows = maintain_ms(runs, Size(_FAR, 0), moved)
     if fixed is None or rows is None:
         return None
-    size = _asked(runs, Size(0, _FAR), moved) if by is CostsBy.CAPTURE else None
+    size = maintain_ms(runs, Size(0, _FAR), moved) if by is CostsBy.CAPTURE else None
     per_byte = 0.0 if size is None else (size - fixed) / _FAR
-    return _Line(fixed, (rows - fixed) / _FAR, per_byte)
-
-
-def _asked(runs: Sequence[RunCost], size: Size, moved: Tables) -> float | None:
-    # Without a recapture's estimate, and without the start of Spark in each step.
-    result = estimated(
-        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=sorted(moved)
-    )
-    return result.maintain_ms
+    return _CostLine(fixed, (rows - fixed) / _FAR, per_byte)
 
 
 _Asked = tuple[int | None, tuple[tuple[QueryName, float], ...]]
@@ -264,8 +254,7 @@ _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of a kind of change, by ascending rows: milliseconds, those above the state as it is,
-    and reads."""
+    """Price of a kind of change by ascending rows: milliseconds, those above now, and reads."""
 
     rows: tuple[float, ...]
     ms: tuple[float, ...]
@@ -280,8 +269,7 @@ Prices = Mapping[QueryName, Mapping[Tables, Price]]
 @dataclass(frozen=True)
 class Choice:
     """The modes of all pieces under one budget; `bytes` are those of all state. `prices` are one
-    object for all choices of the same modes. `conversions` counts queries whose state changes its
-    mode."""
+    object for all choices of the same modes. `conversions` counts queries whose mode changes."""
 
     prices: Prices
     bytes: int
@@ -299,6 +287,7 @@ class Pieces:
     now: Mapping[QueryName, Modes]
     _modes: dict[_Asked, Mapping[QueryName, Modes]] = field(default_factory=dict)
     _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
+    """Milliseconds in the present modes, by the sizes of changes and their kinds."""
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
 
     def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
@@ -350,35 +339,27 @@ class Pieces:
     def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> Choice:
         sizes = [self._usual[name].bytes_of(result) for name, result in modes.items()]
         size = self.kept.fixed + sum(sizes)
+        # One object for equal modes, so that identity compares two choices.
+        prices = next((prices for known, prices in self._prices_of if known == modes), None)
+        if prices is None:
+            prices = {name: self._prices(name, chosen) for name, chosen in modes.items()}
+            self._prices_of.append((modes, prices))
         return Choice(
-            self._all_prices(modes),
+            prices,
             size,
             budget is not None and size > budget,
             sum(result != self.now[name] for name, result in modes.items()),
         )
-
-    def _all_prices(self, modes: Mapping[QueryName, Modes]) -> Prices:
-        """One object for equal modes, so that identity compares two choices."""
-        for known, prices in self._prices_of:
-            if known == modes:
-                return prices
-        made = {name: self._prices(name, result) for name, result in modes.items()}
-        self._prices_of.append((modes, made))
-        return made
-
-    def _before(self, name: QueryName) -> Sequence[tuple[float, ...]]:
-        """Milliseconds in the present modes, by the sizes of changes and their kinds."""
-        if name not in self._costs_now:
-            modes = self.now[name]
-            self._costs_now[name] = [evaluate(g[name], modes).per_kind for g in self.graphs]
-        return self._costs_now[name]
 
     def _prices(self, name: QueryName, modes: Modes) -> dict[Tables, Price]:
         """Prices of the query by the tables of its own that move, the most frequent kind's."""
         tables = frozenset(self.kept.queries[name].stored.versions)
         result: dict[Tables, Price] = {}
         after = [evaluate(graphs[name], modes).per_kind for graphs in self.graphs]
-        before = self._before(name)
+        if name not in self._costs_now:
+            present = self.now[name]
+            self._costs_now[name] = [evaluate(g[name], present).per_kind for g in self.graphs]
+        before = self._costs_now[name]
         for at, kind in enumerate(self.expected):
             mine = kind.tables & tables
             if not mine or mine in result:
@@ -404,7 +385,15 @@ def pieces_of(
         for scale in _SCALES
     )
     usual = graphs[_SCALES.index(1.0)]
-    now = {name: _as_it_can(kept.now[name], usual[name]) for name in kept.queries}
+    # The present modes of pieces, or allowed ones where these are not.
+    now = {
+        name: {
+            piece.name: mode if mode in piece.sizes else _kept_of(piece)
+            for piece in usual[name].pieces
+            for mode in (kept.now[name][piece.name],)
+        }
+        for name in kept.queries
+    }
     return Pieces(kept, expected, graphs, now)
 
 
@@ -413,31 +402,20 @@ def _scaled(kind: Expected, scale: float) -> Expected:
     return replace(kind, rows=rows)
 
 
-def _as_it_can(now: Modes, graph: Graph) -> Modes:
-    """The present modes of pieces, or allowed ones where these are not."""
-    return {
-        piece.name: now[piece.name] if now[piece.name] in piece.sizes else _kept_of(piece)
-        for piece in graph.pieces
-    }
-
-
 def _kept_of(piece: Piece) -> Mode:
     return Mode.KEPT if Mode.KEPT in piece.sizes else piece.modes[0]
 
 
 def _reads(graph: Graph, modes: Modes, kind: int) -> float:
     """Table reads, for a side or for groups, that are expected in a run of this kind."""
-    return sum(_hits(graph, node, modes, kind) for node in graph.nodes)
-
-
-def _hits(graph: Graph, node: Node, modes: Modes, kind: int) -> float:
     result = 0.0
-    for at, piece in enumerate(node.pieces):
-        # A side is asked by the other one's change, groups by their own.
-        asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
-        is_asked = any(graph.active[wire][kind] for wire in asking)
-        if is_asked and modes[piece.name] is Mode.READ and piece.read:
-            result += piece.hit[kind] if piece.hit else 1.0
+    for node in graph.nodes:
+        for at, piece in enumerate(node.pieces):
+            # A side is asked by the other one's change, groups by their own.
+            asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
+            is_asked = any(graph.active[wire][kind] for wire in asking)
+            if is_asked and modes[piece.name] is Mode.READ and piece.read:
+                result += piece.hit[kind] if piece.hit else 1.0
     return result
 
 
@@ -457,8 +435,7 @@ def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) ->
 
 @dataclass(frozen=True, slots=True)
 class MostPriced:
-    """Upper bounds of any step of at most so many rows, by ascending rows: milliseconds, and those
-    above now."""
+    """Upper bounds of a step by its most rows, ascending: milliseconds, and those above now."""
 
     rows: tuple[float, ...]
     ms: tuple[float, ...]
@@ -518,15 +495,13 @@ class StepCosts:
         key = (moved, rows, size)
         result = self._known.get(key)
         if result is None:
-            result = self._known[key] = self._step(moved, rows, size)
+            ms, more, reads = price_of_step(self.prices, moved, rows)
+            known = self.lines.ms(moved, rows, size)
+            if known is not None:
+                ms = max(known + more, ms)
+            seconds = UNKNOWN_S if known is None and not ms else ms / 1000
+            result = self._known[key] = Step(seconds, reads)
         return result
-
-    def _step(self, moved: Tables, rows: float, size: float) -> Step:
-        ms, more, reads = price_of_step(self.prices, moved, rows)
-        known = self.lines.ms(moved, rows, size)
-        if known is None:
-            return Step(ms / 1000 if ms else UNKNOWN_S, reads)
-        return Step(max(known + more, ms) / 1000, reads)
 
     @cached_property
     def _most_priced(self) -> MostPriced:
@@ -568,8 +543,12 @@ class Model:
         }
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
         """By what decides a run; settings may be equivalent."""
-        made: dict[frozenset[TableName], Stream] = {}
-        self._streams = {name: self._stream(made, frozenset(tables[name])) for name in tables}
+        commits = replay.commits
+        made = {
+            names: Stream.made({name: commits[name] for name in sorted(names)})
+            for names in {frozenset(result) for result in tables.values()}
+        }
+        self._streams = {query: made[frozenset(names)] for query, names in tables.items()}
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
@@ -577,7 +556,16 @@ class Model:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(self._warnings())
+        guessed = sum(one.guessed for one in self.replay.commits.values())
+        rough = (
+            f"the log has no row count for {guessed:,} commits, so their rows are estimated "
+            "from bytes"
+        )
+        troubles = (
+            f"the replay uses the present state of `{name}`: {why}"
+            for name, why in self._pieces.kept.troubles.items()
+        )
+        return (*([rough] if guessed else []), *troubles)
 
     def run(self, setting: Setting, since: float | None = None) -> SimulatedSetting:
         """The figures of a setting, over the whole replay or what comes after `since`."""
@@ -616,23 +604,6 @@ class Model:
             result.pin(since)
         return result
 
-    def _stream(
-        self, made: dict[frozenset[TableName], Stream], tables: frozenset[TableName]
-    ) -> Stream:
-        if tables not in made:
-            made[tables] = Stream.made({name: self.replay.commits[name] for name in sorted(tables)})
-        return made[tables]
-
-    def _warnings(self) -> Iterator[str]:
-        guessed = sum(one.guessed for one in self.replay.commits.values())
-        if guessed:
-            yield (
-                f"the log has no row count for {guessed:,} commits, so their rows are estimated "
-                "from bytes"
-            )
-        for name, why in self._pieces.kept.troubles.items():
-            yield f"the replay uses the present state of `{name}`: {why}"
-
 
 @dataclass(frozen=True, slots=True)
 class Amount:
@@ -662,20 +633,16 @@ class Stream:
         """What came by now after the first `seen` commits; None without any."""
         # Queries of one run ask the same, one after the other.
         if self._asked != (seen, now):
-            self._asked, self._told = (seen, now), self._pending(seen, now)
+            self._asked, self._told = (seen, now), None
+            commits, last = self.all, self.all.until(now)
+            if last > seen:
+                self._told = Amount(
+                    commits.times[seen],
+                    frozenset(self.tables[seen:last]),
+                    commits.rows[last] - commits.rows[seen],
+                    commits.bytes[last] - commits.bytes[seen],
+                )
         return self._told
-
-    def _pending(self, seen: int, now: float) -> Amount | None:
-        commits = self.all
-        last = commits.until(now)
-        if last <= seen:
-            return None
-        return Amount(
-            commits.times[seen],
-            frozenset(self.tables[seen:last]),
-            commits.rows[last] - commits.rows[seen],
-            commits.bytes[last] - commits.bytes[seen],
-        )
 
 
 @dataclass(slots=True)
@@ -738,14 +705,25 @@ class ReplayedQuery:
                 return None
             return Waiting(self.name, self.trigger, Pending(), Costs(0.0), self.last)
         cost = self.step(result).seconds
-        more = max(0.0, self._expected(result, now) - cost)
+        more = 0.0
+        if self.trigger.ready_within is not None:
+            # The rows that usually come until the next moment.
+            moment = next_moment(self.trigger, result.oldest)
+            coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
+            more = max(0.0, self.step(result, coming).seconds - cost)
         costs = Costs(cost, more, is_known=self.costs.is_known)
-        pending = Pending(self._changes(result, now), None, result.oldest, self.last)
+        changes: tuple[Change, ...] = (Change(result.oldest, result.rows),)
+        enough = self.enough_at()
+        if enough is not None and enough[0] <= now:
+            # The change that reaches the trigger's rows counts apart.
+            at, before = enough
+            changes = (Change(result.oldest, before), Change(at, result.rows - before))
+        pending = Pending(changes, None, result.oldest, self.last)
         return Waiting(self.name, self.trigger, pending, costs, self.last)
 
     def enough_at(self) -> tuple[float, int] | None:
-        """When the trigger's number of rows is pending, and how many came before that. None if
-        never, or without such a trigger."""
+        """When the trigger's rows are pending, and how many came before; None if never, or without
+        it."""
         wanted, commits = self.trigger.rows, self.stream.all
         if wanted is None:
             return None
@@ -753,22 +731,6 @@ class ReplayedQuery:
         if result == len(commits.rows):
             return None
         return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
-
-    def _expected(self, amount: Amount, now: float) -> float:
-        """Its cost with the rows that usually come until the next moment."""
-        if self.trigger.ready_within is None:
-            return 0.0
-        moment = next_moment(self.trigger, amount.oldest)
-        coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
-        return self.step(amount, coming).seconds
-
-    def _changes(self, amount: Amount, now: float) -> tuple[Change, ...]:
-        """One change; or two, the one that reaches the trigger's rows apart."""
-        enough = self.enough_at()
-        if enough is None or enough[0] > now:
-            return (Change(amount.oldest, amount.rows),)
-        at, before = enough
-        return Change(amount.oldest, before), Change(at, amount.rows - before)
 
 
 _STEPS = frozenset({"exact", "touch", "recapture"})
@@ -966,17 +928,13 @@ class VirtualRun:
         if not idle:
             return None
         end = min(*first, self._other_until(now, self._timetable.pace, min(first)))
-        woken = [self._woken(trigger, now, end) for trigger in idle]
-        return max((at for at in woken if at is not None), default=None)
-
-    def _woken(self, trigger: Trigger, now: float, end: float) -> float | None:
-        """The last moment before `end`, where the one before it is a look away at least."""
-        result = last_moment(trigger, now, end)
-        if result is None:
-            return None
-        # From a moment on the next thing is a look, which passes over moments that come sooner.
-        earlier = last_moment(trigger, result - self._look, result)
-        return result if earlier is None else None
+        woken = []
+        for trigger in idle:
+            last = last_moment(trigger, now, end)
+            # From a moment on the next thing is a look, which passes over moments that come sooner.
+            if last is not None and last_moment(trigger, last - self._look, last) is None:
+                woken.append(last)
+        return max(woken, default=None)
 
     def _event_after(self, now: float) -> float:
         coming = (query.next_after(now) for query in self._on_commit)
@@ -995,7 +953,7 @@ class VirtualRun:
         return Idle(max(sure.until, min(moment, other)), moment < other)
 
     def _other_until(self, now: float, pace: Pace, moment: float) -> float:
-        """A time before which only a moment of the clock starts any; beyond `moment` it need not be
+        """A time before which only a clock's moment starts any; beyond `moment` it need not be
         tight."""
         other = inf
         bounds: set[float] = set()
@@ -1101,12 +1059,19 @@ def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) 
 
 
 def render(result: SimulateResult) -> str:
+    late = [one.setting for one in result.settings if one.late]
+    points = [f"Steps are late with: {'; '.join(late)}."] if late else []
+    over = [one.setting for one in result.settings if one.over_budget]
+    points += [f"Even the minimum exceeds the budget of: {'; '.join(over)}."] if over else []
+    numbers = tuple(range(2, len(_HEADS)))
+    rows = tuple(map(_row, result.settings))
+    table = Section("Settings", (), tuple(points), _HEADS, numbers, rows)
     page = Page(
         command="simulate",
         kicker=result.source if result.late is None else f"{result.source}, late ({result.late})",
         title="Costs of other settings",
         facts=_facts(result),
-        summary=Summary((), tuple(_headlines(result)), (_table(result),)),
+        summary=Summary((), tuple(_headlines(result)), (table,)),
         record=_record(result),
         here="In this replay",
         how="How these figures were computed",
@@ -1144,39 +1109,22 @@ def _headlines(result: SimulateResult) -> Iterator[Headline]:
         )
 
 
-def _table(result: SimulateResult) -> Section:
-    rows = tuple(_row(one) for one in result.settings)
-    late = [one.setting for one in result.settings if one.late]
-    points = [f"Steps are late with: {'; '.join(late)}."] if late else []
-    over = [one.setting for one in result.settings if one.over_budget]
-    points += [f"Even the minimum exceeds the budget of: {'; '.join(over)}."] if over else []
-    numbers = tuple(range(2, len(_HEADS)))
-    return Section("Settings", (), tuple(points), _HEADS, numbers, rows)
-
-
 def _row(one: SimulatedSetting) -> tuple[str, ...]:
+    budget = "all kept" if one.disk_bytes is None else size_text(one.disk_bytes)
+    budget = "as it is" if one.present else budget
+    ages = (one.age_s, one.age_99_s, one.age_worst_s)
     return (
-        _budget(one),
+        budget,
         _trigger(one),
         f"{one.runs:,}",
         f"{one.steps:,}",
         duration_text(one.work_ms),
-        *(_age(age) for age in (one.age_s, one.age_99_s, one.age_worst_s)),
+        *("" if age is None else duration_text(age * 1000) for age in ages),
         f"{one.late:,}",
         size_text(one.state_bytes),
         number_text(round(one.reads, 1)),
         str(one.conversions),
     )
-
-
-def _age(seconds: float | None) -> str:
-    return "" if seconds is None else duration_text(seconds * 1000)
-
-
-def _budget(one: SimulatedSetting) -> str:
-    if one.present:
-        return "as it is"
-    return "all kept" if one.disk_bytes is None else size_text(one.disk_bytes)
 
 
 def _trigger(one: SimulatedSetting) -> str:
@@ -1282,15 +1230,20 @@ def simulate(
     store = desk.reading_store()
     specs, warnings = _captured(desk, store, queries)
     assert store is not None, "what was captured is in a store"
-    tables = _tables(store, specs)
-    replay = _replay(desk, store, specs, tables, settings, request, late)
+    tables: dict[QueryName, tuple[TableName, ...]] = {}
+    for spec in specs:
+        stored = store.load(spec.name)
+        assert stored is not None, "it was captured"
+        tables[spec.name] = tuple(stored.versions)
+    names = sorted({name for versions in tables.values() for name in versions})
+    replay = _replay(desk, store, specs, names, settings, request, late)
     if not replay.count:
         raise _nothing(replay, request)
     if replay.count < _FEW:
         warnings.append(
             f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
         )
-    if has_expiry(desk.workload.tables[name] for name in _names(tables)):
+    if has_expiry(desk.workload.tables[name] for name in names):
         warnings.append(_NO_EXPIRY)
     model = Model(desk, store, specs, tables, replay, request.look)
     figures = []
@@ -1332,31 +1285,15 @@ def _captured(
     return result, [told] if left else []
 
 
-def _tables(
-    store: StoreReader, specs: Sequence[QuerySpec]
-) -> dict[QueryName, tuple[TableName, ...]]:
-    result = {}
-    for spec in specs:
-        stored = store.load(spec.name)
-        assert stored is not None, "it was captured"
-        result[spec.name] = tuple(stored.versions)
-    return result
-
-
-def _names(tables: Mapping[QueryName, Sequence[TableName]]) -> list[TableName]:
-    return sorted({name for table in tables.values() for name in table})
-
-
 def _replay(
     desk: Workbench,
     store: StoreReader,
     specs: Sequence[QuerySpec],
-    tables: Mapping[QueryName, Sequence[TableName]],
+    names: Sequence[TableName],
     settings: Sequence[Setting],
     request: SimulateRequest,
     late: Late | None,
 ) -> Replay:
-    names = _names(tables)
     if request.arrivals is not None:
         triggers = [trigger_of(spec) for spec in specs]
         triggers += [one.trigger for one in settings if one.trigger is not None]
@@ -1370,10 +1307,9 @@ def _replay(
 
 def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
     if request.arrivals is not None:
-        hint = "write a line for each commit: time,table,inserted,deleted"
         return UsageError(
             f"No line of {request.arrivals} names a table of these queries",
-            hint=hint,
+            hint="write a line for each commit: time,table,inserted,deleted",
             code=NOTHING_TO_REPLAY,
         )
     return UsageError(
