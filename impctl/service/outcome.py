@@ -110,7 +110,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
         "Changed rows of the last run, unless it was a recapture",
     )
     recaptured = _Metric("impctl_maintain_recaptured", "gauge", "1 if the last run recaptured")
-    held = _Metric("impctl_sketch_ranges", "gauge", "Ranges in the query's sketches")
+    ranges = _Metric("impctl_sketch_ranges", "gauge", "Ranges in the query's sketches")
     for result in outcome.results:
         if isinstance(result, MaintainResult):
             success.samples[result.query] = 1.0
@@ -118,7 +118,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
             if result.changes is not None:
                 changes.samples[result.query] = float(result.changes)
             recaptured.samples[result.query] = float(result.action == "recapture")
-            held.samples[result.query] = held.samples.get(result.query, 0.0) + result.total
+            ranges.samples[result.query] = ranges.samples.get(result.query, 0.0) + result.total
     for failure in outcome.failures:
         if failure.query is not None:
             success.samples[failure.query] = 0.0
@@ -126,7 +126,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
     failed.samples[""] = float(len(outcome.failures))
     last = _Metric("impctl_maintain_timestamp_seconds", "gauge", "End of the last run")
     last.samples[""] = at
-    return _text((success, took, changes, recaptured, held, failed, last))
+    return _text((success, took, changes, recaptured, ranges, failed, last))
 
 
 def gain_metrics(outcome: Outcome) -> str:

@@ -155,13 +155,13 @@ def partition_about(
         return result
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
-    asked, starts = _asked_ranges(desk, table, name), starts_of(bounds)
-    wanted = _proposed_ranges(depth, len(snapshot.files)) if asked is None else asked
+    given, starts = _asked_ranges(desk, table, name), starts_of(bounds)
+    wanted = _proposed_ranges(depth, len(snapshot.files)) if given is None else given
     boundaries = equidepth_boundaries(values, wanted)
     if len(starts) <= wanted:
         between = equidepth_boundaries(values, wanted - len(starts) + 1)
         boundaries = tuple(sorted({*starts, *between}))
-    if asked is None:
+    if given is None:
         boundaries = with_overlaps(boundaries, bounds)
     fitting = tuple(value for value in boundaries if _is_held(value, column.type))
     return RangePartition(table, column.name, column.type, fitting)
@@ -198,11 +198,11 @@ def _proposed(
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
     spread = column_spread(snapshot, column.name, values)
-    asked = _asked_ranges(desk, table, name)
+    given = _asked_ranges(desk, table, name)
     proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
-    wanted = max(proposed, DEFAULT_FRAGMENTS) if asked is None else asked
+    wanted = max(proposed, DEFAULT_FRAGMENTS) if given is None else given
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
-    if asked is None:
+    if given is None:
         boundaries = with_overlaps(boundaries, spread.files)
     # Statistics are rounded outwards, and the next value above a column's last is of no type.
     fitting = tuple(value for value in boundaries if _is_held(value, column.type))
@@ -223,8 +223,8 @@ def ranges_to_spare(desk: Workbench, table: TableName, name: ColumnName, ranges:
 
 
 def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
-    asked = _asked_ranges(desk, partition.table, partition.attribute)
-    return max(DEFAULT_FRAGMENTS, partition.ranges) if asked is None else asked
+    given = _asked_ranges(desk, partition.table, partition.attribute)
+    return max(DEFAULT_FRAGMENTS, partition.ranges) if given is None else given
 
 
 def values_within(

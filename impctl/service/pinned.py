@@ -176,7 +176,7 @@ class PinnedTables:
         if key in self._key_counts:
             return self._key_counts[key]
         if one_in > 1 and snapshot.likely_rows <= MANY_ROWS:
-            # Such a table is asked for all its keys too, and read once for both.
+            # All keys of such a table are needed too, and it is read once for both.
             result = thinned(self.key_counts(table, columns, 1), one_in)
         else:
             result = key_counts(snapshot, columns, one_in)

@@ -99,14 +99,14 @@ def _sorted_out(
     """Failures that only mean a query can have no sketch, as results; and the other failures."""
     known = {spec.name: spec for spec in specs}
     results: list[PlanResult] = []
-    left: list[Failure] = []
+    others: list[Failure] = []
     for failure in failures:
         spec = None if failure.query is None else known.get(failure.query)
         if spec is not None and is_refused(spec, failure.error):
             results.append(_refused(desk, spec, failure.error))
         else:
-            left.append(failure)
-    return results, left
+            others.append(failure)
+    return results, others
 
 
 def _refused(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> PlanResult:

@@ -75,8 +75,8 @@ def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact,
     """What CHECKs say and statistics confirm at the pinned versions, without re-check, since every
     use at other versions looks again. NOT NULL is not used: it may be added over rows that hold
     NULL."""
-    said = _said_of(tables, scans)
-    return tuple(dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact)))
+    claims = _said_of(tables, scans)
+    return tuple(dict.fromkeys(fact for snapshot, fact in claims if _is_confirmed(snapshot, fact)))
 
 
 def facts_of(
@@ -85,15 +85,15 @@ def facts_of(
     """Facts about the columns that a query reads, at the pinned versions. `reads_checks` adds what
     CHECKs say and statistics leave open, if the rows confirm it: that reads the column."""
     scans = tuple(scans)
-    said = tuple(_said_of(tables, scans))
-    result = dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact))
+    claims = tuple(_said_of(tables, scans))
+    result = dict.fromkeys(fact for snapshot, fact in claims if _is_confirmed(snapshot, fact))
     for scan in scans:
         snapshot = tables.snapshot(scan.table)
         for attribute in scan.attributes:
             column = snapshot.schema.find(attribute.name)
             if column is not None:
                 result.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
-    for snapshot, fact in said if reads_checks else ():
+    for snapshot, fact in claims if reads_checks else ():
         known = replace(fact, source=FactSource.STATISTICS)
         if fact in result or known in result:
             continue

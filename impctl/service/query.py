@@ -21,7 +21,7 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.plan.nodes import Attribute, attributes_of, scans_of
+from impctl.plan.nodes import attributes_of, scans_of
 from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
 from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
 from impctl.service.stored import is_captured_alike
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from impctl.service.prepare import PreparedQuery
     from impctl.service.resolve import AtVersions, Fresh, Weighed
     from impctl.service.spark_answer import Unread
-    from impctl.tables.snapshot import Snapshot
     from impctl.types import AccessId, AttributeId
 
 
@@ -88,6 +87,7 @@ def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fre
 
 def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
     from impctl.safety.failures import Sizes
+    from impctl.tables.statistics import column_statistics
 
     rows: dict[AccessId, int] = {}
     bounds: dict[AttributeId, Interval] = {}
@@ -96,24 +96,17 @@ def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
         if snapshot.rows is not None:
             rows[scan.access] = snapshot.rows
         for attribute in scan.attributes:
-            known = _bounds(snapshot, attribute)
-            if known is not None:
-                bounds[attribute.id] = known
+            kind = attribute.type
+            if kind is None or not kind.is_numeric or kind.is_fractional:
+                continue
+            known = column_statistics(snapshot, attribute.name)
+            if known.minimum is None or known.maximum is None:
+                continue
+            assert isinstance(known.minimum, int), "decimals are unscaled"
+            assert isinstance(known.maximum, int), "decimals are unscaled"
+            unit = 10**kind.scale
+            bounds[attribute.id] = Fraction(known.minimum, unit), Fraction(known.maximum, unit)
     return Sizes(rows, bounds)
-
-
-def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
-    from impctl.tables.statistics import column_statistics
-
-    own = attribute.type
-    if own is None or not own.is_numeric or own.is_fractional:
-        return None
-    known = column_statistics(snapshot, attribute.name)
-    if known.minimum is None or known.maximum is None:
-        return None
-    assert isinstance(known.minimum, int), "decimals are unscaled"
-    assert isinstance(known.maximum, int), "decimals are unscaled"
-    return Fraction(known.minimum, 10**own.scale), Fraction(known.maximum, 10**own.scale)
 
 
 _ATTEMPTS = 10

@@ -115,15 +115,15 @@ def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     outcome = maintain(desk, [spec.name for spec in specs], for_use=True)
     failures = list(outcome.failures)
     failed = {failure.query for failure in failures}
-    left = [spec for spec in specs if spec.name not in failed]
+    current = [spec for spec in specs if spec.name not in failed]
     if desk.settings.dry_run:
-        held = desk.reading_store()
-        for spec in left:
+        reading = desk.reading_store()
+        for spec in current:
             with Isolated(failures, spec):
-                results.append(_foreseen(desk, held, spec))
+                results.append(_foreseen(desk, reading, spec))
         return Outcome(tuple(results), outcome.warnings, tuple(failures))
     with desk.writing("capture") as store:
-        for spec in left:
+        for spec in current:
             with Isolated(failures, spec):
                 results.append(_Rebalanced(desk, store, spec).result(store))
     return Outcome(tuple(results), outcome.warnings, tuple(failures))

@@ -459,7 +459,7 @@ def record_use(
 
 def sums_of(pruned: Pruned) -> tuple[int, int, int]:
     """Files, rows as far as the log counts them, bytes."""
-    files = [file for own in pruned.files.values() for file in own]
+    files = [file for group in pruned.files.values() for file in group]
     return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
 
 
@@ -765,12 +765,12 @@ def _pin(
 def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
     """The versions with a sketch, as far as known without building each of them."""
     there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
-    left: dict[TableName, range] = {}
+    existing: dict[TableName, range] = {}
     for kept in store.kept(spec.name):
-        for table in kept.versions.keys() - left.keys():
+        for table in kept.versions.keys() - existing.keys():
             source = tables.repin(table)
-            left[table] = range(oldest_version(source) or 0, source.version + 1)
-        is_left = all(version in left[table] for table, version in kept.versions.items())
+            existing[table] = range(oldest_version(source) or 0, source.version + 1)
+        is_left = all(version in existing[table] for table, version in kept.versions.items())
         if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
             there[tuple(sorted(kept.versions.items()))] = None
     is_eager = spec.maintain is MaintainMode.EAGER

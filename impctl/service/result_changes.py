@@ -153,12 +153,12 @@ def _put_out(
     else:
         columns = [pa.array([], kind) for kind in wanted]
         weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
-    said = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
-    said[COPIES] = pa.array(np.abs(weights), pa.int64())
+    head = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
+    head[COPIES] = pa.array(np.abs(weights), pa.int64())
     if unsure is not None:
-        said[SURE] = pa.array(~unsure, pa.bool_())
+        head[SURE] = pa.array(~unsure, pa.bool_())
     names = [one.attribute.name for one in ending.outputs]
-    return pa.Table.from_arrays([*said.values(), *columns], names=[*said, *names])
+    return pa.Table.from_arrays([*head.values(), *columns], names=[*head, *names])
 
 
 def _consolidated(
@@ -416,11 +416,11 @@ class ChangeFiles:
         import pyarrow.parquet as pq
 
         path = self.folder / lead.query / lead.file_name
-        said = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
+        metadata = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
         try:
             _make_lasting(path.parent)
             with whole_file(path) as file:
-                pq.write_table(changes.replace_schema_metadata(said), file)
+                pq.write_table(changes.replace_schema_metadata(metadata), file)
             for other in _left_behind(lead, path):
                 other.unlink(missing_ok=True)
             sync_entries(path.parent)
@@ -490,10 +490,10 @@ def _left_behind(lead: Lead, path: Path) -> list[Path]:
     number, since, reached = lead.number, [dict(lead.since)], [dict(lead.until)]
     while since:
         for other in numbers.get(number, ()):
-            said = None if other == path else _told(other, lead.query)
-            if said is not None and said["since"] in since:
+            description = None if other == path else _told(other, lead.query)
+            if description is not None and description["since"] in since:
                 paths.append(other)
-                reached.append(said["versions"])
+                reached.append(description["versions"])
         number, since, reached = number + 1, reached, []
     parts = path.parent.glob(f".{lead.number:06}_*.part")
     return [*reversed(paths), *parts]
@@ -505,9 +505,9 @@ def _told(path: Path, query: QueryName) -> dict[str, Any] | None:
     import pyarrow.parquet as pq
 
     with suppress(OSError, pa.ArrowException, ValueError, AttributeError):
-        said = json.loads((pq.read_schema(path).metadata or {}).get(_SAID, b"null"))
-        if said.get("query") == query and said.keys() >= {"since", "versions"}:
-            return dict(said)
+        description = json.loads((pq.read_schema(path).metadata or {}).get(_SAID, b"null"))
+        if description.get("query") == query and description.keys() >= {"since", "versions"}:
+            return dict(description)
     return None
 
 

@@ -55,9 +55,12 @@ def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
         "deleted": pa.array([file.deleted for file in files], pa.list_(pa.int64())),
     }
     if snapshot.partition_columns:
-        own = [snapshot.column(name) for name in snapshot.partition_columns]
-        values = [_values(column, [file.partition_values for file in files]) for column in own]
-        names = [column.name for column in own]
+        partition_columns = [snapshot.column(name) for name in snapshot.partition_columns]
+        values = [
+            _values(column, [file.partition_values for file in files])
+            for column in partition_columns
+        ]
+        names = [column.name for column in partition_columns]
         columns["partition_values"] = pa.StructArray.from_arrays(values, names=names)
     return pa.table(columns)
 
@@ -133,9 +136,9 @@ def files(
     # A table that only an unused WITH entry names is looked up all the same.
     for table in dict.fromkeys((*result.prepared.tables, *result.prepared.query.tables)):
         snapshot = desk.tables.snapshot(table, result.versions.get(table))
-        left = pruned.files.get(table, snapshot.files)
-        _check(snapshot, read.get(table, ()), left)
-        tables[table] = _table_files(snapshot, left, predicates.get(table))
+        remaining = pruned.files.get(table, snapshot.files)
+        _check(snapshot, read.get(table, ()), remaining)
+        tables[table] = _table_files(snapshot, remaining, predicates.get(table))
     listed = QueryFiles(
         query=result.prepared.spec.name,
         sql=result.query.sql,
@@ -351,7 +354,7 @@ def _write_files(
                 hint="omit `--files` and run the text with a reader that supports Delta",
                 code="files_not_plain",
             )
-    listed = {table: [file.uri for file in own] for table, own in files.items()}
+    listed = {table: [file.uri for file in chosen] for table, chosen in files.items()}
     try:
         write_whole(path, json.dumps(listed, indent=1) + "\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The result of a query by Spark, with its sketch or as it stands."""
+"""The result of a query by Spark, with or without its sketch."""
 
 from __future__ import annotations
 

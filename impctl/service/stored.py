@@ -386,11 +386,11 @@ def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[st
     """Changed clock constants, with the sketch's value and the present one. The instant of the run
     itself counts only where a row may have expired since, or the clock went back: as with versions,
     a run goes on to what another process has reached meanwhile."""
-    held = stored_moments(stored)
-    if RUN in held and read_moment(held[RUN]) > desk.clock.value(RUN):
+    moments = stored_moments(stored)
+    if RUN in moments and read_moment(moments[RUN]) > desk.clock.value(RUN):
         desk.look_at_clock_again()
     moved = {}
-    for name, stored_text in held.items():
+    for name, stored_text in moments.items():
         follows = None
         if name.startswith(":"):
             # A moving parameter's default, from the value that it had.
@@ -411,8 +411,8 @@ def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[st
 
 def still(stored: StoredQuery) -> Mapping[str, str]:
     """The instant of a sketch, to read its query with if nothing has moved."""
-    held = stored_moments(stored)
-    return {RUN: held[RUN]} if RUN in held else {}
+    moments = stored_moments(stored)
+    return {RUN: moments[RUN]} if RUN in moments else {}
 
 
 def expires(stored: StoredQuery) -> str:
@@ -629,12 +629,16 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
                 hint="run `impctl capture` to start again from the new table",
             )
         if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
-            raise HistoryGoneError(
-                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
-                "and the store has no fingerprint of its files, so the table may be another one",
-                code="version_unproven",
-                hint="run `impctl capture`; later runs compare the files",
-            )
+            raise _unproven(pin, "run `impctl capture`; later runs compare the files")
+
+
+def _unproven(pin: TablePin, hint: str) -> HistoryGoneError:
+    return HistoryGoneError(
+        f"The log entry of version {pin.version} of table `{pin.table}` was removed, and the store "
+        "has no fingerprint of its files, so the table may be another one",
+        code="version_unproven",
+        hint=hint,
+    )
 
 
 def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
@@ -643,14 +647,14 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
     from impctl.tables.changes import files_mark
 
     for pin in stored.pins:
-        source, held = tables.source(pin.table), _held(stored, pin.table)
+        source, digest = tables.source(pin.table), _held(stored, pin.table)
         mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
         has_entry = mark is not None and now is not None
         snapshot = tables.snapshot(pin.table)
         is_other = (has_entry and mark != now) or source.table_id != pin.table_id
-        if held is not None and not is_other:
-            is_other = files_mark(snapshot).digest != held
-        if held is not None and not has_entry and not is_other:
+        if digest is not None and not is_other:
+            is_other = files_mark(snapshot).digest != digest
+        if digest is not None and not has_entry and not is_other:
             # Files alone do not tell what their columns are called.
             schemas: Mapping[TableName, str] = stored.state_meta.get("schemas", {})
             is_other = schemas.get(pin.table) != schema_mark(snapshot.schema_json)
@@ -660,13 +664,9 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
                 "that the stored sketch was captured at",
                 hint="the table was replaced, or its log was altered",
             )
-        if held is None and not has_entry:
-            raise HistoryGoneError(
-                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
-                "and the store has no fingerprint of its files, so the table may be another one",
-                code="version_unproven",
-                hint="the store has fingerprints of the last version of each run",
-            )
+        if digest is None and not has_entry:
+            hint = "the store has fingerprints of the last version of each run"
+            raise _unproven(pin, hint)
 
 
 def may_be_marked(kept: KeptVersion, tables: PinnedTables) -> bool:
@@ -728,10 +728,10 @@ def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> boo
     now = None if mark is None else mark_at(tables, table, version)
     if now is not None:
         return now == mark
-    held = _held(stored, table)
-    if held is None or tables.source(table).version != version:
+    digest = _held(stored, table)
+    if digest is None or tables.source(table).version != version:
         return None
-    return files_mark(tables.snapshot(table)).digest == held
+    return files_mark(tables.snapshot(table)).digest == digest
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:

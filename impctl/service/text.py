@@ -52,9 +52,9 @@ def span_text(seconds: float) -> str:
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
-    hours, left = divmod(minutes, 60)
+    hours, rest = divmod(minutes, 60)
     if hours < 48:
-        return f"{hours} h {left:02}" if left else f"{hours} h"
+        return f"{hours} h {rest:02}" if rest else f"{hours} h"
     days = f"{round(minutes / 1440, 1 if hours < 240 else 0):,}"
     return f"{days.removesuffix('.0')} days"
 

@@ -264,8 +264,8 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
     verdict, _ = restored_verdict(desk.tables, prepared, stored)
     desk.spark()
     desk.reporter.step(f"recapturing {spec.name}")
-    held = {one.access: (one.partition, one.fragments) for one in stored.sketches}
-    accurate = needed(desk, prepared, verdict, held, stored.versions)
+    sketches = {one.access: (one.partition, one.fragments) for one in stored.sketches}
+    accurate = needed(desk, prepared, verdict, sketches, stored.versions)
     compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
         compared = _results_equal(desk, prepared, stored)

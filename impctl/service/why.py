@@ -315,12 +315,12 @@ class _Tables:
         result: dict[int, WhyEntry] = {}
         for table, rows in self._rows.items():
             start, names = self._starts[table], self._shown[table]
-            own = [number for number in numbers if start <= number < start + len(rows)]
-            places = pa.array([number - start for number in own], pa.int64())
+            inside = [number for number in numbers if start <= number < start + len(rows)]
+            places = pa.array([number - start for number in inside], pa.int64())
             taken = rows_of(rows.select(list(names)).take(places))
             # Without columns there is nothing to tell rows by.
-            values = taken if names else ((),) * len(own)
-            for number, row in zip(own, values, strict=True):
+            values = taken if names else ((),) * len(inside)
+            for number, row in zip(inside, values, strict=True):
                 result[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
         return tuple(result[number] for number in numbers)
 
@@ -397,8 +397,8 @@ def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> With
     try:
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
         with held_to(limit):
-            asked = (desk, limit, prepared, result.versions, pruned, sketches)
-            before, after = engine_rows(*asked), engine_rows(*asked, left_out)
+            arguments = (desk, limit, prepared, result.versions, pruned, sketches)
+            before, after = engine_rows(*arguments), engine_rows(*arguments, left_out)
             changes = changes_between(before, after, desk.session_zone)
     except BlockedError as blocked:
         raise QueryError(
@@ -502,19 +502,19 @@ def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRo
     """As `derived_row`; None where the state is not enough."""
     root = result.prepared.planned.root
     absorbed = absorbed_rows(desk, result, root)
-    told = None if absorbed is None else derivations_of(absorbed)
-    if absorbed is None or told is None:
+    derived = None if absorbed is None else derivations_of(absorbed)
+    if absorbed is None or derived is None:
         return None
-    kept, known = told
-    asked = Select(root, condition_of_row(given, attributes_of(root)))
+    kept, known = derived
+    selection = Select(root, condition_of_row(given, attributes_of(root)))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
         with held_to(limit):
-            made = made_rows(asked, {}, kept.first, limit.check, known, limits_of(desk))
+            made = made_rows(selection, {}, kept.first, limit.check, known, limits_of(desk))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None
-    number, row = the_row(result, desk.session_zone, asked, made)
+    number, row = the_row(result, desk.session_zone, selection, made)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Ship.EAGER:
         smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
@@ -626,23 +626,23 @@ def why(
     watch = Stopwatch()
     if without:
         return Outcome((_without(desk, match, without, limit, watch),), match.warnings)
-    told = row_from_state(desk, match, row) or derived_row(desk, match, row)
+    derived = row_from_state(desk, match, row) or derived_row(desk, match, row)
     result = WhyResult(
         query=match.prepared.spec.name,
-        row=told.row,
-        claim=str(told.derivation.claim),
-        rows=told.rows[:limit],
-        row_count=len(told.rows),
-        lineage=told.lineage,
+        row=derived.row,
+        claim=str(derived.derivation.claim),
+        rows=derived.rows[:limit],
+        row_count=len(derived.rows),
+        lineage=derived.lineage,
         limit=limit,
         versions=match.versions,
-        files_kept=told.files,
-        files_total=told.files_total,
+        files_kept=derived.files,
+        files_total=derived.files_total,
         elapsed_ms=watch.ms,
         action=match.action,
         reason=match.reason,
         moments=match.prepared.moments,
-        by=STATE if told.from_state else ENGINE,
+        by=STATE if derived.from_state else ENGINE,
     )
     return Outcome((result,), match.warnings)
 
@@ -663,19 +663,19 @@ def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fre
 def _without(
     desk: Workbench, result: Fresh, without: Sequence[str], limit: int | None, watch: Stopwatch
 ) -> WithoutResult:
-    told = without_from_state(desk, result, without) or answer_without(desk, result, without)
+    changed = without_from_state(desk, result, without) or answer_without(desk, result, without)
     return WithoutResult(
         query=result.prepared.spec.name,
-        answer=told.changes,
+        answer=changed.changes,
         limit=limit,
-        without=told.conditions,
-        removed=told.removed,
+        without=changed.conditions,
+        removed=changed.removed,
         versions=result.versions,
-        files_kept=told.files,
-        files_total=told.files_total,
+        files_kept=changed.files,
+        files_total=changed.files_total,
         elapsed_ms=watch.ms,
         action=result.action,
         reason=result.reason,
         moments=result.prepared.moments,
-        by=STATE if told.from_state else ENGINE,
+        by=STATE if changed.from_state else ENGINE,
     )

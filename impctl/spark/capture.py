@@ -568,8 +568,8 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
-    own = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
-    annotated = collect(_replaced(plan, scan, own), source, FRAGMENT)
+    columns = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
+    annotated = collect(_replaced(plan, scan, columns), source, FRAGMENT)
     above = distinct_fragments(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
 

@@ -223,8 +223,8 @@ def local_name(query: Query, table: TableName) -> str:
     the text uses another name, a WITH entry may have the file's, which Spark resolves before any
     view: then it is a name that the text has nowhere."""
     text = query.sql.lower()
-    own = [span for span, other in query.mentions if other == table]
-    if "with" not in text or all(_is_written(query, span, table) for span in own):
+    spans = [span for span, other in query.mentions if other == table]
+    if "with" not in text or all(_is_written(query, span, table) for span in spans):
         return table
     # The number tells apart what is made of two tables' names.
     result = f"{table}_{query.tables.index(table)}"

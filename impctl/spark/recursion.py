@@ -38,8 +38,6 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from impctl.safety.facts import Fact
-
 
 Frames = Mapping[AccessId, "DataFrame"]
 
@@ -169,7 +167,15 @@ def capture_recursive(
 ) -> dict[AccessId, FragmentSet]:
     """As `capture_sketches`, for any query; UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
-    verdict = replace(verdict, facts=(*verdict.facts, *_facts(query, verdict, partitions)))
+    # What is known of the rows of fixpoints, where these are tables.
+    states = states_of(verdict, query, {a: p.attribute for a, p in partitions.items()})
+    facts = [
+        fact
+        for node, state in zip(nodes_of(query.root), states, strict=True)
+        if isinstance(node, Fixpoint)
+        for fact in facts_of_rows(node, state)
+    ]
+    verdict = replace(verdict, facts=(*verdict.facts, *facts))
     # What a keyed fixpoint's rows need, its accesses do, and they alone are sketched below it.
     every = {**partitions, **{access: table.partition for access, table in keyed.items()}}
     run = _RecursiveCapture(
@@ -254,13 +260,15 @@ class _RecursiveCapture:
         self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]
     ) -> Mapping[AccessId, FragmentSet]:
         """What the rows of a plan without fixpoints need of its accesses."""
-        own = {s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions}
-        if not own:
+        sketched = {
+            s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions
+        }
+        if not sketched:
             return {}
         part = replace(self.query, root=plan)
-        judged = carried(self.verdict, part, {a: p.attribute for a, p in own.items()})
+        judged = carried(self.verdict, part, {a: p.attribute for a, p in sketched.items()})
         spark = self.rounds.spark
-        return capture_sketches(spark, part, judged, own, frames, versions=self.versions)
+        return capture_sketches(spark, part, judged, sketched, frames, versions=self.versions)
 
 
 def _accesses(fixpoint: Fixpoint) -> tuple[AccessId, list[AccessId]]:
@@ -297,20 +305,10 @@ def _keyed_tables(
         for attribute in table.attributes:
             if attribute.id in keyed:
                 accesses = keyed[attribute.id]
-                own = partitions[accesses[0]]
-                assert {partitions[access].id for access in accesses} == {own.id}
-                ranges = replace(own, table=table.table, attribute=attribute.name)
+                partition = partitions[accesses[0]]
+                assert {partitions[access].id for access in accesses} == {partition.id}
+                ranges = replace(partition, table=table.table, attribute=attribute.name)
                 yield _KeyedTable(table.access, accesses, ranges)
-
-
-def _facts(
-    query: Query, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> Iterator[Fact]:
-    """What is known of the rows of fixpoints, where these are tables."""
-    states = states_of(verdict, query, {a: p.attribute for a, p in partitions.items()})
-    for node, state in zip(nodes_of(query.root), states, strict=True):
-        if isinstance(node, Fixpoint):
-            yield from facts_of_rows(node, state)
 
 
 def derives_all(

@@ -390,16 +390,16 @@ def _children_hold(writer: int) -> Iterator[None]:
 def _end(reader: int) -> None:
     """End the child that sent its number, if any, and wait for those below it, which soon end."""
     until = time.monotonic() + _ENDED_WITHIN_SECONDS
-    told = _read(reader, until)
-    if told:
+    number = _read(reader, until)
+    if number:
         # A child that was waited for is not ours any more, nor is its number.
         with suppress(ChildProcessError):
-            if os.waitpid(int(told), os.WNOHANG) == (0, 0):
+            if os.waitpid(int(number), os.WNOHANG) == (0, 0):
                 # It has no work yet that it could lose.
-                os.kill(int(told), signal.SIGKILL)
-                os.waitpid(int(told), 0)
-    while told:
-        told = _read(reader, until)
+                os.kill(int(number), signal.SIGKILL)
+                os.waitpid(int(number), 0)
+    while number:
+        number = _read(reader, until)
 
 
 def _read(reader: int, until: float) -> bytes:
@@ -666,20 +666,19 @@ def fits(session: SparkSession, conf: Mapping[str, str]) -> bool:
 
 def refuse_changed_meaning(conf: Mapping[str, str]) -> None:
     """UsageError for requested settings that would change what a query means."""
-    for name in conf:
-        if name.startswith(_LEGACY):
-            raise UsageError(
-                f"Setting `{name}` may change the result of a query",
-                code="spark_setting_refused",
-                hint="remove it from `spark.conf`; impctl follows Spark's default rules",
-            )
-    for name, fixed in FIXED.items():
-        if name in conf and str(conf[name]).lower() != fixed.lower():
-            raise UsageError(
-                f"Setting `{name}` must be {fixed}",
-                code="spark_setting_refused",
-                hint="remove it from `spark.conf`; impctl follows Spark's default rules",
-            )
+    messages = [
+        f"Setting `{name}` may change the result of a query"
+        for name in conf
+        if name.startswith(_LEGACY)
+    ]
+    messages += [
+        f"Setting `{name}` must be {fixed}"
+        for name, fixed in FIXED.items()
+        if name in conf and str(conf[name]).lower() != fixed.lower()
+    ]
+    if messages:
+        hint = "remove it from `spark.conf`; impctl follows Spark's default rules"
+        raise UsageError(messages[0], code="spark_setting_refused", hint=hint)
 
 
 def _ensure(session: SparkSession, name: str, value: str | None) -> None:

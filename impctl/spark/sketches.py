@@ -271,10 +271,10 @@ class _Capture:
         if null_free is None:
             return {access: set() for access in pass_.keys}
         rows = self._rows(pass_)
-        own = [a.id for a in attributes_of(pass_.rows)]
+        ids = [a.id for a in attributes_of(pass_.rows)]
         condition = F.lit(True)
         for name, group in zip(names, pass_.group, strict=True):
-            mine, theirs = F.col(staged_name(own.index(group))), F.col(name)
+            mine, theirs = F.col(staged_name(ids.index(group))), F.col(name)
             same = mine == theirs if name in null_free else mine.eqNullSafe(theirs)
             condition = condition & same
         return _ids(rows.join(groups, condition, "left_semi") if names else rows, pass_)
@@ -324,8 +324,8 @@ class _Capture:
 
 
 def _places(pass_: SketchPass) -> dict[AccessId, int]:
-    own = [attribute.id for attribute in attributes_of(pass_.rows)]
-    return {access: own.index(key) for access, key in pass_.keys.items()}
+    ids = [attribute.id for attribute in attributes_of(pass_.rows)]
+    return {access: ids.index(key) for access, key in pass_.keys.items()}
 
 
 def _ids(rows: DataFrame, pass_: SketchPass) -> _RangeIds:

@@ -186,12 +186,12 @@ class Timetable:
 
     def due(self, now: float, put_off: Collection[QueryName] = ()) -> list[Due]:
         """What a run that starts now maintains, the earliest deadline first."""
-        asked = [one for one in self._waiting if self._is_asked(one, now, put_off)]
+        waiting = [one for one in self._waiting if self._is_asked(one, now, put_off)]
         # What failed is reckoned apart, so that it moves no other's start.
-        apart = [one for one in asked if one.query in self._failed]
-        others = [one for one in asked if one.query not in self._failed]
+        apart = [one for one in waiting if one.query in self._failed]
+        others = [one for one in waiting if one.query not in self._failed]
         result = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
-        chosen = taken(result, asked, now, self._failed)
+        chosen = taken(result, waiting, now, self._failed)
         names = {due.query for due in chosen}
         self._by_start.clear()
         self._by_start.update(
@@ -259,8 +259,8 @@ def maintain_due(
     known = {spec.name: spec for spec in sketched}
     done = Outcome()
     if seen.taken:
-        asked = [known[due.query] for due in seen.taken]
-        done = maintain_specs(desk, asked, batch_rows, kept, is_named=bool(queries))
+        chosen = [known[due.query] for due in seen.taken]
+        done = maintain_specs(desk, chosen, batch_rows, kept, is_named=bool(queries))
     taken_up = {due.query for due in seen.taken}
     results = [one for one in done.results if isinstance(one, MaintainResult)]
     results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
@@ -356,12 +356,12 @@ class Retries:
     def waiting(self, now: float) -> frozenset[QueryName]:
         """Those whose time has not come."""
         later = self._by_due.irange_key(min_key=now, inclusive=(False, True))
-        return frozenset(held.query for held in later)
+        return frozenset(retry.query for retry in later)
 
     def went_well(self, query: QueryName) -> None:
-        held = self._of.pop(query, None)
-        if held is not None:
-            self._by_due.remove(held)
+        retry = self._of.pop(query, None)
+        if retry is not None:
+            self._by_due.remove(retry)
 
     def failed(self, queries: Iterable[QueryName], now: float) -> float | None:
         """Put these off; return seconds until the first retry."""
@@ -453,16 +453,16 @@ def _next_expiry(desk: Workbench) -> str | None:
     if all(table.expiry is None for table in desk.workload.tables.values()):
         return None
     # That of the run may be closed.
-    own, result = desk.next_run(()), []
+    reading, result = desk.next_run(()), []
     try:
         for spec in desk.sketched(None):
-            # What cannot be read its own run tells.
+            # What cannot be read its own run reports.
             with suppress(ImpctlError):
-                store = own.reading_store()
+                store = reading.reading_store()
                 stored = None if store is None else store.load(spec.name)
                 result += [] if stored is None else [expires(stored)]
     finally:
-        own.close()
+        reading.close()
     # Texts in one form and zone: in their order.
     later = [at for at in result if at not in ("", NEVER) and at > desk.clock.text(RUN)]
     return min(later, default=None)
@@ -658,8 +658,8 @@ class _Following:
 
 
 def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:
-    told = {failure.query for failure in failures}
-    return [name for name in queries if name in told or None in told]
+    failed = {failure.query for failure in failures}
+    return [name for name in queries if name in failed or None in failed]
 
 
 @dataclass(frozen=True, slots=True)

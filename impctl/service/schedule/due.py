@@ -234,12 +234,12 @@ def _pending(
         commits = None if is_other else log.since(source, pin.version)
         if commits is None:
             return Pending(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
-        said = [one.at for one in commits]
-        if stored.maintained_at > now and any(not _is_told(at, now) for at in said[:1]):
+        times_in_log = [one.at for one in commits]
+        if stored.maintained_at > now and any(not _is_told(at, now) for at in times_in_log[:1]):
             # The clock was put back, so the sketch says no more than the commit.
             why = f"the times of the changes of table `{pin.table}` are unknown"
             return Pending(unsure=why, mark=mark)
-        times = in_order(said, stored.maintained_at, now)
+        times = in_order(times_in_log, stored.maintained_at, now)
         moved_at += times[:1]
         tables += [pin.table] if commits else []
         changes += [
@@ -441,9 +441,9 @@ def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
             yield _Wish(f"{trigger.rows:,} rows are pending", at)
     moment = next_moment(trigger, now if oldest is None else oldest)
     if moment is not None:
-        said = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
+        reason = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
         left = trigger.ready_within
-        yield _Wish(said, moment, None if left is None else moment + left, left)
+        yield _Wish(reason, moment, None if left is None else moment + left, left)
 
 
 def _is_point_alone(trigger: Trigger) -> bool:
@@ -554,19 +554,21 @@ def looked_at(
     from impctl.service.cost_model import recorded
 
     store, now = desk.reading_store(), now_of(desk)
-    held = {spec.name: _stored(store, spec) for spec in specs}
-    own = {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
+    stored_queries = {spec.name: _stored(store, spec) for spec in specs}
+    trigger_by_query = (
+        {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
+    )
     tables = {
         name: stored.versions
-        for name, stored in held.items()
-        if stored is not None and own[name].ready_within is not None
+        for name, stored in stored_queries.items()
+        if stored is not None and trigger_by_query[name].ready_within is not None
     }
     coming = RowsToCome(desk, store, tables, now)
     result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
-        stored = held[spec.name]
-        trigger = own[spec.name]
+        stored = stored_queries[spec.name]
+        trigger = trigger_by_query[spec.name]
         pending = pending_of(desk, spec, stored, now, log)
         runs = recorded(store, stored) if store is not None and stored is not None else ()
         # Only who has to be ready at a moment asks for what is yet to come.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,7 +82,7 @@ def kinds_of(
     histories: Mapping[TableName, History], now: float, together: float | None = None
 ) -> list[Kind]:
     """The kinds of change of these tables; a table that never changed is one by itself."""
-    times = {name: effective_times(held.arrivals, now) for name, held in histories.items()}
+    times = {name: effective_times(history.arrivals, now) for name, history in histories.items()}
     if together is None:
         # Half the pause between commits of the table that changes most often.
         gaps = (np.diff(np.array(result)) for result in times.values() if len(result) > 1)
@@ -90,7 +91,7 @@ def kinds_of(
     for change in _changes(histories, times, together):
         result.setdefault(frozenset(change.moved), []).append(change)
     seen = frozenset[TableName]().union(*result)
-    days = {name: _days(held, times[name], now) for name, held in histories.items()}
+    days = {name: _days(history, times[name], now) for name, history in histories.items()}
     kinds = [
         Kind(tables, min(days[name] for name in tables), tuple(changes))
         for tables, changes in result.items()
@@ -220,7 +221,9 @@ def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> Next
     known = sorted(kinds, key=lambda kind: (-len(kind.changes), sorted(kind.tables)))
     coming = []
     for kind in known[:_LOOKED_AT]:
-        gap = None if len(kind.changes) < NEEDED else _gap(kind.changes, forecasts)
+        if len(kind.changes) < NEEDED:
+            continue
+        gap = _forecast(kind.changes, forecasts, _gap)
         if gap is not None:
             coming.append(_Coming(kind, gap, now - kind.changes[-1].at))
     if not coming:
@@ -229,7 +232,7 @@ def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> Next
         same = " of the same tables" if count >= NEEDED else ""
         return NextChange(unknown=f"{some} known, a forecast needs {NEEDED}{same}")
     first = min(coming, key=lambda each: each.order)
-    rows = _rows(first.kind.changes, forecasts)
+    rows = _forecast(first.kind.changes, forecasts, lambda _, change: change.rows)
     return NextChange(
         tables=tuple(sorted(first.kind.tables)),
         in_s=max(0.0, first.gap.value - first.since),
@@ -243,22 +246,23 @@ def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> Next
     )
 
 
-def _gap(changes: Sequence[Change], forecasts: Forecasts) -> Forecast | None:
-    pairs = [
-        (after.at - before.at, before.at)
-        for before, after in zip(changes, changes[1:], strict=False)
-        if not after.is_after_gap
-    ]
-    return forecasts.of([gap for gap, _ in pairs], [*(at for _, at in pairs), changes[-1].at])
+def _gap(before: Change, change: Change) -> float | None:
+    """The time from one change to the next; None across a gap in the log."""
+    return None if change.is_after_gap else change.at - before.at
 
 
-def _rows(changes: Sequence[Change], forecasts: Forecasts) -> Forecast | None:
-    pairs = [
-        (float(after.rows), before.at)
-        for before, after in zip(changes, changes[1:], strict=False)
-        if after.rows is not None
-    ]
-    return forecasts.of([rows for rows, _ in pairs], [*(at for _, at in pairs), changes[-1].at])
+def _forecast(
+    changes: Sequence[Change],
+    forecasts: Forecasts,
+    value: Callable[[Change, Change], float | None],
+) -> Forecast | None:
+    values, times = [], []
+    for before, change in pairwise(changes):
+        number = value(before, change)
+        if number is not None:
+            values.append(float(number))
+            times.append(before.at)
+    return forecasts.of(values, [*times, changes[-1].at])
 
 
 TAKES_OVER = 20
@@ -280,22 +284,22 @@ class Expectations:
 
     def expected(self, tables: Iterable[TableName]) -> tuple[Expected, ...]:
         """The kinds of change of a query over these tables, the most frequent first."""
-        asked = frozenset(tables)
-        result = [expected_of(kind, self.now) for kind in self._kinds_of(asked)]
-        result += self._by_the_file(sorted(asked & self._declared.keys()))
+        names = frozenset(tables)
+        result = [expected_of(kind, self.now) for kind in self._kinds_of(names)]
+        result += self._by_the_file(sorted(names & self._declared.keys()))
         result += [
             expected_of(Kind(frozenset([name]), self._days(name)), self.now)
-            for name in sorted(asked & self._ended)
+            for name in sorted(names & self._ended)
         ]
         return tuple(sorted(result, key=lambda each: (-each.per_day, sorted(each.tables))))
 
     def next_change(self, tables: Iterable[TableName]) -> NextChange:
         """The first of them to come."""
-        asked = frozenset(tables)
-        if asked and all(self.specs[name].never_changes for name in asked if name in self.specs):
+        names = frozenset(tables)
+        if names and all(self.specs[name].never_changes for name in names if name in self.specs):
             return NextChange(unknown="the workload file declares that its tables never change")
-        by_log = next_change(self._kinds_of(asked), self.now, self._forecasts)
-        declared = [self._next_by_the_file(name) for name in sorted(asked & self._declared.keys())]
+        by_log = next_change(self._kinds_of(names), self.now, self._forecasts)
+        declared = [self._next_by_the_file(name) for name in sorted(names & self._declared.keys())]
         known = [each for each in (by_log, *declared) if each.in_s is not None]
         return min(known, key=lambda each: each.in_s or 0.0) if known else by_log
 

@@ -86,8 +86,8 @@ def replay_of_file(
     warnings = tuple(
         f"no replayed query reads `{name}`: its lines in {path} are ignored" for name in others
     )
-    came = result if late is None else spread(result, late, _END)
-    return replay_of(came, tail, str(path), warnings)
+    arrivals = result if late is None else spread(result, late, _END)
+    return replay_of(arrivals, tail, str(path), warnings)
 
 
 def _lines(path: Path) -> Iterator[Sequence[str]]:
@@ -121,8 +121,8 @@ def _arrival(fields: Sequence[str], known: Collection[TableName]) -> tuple[Table
         hint = suggestion(table, sorted(known), "the workload has")
         message = f"Table {shown(table)} is not in the workload file"
         raise _Fault(1, message, hint or "name a table of the workload")
-    at, came, went = _seconds(time), _count(inserted, 2), _count(deleted, 3)
-    return table, Arrival(0, at, came, went, files=0, bytes=0, operation="")
+    at, inserted_rows, deleted_rows = _seconds(time), _count(inserted, 2), _count(deleted, 3)
+    return table, Arrival(0, at, inserted_rows, deleted_rows, files=0, bytes=0, operation="")
 
 
 def _seconds(text: str) -> float:
@@ -201,7 +201,9 @@ def replay_of(
         name: History("", len(result), since, tuple(sorted(result, key=time_of)))
         for name, result in arrivals.items()
     }
-    commits = {name: commits_of(held.arrivals, since, until) for name, held in histories.items()}
+    commits = {
+        name: commits_of(history.arrivals, since, until) for name, history in histories.items()
+    }
     return Replay(since, until, commits, histories, source, warnings)
 
 
@@ -238,15 +240,15 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commi
 
 def merged(of: Mapping[TableName, Commits]) -> Commits:
     """The commits of several tables in the order of their times, then of the tables' names."""
-    told = sorted(
+    commits = sorted(
         (at, name, one.rows[place + 1] - one.rows[place], one.bytes[place + 1] - one.bytes[place])
         for name, one in of.items()
         for place, at in enumerate(one.times)
     )
     return Commits(
-        [at for at, _, _, _ in told],
-        [0, *accumulate(rows for _, _, rows, _ in told)],
-        [0, *accumulate(size for _, _, _, size in told)],
+        [at for at, _, _, _ in commits],
+        [0, *accumulate(rows for _, _, rows, _ in commits)],
+        [0, *accumulate(size for _, _, _, size in commits)],
     )
 
 
@@ -266,10 +268,10 @@ def replay_of_store(
     histories = known_histories(desk.tables, store, sorted(tables))
     # From when on all commits of a table are known; None where it never had one.
     known = {
-        name: held.since
-        if held.since is not None and held.since <= now
-        else next(iter(effective_times(held.arrivals, now)), None)
-        for name, held in histories.items()
+        name: history.since
+        if history.since is not None and history.since <= now
+        else next(iter(effective_times(history.arrivals, now)), None)
+        for name, history in histories.items()
     }
     start = max((at for at in known.values() if at is not None), default=now)
     begin = start if since is None else max(since, start)
@@ -280,19 +282,21 @@ def replay_of_store(
             f"commits of {' and '.join(names)} are known only from "
             f"{moment_text(datetime.fromtimestamp(begin, UTC))}, where the replay begins"
         )
-    for name, held in histories.items():
-        gaps = any(each.is_after_gap and begin < at <= now for at, each in _with_times(held, now))
-        if gaps or held.has_missed:
+    for name, history in histories.items():
+        gaps = any(
+            each.is_after_gap and begin < at <= now for at, each in _with_times(history, now)
+        )
+        if gaps or history.has_missed:
             warnings.append(
                 f"some commits of `{name}` are unknown: its log was cleaned up in between"
             )
     if late is not None:
         histories = late_histories(histories, late, now)
-    result = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
+    result = {name: commits_of(history.arrivals, begin, now) for name, history in histories.items()}
     replayed = {}
-    for name, held in histories.items():
-        kept = tuple(each for at, each in _with_times(held, now) if begin <= at <= now)
-        replayed[name] = replace(held, since=begin, arrivals=kept)
+    for name, history in histories.items():
+        kept = tuple(each for at, each in _with_times(history, now) if begin <= at <= now)
+        replayed[name] = replace(history, since=begin, arrivals=kept)
     return Replay(begin, now, result, replayed, BY_STORE, tuple(warnings))
 
 
@@ -301,10 +305,12 @@ def late_histories(
 ) -> dict[TableName, History]:
     """The histories with late rows, whose times are relative to their commits'."""
     timed = {}
-    for name, held in histories.items():
-        timed[name] = [replace(each, at=at) for at, each in _with_times(held, now)]
+    for name, history in histories.items():
+        timed[name] = [replace(each, at=at) for at, each in _with_times(history, now)]
     parts = spread(timed, late, now)
-    return {name: replace(held, arrivals=tuple(parts[name])) for name, held in histories.items()}
+    return {
+        name: replace(history, arrivals=tuple(parts[name])) for name, history in histories.items()
+    }
 
 
 def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
@@ -366,11 +372,11 @@ def _read(reading: FileReading, text: str) -> Late | Problem:
         share = share if share is not None and 0 < share <= 1 else None
     seconds = None if every is None else seconds_in(every.written, needs_unit=True)
     if p is not None and share is None:
-        told = f"{inside(_WHERE, 'p')} must be a share such as 0.9"
-        reading.report(fields["p"], told, _SHARE_HINT)
+        message = f"{inside(_WHERE, 'p')} must be a share such as 0.9"
+        reading.report(fields["p"], message, _SHARE_HINT)
     if every is not None and seconds is None:
-        told = f"{inside(_WHERE, 'every')} must be a duration such as 60s"
-        reading.report(fields["every"], told, _SPAN_HINT)
+        message = f"{inside(_WHERE, 'every')} must be a duration such as 60s"
+        reading.report(fields["every"], message, _SPAN_HINT)
     if reading.problems:
         return reading.problems[0]
     if share is None or seconds is None:

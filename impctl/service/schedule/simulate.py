@@ -221,8 +221,8 @@ class QueryLines:
 
     @cached_property
     def _told(self) -> Sequence[_CostLine]:
-        asked = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
-        lines = [_line(self.runs, self.by, one) for one in asked]
+        table_sets = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
+        lines = [_line(self.runs, self.by, one) for one in table_sets]
         return [line for line in lines if line is not None]
 
 
@@ -292,10 +292,10 @@ class Pieces:
 
     def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
         """The choice under a budget, None keeps all; `bounds` are those of the queries."""
-        asked = (budget, tuple(sorted((name, bound.ms) for name, bound in bounds.items())))
-        if asked not in self._modes:
-            self._modes[asked] = self._modes_within(budget, bounds)
-        return self._choice(self._modes[asked], budget)
+        key = (budget, tuple(sorted((name, bound.ms) for name, bound in bounds.items())))
+        if key not in self._modes:
+            self._modes[key] = self._modes_within(budget, bounds)
+        return self._choice(self._modes[key], budget)
 
     def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
         """The state as it is now; where that is over a budget, the choice instead. Conversions of a
@@ -411,7 +411,7 @@ def _reads(graph: Graph, modes: Modes, kind: int) -> float:
     result = 0.0
     for node in graph.nodes:
         for at, piece in enumerate(node.pieces):
-            # A side is asked by the other one's change, groups by their own.
+            # A side is read for the other one's change, groups for their own.
             asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
             is_asked = any(graph.active[wire][kind] for wire in asking)
             if is_asked and modes[piece.name] is Mode.READ and piece.read:
@@ -444,10 +444,10 @@ class MostPriced:
     @classmethod
     def of(cls, prices: Iterable[Price]) -> MostPriced:
         """Over all kinds of change, as if all of them came together."""
-        told = list(prices)
-        rows = sorted({rows for price in told for rows in price.rows})
+        known = list(prices)
+        rows = sorted({rows for price in known for rows in price.rows})
         ms, more = [0.0] * (len(rows) + 1), [0.0] * (len(rows) + 1)
-        for price in told:
+        for price in known:
             for at, size in enumerate([*rows, inf]):
                 # The first size that is no smaller, since prices lie on lines.
                 last = min(len(price.rows) - 1, bisect_left(price.rows, size))
@@ -536,10 +536,10 @@ class Model:
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(desk, store, specs, replay)
-        held = {spec.name: store.load(spec.name) for spec in specs}
+        stored_queries = {spec.name: store.load(spec.name) for spec in specs}
         self._lines = {
             name: lines_of(() if stored is None else recorded(store, stored))
-            for name, stored in held.items()
+            for name, stored in stored_queries.items()
         }
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
         """By what decides a run; settings may be equivalent."""
@@ -660,8 +660,14 @@ class ReplayedQuery:
     @property
     def is_timed(self) -> bool:
         """Whether a timetable may start it by itself: not if only its use or a point may."""
-        asked = self.trigger
-        clocks = (asked.rows, asked.every, asked.cron, asked.fresh_within, asked.ready_within)
+        trigger = self.trigger
+        clocks = (
+            trigger.rows,
+            trigger.every,
+            trigger.cron,
+            trigger.fresh_within,
+            trigger.ready_within,
+        )
         return any(one is not None for one in clocks)
 
     @property
@@ -872,9 +878,9 @@ class VirtualRun:
         return self._timetable.due(now)
 
     def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
-        asked = [*ready, *(self._queries[one.query] for one in due)]
+        queries = [*ready, *(self._queries[one.query] for one in due)]
         oldest, took = [], []
-        for query in asked:
+        for query in queries:
             pending = query.pending(now)
             assert pending is not None, "nothing runs without something pending"
             step = query.step(pending)
@@ -1200,8 +1206,8 @@ def _by_trigger(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
         labels = {"trigger": trigger}
         ages = (one.age_s, one.age_99_s, one.age_worst_s)
         names = ("median_ms", "at_99_of_100_ms", "worst_ms")
-        told = zip(names, ages, strict=True)
-        known = {name: age * 1000 for name, age in told if age is not None}
+        pairs = zip(names, ages, strict=True)
+        known = {name: age * 1000 for name, age in pairs if age is not None}
         yield Cell("age", labels, _metrics(known), note=one.setting)
         counts = {"runs": float(one.runs), "steps": float(one.steps)}
         yield Cell("runs", labels, _metrics(counts), note=one.setting)
@@ -1271,18 +1277,18 @@ def simulate(
 def _captured(
     desk: Workbench, store: StoreReader | None, queries: Sequence[QueryName] | None
 ) -> tuple[list[QuerySpec], list[str]]:
-    asked = desk.sketched(queries)
+    specs = desk.sketched(queries)
     known = frozenset[QueryName]() if store is None else frozenset(store.queries())
-    result = [spec for spec in asked if spec.name in known]
+    result = [spec for spec in specs if spec.name in known]
     if not result:
         raise UsageError(
             "None of the queries has been captured, so the cost of maintaining them is unknown",
             hint="run `impctl capture`, and `impctl maintain` a few times",
             code=NOTHING_TO_REPLAY,
         )
-    left = [f"`{spec.name}`" for spec in asked if spec.name not in known]
-    told = f"not replayed, because never captured: {', '.join(left)}; run `impctl capture`"
-    return result, [told] if left else []
+    missing = [f"`{spec.name}`" for spec in specs if spec.name not in known]
+    message = f"not replayed, because never captured: {', '.join(missing)}; run `impctl capture`"
+    return result, [message] if missing else []
 
 
 def _replay(
