@@ -435,10 +435,7 @@ def sketch_passes(
             whole = whole.child
         if isinstance(whole, TopK):
             whole = with_ties(whole)
-        if trace(whole, access, column) is not None:
-            basis = _Basis(whole)
-        else:
-            basis = _by_groups(whole, access, column) or _Basis(None, whole=whole)
+        basis = _basis(whole, access, column)
         for candidate, members in shared:
             if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
                 members[access] = column
@@ -484,6 +481,12 @@ class _Basis:
     node: Aggregate | None = None
     groups: Plan | None = None
     whole: Plan | None = None
+
+
+def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
+    if trace(whole, access, column) is not None:
+        return _Basis(whole)
+    return _by_groups(whole, access, column) or _Basis(None, whole=whole)
 
 
 def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
