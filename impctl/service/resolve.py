@@ -34,7 +34,6 @@ from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select,
 from impctl.plan.recursion import is_recursive
 from impctl.service.context import only_query
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
-from impctl.service.prepare import PreparedQuery, fact_of, facts_of, prepare
 from impctl.service.results import (
     ASKED_FOR_NONE,
     NO_SKETCH,
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
+    from impctl.service.prepare import PreparedQuery
     from impctl.service.spark_answer import Unread
     from impctl.sql.names import TableNames
     from impctl.store.records import Assumption, StoredQuery, StoredSketch, StoreReader
@@ -393,6 +393,7 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
 
 def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
     """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
+    from impctl.service.prepare import prepare
     from impctl.service.spark_answer import unread
 
     try:
@@ -485,6 +486,8 @@ _Candidate = tuple[tuple[float, float], ReuseCandidate]
 
 def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
+    from impctl.service.prepare import prepare
+
     prepared = prepare(desk, spec)
     judged = _candidates(desk, prepared, own)
     entries = [entry for _, entry in judged]
@@ -581,6 +584,7 @@ def _judged(
     from impctl.compile.build import template_id
     from impctl.reuse.verdict import has_recursion_like
     from impctl.service.filters import filters_of
+    from impctl.service.prepare import prepare
 
     known = stored.state_meta.get("template", "")
     is_known = is_stamped_alike(known, wanted)
@@ -631,6 +635,8 @@ def verdict_of(
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
     """The verdict under facts of the pinned versions, the sketch's assumptions included."""
+    from impctl.service.prepare import fact_of, facts_of
+
     facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
     return desk.memory.reuse(prepared.planned, captured.planned, sketched, facts)
@@ -708,6 +714,7 @@ def _older_use(
 ) -> Fresh:
     """The first usable sketch: the same versions may have been reached more than once."""
     from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
+    from impctl.service.prepare import prepare
 
     refused: RecaptureNeededError | None = None
     for stored in candidates:
@@ -842,6 +849,7 @@ class Fresh:
 def fresh(desk: Workbench, query: str | None) -> Fresh:
     """The named query (or the file's only one) with its sketch at the pinned versions."""
     from impctl.service.maintenance_plan import restored_verdict
+    from impctl.service.prepare import prepare
 
     name = query if query is not None else only_query(desk)
     (spec,) = desk.queries([name])
@@ -867,6 +875,7 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
     past them meanwhile, they are pinned again."""
     from impctl.service.maintain import maintain_queries
     from impctl.service.maintenance_plan import is_same_circuit
+    from impctl.service.prepare import prepare
 
     # Without a sketch there is nothing to lock, nor a store to make.
     stored_query(desk, desk.reading_store(), spec)
