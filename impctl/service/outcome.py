@@ -21,55 +21,45 @@ from impctl.service.results import (
 from impctl.values import dataclass
 
 GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
-"""Exit codes by gravity: with several failures, the first of these that occurs is the run's.
-
-An unsound sketch comes first; what a later try may cure comes last.
-"""
+"""Exit codes by severity: the run's is the first of these that occurs. An unsound sketch comes
+first, failures that a retry may cure last."""
 
 
 def gravest(outcome: Outcome) -> Failure | None:
-    """The failure that decides the exit code; None where all went well."""
+    """The failure that decides the exit code, if any."""
     return min(outcome.failures, key=lambda failure: _gravity(failure.error), default=None)
 
 
 def for_report(outcome: Outcome) -> Outcome:
-    """`outcome`, with a failure for every unsound sketch that a check brought up.
-
-    So no use case can report an unsound sketch and have the run end well. What failed for the limit
-    on open files says so, wherever that was.
-    """
-    failures = tuple(Failure(one.query, with_limit(one.error)) for one in outcome.failures)
-    told = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
-    match = [
-        Failure(result.query, error)
-        for result in outcome.results
-        if isinstance(result, VerifyResult)
-        and result.query not in told
-        and (error := _unsoundness(result)) is not None
-    ]
-    return replace(outcome, failures=(*failures, *match))
+    """`outcome` with a failure for every sketch that a check found unsound, so that no run ends
+    well with one. Failures caused by the limit on open files say so."""
+    failures = [Failure(failed.query, with_limit(failed.error)) for failed in outcome.failures]
+    reported = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
+    for result in outcome.results:
+        if isinstance(result, VerifyResult) and result.query not in reported:
+            error = _unsoundness(result)
+            failures += [] if error is None else [Failure(result.query, error)]
+    return replace(outcome, failures=tuple(failures))
 
 
 def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:
-    hint = "recapture it with `impctl capture`, and please report this"
     if not result.covers:
         names = ("NULL" if f == result.total else str(f) for f in result.missing)
-        return UnsoundSketchError(
+        message = (
             f"The sketch of query `{result.query}` is too small on "
-            f"`{result.table}.{result.attribute}`; it lacks the ranges {', '.join(names)}",
-            hint=hint,
+            f"`{result.table}.{result.attribute}`; it lacks the ranges {', '.join(names)}"
         )
-    if result.results_equal is False:
-        return UnsoundSketchError(
-            f"Query `{result.query}` has a different result with its sketch than without", hint=hint
-        )
-    if result.answer_equal is False:
-        return UnsoundSketchError(
+    elif result.results_equal is False:
+        message = f"Query `{result.query}` has a different result with its sketch than without"
+    elif result.answer_equal is False:
+        message = (
             f"The materialized result of query `{result.query}` differs from the result of "
-            "the query",
-            hint=hint,
+            "the query"
         )
-    return None
+    else:
+        return None
+    hint = "recapture it with `impctl capture`, and please report this"
+    return UnsoundSketchError(message, hint=hint)
 
 
 def _gravity(error: ImpctlError) -> int:
@@ -77,7 +67,7 @@ def _gravity(error: ImpctlError) -> int:
 
 
 def is_pending(outcome: Outcome) -> bool:
-    """Whether a run that only explained found something to do."""
+    """Whether a dry run found something to do."""
     return any(_is_to_do(result) for result in outcome.results)
 
 
@@ -97,8 +87,6 @@ def _is_to_do(result: Result) -> bool:
 
 @dataclass(slots=True)
 class _Metric:
-    """A name, what it means, and its samples by query."""
-
     name: str
     kind: str
     meaning: str
@@ -113,7 +101,7 @@ class _Metric:
 
 
 def maintain_metrics(outcome: Outcome, at: float) -> str:
-    """What a run of `maintain` did, per query; queries that failed are told too."""
+    """What a run of `maintain` did, per query, failed queries included."""
     success = _Metric("impctl_maintain_success", "gauge", "1 if the last run succeeded")
     took = _Metric("impctl_maintain_duration_seconds", "gauge", "Duration of the last run")
     changes = _Metric(
@@ -122,7 +110,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
         "Changed rows of the last run, unless it was a recapture",
     )
     recaptured = _Metric("impctl_maintain_recaptured", "gauge", "1 if the last run recaptured")
-    held = _Metric("impctl_sketch_ranges", "gauge", "Ranges in the query's sketches")
+    ranges = _Metric("impctl_sketch_ranges", "gauge", "Ranges in the query's sketches")
     for result in outcome.results:
         if isinstance(result, MaintainResult):
             success.samples[result.query] = 1.0
@@ -130,7 +118,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
             if result.changes is not None:
                 changes.samples[result.query] = float(result.changes)
             recaptured.samples[result.query] = float(result.action == "recapture")
-            held.samples[result.query] = held.samples.get(result.query, 0.0) + result.total
+            ranges.samples[result.query] = ranges.samples.get(result.query, 0.0) + result.total
     for failure in outcome.failures:
         if failure.query is not None:
             success.samples[failure.query] = 0.0
@@ -138,11 +126,11 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
     failed.samples[""] = float(len(outcome.failures))
     last = _Metric("impctl_maintain_timestamp_seconds", "gauge", "End of the last run")
     last.samples[""] = at
-    return _text((success, took, changes, recaptured, held, failed, last))
+    return _text((success, took, changes, recaptured, ranges, failed, last))
 
 
 def gain_metrics(outcome: Outcome) -> str:
-    """What sketches left out and cost, per query; sums of all time are counters."""
+    """What sketches skipped and cost, per query; all-time sums are counters."""
     results = [result for result in outcome.results if isinstance(result, GainResult)]
     is_whole = all(result.since is None for result in results)
     kind, end = ("counter", "_total") if is_whole else ("gauge", "")

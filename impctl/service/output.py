@@ -20,15 +20,15 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Deliver signals to end after the block, whatever came of it."""
+    """Deliver signals to end only after the block, whatever its outcome."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     before: dict[int, Callable[..., Any] | int] = {}
 
     def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
 
     try:
         for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
@@ -41,19 +41,16 @@ def held_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 NOTHING_ELSE: Mapping[str, str] = {}
 
 
 def check_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
-    """UsageError where this file or folder must not be written.
-
-    `reserved` has local paths by what they are, such as "the workload file". Tables and stores are
-    found without being listed.
-    """
+    """UsageError where this file or folder must not be written. `reserved` maps a description, such
+    as "the workload file", to local paths. Tables and stores are detected without being listed."""
     from impctl.store.disk import Layout
 
     goal = Path(os.path.realpath(path))
@@ -76,7 +73,7 @@ def _reserved(path: Path, owner: str) -> UsageError:
 
 
 def write_whole(path: Path, text: str, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
-    """Write the text, and make missing folders; OSError where that cannot be done."""
+    """Write the text, creating missing folders; OSError where that fails."""
     with whole_file(path, reserved, makes_folders=True) as file:
         file.write(text.encode())
 
@@ -85,10 +82,8 @@ def write_whole(path: Path, text: str, reserved: Mapping[str, str] = NOTHING_ELS
 def whole_file(
     path: Path, reserved: Mapping[str, str] = NOTHING_ELSE, *, makes_folders: bool = False
 ) -> Iterator[BinaryIO]:
-    """A file to write bytes to, which takes its place, safe on the disk, when all went well.
-
-    Two that write the same file do not meet: the last one stands. Errors as for `check_output`.
-    """
+    """A binary file that atomically and durably replaces the target if all goes well. Of two
+    concurrent writers the last wins. Errors as for `check_output`."""
     check_output(path, reserved)
     if is_special(path):
         with path.open("wb") as file:
@@ -103,7 +98,13 @@ def whole_file(
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, _mode_for(goal))
+        if goal.exists():
+            mode = goal.stat().st_mode & 0o777
+        else:
+            mask = os.umask(0o077)
+            os.umask(mask)
+            mode = 0o666 & ~mask
+        os.chmod(name, mode)
         os.replace(name, goal)
     except BaseException:
         with suppress(OSError):
@@ -112,7 +113,7 @@ def whole_file(
 
 
 def try_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
-    """Go as far as a file beside this one, and remove it again; errors as when it is written."""
+    """Create and remove a file next to this one; errors as when it is written."""
     check_output(path, reserved)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -126,15 +127,6 @@ def try_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
         pass
 
 
-def _mode_for(goal: Path) -> int:
-    """The rights of the file that was there, or those that a new file gets."""
-    if goal.exists():
-        return goal.stat().st_mode & 0o777
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
 def is_special(path: Path) -> bool:
-    """Whether a device or a pipe is there, which a file must not take the place of."""
+    """Whether the path is a device or a pipe, which a file must not replace."""
     return path.exists() and not path.is_file() and not path.is_dir()

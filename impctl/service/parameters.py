@@ -1,9 +1,8 @@
 """`--param NAME=VALUE`, or a Python value: other values for the parameters of a query.
 
 Law: a value takes the type of the one in the workload file, or the run ends with exit code 2; it
-is never guessed and never becomes anything but a value of that type. A Python value is written out
-and read as the command line's text is, so there is one way in.
-Out of scope: putting values into SQL (`sql.parameters`).
+is never guessed or converted. A Python value is written out and read like the command line's text,
+so there is one way in.
 """
 
 from __future__ import annotations
@@ -35,28 +34,29 @@ _TIMESTAMP = re.compile(
     r"(?P<zone>Z|[-+][0-9]{2}:[0-9]{2})?"
 )
 
-
 GivenValues = Sequence[str] | Mapping[str, object]
 """Texts NAME=VALUE, or Python values by name."""
-
 
 _DIGITS = 38
 _EXACT_DOUBLES = range(-(2**53), 2**53 + 1)
 
 
 def with_parameters(spec: QuerySpec, given: GivenValues) -> QuerySpec:
-    """The query with the values given in place of its own."""
+    """The query with these parameter values instead of its defaults."""
     written = _written_values(spec, given) if isinstance(given, Mapping) else _split(given)
     changed: dict[str, ParameterValue] = {}
     for name, text in written.items():
         if name not in spec.params:
             raise _unknown(spec, name)
-        changed[name] = _typed(spec, name, text)
+        value = parsed(text, spec.params[name])
+        if value is None:
+            raise _misfit(spec, name, text)
+        changed[name] = value
     return replace(spec, params={**spec.params, **changed})
 
 
 def split_moving(spec: QuerySpec, given: GivenValues) -> tuple[list[str], GivenValues]:
-    """The values of parameters that move, as texts NAME=VALUE, and the others."""
+    """Texts NAME=VALUE split into those of moving parameters and the others."""
     if isinstance(given, Mapping):
         moving = [f"{name}={value}" for name, value in given.items() if name in spec.moves]
         return moving, {name: value for name, value in given.items() if name not in spec.moves}
@@ -66,26 +66,21 @@ def split_moving(spec: QuerySpec, given: GivenValues) -> tuple[list[str], GivenV
 
 
 def _split(given: Sequence[str]) -> dict[str, str]:
-    """The texts NAME=VALUE by name."""
     result: dict[str, str] = {}
     for text in given:
         name, equals, written = text.partition("=")
+        problem = hint = ""
         if not equals:
-            raise UsageError(
-                f"`--param {text}` has no value",
-                hint="write `--param NAME=VALUE`",
-                code="parameter_syntax",
-            )
-        if name in result:
-            raise UsageError(
-                f"Parameter `{name}` occurs twice", hint="give it once", code="parameter_syntax"
-            )
+            problem, hint = f"`--param {text}` has no value", "write `--param NAME=VALUE`"
+        elif name in result:
+            problem, hint = f"Parameter `{name}` occurs twice", "give it once"
+        if problem:
+            raise UsageError(problem, hint=hint, code="parameter_syntax")
         result[name] = written
     return result
 
 
 def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, str]:
-    """Python values as the texts that the command line would be given."""
     result: dict[str, str] = {}
     for name, value in given.items():
         if name not in spec.params:
@@ -99,14 +94,14 @@ def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, s
 
 
 def as_text(value: object, like: ParameterValue) -> str | None:
-    """A Python value as text, where its type is that of `like` or loses nothing on the way to it.
-
-    A `str` is taken as the command line takes its texts, whatever the parameter's type. None has
-    no type, and nothing compares as equal to NULL.
-    """
+    """A Python value as text if it has the type of `like` or converts to it without loss. A `str`
+    is read like a command-line text, whatever the parameter's type. None has no type, and nothing
+    compares as equal to NULL."""
     match value:
         case str():
-            return str.__str__(value) if _is_unicode(value) else None
+            # Half a surrogate pair, which Python lets pass, is no character.
+            is_unicode = not any("\ud800" <= character <= "\udfff" for character in value)
+            return str.__str__(value) if is_unicode else None
         case bool():
             return str(value) if isinstance(like, bool) else None
         case datetime():
@@ -139,22 +134,6 @@ def _unknown(spec: QuerySpec, name: str) -> UsageError:
     )
 
 
-def _is_unicode(text: str) -> bool:
-    """Half a surrogate pair, which Python lets pass, is no character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _typed(spec: QuerySpec, name: str, written: str) -> ParameterValue:
-    result = parsed(written, spec.params[name])
-    if result is None:
-        raise _misfit(spec, name, written)
-    return result
-
-
 def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:
     like = spec.params[name]
     return UsageError(
@@ -166,7 +145,7 @@ def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:
 
 
 def parsed(written: str, like: ParameterValue) -> ParameterValue | None:
-    """The text as a value of the type of `like`; None where it is none."""
+    """The text as a value of the type of `like`; None if it is not one."""
     try:
         return _parsed(written, like)
     except ValueError:

@@ -42,35 +42,32 @@ def occurrences(prepared: PreparedQuery) -> Mapping[AccessId, str]:
     """`a`, `b` (aliases), or `1st`, `2nd`; empty for a table that is read once."""
     result: dict[AccessId, str] = {}
     for table in prepared.tables:
-        own = [scan for scan in prepared.scans if scan.table == table]
-        names = [_alias(prepared.query.sql, scan) for scan in own]
-        is_told = "" not in names and len(set(names)) == len(names)
-        for number, (scan, name) in enumerate(zip(own, names, strict=True), start=1):
-            said = name if is_told else _ordinal(number)
-            result[scan.access] = said if len(own) > 1 else ""
+        scans = [scan for scan in prepared.scans if scan.table == table]
+        names = [_alias(prepared.query.sql, scan) for scan in scans]
+        has_distinct_names = "" not in names and len(set(names)) == len(names)
+        for number, (scan, name) in enumerate(zip(scans, names, strict=True), start=1):
+            ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+            ordinal = f"{number}{'th' if 10 < number % 100 < 14 else ending}"
+            label = name if has_distinct_names else ordinal
+            result[scan.access] = label if len(scans) > 1 else ""
     return result
 
 
 def _alias(sql: str, scan: Scan) -> str:
-    """What the text calls an occurrence; empty where that is the table's name, or not to be had."""
+    """The alias of an occurrence; empty if it equals the table's name or is not known."""
     if scan.span is None:
         return ""
     written = _ALIAS.match(sql, scan.span.end)
     return "" if written is None or written[1].lower() in _CLAUSES else written[1]
 
 
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if 10 < number % 100 < 14 else ending}"
-
-
 DEFAULT_FRAGMENTS = 1000
-"""Ranges where the file asks for none and the table's files ask for no more."""
+"""Ranges, unless the workload file or the table's files ask for more."""
 
 MOST_FRAGMENTS = 1 << 15
-"""What is proposed at most, overlaps of files apart: a sketch of some KB, which is read whole."""
+"""Most ranges proposed, file overlaps aside: a sketch of some KB, which is read whole."""
 _RANGES_PER_OVERLAP = 4
-"""Ranges over which that many files lie that overlap: more would leave out hardly another file."""
+"""Ranges per overlapping file: more would skip hardly another file."""
 
 SAMPLE_ROWS = 100_000
 _SEED = 20_220_117
@@ -84,26 +81,23 @@ _MICROSECONDS_A_DAY = 86_400 * 1_000_000
 
 
 def is_partitionable(column: Column) -> bool:
-    """Whether ranges of this column's type can be made."""
+    """Whether the column's type can have ranges."""
     return column.type.kind in PARTITIONABLE
 
 
 def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:
-    """Columns the file names as candidates for a table, spelled as in the schema."""
-    return tuple(_column(desk.tables, part).name for part in _specs(desk, table))
-
-
-def _specs(desk: Workbench, table: TableName) -> Sequence[PartitionSpec]:
-    return [part for part in desk.workload.partitions if part.table == table]
+    """The file's candidate columns for a table, spelled as in the schema."""
+    return tuple(
+        _column(desk.tables, part).name for part in desk.workload.partitions if part.table == table
+    )
 
 
 def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
-    parts = (part for part in _specs(desk, table) if part.column.lower() == name.lower())
-    return next(parts, None)
+    parts = (part for part in desk.workload.partitions if part.table == table)
+    return next((part for part in parts if part.column.lower() == name.lower()), None)
 
 
 def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | None:
-    """As many ranges of the column as the file asks for; None where it leaves that open."""
     spec = _spec(desk, table, name)
     return None if spec is None else spec.ranges
 
@@ -132,10 +126,8 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
 def partition_of(
     desk: Workbench, table: TableName, name: ColumnName, together: int = 1
 ) -> RangePartition:
-    """The partition of a table on a column, as the file says or proposed.
-
-    `together`: of so many of the ranges that would be proposed one is made.
-    """
+    """The partition of a table on a column, given in the file or proposed. Every `together`
+    proposed ranges are merged into one."""
     result = _given(desk, table, name)
     if result is not None:
         return result
@@ -156,36 +148,44 @@ def partition_about(
     bounds: ColumnBounds,
     depth: float,
 ) -> RangePartition:
-    """What `partition_of` comes to, about and quickly: for estimates.
-
-    From a sample of `values`, files' bounds, and how many may hold a value on average.
-    """
+    """A quick `partition_of` from a sample of `values`, file bounds, and the mean files per
+    value."""
     result = _given(desk, table, name)
     if result is not None:
         return result
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
-    asked, starts = _asked_ranges(desk, table, name), starts_of(bounds)
-    wanted = _proposed_ranges(depth, len(snapshot.files)) if asked is None else asked
+    given, starts = _asked_ranges(desk, table, name), starts_of(bounds)
+    wanted = _proposed_ranges(depth, len(snapshot.files)) if given is None else given
     boundaries = equidepth_boundaries(values, wanted)
     if len(starts) <= wanted:
         between = equidepth_boundaries(values, wanted - len(starts) + 1)
         boundaries = tuple(sorted({*starts, *between}))
-    if asked is None:
+    if given is None:
         boundaries = with_overlaps(boundaries, bounds)
     fitting = tuple(value for value in boundaries if _is_held(value, column.type))
     return RangePartition(table, column.name, column.type, fitting)
 
 
 def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition | None:
-    """The partition by the boundaries that the file gives."""
     spec = _spec(desk, table, name)
     column = desk.tables.snapshot(table).schema.find(name)
     assert column is not None
     if spec is None or spec.boundaries is None:
         return None
-    values = tuple(_canonical(value, column, spec) for value in spec.boundaries)
-    return RangePartition(table, column.name, column.type, values)
+    values = []
+    for boundary in spec.boundaries:
+        value = _converted(boundary, column)
+        if value is None:
+            raise UsageError(
+                f"Boundary {boundary!r} is not a value of `{table}.{column.name}` "
+                f"(`{column.type}`)",
+                hint="write boundaries in the column's own type",
+                code="boundary_type",
+                location=spec.location,
+            )
+        values.append(value)
+    return RangePartition(table, column.name, column.type, tuple(values))
 
 
 def _proposed(
@@ -195,15 +195,14 @@ def _proposed(
     values: Sequence[BoundaryValue],
     together: int,
 ) -> RangePartition:
-    """Even ranges, by the statistics of all files and these values."""
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
     spread = column_spread(snapshot, column.name, values)
-    asked = _asked_ranges(desk, table, name)
+    given = _asked_ranges(desk, table, name)
     proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
-    wanted = max(proposed, DEFAULT_FRAGMENTS) if asked is None else asked
+    wanted = max(proposed, DEFAULT_FRAGMENTS) if given is None else given
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
-    if asked is None:
+    if given is None:
         boundaries = with_overlaps(boundaries, spread.files)
     # Statistics are rounded outwards, and the next value above a column's last is of no type.
     fitting = tuple(value for value in boundaries if _is_held(value, column.type))
@@ -211,48 +210,35 @@ def _proposed(
 
 
 def _proposed_ranges(depth: float, files: int) -> int:
-    """As many ranges as files where they hardly overlap, so that a range is in one or two files."""
+    """As many ranges as files that hardly overlap, so that a range is in one or two files."""
     useful = files * min(1.0, _RANGES_PER_OVERLAP / max(depth, 1.0))
     return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
 
 
 def ranges_to_spare(desk: Workbench, table: TableName, name: ColumnName, ranges: int) -> int:
-    """Of how many of these ranges one could be made; 1 where the file says how many it wants."""
+    """How many of these ranges can be merged into one; 1 where the file sets their number."""
     spec = _spec(desk, table, name)
     is_asked = spec is not None and (spec.ranges is not None or spec.boundaries is not None)
     return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
 
 
 def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
-    """How many ranges the file asks for, or as many as there are where it asks for none."""
-    asked = _asked_ranges(desk, partition.table, partition.attribute)
-    return max(DEFAULT_FRAGMENTS, partition.ranges) if asked is None else asked
+    given = _asked_ranges(desk, partition.table, partition.attribute)
+    return max(DEFAULT_FRAGMENTS, partition.ranges) if given is None else given
 
 
 def values_within(
     desk: Workbench, partition: RangePartition, fragments: FragmentSet
 ) -> list[BoundaryValue]:
-    """A sample of the attribute's values in these fragments."""
+    """A sample of the attribute's values in these ranges."""
     desk.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
     snapshot = desk.tables.snapshot(partition.table)
     within = (partition, fragments)
     return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
 
 
-def _canonical(value: BoundaryLiteral, column: Column, spec: PartitionSpec) -> BoundaryValue:
-    """A boundary of the file in the column's canonical form; UsageError if it does not fit."""
-    result = _converted(value, column)
-    if result is None:
-        raise UsageError(
-            f"Boundary {value!r} is not a value of `{spec.table}.{column.name}` (`{column.type}`)",
-            hint="write boundaries in the column's own type",
-            code="boundary_type",
-            location=spec.location,
-        )
-    return result
-
-
 def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
+    """A boundary of the file in the column's canonical form; None if it does not fit."""
     kind = column.type.kind
     if kind is Kind.STRING:
         return value if isinstance(value, str) else None
@@ -266,7 +252,7 @@ def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:
 
 
 def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
-    """A number that the column's type can hold, exactly; None otherwise."""
+    """A number that the column's type holds exactly; None otherwise."""
     try:
         exact = Decimal(str(value))
     except InvalidOperation:
@@ -287,7 +273,6 @@ def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
 
 
 def _is_held(value: BoundaryValue, kind: SqlType) -> bool:
-    """Whether a canonical value is one of the type, and can be written as a constant of it."""
     if not isinstance(value, int):
         return True
     match kind.kind:

@@ -15,18 +15,18 @@ from impctl.compile.fill import Transient
 from impctl.compile.flows import FRAGMENT_COLUMN, Readable, Source, Strategy
 from impctl.compile.session import read_in_turn
 from impctl.data.keys import group_rows
-from impctl.data.schema import INTEGER, Kind, SqlType
+from impctl.data.schema import INTEGER, Kind
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
 from impctl.plan.moved_conditions import MovedConditions
-from impctl.plan.nodes import Aggregate, Distinct, Plan, Scan, nodes_of, scans_of
+from impctl.plan.nodes import Aggregate, Distinct, Scan, nodes_of, scans_of
 from impctl.rules.pushdown import column_behind
 from impctl.service.filters import Uris, files_under, wanted_files
 from impctl.spark.render import render_plan
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import SideRead
-from impctl.tables.lookup import ReadOnce, rows_with
+from impctl.tables.lookup import rows_with
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches, read_rows
 from impctl.tables.schema import arrow_type
@@ -50,10 +50,8 @@ def tagged_frame(
     partition: RangePartition | None,
     files: Sequence[DataFile] | None = None,
 ) -> DataFrame:
-    """The snapshot's rows, or those of some of its files, in at least these columns.
-
-    With a partition also its attribute, and the fragment as `FRAGMENT_COLUMN`.
-    """
+    """Rows of the snapshot, or of some of its files, in at least these columns. With a partition
+    also its attribute, and the range as `FRAGMENT_COLUMN`."""
     from impctl.spark.sketches import with_fragment
     from impctl.spark.snapshots import snapshot_frame
 
@@ -65,15 +63,15 @@ def tagged_frame(
 
 
 _SLICE_ROWS = 8_000_000
-"""Rows of the longest table behind a join per slice of its pairs: some hundred megabytes."""
+"""Rows of the longest joined table per slice of pairs: some hundred megabytes."""
 
 _MANY_KEYS = 100_000
-"""So many keys are in most files, and take longer to sort than a search by them saves."""
+"""So many keys occur in most files and take longer to sort than a search by them saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """Reads sides of the joins of one circuit, and whole joins, at `versions` (others: pinned)."""
+    """Reads sides of a circuit's joins, and whole joins, in Spark at `versions` (else pinned)."""
 
     desk: Workbench
     compiled: Compiled
@@ -91,7 +89,12 @@ class Partners:
         table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
         spark, files = self.desk.spark(), self._files(wanted)
         for key, values in zip(wanted.keys, keys, strict=True):
-            self._keep_asked(files, wanted, key, values)
+            column = column_behind(wanted.plan, key)
+            if column is not None and len(values) <= _MANY_KEYS:
+                # Skip files that hold none of the requested values.
+                (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == column.access)
+                kept = prune_to_values(self._snapshot(scan), {column.attribute.name: values})
+                files[column.access] &= {file.uri for file in kept}
         return self._read(wanted, files, lambda rows: with_keys(spark, rows, places, table))
 
     def pairs(self, joined: Readable) -> Iterator[Batch]:
@@ -99,30 +102,17 @@ class Partners:
         from impctl.spark.run import slice_of
 
         files = self._files(joined)
-        longest = max(self._longest(scan) for scan in scans_of(joined.plan))
+        longest = max(self._snapshot(scan).likely_rows for scan in scans_of(joined.plan))
         slices = max(1, -(-longest // _SLICE_ROWS))
         for number in range(slices):
             yield self._read(joined, files, partial(slice_of, number=number, slices=slices))
-
-    def _longest(self, scan: Scan) -> int:
-        return self._snapshot(scan).likely_rows
 
     def _snapshot(self, scan: Scan) -> Snapshot:
         return self.desk.tables.snapshot(scan.table, self.versions.get(scan.table))
 
     def _files(self, wanted: Readable) -> Uris:
-        """The files that each access of the rows needs."""
         snapshots = {scan.access: self._snapshot(scan) for scan in scans_of(wanted.plan)}
         return wanted_files(wanted.plan, snapshots)
-
-    def _keep_asked(self, files: Uris, wanted: Readable, key: AttributeId, values: Vector) -> None:
-        """Leave out files that hold none of the values that a key column is asked for."""
-        result = column_behind(wanted.plan, key)
-        if result is None or len(values) > _MANY_KEYS:
-            return
-        (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == result.access)
-        kept = prune_to_values(self._snapshot(scan), {result.attribute.name: values})
-        files[result.access] &= {file.uri for file in kept}
 
     def _read(
         self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
@@ -130,10 +120,14 @@ class Partners:
         from impctl.spark.run import plain_failures, selected
 
         views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
-        frames = {
-            views[scan.access]: self._frame(scan, files[scan.access])
-            for scan in scans_of(wanted.plan)
-        }
+        frames = {}
+        for scan in scans_of(wanted.plan):
+            snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
+            names = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
+            chosen_files = [file for file in snapshot.files if file.uri in files[scan.access]]
+            frames[views[scan.access]] = tagged_frame(
+                self.desk, snapshot, names, partition, chosen_files
+            )
         spark = self.desk.spark()
         with plain_failures(self.versions):
             table = chosen(selected(spark, render_plan(wanted.plan, views).sql, frames)).toArrow()
@@ -148,36 +142,27 @@ class Partners:
         )
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
-    def _frame(self, scan: Scan, uris: Collection[str]) -> DataFrame:
-        snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
-        columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
-        files = [file for file in snapshot.files if file.uri in uris]
-        return tagged_frame(self.desk, snapshot, columns, partition, files)
-
 
 def _typed(key: Vector) -> pa.Array:
-    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys asked for."""
+    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys requested."""
     kind, mask = key.type, None if key.valid is None else ~key.valid
     if key.is_textual:
         return key.to_arrow()
     if kind.kind is Kind.DECIMAL:
-        return pa.array(_decimals(key, kind), arrow_type(kind))
+        # Made from text, because arithmetic on Decimals rounds to 28 digits.
+        values = [
+            Decimal(f"{value}e-{kind.scale}") if ok else None
+            for value, ok in zip(key.values.tolist(), key.validity().tolist(), strict=True)
+        ]
+        return pa.array(values, arrow_type(kind))
     if kind.kind is Kind.DATE:
         return pa.array(key.values.astype(np.int32), mask=mask).cast(pa.date32())
     return pa.array(key.values, mask=mask).cast(arrow_type(kind))
 
 
-def _decimals(key: Vector, kind: SqlType) -> list[Decimal | None]:
-    # Made from text, because arithmetic on Decimals rounds to 28 digits.
-    return [
-        Decimal(f"{value}e-{kind.scale}") if ok else None
-        for value, ok in zip(key.values.tolist(), key.validity().tolist(), strict=True)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class FilePartners:
-    """Reads sides of the joins of one circuit at `versions` (others: pinned)."""
+    """Reads sides of one circuit's joins from files at `versions` (others: pinned)."""
 
     desk: Workbench
     compiled: Compiled
@@ -185,10 +170,7 @@ class FilePartners:
     versions: Mapping[TableName, TableVersion]
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """The rows of a side with these keys.
-
-        Raises HistoryGoneError for a file that is gone.
-        """
+        """The rows of a side with these keys; HistoryGoneError for a missing file."""
         self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
         return self._read(self.compiled.read_side(side), keys)
 
@@ -198,73 +180,60 @@ class FilePartners:
         sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
         files = wanted_files(wanted.rows, snapshots)
 
-        def read(source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
-            return _rows(snapshots[source.access], source, asked, files, self.desk.tables.once)
+        def read(source: Source, keys: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
+            snapshot, columns = snapshots[source.access], source.scan.table_columns
+            chosen = [file for file in snapshot.files if file.uri in files[source.access]]
+            if not keys:
+                return read_rows(snapshot, columns, chosen)
+            parts = list(rows_with(snapshot, columns, keys, chosen, self.desk.tables.once))
+            return pa.concat_tables(parts) if parts else read_rows(snapshot, columns, [])
 
         tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
         return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
 
     def whole(self, side: str) -> Iterator[Batch]:
-        """All rows of a side; of one table's in parts, which bound the memory, unless they are
-        rows of groups, whose own rows may lie in several parts."""
+        """All rows of a side. A single table is read in parts, which bound the memory; rows of
+        groups are not, since a group may lie in several parts."""
         wanted = self.compiled.read_side(side)
         sources = Transient(wanted, self.partitions).sources
-        if len(sources) > 1 or _has_groups(wanted.rows):
+        nodes = nodes_of(wanted.rows)
+        if len(sources) > 1 or any(isinstance(node, Aggregate | Distinct) for node in nodes):
             yield self._read(wanted, ())
             return
         ((access, source),) = sources.items()
         snapshot = self._snapshot(source.table)
         uris = wanted_files(wanted.rows, {access: snapshot})[access]
-        chosen = [file for file in snapshot.files if file.uri in uris]
-        for rows in read_batches(snapshot, source.scan.table_columns, chosen):
-            yield Transient(wanted, self.partitions).rows({access: rows})
+        yield from self._batches(wanted, source, uris)
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
-        """The rows of a side over one table that meet the one condition and not the other, of files
-        that may hold some; in parts."""
+        """The rows of a one-table side that meet exactly one of two conditions, in parts."""
         self.desk.reporter.step("reading rows affected by a changed scalar")
         wanted = self.compiled.read_side(side)
-        ((access, source),) = Transient(wanted, self.partitions).sources.items()
+        ((_, source),) = Transient(wanted, self.partitions).sources.items()
         snapshot = self._snapshot(source.table)
         moved = MovedConditions((before,), (after,)).rows_that_move
         uris = {uri for parts in moved for uri in files_under(wanted.rows, parts, snapshot)}
+        yield from self._batches(wanted, source, uris)
+
+    def _batches(self, wanted: Readable, source: Source, uris: Collection[str]) -> Iterator[Batch]:
+        snapshot = self._snapshot(source.table)
         chosen = [file for file in snapshot.files if file.uri in uris]
         for rows in read_batches(snapshot, source.scan.table_columns, chosen):
-            yield Transient(wanted, self.partitions).rows({access: rows})
+            yield Transient(wanted, self.partitions).rows({source.access: rows})
 
     def _snapshot(self, table: TableName) -> Snapshot:
         return self.desk.tables.snapshot(table, self.versions.get(table))
 
 
-def _has_groups(plan: Plan) -> bool:
-    return any(isinstance(node, Aggregate | Distinct) for node in nodes_of(plan))
-
-
-def _rows(
-    snapshot: Snapshot,
-    source: Source,
-    asked: Mapping[ColumnName, Sequence[Vector]],
-    files: Uris,
-    once: ReadOnce,
-) -> pa.Table:
-    """The rows of the source's files with one of each list's values."""
-    columns, uris = source.scan.table_columns, files[source.access]
-    chosen = [file for file in snapshot.files if file.uri in uris]
-    if not asked:
-        return read_rows(snapshot, columns, chosen)
-    parts = list(rows_with(snapshot, columns, asked, chosen, once))
-    return pa.concat_tables(parts) if parts else read_rows(snapshot, columns, [])
-
-
 @dataclass(frozen=True, slots=True)
 class PartnerReader:
-    """Reads a side from files where that was chosen, by Spark else."""
+    """Reads a side from files where that was chosen, else through Spark."""
 
     by_files: FilePartners
     by_spark: Partners
     from_files: frozenset[str]
     keys: Callable[[str], Sequence[AttributeId]]
-    """The columns by which a side is asked."""
+    """The columns by which a side is read."""
     _done: dict[str, SideRead] = field(default_factory=dict)
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
@@ -273,12 +242,15 @@ class PartnerReader:
             return self.by_spark.rows(side, keys)
         watch = Stopwatch()
         result = self.by_files.rows(side, keys)
-        ms, asked = watch.ms, len(keys[0])
-        self._note(SideRead(side, asked, self._hits(side, asked, result), len(result), ms))
+        ms, count, hits = watch.ms, len(keys[0]), 0
+        if len(result):
+            # Rows of other keys may be included.
+            columns = [result.columns[key] for key in self.keys(side)]
+            hits = min(count, len(group_rows(columns, len(result)).codes))
+        self._note(SideRead(side, count, hits, len(result), ms))
         return result
 
     def _note(self, read: SideRead) -> None:
-        """Add a read to those of its side."""
         done = self._done.get(read.side, SideRead(read.side))
         self._done[read.side] = SideRead(
             read.side,
@@ -302,26 +274,19 @@ class PartnerReader:
             yield batch
         self._note(SideRead(side, 1, 1, rows, watch.ms))
 
-    def _hits(self, side: str, asked: int, batch: Batch) -> int:
-        """How many keys have rows, at most those that were asked; rows of others may have come."""
-        if not len(batch):
-            return 0
-        columns = [batch.columns[key] for key in self.keys(side)]
-        return min(asked, len(group_rows(columns, len(batch)).codes))
-
     def reads(self) -> tuple[SideRead, ...]:
-        """What was read of each side that files are read for, be it nothing."""
+        """What was read of each side that is read from files, even if nothing."""
         return tuple(self._done.get(side, SideRead(side)) for side in sorted(self.from_files))
 
 
 PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
-"""Makes the reader of a step that leads to these versions."""
+"""Makes the reader of a step that ends at these versions."""
 
 
 def partners_of(
     desk: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
 ) -> PartnersAt | None:
-    """The readers for a circuit; None where it keeps all rows it needs."""
+    """The readers for a circuit; None if it stores all rows it needs."""
     compiled = way.compiled
     if compiled is None or not compiled.distant:
         return None

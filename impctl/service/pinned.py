@@ -1,8 +1,8 @@
-"""The tables of a run, each pinned at the version that was newest when it was first asked for.
+"""The tables of a run, each pinned at the version that was newest when it was first used.
 
 Law: a pinned version stays for the whole run, unless an older one is pinned before anything was
-computed from it, or the run itself has changed the table; a snapshot is taken once. Whoever is
-given these tables can reach neither store nor Spark, which is asked where a catalog's table lies.
+computed from it, or the run itself has changed the table; a snapshot is taken once. These tables
+give access to neither store nor Spark, which only resolves the path of a catalog's table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PinnedTables:
-    """The workload's tables, opened as they are asked for."""
+    """The workload's tables, opened on first use."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PinnedTables:
     ) -> None:
         self._specs = specs
         self._locate = locate
-        """The path of a table that a catalog knows, by its name there; asked once per run."""
+        """The path of a table by its catalog name, looked up once per run."""
         self._located: dict[TableName, str] = {}
         self._sources: dict[TableName, DeltaSource] = {}
         self._seen: dict[TableName, Seen] = {}
@@ -49,17 +49,17 @@ class PinnedTables:
         self._once: ReadOnce | None = None
 
     def recall(self, known: Mapping[TableName, Seen]) -> None:
-        """Tables as an earlier run of this process pinned them, which is over: of one that is asked
-        for, only what was added to its log is read, where that is safe."""
+        """Reuse tables pinned by an earlier, finished run of this process: where that is safe, only
+        additions to a table's log are read."""
         self._recalled.update(known)
 
     @property
     def seen(self) -> Mapping[TableName, Seen]:
-        """The tables asked for so far, each as it was when it was pinned."""
+        """The tables used so far, as pinned."""
         return self._seen
 
     def source(self, table: TableName) -> DeltaSource:
-        """The table, pinned at the version that was newest when first asked for."""
+        """The table, pinned at the version that was newest when first used."""
         result = self._sources.get(table)
         if result is None:
             result = self._again(table) or self.opened(table)
@@ -68,7 +68,7 @@ class PinnedTables:
 
     @property
     def once(self) -> ReadOnce:
-        """What was decoded of files in this run, for all who look rows up."""
+        """What was decoded of files in this run, shared by all lookups."""
         from impctl.tables.lookup import ReadOnce
 
         if self._once is None:
@@ -77,17 +77,17 @@ class PinnedTables:
 
     @property
     def unused(self) -> Mapping[TableName, Seen]:
-        """What was recalled and not asked for."""
+        """Recalled tables that were not used."""
         return self._recalled
 
     def _again(self, table: TableName) -> DeltaSource | None:
-        """The table that an earlier run had open, at its newest version; None to open it."""
         known, spec = self._recalled.pop(table, None), self._specs[table]
-        if known is None or known.source.path != self._path(spec):
-            return None
-        if known.source.storage_options != (dict(spec.storage_options) or None):
-            return None
-        if known.source.clone_of != clone_roots(spec.clone_of):
+        if (
+            known is None
+            or known.source.path != self._path(spec)
+            or known.source.storage_options != (dict(spec.storage_options) or None)
+            or known.source.clone_of != clone_roots(spec.clone_of)
+        ):
             return None
         try:
             return pinned_anew(known)
@@ -95,7 +95,7 @@ class PinnedTables:
             return None
 
     def opened(self, table: TableName) -> DeltaSource:
-        """The table at its newest version, opened now and not pinned: for who goes on to write."""
+        """The table opened now at its newest version and not pinned, for a writer."""
         spec = self._specs[table]
         path = self._path(spec)
         if not spec.ambient:
@@ -112,11 +112,9 @@ class PinnedTables:
         return self._located[spec.name]
 
     def versions_of(self, tables: Iterable[TableName]) -> dict[TableName, TableVersion]:
-        """The pinned version of each of these tables."""
         return {table: self.source(table).version for table in tables}
 
     def pin(self, source: DeltaSource) -> None:
-        """Take this source for its table, as it is seen now."""
         self._sources[source.name] = source
         self._seen[source.name] = seen(source)
 
@@ -126,16 +124,13 @@ class PinnedTables:
         return self._seen[table].mark
 
     def repin(self, table: TableName) -> DeltaSource:
-        """Open the table again, after it has changed: another one may stand at its path by now."""
+        """Open the table again after a change: it may have been replaced."""
         self._sources.pop(table, None)
         self.list_anew(table)
         return self.source(table)
 
     def pin_at(self, table: TableName, version: TableVersion) -> None:
-        """Pin the table at an older version; errors as of `DeltaSource.snapshot`.
-
-        To be called before anything else is asked of the table.
-        """
+        """Pin an older version, before any other use; errors as of `DeltaSource.snapshot`."""
         self.pin(self.source(table).at(version))
 
     def advance(self, table: TableName) -> DeltaSource:
@@ -155,7 +150,7 @@ class PinnedTables:
         return self._snapshots[key]
 
     def list_anew(self, table: TableName) -> None:
-        """Forget the files of a table, so that whoever is measured next pays for listing them."""
+        """Forget a table's file list, so that the next measurement pays for listing it."""
         self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
         self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
         self._key_counts = {k: held for k, held in self._key_counts.items() if k[0] != table}
@@ -163,7 +158,7 @@ class PinnedTables:
         self._least_above = {k: held for k, held in self._least_above.items() if k[0] != table}
 
     def files_mark(self, table: TableName) -> FilesMark:
-        """The mark of the files of the table's snapshot, taken once."""
+        """The mark of the snapshot's files, taken once."""
         from impctl.tables.changes import files_mark
 
         snapshot = self.snapshot(table)
@@ -181,7 +176,7 @@ class PinnedTables:
         if key in self._key_counts:
             return self._key_counts[key]
         if one_in > 1 and snapshot.likely_rows <= MANY_ROWS:
-            # Such a table is asked for all its keys too, and read once for both.
+            # All keys of such a table are needed too, and it is read once for both.
             result = thinned(self.key_counts(table, columns, 1), one_in)
         else:
             result = key_counts(snapshot, columns, one_in)
@@ -195,8 +190,7 @@ class PinnedTables:
         together: int,
         make: Callable[[], RangePartition],
     ) -> RangePartition:
-        """The ranges proposed of a column of the table's snapshot, made once for all queries that
-        ask for so many of them `together`."""
+        """Proposed ranges of a column, made once for all queries with the same `together`."""
         key = (table, self.snapshot(table).version, column, together)
         if key not in self._partitions:
             self._partitions[key] = make()
@@ -205,11 +199,11 @@ class PinnedTables:
     def least_above(
         self, key: tuple[TableName, int, ColumnName, int], make: Callable[[], int | None]
     ) -> int | None:
-        """The least value above one, of a column of a table at a version, looked for once."""
+        """The least value above one, in a column of a table at a version, computed once."""
         if key not in self._least_above:
             self._least_above[key] = make()
         return self._least_above[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
-        """Rows of these tables at their pinned versions, by their bytes where the log is silent."""
+        """Rows of these tables as pinned, estimated from bytes where the log is silent."""
         return sum(self.snapshot(table).likely_rows for table in tables)

@@ -1,9 +1,8 @@
-"""Use case: what `maintain` would do now, why, and what that is estimated to cost.
+"""What `maintain` would do now, why, and its estimated cost.
 
 Law: the stages are those that `maintain` runs, made by the same code; nothing is written, no lock
 taken and no Spark started. A policy that refuses fails here as it would there; a query that can
-have no sketch is said so and, unless `strict`, fails nothing, as in `check`.
-Out of scope: deciding (`service.decide`), estimating (`service.decide`).
+have no sketch is reported and, unless `strict`, is no failure, as in `check`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from impctl.service.budget.choice import with_state
 from impctl.service.context import Isolated, Texts, Workbench, is_refused
 from impctl.service.cost_model import Estimates, Size, estimated, recorded
-from impctl.service.decide import Decisions, Stage, Task
+from impctl.service.decide import Decisions, Stage
 from impctl.service.decision import capture_stage
 from impctl.service.maintain import has_nothing_to_do
 from impctl.service.prepare import prepare
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:
-    """One result per query, in the order of the file; `strict`: none may be without a sketch."""
+    """One result per query, in the order of the file; `strict`: every query must have a sketch."""
     specs = desk.queries(queries)
     store = desk.reading_store()
     results: list[PlanResult] = []
@@ -57,7 +56,9 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
                 continue
             catch_up(desk.tables, stored)
             if has_nothing_to_do(desk, spec, stored):
-                results.append(_nothing(desk, store, spec, stored))
+                nothing = Stage("none", "up_to_date", "no new version")
+                estimates = _estimates(desk, store, stored, (), RunKind.MAINTAIN)
+                results.append(_result(desk, spec, stored, nothing, (), estimates))
             else:
                 stale.append((spec, stored))
     texts: Texts = {}
@@ -65,59 +66,47 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
         decisions = Decisions(desk, store, failures)
         for task, stage in decisions.stages(stale):
             with Isolated(failures, task.spec):
-                results.append(_planned(decisions, task, stage))
+                stored = task.stored
+                pending = _pending(decisions, stored, stage)
+                estimates = _estimates(desk, store, stored, pending, stage.cost_kind)
+                results.append(_result(desk, task.spec, stored, stage, pending, estimates))
         texts = decisions.shared.texts()
     if not strict:
         refused, failures = _sorted_out(desk, specs, failures)
         results += refused
-    results = _with_next_changes(desk, store, results, texts)
-    results = _with_dues(desk, specs, results)
+    names = [name for result in results for name in result.since]
+    coming = expectations(desk, store, names, texts)
+    results = [
+        replace(result, next_change=coming.next_change(result.since)) if result.since else result
+        for result in results
+    ]
+    timed = {spec.name for spec in specs if not trigger_of(spec).is_on_commit}
+    shown = {result.query for result in results if result.since and result.query in timed}
+    if shown:
+        # The others, too: their work is to be done before the same deadlines.
+        look = look_once(desk, [spec for spec in specs if spec.is_sketched], None)
+        dues = {due.query: due for due in look.results() if due.query in shown}
+        results = [replace(result, due=dues.get(result.query)) for result in results]
     results, warnings = with_state(desk, store, results)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _with_next_changes(
-    desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult], texts: Texts
-) -> list[PlanResult]:
-    """The results, each of a stored sketch with the next change of its tables."""
-    names = [name for result in results for name in result.since]
-    coming = expectations(desk, store, names, texts)
-    return [
-        replace(each, next_change=coming.next_change(each.since)) if each.since else each
-        for each in results
-    ]
-
-
-def _with_dues(
-    desk: Workbench, specs: Sequence[QuerySpec], results: Sequence[PlanResult]
-) -> list[PlanResult]:
-    """The results, each of a stored sketch with when it is due, where the query has a trigger."""
-    timed = {spec.name for spec in specs if not trigger_of(spec).is_on_commit}
-    told = {each.query for each in results if each.since and each.query in timed}
-    if not told:
-        return list(results)
-    # The others, too: what they take is to be done before the same deadlines.
-    seen = look_once(desk, [spec for spec in specs if spec.is_sketched], None)
-    result = {due.query: due for due in seen.results() if due.query in told}
-    return [replace(each, due=result.get(each.query)) for each in results]
-
-
 def _sorted_out(
     desk: Workbench, specs: Sequence[QuerySpec], failures: Sequence[Failure]
 ) -> tuple[list[PlanResult], list[Failure]]:
-    """What failed only because a query can have no sketch, as results; and the other failures."""
+    """Failures that only mean a query can have no sketch, as results; and the other failures."""
     known = {spec.name: spec for spec in specs}
     results: list[PlanResult] = []
-    left: list[Failure] = []
+    others: list[Failure] = []
     for failure in failures:
         spec = None if failure.query is None else known.get(failure.query)
         if spec is not None and is_refused(spec, failure.error):
             results.append(_refused(desk, spec, failure.error))
         else:
-            left.append(failure)
-    return results, left
+            others.append(failure)
+    return results, others
 
 
 def _refused(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> PlanResult:
@@ -135,7 +124,6 @@ def _refused(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> PlanResult
 
 
 def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
-    """A query that `capture` has to come to first."""
     prepared = prepare(desk, spec)
     return PlanResult(
         query=spec.name,
@@ -149,23 +137,8 @@ def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
     )
 
 
-def _nothing(
-    desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
-) -> PlanResult:
-    nothing = Stage("none", "up_to_date", "no new version")
-    return _result(
-        desk, spec, stored, nothing, (), _estimates(desk, store, stored, (), RunKind.MAINTAIN)
-    )
-
-
-def _planned(decisions: Decisions, task: Task, stage: Stage) -> PlanResult:
-    pending = _pending(decisions, task.stored, stage)
-    estimates = _estimates(decisions.desk, decisions.store, task.stored, pending, stage.cost_kind)
-    return _result(decisions.desk, task.spec, task.stored, stage, pending, estimates)
-
-
 def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
-    """The change of every table that moved on: as read, else as far as the log tells."""
+    """The change of every table that moved: as read, else as far as the log tells."""
     read = {result.need.table: result.changes.rows for result in stage.read}
     entries = []
     for pin in stored.pins:

@@ -12,12 +12,7 @@ import pyarrow as pa
 
 from impctl.data.schema import Column, Schema, quoted
 from impctl.data.vector import Bools, Ints, from_arrow
-from impctl.errors import (
-    AssumptionBrokenError,
-    ImpctlError,
-    Location,
-    UsageError,
-)
+from impctl.errors import AssumptionBrokenError, ImpctlError, Location, UsageError
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
@@ -45,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QuerySource:
-    """The query, the file's views, and what was made of the text so far."""
+    """The query, the file's views, and the text of each rewriting so far."""
 
     spec: QuerySpec
     views: Mapping[FullName, ViewSpec] = field(default_factory=dict)
@@ -53,7 +48,7 @@ class QuerySource:
     bound: BoundSql | None = None
 
     def place(self, line: int, column: int) -> Location:
-        """Where line and column of the newest text stand in the workload file."""
+        """Map a line and column of the newest text to the workload file."""
         if self.bound is not None:
             line, column = self.bound.written_at(line, column)
         if self.expanded is None or not self.expanded.stretches:
@@ -63,7 +58,6 @@ class QuerySource:
         return offset_location(owner, offset)
 
     def placed(self, error: ImpctlError) -> ImpctlError:
-        """The error at its place in the workload file."""
         from impctl.sql.views import called_in_messages
 
         place = error.location
@@ -78,41 +72,40 @@ class QuerySource:
 
 
 def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
-    """What CHECKs say and statistics confirm, at the pinned versions; it needs no re-check, since
-    whoever asks at another version looks again.
-
-    Not NOT NULL: it may be added over rows that hold NULL.
-    """
-    said = _said_of(tables, scans)
-    return tuple(dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact)))
+    """What CHECKs say and statistics confirm at the pinned versions, without re-check, since every
+    use at other versions looks again. NOT NULL is not used: it may be added over rows that hold
+    NULL."""
+    claims = _said_of(tables, scans)
+    return tuple(dict.fromkeys(fact for snapshot, fact in claims if _is_confirmed(snapshot, fact)))
 
 
 def facts_of(
     tables: PinnedTables, scans: Iterable[Scan], *, reads_checks: bool = False
 ) -> tuple[Fact, ...]:
-    """What is known of the columns that a query reads, at the pinned versions.
-
-    With `reads_checks` also what CHECKs say and statistics leave open, if the rows confirm it: the
-    column is read for that.
-    """
+    """Facts about the columns that a query reads, at the pinned versions. `reads_checks` adds what
+    CHECKs say and statistics leave open, if the rows confirm it: that reads the column."""
     scans = tuple(scans)
-    said = tuple(_said_of(tables, scans))
-    result = dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact))
+    claims = tuple(_said_of(tables, scans))
+    result = dict.fromkeys(fact for snapshot, fact in claims if _is_confirmed(snapshot, fact))
     for scan in scans:
         snapshot = tables.snapshot(scan.table)
         for attribute in scan.attributes:
             column = snapshot.schema.find(attribute.name)
             if column is not None:
                 result.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
-    for snapshot, fact in said if reads_checks else ():
+    for snapshot, fact in claims if reads_checks else ():
         known = replace(fact, source=FactSource.STATISTICS)
-        if fact not in result and known not in result and _holds(snapshot, fact):
+        if fact in result or known in result:
+            continue
+        column = snapshot.schema.find(fact.column)
+        assert column is not None, "the CHECK was read over this schema"
+        batches = read_batches(snapshot, [column.name])
+        if not any(_breaking(rows, column, fact.kind).any() for rows in batches):
             result[known] = None
     return tuple(result)
 
 
 def _said_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snapshot, Fact]]:
-    """What CHECKs say of the tables that a query reads."""
     for table in dict.fromkeys(scan.table for scan in scans):
         snapshot = tables.snapshot(table)
         for fact in _said_by_checks(snapshot, table):
@@ -120,11 +113,9 @@ def _said_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snap
 
 
 def _said_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
-    """Signs of columns that CHECK conditions ask for; none of a condition that is not read.
-
-    They are not believed: a table whose protocol does not ask for it has writers that put in rows
-    without a look, and what they put in stays when the protocol changes.
-    """
+    """Signs of columns from CHECK conditions; none for a condition that cannot be read. They are
+    not trusted: where a table's protocol does not require CHECKs, writers insert rows without
+    checking, and those rows stay when the protocol changes."""
     for text in snapshot.constraints:
         try:
             query = parse_query(
@@ -159,23 +150,15 @@ def _is_confirmed(snapshot: Snapshot, fact: Fact) -> bool:
 
 
 def _has_sign(statistics: ColumnStatistics, kind: FactKind) -> bool:
-    """Whether statistics leave no room for a value that breaks the sign."""
+    """Whether statistics rule out a value that breaks the sign."""
     if kind is FactKind.NONNEGATIVE:
         return statistics.minimum is not None and statistics.minimum >= 0  # type: ignore[operator]  # numeric columns only
     is_bounded = statistics.maximum is not None and statistics.maximum <= 0  # type: ignore[operator]  # numeric columns only
     return is_bounded and not statistics.may_be_nan
 
 
-def _holds(snapshot: Snapshot, fact: Fact) -> bool:
-    """Whether it is true of every row, by reading the column."""
-    column = snapshot.schema.find(fact.column)
-    assert column is not None, "the CHECK was read over this schema"
-    batches = read_batches(snapshot, [column.name])
-    return not any(bool(_breaking(rows, column, fact.kind).any()) for rows in batches)
-
-
 def _breaking(rows: pa.Table, column: Column, kind: FactKind) -> Bools:
-    """Which rows may break such a fact of the column, shape (rows,)."""
+    """Which rows may break the fact, shape (rows,)."""
     vector = from_arrow(rows.column(column.name), column.type)
     broken = Condition(broken_by(kind, ColumnRef(column.name, column.type)))
     return broken.truth({column.name: vector}, len(vector)).may_true
@@ -204,12 +187,10 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
 
 
 def assumption_of(fact: Fact) -> Assumption:
-    """The fact as the store keeps it."""
     return Assumption(fact.table, fact.column, str(fact.kind), str(fact.source))
 
 
 def fact_of(assumption: Assumption) -> Fact:
-    """The fact that the store keeps so."""
     kind, source = FactKind(assumption.kind), FactSource(assumption.source)
     return Fact(assumption.table, assumption.column, kind, source)
 
@@ -223,7 +204,7 @@ _IN_WORDS = {
 
 
 def assumption_text(assumption: Assumption) -> str:
-    """In words: the column, in backticks, and what is true of it, as in `>= 0`."""
+    """The column in backticks and its fact, as in `>= 0`."""
     return f"`{assumption.table}.{assumption.column}` {_IN_WORDS[FactKind(assumption.kind)]}"
 
 
@@ -233,12 +214,9 @@ def columns_assumed(assumptions: Sequence[Assumption], table: TableName) -> tupl
 
 
 def recheck(
-    assumptions: Sequence[Assumption],
-    snapshot: Snapshot,
-    rows: pa.Table,
-    weights: Ints,
+    assumptions: Sequence[Assumption], snapshot: Snapshot, rows: pa.Table, weights: Ints
 ) -> None:
-    """Look at the inserted rows of a change; AssumptionBrokenError names fact and column."""
+    """Check the inserted rows of a change; AssumptionBrokenError names fact and column."""
     inserted = weights > 0
     for assumption in assumptions:
         if assumption.table != snapshot.table:
@@ -246,19 +224,15 @@ def recheck(
         column = snapshot.schema.find(assumption.column)
         assert column is not None
         breaking = _breaking(rows, column, FactKind(assumption.kind))
-        if bool((breaking & inserted).any()) and _is_left(rows, weights, breaking):
-            raise broken_assumption(assumption)
-
-
-def _is_left(rows: pa.Table, weights: Ints, doubtful: Bools) -> bool:
-    """Whether one of the doubtful rows is left at the end: one that came may have gone again."""
-    chosen = np.flatnonzero(doubtful)
-    _, left = netted(rows.take(pa.array(chosen)), weights[chosen])
-    return bool((left > 0).any())
+        if (breaking & inserted).any():
+            # An inserted row may have been deleted again.
+            chosen = np.flatnonzero(breaking)
+            _, left = netted(rows.take(pa.array(chosen)), weights[chosen])
+            if (left > 0).any():
+                raise broken_assumption(assumption)
 
 
 def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
-    """The error for a change that breaks it."""
     return AssumptionBrokenError(
         f"A change violates an assumption of the sketch: {assumption_text(assumption)}",
         hint="run `impctl capture`; it chooses an attribute that is still safe, or reports why "
@@ -268,12 +242,9 @@ def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
-    """The query as parsed, `planned` with the plan after the rules, and what a sketch depends on.
-
-    `core` yields the same rows without their columns: what is only put out decides nothing about
-    the sketch, so neither engine nor capture need remember it. Both say where the lineage of the
-    answer alone is asked for.
-    """
+    """A parsed query, `planned` with the plan after the rules, and what a sketch depends on. `core`
+    has the same rows without output columns: these decide nothing about the sketch, so neither
+    engine nor capture keeps them. Both record whether only the answer's lineage is wanted."""
 
     spec: QuerySpec
     bound: BoundSql
@@ -281,28 +252,26 @@ class PreparedQuery:
     planned: Query
     core: Plan
     source: QuerySource | None = None
-    """Where the text came from; None where it has no views and parameters."""
+    """Where the text came from; None without views and parameters."""
     now: str = ""
-    """The instant at which rows of tables with an expiry have to be live, where it reads one."""
+    """The instant at which rows of tables with an expiry must be live, if it reads one."""
 
     @property
     def root(self) -> Plan:
-        """The plan after the rules."""
         return self.planned.root
 
     @property
     def moments(self) -> Mapping[str, str]:
-        """The constants of the clock in the text and in expiries, by name, with their values."""
+        """Clock constants of the text and of expiries, with their values by name."""
         return {**self.bound.moments, RUN: self.now} if self.now else self.bound.moments
 
     @property
     def moves_above(self) -> bool:
-        """Whether constants of the clock may stand elsewhere than right above scans."""
+        """Whether clock constants may occur elsewhere than right above scans."""
         return bool(self.bound.moments)
 
     @property
     def scans(self) -> tuple[Scan, ...]:
-        """Table accesses of the plan that is maintained."""
         return scans_of(self.root)
 
     @property
@@ -311,17 +280,15 @@ class PreparedQuery:
 
     @property
     def table_of(self) -> Mapping[AccessId, TableName]:
-        """The table that each access reads."""
         return {scan.access: scan.table for scan in self.scans}
 
     def place(self, span: Span | None) -> Location | None:
-        """Where a part of the SQL text stands in the workload file."""
+        """Map a position in the SQL text to the workload file."""
         if span is None:
             return None
         return self._source.place(span.line, span.column)
 
     def located(self, error: ImpctlError) -> ImpctlError:
-        """The error with its place in the SQL text turned into one in the workload file."""
         return self._source.placed(error)
 
     @property
@@ -350,10 +317,8 @@ class _Catalog(Mapping[TableName, Schema]):
 def prepare(
     desk: Workbench, spec: QuerySpec, held: Mapping[str, str] | None = None
 ) -> PreparedQuery:
-    """Parse and plan a query; QueryError names the place in the workload file.
-
-    Constants of the clock are those of the run, or those `held`, by name.
-    """
+    """Parse and plan a query; QueryError names the place in the workload file. Clock constants are
+    those of the run, or those in `held` by name."""
     from impctl.sql.views import expand_views
 
     workload = desk.workload
@@ -365,15 +330,13 @@ def prepare(
         source = replace(source, expanded=expanded)
         bound = bind(expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
         source = replace(source, bound=bound)
-        names, plans = workload.names, desk.memory.plans
-        zone = desk.session_zone
         live, now = live_at(desk, clock)
-        result = plans.of(
+        result = desk.memory.plans.of(
             bound.sql,
             _Catalog(desk),
             name=spec.name,
-            zone=zone,
-            names=names,
+            zone=desk.session_zone,
+            names=workload.names,
             live=live,
             at=now,
         )
@@ -382,14 +345,23 @@ def prepare(
         if spec.lineage is Lineage.ANSWER:
             ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
         prepared = PreparedQuery(spec, bound, result.query, ruled, core, source, now)
-        _refuse_ambiguous(desk, prepared)
+        read = {scan.table for scan in scans_of(prepared.query.root)} if bound.bare else ()
+        column = column_like_clock(desk.tables, bound, read)
+        if column is not None:
+            raise UsageError(
+                f"`{column[1]}` in query `{spec.name}` may mean the column of `{column[0]}` or "
+                "the current time",
+                hint=f"write `{column[1]}()` for the current time, or `{'.'.join(column)}` for "
+                "the column",
+                code="clock_ambiguous",
+            )
         return prepared
     except ImpctlError as error:
         raise source.placed(error) from error.__cause__
 
 
 def live_at(desk: Workbench, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
-    """What queries see of tables with an expiry, and the instant; nothing where there is none."""
+    """What queries see of tables with an expiry, and the instant; nothing without an expiry."""
     if not has_expiry(desk.workload.tables.values()):
         return NO_EXPIRY, ""
     now = clock.value(RUN)
@@ -400,23 +372,9 @@ def live_at(desk: Workbench, clock: Clock) -> tuple[Mapping[TableName, LiveRows]
 def column_like_clock(
     tables: PinnedTables, bound: BoundSql, read: Iterable[TableName]
 ) -> tuple[TableName, str] | None:
-    """A name taken for the clock's that is a column of a table read: Spark prefers that."""
+    """A column of a table read with a clock constant's name, which Spark prefers."""
     for name in bound.bare:
         for table in read:
             if tables.snapshot(table).schema.find(name) is not None:
                 return table, name
     return None
-
-
-def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
-    """UsageError where a name may be the clock's or a column's."""
-    read = {scan.table for scan in scans_of(prepared.query.root)} if prepared.bound.bare else ()
-    result = column_like_clock(desk.tables, prepared.bound, read)
-    if result is not None:
-        table, name = result
-        raise UsageError(
-            f"`{name}` in query `{prepared.spec.name}` may mean the column of `{table}` or "
-            "the current time",
-            hint=f"write `{name}()` for the current time, or `{table}.{name}` for the column",
-            code="clock_ambiguous",
-        )

@@ -21,7 +21,7 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.plan.nodes import Attribute, Query, attributes_of, scans_of
+from impctl.plan.nodes import attributes_of, scans_of
 from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
 from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
 from impctl.service.stored import is_captured_alike
@@ -33,7 +33,6 @@ from impctl.workload.models import AnsweredBy, Policy, SketchUse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.flows import BlockedError
     from impctl.expr.nodes import Expr
     from impctl.safety.direction import Refusal
     from impctl.safety.failures import Interval, Sizes
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from impctl.service.prepare import PreparedQuery
     from impctl.service.resolve import AtVersions, Fresh, Weighed
     from impctl.service.spark_answer import Unread
-    from impctl.tables.snapshot import Snapshot
     from impctl.types import AccessId, AttributeId
 
 
@@ -52,7 +50,7 @@ _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 
 
 
 def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
-    """What of the query may fail over the rows that its sketches let through; None for nothing."""
+    """What in the query may fail over the rows that its sketches keep; None for nothing."""
     from impctl.safety.failures import Sizes, part_failure
     from impctl.service.prepare import fact_of, facts_of
 
@@ -69,10 +67,8 @@ def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
 
 
 def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fresh:
-    """The query with sketches through which it fails only if it fails without; else with none.
-
-    It is told then; UnsafeSketchError where the sketch is `required`.
-    """
+    """The query with sketches if it then fails only where it fails without them; else without, and
+    with a warning, or UnsafeSketchError if the sketch is `required`."""
     failing = part_failure_of(tables, result)
     if failing is None:
         return result
@@ -91,6 +87,7 @@ def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fre
 
 def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
     from impctl.safety.failures import Sizes
+    from impctl.tables.statistics import column_statistics
 
     rows: dict[AccessId, int] = {}
     bounds: dict[AttributeId, Interval] = {}
@@ -99,37 +96,27 @@ def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
         if snapshot.rows is not None:
             rows[scan.access] = snapshot.rows
         for attribute in scan.attributes:
-            known = _bounds(snapshot, attribute)
-            if known is not None:
-                bounds[attribute.id] = known
+            kind = attribute.type
+            if kind is None or not kind.is_numeric or kind.is_fractional:
+                continue
+            known = column_statistics(snapshot, attribute.name)
+            if known.minimum is None or known.maximum is None:
+                continue
+            assert isinstance(known.minimum, int), "decimals are unscaled"
+            assert isinstance(known.maximum, int), "decimals are unscaled"
+            unit = 10**kind.scale
+            bounds[attribute.id] = Fraction(known.minimum, unit), Fraction(known.maximum, unit)
     return Sizes(rows, bounds)
 
 
-def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
-    """What the statistics say that all numbers of the column lie between."""
-    from impctl.tables.statistics import column_statistics
-
-    own = attribute.type
-    if own is None or not own.is_numeric or own.is_fractional:
-        return None
-    known = column_statistics(snapshot, attribute.name)
-    if known.minimum is None or known.maximum is None:
-        return None
-    assert isinstance(known.minimum, int), "decimals are unscaled"
-    assert isinstance(known.maximum, int), "decimals are unscaled"
-    return Fraction(known.minimum, 10**own.scale), Fraction(known.maximum, 10**own.scale)
-
-
 _ATTEMPTS = 10
-"""Times that other processes may move an answer on while it is being read."""
+"""Retries when other processes maintain an answer while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer, by whom and why; `read` is what was read of the tables, None from state.
-
-    `quicker` says, where impctl chose, who would have been clearly quicker.
-    """
+    """The answer, by whom and why; `read` counts what was read of the tables, None from state.
+    `quicker` says who would have been clearly faster, where impctl chose."""
 
     found: Fresh
     table: pa.Table
@@ -139,17 +126,13 @@ class Answered:
     read: Weighed | None = None
     quicker: str = ""
     start_ms: float = 0.0
-    """What starting Spark took for it."""
 
 
 def answered(
     desk: Workbench, result: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
 ) -> Answered:
-    """The answer of the query found; UsageError or QueryError where `by` cannot give it.
-
-    Who asks to read through the sketch is not answered from what is kept. With a `condition` on
-    the answer's columns its rows for which this is true.
-    """
+    """The answer of a query; UsageError or QueryError where `by` cannot give it. Without the
+    materialized result if the sketch is requested. `condition` selects rows by output columns."""
     from impctl.service.resolve import condition_on, what_is_read
 
     where = None
@@ -162,29 +145,41 @@ def answered(
         is_read = _is_state_slower(desk, result, use)
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
         try:
-            got = _from_state(desk, result, where)
+            answer = _from_state(desk, result, where)
         except (EvaluationError, RecaptureNeededError) as error:
             if by is AnsweredBy.STATE:
                 raise
-            got, result = None, _without_state(desk, result, error)
-        if got is not None:
-            return got
+            answer, result = None, _without_state(desk, result, error)
+        if answer is not None:
+            return answer
         if by is AnsweredBy.STATE:
-            raise _not_kept(result)
+            if result.refusal is not None:
+                raise result.refusal
+            spec = result.prepared.spec
+            hint = "omit `--by`, or write `answer: true` under the query and capture it"
+            if spec.answer:
+                hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
+            message = f"The result of query `{spec.name}` is not materialized"
+            raise UsageError(message, hint=hint, code="answer_not_kept")
     read = what_is_read(desk.tables, result, use)
     try:
         return _by_reading(desk, result, read, by, where)
     except EvaluationError as error:
         if not read.pruned.filters:
             raise
-        result = _without_sketch(result, error)
+        # The sketch may show part of a group that a condition or LIMIT drops, and a value computed
+        # from the part, such as a quotient, may fail where that of the group does not.
+        warning = (
+            f"the sketch of query `{result.prepared.spec.name}` was not used: the query fails on "
+            f"groups that it reads only in part: {error.message}"
+        )
+        result = replace(result, sketches=(), warnings=(*result.warnings, warning))
     read = what_is_read(desk.tables, result, SketchUse.NEVER)
     return _by_reading(desk, result, read, by, where)
 
 
 def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | None:
-    """Who would answer the query now if nobody is asked for, and why; None where that cannot be
-    told. Nothing is brought up to date."""
+    """Who would answer the query now by default, and why; None if unknown. Maintains nothing."""
     try:
         return _who_answers(desk, prepared)
     except ImpctlError:
@@ -192,7 +187,7 @@ def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | Non
 
 
 def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
-    """Why the engine cannot run the query, with the place in the file where one is to blame."""
+    """Why the engine cannot run the query, with the place in the file if there is one."""
     from impctl.compile.flows import BlockedError
 
     place = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
@@ -228,8 +223,7 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
 
 
 def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
-    """Whether kept rows take longer to be told than the quicker one of engine and Spark to read
-    the tables, by recorded runs of these."""
+    """Whether the materialized result is slower than engine or Spark, by recorded runs."""
     from impctl.service.answer_costs import answer_runs, foreseen, is_slow_to_tell, state_estimate
     from impctl.service.resolve import what_is_read
 
@@ -270,7 +264,6 @@ def _by_reading(
 
 
 def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered | None:
-    """The kept answer; None where there is none."""
     from impctl.service.resolve import fresh
 
     for _ in range(_ATTEMPTS):
@@ -288,7 +281,7 @@ def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered 
 
 
 def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
-    """The query to be read through its sketch; with a warning where what is kept is damaged."""
+    """The query to read through its sketch; warns if the materialized result is damaged."""
     if isinstance(error, EvaluationError | NotExactError):
         return result
     spec = result.prepared.spec
@@ -300,20 +293,6 @@ def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
     return replace(result, warnings=(*result.warnings, warning))
 
 
-def _without_sketch(result: Fresh, error: EvaluationError) -> Fresh:
-    """The query to be read whole, with a warning.
-
-    Of a group that a condition or LIMIT drops the sketch may show a part, and what is computed of
-    the part, such as a quotient, may fail where that of the group does not.
-    """
-    name = result.prepared.spec.name
-    warning = (
-        f"the sketch of query `{name}` was not used: the query fails on groups that it "
-        f"reads only in part: {error.message}"
-    )
-    return replace(result, sketches=(), warnings=(*result.warnings, warning))
-
-
 def _by_engine(
     desk: Workbench,
     result: Fresh,
@@ -322,9 +301,9 @@ def _by_engine(
     by: AnsweredBy,
     where: Expr | None,
 ) -> Answered | str:
-    """The engine's answer, or why it has none."""
     from impctl.compile.flows import BlockedError
     from impctl.service.engine_answer import engine_answer
+    from impctl.service.resolve import is_for_others
 
     desk.reporter.step(f"running {result.prepared.spec.name}")
     watch = Stopwatch()
@@ -334,7 +313,12 @@ def _by_engine(
         )
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
-            raise _cannot(result.prepared, blocked) from None
+            raise QueryError(
+                f"The engine cannot run query `{result.prepared.spec.name}`: {blocked.message}",
+                hint="omit `--by` to let Spark answer",
+                code="engine_cannot",
+                location=result.prepared.place(blocked.span),
+            ) from None
         return _not_by_engine(result.prepared, blocked)
     except (
         EvaluationError,
@@ -348,19 +332,14 @@ def _by_engine(
             raise
         return f"the engine could not answer: {error.message}"
     except UnsupportedError as error:
-        if by is AnsweredBy.ENGINE or not _may_end_in_spark(result.prepared.query, error):
+        # Spark may answer an unbounded recursion: it derives no more rows than a LIMIT asks for.
+        query = result.prepared.query
+        is_cut = error.code == "recursion_limit" and query.cut is not None
+        if by is AnsweredBy.ENGINE or not is_cut or is_for_others(query):
             raise
         return f"the engine could not answer: {error.message}"
     why = expected.why if by is AnsweredBy.AUTO else "requested"
     return Answered(result, table, AnsweredBy.ENGINE, why, watch.ms, read)
-
-
-def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
-    """Whether Spark may answer what has no end: it derives no more rows than a LIMIT asks for."""
-    from impctl.service.resolve import is_for_others
-
-    is_endless = error.code == "recursion_limit"
-    return is_endless and query.cut is not None and not is_for_others(query)
 
 
 def _by_spark(
@@ -378,28 +357,6 @@ def _by_spark(
         table = answer_where(table, attributes_of(result.prepared.planned.root), where)
     start_ms = 0.0 if was_up else desk.spark_start_ms
     return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
-
-
-def _not_kept(result: Fresh) -> ImpctlError:
-    """That there is none, or what kept the sketch from being had with which it would be."""
-    if result.refusal is not None:
-        return result.refusal
-    spec = result.prepared.spec
-    hint = "omit `--by`, or write `answer: true` under the query and capture it"
-    if spec.answer:
-        hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
-    return UsageError(
-        f"The result of query `{spec.name}` is not materialized", hint=hint, code="answer_not_kept"
-    )
-
-
-def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
-    return QueryError(
-        f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
-        hint="omit `--by` to let Spark answer",
-        code="engine_cannot",
-        location=prepared.place(blocked.span),
-    )
 
 
 def told(
@@ -425,57 +382,52 @@ def told(
             raise result.refusal
         return _as_it_stands(desk, result), result.warnings
     with nullcontext() if at is None else still_there():
-        got = answered(desk, result, use, by, where)
-    spec = got.found.prepared.spec
-    if got.read is None:
+        answer = answered(desk, result, use, by, where)
+    spec = answer.found.prepared.spec
+    if answer.read is None:
         desk.count_answer(spec.name)
         store = desk.reading_store()
-        # Of a condition on the answer only part is told.
+        # With a condition only part of the answer is read.
         if store is not None and where is None:
-            record_told(desk, store, spec, got.table, got.elapsed_ms)
+            record_told(desk, store, spec, answer.table, answer.elapsed_ms)
     else:
-        pruned, read = got.read.pruned, got.read.plain
-        record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
+        pruned, read = answer.read.pruned, answer.read.plain
+        record_use(desk, answer.found, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
         files, _, read_bytes = sums_of(pruned)
-        rows = sum(rows_of(own) for own in pruned.files.values())
-        of_run = (files, rows, read_bytes)
-        record_answer(desk, spec, got.by, of_run, got.elapsed_ms, got.start_ms)
-    return _told(desk, got), got.found.warnings
-
-
-def _told(desk: Workbench, got: Answered) -> QueryResult:
-    """The answer, and how it was come by."""
-    return QueryResult(
-        query=got.found.prepared.spec.name,
-        answer=got.table,
-        versions=got.found.versions,
-        files_kept=0 if got.read is None else got.read.pruned.files_kept,
-        files_total=0 if got.read is None else got.read.pruned.files_total,
-        elapsed_ms=got.elapsed_ms,
-        action=got.found.action,
-        reason=got.found.reason,
-        reuse=got.found.reuse,
+        rows = sum(map(rows_of, pruned.files.values()))
+        amounts = (files, rows, read_bytes)
+        record_answer(desk, spec, answer.by, amounts, answer.elapsed_ms, answer.start_ms)
+    shown = QueryResult(
+        query=spec.name,
+        answer=answer.table,
+        versions=answer.found.versions,
+        files_kept=0 if answer.read is None else answer.read.pruned.files_kept,
+        files_total=0 if answer.read is None else answer.read.pruned.files_total,
+        elapsed_ms=answer.elapsed_ms,
+        action=answer.found.action,
+        reason=answer.found.reason,
+        reuse=answer.found.reuse,
         spark_start_ms=desk.spark_start_ms,
-        left_away={} if got.read is None else got.read.left_away,
-        moments=got.found.prepared.moments,
-        by=got.by,
-        by_reason=got.why,
-        quicker=got.quicker,
+        left_away={} if answer.read is None else answer.read.left_away,
+        moments=answer.found.prepared.moments,
+        by=answer.by,
+        by_reason=answer.why,
+        quicker=answer.quicker,
     )
+    return shown, answer.found.warnings
 
 
 def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
-    """The answer of a query that only Spark can read."""
     from impctl.service.spark_answer import unread_table
 
     desk.spark()
     desk.reporter.step(f"running {result.spec.name}")
     watch = Stopwatch()
-    got = unread_table(desk, result)
+    table = unread_table(desk, result)
     files = result.files(desk)
     return QueryResult(
         query=result.spec.name,
-        answer=got,
+        answer=table,
         versions=result.versions,
         files_kept=files,
         files_total=files,
@@ -503,17 +455,13 @@ def query(
     out: Path | None = None,
     escape_formulas: bool = False,
 ) -> Outcome:
-    """The answer of one query, its sketch maintained first where it is stale.
-
-    With `params` or another text the sketch may be that of another query. With `at` the answer is
-    that of these versions, through the sketch stored for them, and nothing is maintained. `use`
-    says whether to read through the sketch: where that pays, in any case, or not at all. Where
-    there is none for now the query is answered without, unless it is `required`. `by` says who
-    answers: what is kept, the engine or Spark; by default the quickest of those that can.
-    With `where`, a condition on its columns, the rows of the answer for which that is true.
-    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
-    a spreadsheet computes nothing.
-    """
+    """The answer of one query; a stale sketch is maintained first. With `params` or another text
+    the sketch may be another query's. `at` selects versions, answered through their stored sketch
+    without maintenance. `use`: read through the sketch where that pays, always or never. A query
+    without a sketch is read whole, unless one is `required`. `by`: materialized result, engine or
+    Spark; default: the fastest that can. `where` selects rows by their columns. `limit` bounds the
+    rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets compute
+    nothing."""
     from impctl.service.formats import check_goal
 
     if out is not None:
@@ -524,8 +472,7 @@ def query(
         known = told_at_once(desk, query, where)
         if known is not None:
             return _given_out(known, limit, out, (), escape_formulas=escape_formulas)
-    # Planner and engine take longer to load than telling what is kept.
-
+    # Planner and engine take longer to load than the materialized result takes to read.
     result, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
     return _given_out(result, limit, out, warnings, escape_formulas=escape_formulas)
 
@@ -538,7 +485,6 @@ def _given_out(
     *,
     escape_formulas: bool,
 ) -> Outcome:
-    """The rows asked for, in the file asked for."""
     from impctl.service.formats import write_answer
 
     result = replace(result, limit=limit, written=None if out is None else str(out))

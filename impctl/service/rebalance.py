@@ -56,14 +56,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewRanges:
-    """Where fragments go, and the counts as far as the old ones tell: without split ranges."""
+    """The new range of each old one, and the counts that the old ones give: without split
+    ranges."""
 
     renumbering: Renumbering
     counts: Ints
 
     @property
     def split(self) -> FragmentSet:
-        """Old fragments whose rows have to be looked at."""
+        """Old ranges whose rows must be read."""
         return FragmentSet.from_mask(self.renumbering.targets < 0)
 
     @property
@@ -92,7 +93,7 @@ def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewR
 def split_rows(
     tables: PinnedTables, change: NewRanges, columns: Sequence[ColumnName]
 ) -> Iterator[tuple[pa.Table, Fragments]]:
-    """The rows of the split ranges, each with its new fragment; at least `columns`."""
+    """The rows of the split ranges, each with its new range; at least `columns`."""
     if not len(change.split):
         return
     old, new = change.renumbering.old, change.renumbering.new
@@ -106,7 +107,7 @@ def split_rows(
 
 
 def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
-    """Bring the queries named (default: all) up to date, then even out their ranges."""
+    """Maintain the named queries (default: all), then even out their ranges."""
     specs = desk.sketched(queries)
     results: list[CaptureResult] = []
     if not specs:
@@ -114,42 +115,26 @@ def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     outcome = maintain(desk, [spec.name for spec in specs], for_use=True)
     failures = list(outcome.failures)
     failed = {failure.query for failure in failures}
-    left = [spec for spec in specs if spec.name not in failed]
+    current = [spec for spec in specs if spec.name not in failed]
     if desk.settings.dry_run:
-        held = desk.reading_store()
-        for spec in left:
+        reading = desk.reading_store()
+        for spec in current:
             with Isolated(failures, spec):
-                results.append(_foreseen(desk, held, spec))
+                results.append(_foreseen(desk, reading, spec))
         return Outcome(tuple(results), outcome.warnings, tuple(failures))
     with desk.writing("capture") as store:
-        for spec in left:
+        for spec in current:
             with Isolated(failures, spec):
                 results.append(_Rebalanced(desk, store, spec).result(store))
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Sketches and state under the new ranges, and how they came about."""
-
-    fragments: Mapping[AccessId, FragmentSet]
-    state: MaintainedQuery | TouchedQuery
-    how: str
-    uses_spark: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What is going to be done: partitions that get other ranges, and what is said of the rest."""
-
-    taken: TakenUp
-    moved: Mapping[RangePartition, NewRanges]
-    kept: tuple[str, ...]
+_Change = tuple[TakenUp, "Mapping[RangePartition, NewRanges]", tuple[str, ...]]
+_Made = tuple["Mapping[AccessId, FragmentSet]", MaintainedQuery | TouchedQuery, str, bool]
+"""Sketches and state under the new ranges, how they were made, and whether Spark was used."""
 
 
 class _Rebalanced:
-    """One query, at the pinned versions."""
-
     def __init__(self, desk: Workbench, store: StoreReader, spec: QuerySpec) -> None:
         self.desk = desk
         self.store = store
@@ -165,84 +150,84 @@ class _Rebalanced:
         check_circuit(desk, self.prepared, self.way, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
-        """Even the ranges out where that is possible and worth it, and commit."""
+        """Even the ranges out where possible and worth it, and commit."""
         change = self._change()
         if isinstance(change, str):
             return self._left(change)
-        moved = change.moved
-        partitions = {
-            access: _new(moved[p]) if p in moved else p for access, p in self.partitions.items()
-        }
-        way = self._way(partitions)
-        before = {old: _largest(change.taken.range_rows, old) for old in moved}
-        done = self._found(change.taken, moved, way, partitions)
-        if done is None:
+        taken, moved, kept = change
+        new = {old: ranges.renumbering.new for old, ranges in moved.items()}
+        partitions = {access: new.get(old, old) for access, old in self.partitions.items()}
+        # The same join sides are stored.
+        way = chosen_way(
+            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
+        )
+        before = {old: _largest(taken.range_rows, old) for old in moved}
+        made = self._made(taken, moved, way, partitions)
+        if made is None:
             return self._left("the engine could not build its state with other ranges")
-        after = {old: _largest(done.state.range_rows, _new(moved[old])) for old in moved}
-        if any(after[old] > rows for old, rows in before.items()):
+        _, state, how, _ = made
+        if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
             return self._left("other ranges would make the largest one larger")
-        reason = "; ".join([*map(_moved_text, moved.values()), done.how, *change.kept])
-        return self._committed(store, way, partitions, done, reason)
+        reason = "; ".join([*map(_moved_text, moved.values()), how, *kept])
+        return self._committed(store, way, partitions, made, reason)
 
     def foreseen(self) -> CaptureResult:
-        """What `result` would do, as far as the counts kept of the ranges tell."""
+        """The expected `result`, by the stored counts of the ranges."""
         change = self._change()
         if isinstance(change, str):
             return replace(self._left(change), foreseen=True, stored="even")
-        reason = "; ".join([*map(_foreseen_text, change.moved.values()), *change.kept])
+        _, moved, kept = change
+        texts = [f"would even out {_moved_text(m).removesuffix(' now')}" for m in moved.values()]
+        reason = "; ".join([*texts, *kept])
         return replace(self._left(reason), foreseen=True, stored="uneven")
 
     def _change(self) -> _Change | str:
-        """What to do, or why nothing."""
+        """The restored query, partitions with new ranges and remarks on others; or why none."""
         if self.way.mode is Mode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
         taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
-        own = [p for p in self._distinct() if has_own_boundaries(self.desk, p.table, p.attribute)]
-        moved = self._moved(taken.range_rows, own)
-        kept = [_own_text(partition) for partition in own]
+        moved, kept, is_even = {}, [], False
+        for partition in dict.fromkeys(self.partitions.values()):
+            table, attribute = partition.table, partition.attribute
+            if has_own_boundaries(self.desk, table, attribute):
+                kept.append(
+                    f"the workload file sets the `boundaries` of `{table}.{attribute}`, "
+                    "so they did not change"
+                )
+                continue
+            ranges = new_ranges(self.desk, partition, taken.range_rows.counts(partition))
+            is_even |= ranges is None
+            if ranges is not None:
+                moved[partition] = ranges
         if not moved:
-            others = ["splitting or merging ranges would not help"]
-            told = others if len(own) < len(self._distinct()) else []
-            return "; ".join([*told, *kept])
-        return _Change(taken, moved, tuple(kept))
+            reasons = ["splitting or merging ranges would not help"] if is_even else []
+            return "; ".join([*reasons, *kept])
+        return taken, moved, tuple(kept)
 
-    def _way(self, partitions: Mapping[AccessId, RangePartition]) -> Way:
-        """How the query is maintained over these ranges, with the same sides of joins kept."""
-        return chosen_way(
-            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
-        )
-
-    def _moved(
-        self, counted: RangeRows, own: Sequence[RangePartition]
-    ) -> dict[RangePartition, NewRanges]:
-        """The partitions that get other ranges."""
-        moved = {}
-        for partition in self._distinct():
-            if partition not in own:
-                result = new_ranges(self.desk, partition, counted.counts(partition))
-                if result is not None:
-                    moved[partition] = result
-        return moved
-
-    def _distinct(self) -> list[RangePartition]:
-        return list(dict.fromkeys(self.partitions.values()))
-
-    def _found(
+    def _made(
         self,
         taken: TakenUp,
         moved: Mapping[RangePartition, NewRanges],
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
-    ) -> _Found | None:
+    ) -> _Made | None:
         if taken.session is None:
-            return self._touched(taken, moved)
+            # Touch mode stores only its sketch: it takes every part of a split range.
+            ((access, stored),) = taken.fragments.items()
+            (change,) = moved.values()
+            reading = _Reading(self.desk, change)
+            fragments = change.renumbering.fragments(stored)
+            query = TouchedQuery(change.renumbering.new, fragments)
+            reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
+            how = "sketch derived from the stored one, including every part of a split range"
+            return {access: fragments}, query, how, False
         assert way.compiled is not None
         if not can_rederive(way.compiled):
             filled = filled_circuit(self.desk, self.prepared, way, self.verdict, partitions)
             if filled is None:
                 return None
             how = "state recaptured: it cannot be derived for other ranges"
-            return _Found(filled.session.fragments(), filled.session, how, filled.uses_spark)
+            return filled.session.fragments(), filled.session, how, filled.uses_spark
         (change,) = moved.values()
         reading = _Reading(self.desk, change)
         is_read = needs_rows(way.compiled, change.renumbering)
@@ -252,33 +237,23 @@ class _Rebalanced:
             taken.session, way.compiled, change.renumbering, rows if is_read else ()
         )
         reading.fill(session.range_rows, rows, taken.range_rows)
-        return _Found(session.fragments(), session, reading.how(is_read))
-
-    def _touched(self, taken: TakenUp, moved: Mapping[RangePartition, NewRanges]) -> _Found:
-        """Touch mode remembers its sketch alone: every part of a split range is in it."""
-        ((access, held),) = taken.fragments.items()
-        (change,) = moved.values()
-        reading = _Reading(self.desk, change)
-        fragments = change.renumbering.fragments(held)
-        query = TouchedQuery(change.renumbering.new, fragments)
-        reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
-        how = "sketch derived from the stored one, including every part of a split range"
-        return _Found({access: fragments}, query, how)
+        return session.fragments(), session, reading.how(is_read), False
 
     def _committed(
         self,
         store: Store,
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
-        result: _Found,
+        made: _Made,
         reason: str,
     ) -> CaptureResult:
+        fragments, state, _, uses_spark = made
         sketches = tuple(
-            replace(s, partition=partitions[s.access], fragments=result.fragments[s.access])
+            replace(s, partition=partitions[s.access], fragments=fragments[s.access])
             for s in self.stored.sketches
         )
         elapsed = self.watch.ms
-        spark_ms = elapsed if result.uses_spark else 0.0
+        spark_ms = elapsed if uses_spark else 0.0
         record = RunRecord(
             action="rebalance",
             reason_code="asked",
@@ -298,23 +273,20 @@ class _Rebalanced:
             store,
             self.prepared,
             way,
-            result.state,
+            state,
             sketches,
             self.stored.assumptions,
             record,
         )
-        whole = self.watch.ms
-        return _result(
-            replace(self.stored, sketches=sketches), "rebalance", reason, whole, spark_ms
-        )
+        stored = replace(self.stored, sketches=sketches)
+        return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
 
     def _left(self, reason: str) -> CaptureResult:
-        elapsed = self.watch.ms
-        return _result(self.stored, "none", reason, elapsed, 0.0)
+        return _result(self.stored, "none", reason, self.watch.ms, 0.0)
 
 
 class _Reading:
-    """The rows of the split ranges, read at most once; counts what passes."""
+    """The rows of the split ranges, read at most once, with counts."""
 
     def __init__(self, desk: Workbench, change: NewRanges) -> None:
         self._desk = desk
@@ -323,14 +295,13 @@ class _Reading:
         self._rows = 0
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows with these columns."""
         for table, fragments in split_rows(self._desk.tables, self._change, columns):
             self._counts += np.bincount(fragments, minlength=len(self._counts))
             self._rows += len(table)
             yield table
 
     def fill(self, counted: RangeRows, rows: Iterator[pa.Table], before: RangeRows) -> None:
-        """Rows per new fragment, once what is left of `rows` has passed; estimates stay such."""
+        """Rows per new range once the rest of `rows` was read; estimates stay estimates."""
         for _ in rows:
             pass
         old, new = self._change.renumbering.old, self._change.renumbering.new
@@ -340,14 +311,12 @@ class _Reading:
             counted.fill(new, self._counts)
 
     def how(self, is_read: bool) -> str:
-        """What the state was derived from."""
         if is_read:
             return f"state derived from the stored one and from {self._rows:,} rows of split ranges"
         return "state derived from the stored one"
 
 
 def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
-    """A dry run: ranges that would be split and merged, where the sketch is current."""
     stored = stored_query(desk, store, spec)
     assert store is not None
     is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
@@ -374,23 +343,8 @@ def _result(
     )
 
 
-def _new(change: NewRanges) -> RangePartition:
-    """The ranges as they will be."""
-    return change.renumbering.new
-
-
 def _largest(counted: RangeRows, partition: RangePartition) -> int:
-    """Rows of the range with the most of them."""
     return int(counted.counts(partition)[:-1].max())
-
-
-def _own_text(partition: RangePartition) -> str:
-    name = f"{partition.table}.{partition.attribute}"
-    return f"the workload file sets the `boundaries` of `{name}`, so they did not change"
-
-
-def _foreseen_text(change: NewRanges) -> str:
-    return f"would even out {_moved_text(change).removesuffix(' now')}"
 
 
 def _moved_text(change: NewRanges) -> str:

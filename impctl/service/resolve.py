@@ -60,7 +60,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.service.text import named_before
-from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, fragments_between, range_filter
+from impctl.sketch.sketch import MAX_INTERVALS, fragments_between, range_filter
 from impctl.store.disk import STORE_READ_ONLY, Layout
 from impctl.store.ledger import Ledger, Use
 from impctl.tables.footers import hiding_columns
@@ -102,8 +102,8 @@ _VERSION = re.compile(r"[0-9]{1,18}")
 
 @contextmanager
 def still_there(option: str = "--at") -> Iterator[None]:
-    """What reads an older version asked for, whose log or files may be gone: as `version_gone` or
-    `data_files_gone`, and to capture now, as is advised of a stored version, brings none back."""
+    """Report a lost log or file of an older version as `version_gone` or `data_files_gone`: the
+    usual advice to capture now would not bring it back."""
     try:
         yield
     except HistoryGoneError as error:
@@ -119,9 +119,16 @@ def versions_at(
     names: TableNames,
     option: str = "--at",
 ) -> dict[TableName, TableVersion]:
-    """The version of each of the query's tables, which may be called by any of their names."""
+    """The version of each of the query's tables, by any of their names."""
     result: dict[TableName, TableVersion] = {}
-    for table, version in _said(at):
+    # Table and version of each text or value; no table where none is named.
+    given: list[tuple[TableName | None, object]] = [(None, at)]
+    if isinstance(at, Mapping):
+        given = list(at.items())
+    elif isinstance(at, Sequence) and not isinstance(at, str):
+        parts = [text.rpartition("=") for text in at]
+        given = [(table if equals else None, version) for table, equals, version in parts]
+    for table, version in given:
         if table is None and len(tables) > 1:
             raise _usage(
                 f"Query `{spec.name}` reads {len(tables)} tables, but `{option} {version}` "
@@ -144,18 +151,6 @@ def versions_at(
         listed = " and ".join(f"`{table}`" for table in missing)
         raise _usage(f"`{option}` lacks the version of table {listed}", _form(tables, option))
     return result
-
-
-def _said(at: AtVersions) -> Iterator[tuple[TableName | None, object]]:
-    """Table and version of each text or value; no table where none is named."""
-    if isinstance(at, Mapping):
-        yield from at.items()
-    elif isinstance(at, Sequence) and not isinstance(at, str):
-        for text in at:
-            table, equals, version = text.rpartition("=")
-            yield (table if equals else None), version
-    else:
-        yield None, at
 
 
 def _version(table: TableName, said: object) -> TableVersion:
@@ -181,7 +176,7 @@ def _usage(message: str, hint: str) -> UsageError:
 
 _TABLE = "answer"
 _QUERY = "query"
-"""What the condition is called while it is read."""
+"""The condition's query name while it is parsed."""
 
 
 def condition_on(
@@ -191,10 +186,9 @@ def condition_on(
     option: str = "--where",
     of: str = "the result",
 ) -> Expr:
-    """The condition over the attributes of an answer; UsageError where it is none.
-
-    `option` is what it was given by, `of` what it is a condition on: errors say so.
-    """
+    """The condition over an answer's attributes; UsageError for an invalid one. `option` (its
+    source) and `of` (what it filters) are for messages."""
+    from impctl.expr.evaluate import find_blocker
     from impctl.sql.statement import parse_query
 
     schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
@@ -210,12 +204,18 @@ def condition_on(
             f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, name=_QUERY, zone=zone
         ).root
     except QueryError as error:
+        hint = f"{of} has no columns"
+        if schema.names:
+            column = schema.columns[0]
+            example = f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
+            if column.type.kind is Kind.BINARY:
+                example = f"{column.name} IS NOT NULL"
+            hint = f"write a condition on {', '.join(schema.names)}, such as `{example}`"
+        message = named_before(_QUERY, error.message.replace(f" in query `{_QUERY}`", ""))
+        message = message.replace("its SQL cannot be parsed near", "near", 1)
         raise UsageError(
-            f"`{option}` cannot be read: {_of_condition(error.message)}",
-            hint=f"write a condition on {', '.join(schema.names)}, such as "
-            f"`{_example(schema.columns[0])}`"
-            if schema.names
-            else f"{of} has no columns",
+            f"`{option}` cannot be read: {message}",
+            hint=hint,
             code="where_unread",
         ) from None
     select = root.child if isinstance(root, Project) else root
@@ -230,7 +230,10 @@ def condition_on(
         a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
     }
     condition = substitute(select.predicate, shown)
-    objection = _objection(condition)
+    blocker, kind = find_blocker(condition), type_of(condition)
+    objection = None if blocker is None else blocker.reason
+    if blocker is None and kind not in (BOOLEAN, SqlType(Kind.NULL)):
+        objection = f"a value of type `{kind}` is neither true nor false"
     if objection is not None:
         raise UsageError(
             f"`{option}` cannot be applied to {of}: {objection}",
@@ -238,12 +241,6 @@ def condition_on(
             code="where_unread",
         )
     return condition
-
-
-def _of_condition(message: str) -> str:
-    """What is wrong, without the query that the condition is read in."""
-    message = message.replace(f" in query `{_QUERY}`", "")
-    return named_before(_QUERY, message).replace("its SQL cannot be parsed near", "near", 1)
 
 
 _VALUES = {
@@ -256,39 +253,18 @@ _VALUES = {
 """A value as SQL writes it; of other types it is a number."""
 
 
-def _example(column: Column) -> str:
-    """A condition on the column that compares it with a value of its own type."""
-    if column.type.kind is Kind.BINARY:
-        return f"{column.name} IS NOT NULL"
-    return f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
-
-
-def _objection(condition: Expr) -> str | None:
-    """Why it has no truth, or none that the evaluator finds as Spark does."""
-    from impctl.expr.evaluate import find_blocker
-
-    blocker = find_blocker(condition)
-    if blocker is not None:
-        return blocker.reason
-    result = type_of(condition)
-    if result in (BOOLEAN, SqlType(Kind.NULL)):
-        return None
-    return f"a value of type `{result}` is neither true nor false"
-
-
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
-"""What a byte read through a filter costs where a share of the rows passes: 0.75 of one read
-without where hardly any does, 1.4 where all do."""
+"""Cost of reading a byte through a filter, by the share of rows that pass: 0.75 of an unfiltered
+read if hardly any do, 1.4 if all do."""
 _ONE_MORE_PART, _MOST_PARTS = 0.25, 4
-"""What each further part read through a filter of its own adds, up to so many parts."""
+"""Extra cost of each further part read through its own filter, up to so many parts."""
 _ONE_MORE_COLUMN = 4.0
-"""What decoding and asking a column costs that the query does not read, over its other columns."""
+"""Extra cost of decoding and testing a column that the query does not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What to read, what the query would read by its own conditions alone, and per table whose
-    sketch is left away the reason."""
+    """What to read, what it would be by conditions alone, and per unused sketch the reason."""
 
     pruned: Pruned
     plain: Pruned
@@ -296,7 +272,7 @@ class Weighed:
 
 
 def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed:
-    """What the query reads through the sketches found for it; with `auto`, where they pay."""
+    """What the query reads through these sketches; with `auto`, where they pay."""
     from impctl.service.filters import filters_of
 
     if use is SketchUse.AUTO:
@@ -309,7 +285,7 @@ def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed
 def worth_using(
     tables: PinnedTables, result: Fresh, use: SketchUse
 ) -> tuple[tuple[StoredSketch, ...], Mapping[TableName, str]]:
-    """The sketches to read through, and per table whose own is left away the reason."""
+    """The sketches to read through, and per unused one the reason."""
     if use is not SketchUse.AUTO:
         return tuple(result.sketches), {}
     left_away = weighed(tables, result.prepared, result.sketches, result.versions).left_away
@@ -332,26 +308,33 @@ def weighed(
     pruned = filters_of(tables, prepared, sketches, versions)
     while away := _not_worth_it(prepared, pruned, plain):
         left_away |= away
-        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        # Again: the rest of a table narrows the tables that it is joined with.
         used = [sketch for sketch in sketches if sketch.table not in left_away]
         pruned = filters_of(tables, prepared, used, versions) if used else plain
     return Weighed(pruned, plain, left_away)
 
 
 def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
-    """The tables whose sketches cost more than they save, with the reason."""
     result: dict[TableName, str] = {}
     for table in prepared.tables:
         scans = [scan for scan in prepared.scans if scan.table == table]
         if any(scan.access in pruned.filters for scan in scans):
             total = bytes_of(plain.files[table])
             if _cost(scans, pruned, table) >= total:
-                result[table] = _reason(pruned, plain, table)
+                kept, count = len(pruned.files[table]), len(plain.files[table])
+                if count == 1:
+                    reason = "it cannot skip the table's only file"
+                elif kept == count:
+                    reason = f"it skips none of the {count:,} files"
+                else:
+                    costs = "checking rows against its ranges costs more"
+                    reason = f"it skips only {count - kept:,} of {count:,} files, and {costs}"
+                result[table] = reason
     return result
 
 
 def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
-    """Bytes read with the sketch, those through a filter at their rate."""
+    """Bytes read with the sketch, filtered ones at their rate."""
     filters = [pruned.filters[scan.access] for scan in scans if scan.access in pruned.filters]
     parts = pruned.parts.get(table)
     if parts is None:
@@ -360,7 +343,12 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
     filtered = bytes_of(file for part in parts if part.filter is not None for file in part.files)
     if not filtered:
         return inside
-    share = max(_share(wanted) for wanted in filters)
+    # The share of rows that pass, taking ranges as even.
+    share = max(
+        sum(len(fragments_between(interval, wanted.partition)) for interval in wanted.intervals)
+        / wanted.partition.ranges
+        for wanted in filters
+    )
     columns = {attribute.name for scan in scans for attribute in scan.attributes}
     filtered_parts = sum(part.filter is not None for part in parts)
     rate = _FILTERED + _FILTERED_BY_SHARE * share
@@ -368,23 +356,6 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
     if not all(wanted.partition.attribute in columns for wanted in filters):
         rate += _ONE_MORE_COLUMN / max(len(columns), 1)
     return inside + filtered * rate
-
-
-def _share(wanted: RangeFilter) -> float:
-    """The share of the rows that pass, by ranges of the partition, which are about even."""
-    partition = wanted.partition
-    passing = sum(len(fragments_between(result, partition)) for result in wanted.intervals)
-    return passing / partition.ranges
-
-
-def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
-    kept, total = len(pruned.files[table]), len(plain.files[table])
-    if total == 1:
-        return "it cannot skip the table's only file"
-    if kept == total:
-        return f"it skips none of the {total:,} files"
-    costs = "checking rows against its ranges costs more"
-    return f"it skips only {total - kept:,} of {total:,} files, and {costs}"
 
 
 OF_THE_SKETCH = (
@@ -395,28 +366,29 @@ OF_THE_SKETCH = (
     TableError,
     UnsafeSketchError,
 )
-"""What may stop a sketch from being had. Some of it stops the query as well: then reading without
-one fails with it again, or is not tried (`unread`)."""
+"""Errors that may leave a query without its sketch. Some affect the query as well: then reading
+without one fails too, or is not tried (`unread`)."""
 
 
 def is_of_the_sketch(error: ImpctlError) -> bool:
-    """Whether it kept the sketch from being had; so does a store that may not be written."""
+    """Whether the error concerns only the sketch; so does a read-only store."""
     return isinstance(error, OF_THE_SKETCH) or error.code == STORE_READ_ONLY
 
 
 def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fresh | Unread:
-    """The query without the sketch that `error` kept it from; raises it where it must."""
+    """The query without the sketch that `error` made unavailable; raises it where it must."""
     if desk.policy(spec) is Policy.STRICT:
         raise error
     result = plain(desk, spec, error)
-    told = _reason_without(desk, result, error)
-    warnings = (_warning(spec, told),)
-    if isinstance(result, Fresh):
-        refusal = told if spec.answer else None
-        return replace(
-            result, action=NO_SKETCH, reason=told.message, warnings=warnings, refusal=refusal
-        )
-    return replace(result, action=NO_SKETCH, reason=told.message, warnings=warnings)
+    why = _reason_without(desk, result, error)
+    place = "" if why.location is None else f" ({why.location})"
+    hint = "" if why.hint is None else f"; {why.hint}"
+    message = named_before(spec.name, why.message)
+    warning = f"query `{spec.name}` is answered without a sketch: {message}{place}{hint}"
+    result = replace(result, action=NO_SKETCH, reason=why.message, warnings=(warning,))
+    if isinstance(result, Fresh) and spec.answer:
+        return replace(result, refusal=why)
+    return result
 
 
 def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
@@ -430,7 +402,7 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
     except QueryError as refused:
         return unread(desk, spec, refused)
     except ImpctlError:
-        # What came first says more than what came of it, but for a capture that would fail so too.
+        # The first error says more than its consequence, unless a capture would fail so too.
         if error is None or error.code == "not_captured":
             raise
         raise error from None
@@ -438,14 +410,13 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
 
 
 def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
-    """The error that kept the sketch from being had, or what kept it from being captured."""
+    """The error, or if the query was never captured, why it cannot be."""
     if error.code != "not_captured":
         return error
     return _reason_without(desk, plain(desk, spec, error), error)
 
 
 def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError) -> ImpctlError:
-    """Why a query that was never captured could not be, which no capture would mend."""
     from impctl.service.capture import refusal_of
     from impctl.service.spark_answer import Unread
 
@@ -453,14 +424,6 @@ def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError)
         return error
     refusal = result.refusal if isinstance(result, Unread) else refusal_of(desk, result.prepared)
     return error if refusal is None else refusal
-
-
-def _warning(spec: QuerySpec, error: ImpctlError) -> str:
-    """Why there is no sketch, where in the file, and what to do."""
-    place = "" if error.location is None else f" ({error.location})"
-    hint = "" if error.hint is None else f"; {error.hint}"
-    why = named_before(spec.name, error.message)
-    return f"query `{spec.name}` is answered without a sketch: {why}{place}{hint}"
 
 
 def record_use(
@@ -472,10 +435,7 @@ def record_use(
     command: str,
     elapsed_ms: float = 0.0,
 ) -> None:
-    """Write down one use of the sketches found, where there is a store to write it in.
-
-    A use of another query's sketch counts for the query that it was captured for.
-    """
+    """Record one use of these sketches, for the query that owns them, if a store is writable."""
     if not result.sketches or not Layout(desk.store_path).catalog.is_file():
         return
     lender = None if result.reuse is None else result.reuse.query
@@ -499,8 +459,8 @@ def record_use(
 
 
 def sums_of(pruned: Pruned) -> tuple[int, int, int]:
-    """Files, rows as far as the log tells them, bytes."""
-    files = [file for own in pruned.files.values() for file in own]
+    """Files, rows as far as the log counts them, bytes."""
+    files = [file for group in pruned.files.values() for file in group]
     return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
 
 
@@ -520,45 +480,41 @@ class _Looked:
     rank: tuple[float, float]
 
 
+_Candidate = tuple[tuple[float, float], ReuseCandidate]
+"""A stored query of the same template, or the one that was named, with its rank."""
+
+
 def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
     from impctl.service.prepare import prepare
 
     prepared = prepare(desk, spec)
-    looked = _looked_at(desk, prepared, own)
-    order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
-    entries = [result.candidate for result in looked]
+    judged = _candidates(desk, prepared, own)
+    entries = [entry for _, entry in judged]
     passing: RetryableError | None = None
-    for index in order:
-        if not entries[index].allowed:
+    for index in sorted(range(len(judged)), key=lambda index: judged[index][0]):
+        entry = entries[index]
+        if not entry.allowed:
             continue
         try:
-            result = _used(desk, prepared, entries[index].query)
+            used = _used(desk, prepared, entry.query)
         except RetryableError as error:
             # Another writer, or the disk of the store: the tables can be read all the same.
-            passing, result = error, _not_fresh(error)
-        if isinstance(result, str):
-            entries[index] = replace(entries[index], allowed=False, reason=result)
+            passing, used = error, _not_fresh(error)
+        if isinstance(used, str):
+            entries[index] = replace(entry, allowed=False, reason=used)
             continue
-        entries[index] = replace(
-            entries[index],
-            chosen=True,
-            reason=result.reason,
-            sketches=tuple(sketch_entry(sketch) for sketch in result.fresh.sketches),
+        result, reason = used
+        sketches = tuple(map(sketch_entry, result.sketches))
+        entries[index] = replace(entry, chosen=True, reason=reason, sketches=sketches)
+        candidates = tuple(
+            replace(other, reason="also usable, but a smaller one was chosen")
+            if other.allowed and not other.chosen
+            else other
+            for other in entries
         )
-        reuse = ReuseEntry(entries[index].query, result.reason, _told(entries))
-        return replace(result.fresh, reuse=reuse)
+        return replace(result, reuse=ReuseEntry(entry.query, reason, candidates))
     return _without(desk, prepared, tuple(entries), passing)
-
-
-def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
-    """The candidates, where one that would have served says that another was taken."""
-    return tuple(
-        replace(entry, reason="also usable, but a smaller one was chosen")
-        if entry.allowed and not entry.chosen
-        else entry
-        for entry in entries
-    )
 
 
 def _without(
@@ -567,7 +523,7 @@ def _without(
     candidates: tuple[ReuseCandidate, ...],
     passing: RetryableError | None,
 ) -> Fresh:
-    """The query on its whole tables; `passing` is what the same command may not meet again."""
+    """The query on its whole tables; `passing` is a failure that a retry may not meet."""
     spec = prepared.spec
     reason = "no stored sketch can be used" if candidates else _NO_TEMPLATE
     if desk.policy(spec) is Policy.STRICT:
@@ -591,30 +547,29 @@ def _without(
     )
 
 
-def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
-    """Every stored query of the workload with the same template, or with a recursion alike, and the
-    one that was named.
-    """
+def _candidates(
+    desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None
+) -> list[_Candidate]:
+    """Judge the named query and every stored one with the same template or a similar recursion."""
     from impctl.compile.build import template_id
 
     store = desk.reading_store()
     wanted = template_id(prepared.core)
-    looked = []
+    candidates = []
     for spec in desk.workload.queries.values():
         is_named = own is not None and spec.name == own.name
-        is_looked_at = store is not None and spec.is_sketched
-        stored = store.load(spec.name) if store is not None and is_looked_at else None
+        stored = store.load(spec.name) if store is not None and spec.is_sketched else None
         if stored is None:
             if is_named:
-                looked.append(_refused(spec, "it has not been captured"))
+                candidates.append(_refused(spec, "it has not been captured"))
             continue
         try:
             result = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
         except ImpctlError as error:
             result = _refused(spec, error.message)
         if result is not None:
-            looked.append(result)
-    return looked
+            candidates.append(result)
+    return candidates
 
 
 def _judged(
@@ -625,56 +580,51 @@ def _judged(
     wanted: str,
     *,
     is_named: bool,
-) -> _Looked | None:
-    """One stored query judged as it stands; None where it has another template."""
+) -> _Candidate | None:
+    from impctl.compile.build import template_id
+    from impctl.reuse.verdict import has_recursion_like
+    from impctl.service.filters import filters_of
+    from impctl.service.prepare import prepare
+
     known = stored.state_meta.get("template", "")
     is_known = is_stamped_alike(known, wanted)
     is_other = is_known and known != wanted and not is_named
     if is_other and not is_recursive(prepared.core):
         return None
     if not is_defined_alike(desk, spec, stored):
-        is_told = is_known and not is_other
-        return _refused(spec, "it changed since the capture") if is_told else None
-    # As of now: before its sketch is used, that follows the clock, and is judged again.
-    captured = _prepared(desk, spec, is_other=is_other)
-    if captured is None or not (is_named or _is_alike(prepared, captured, wanted)):
-        return None
-    if spec.lineage in _OWN_TEXT_ALONE:
-        return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
-    verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
-    entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
-    if not verdict.allowed:
-        return _refused(spec, verdict.reason)
-    own = mapped(stored.sketches, verdict)
-    rows = _rows_left(desk.tables, prepared, own)
-    share = sum(len(s.fragments) / s.partition.size for s in own) / max(len(prepared.scans), 1)
-    bare = 1 - len(own) / max(len(prepared.scans), 1)
-    candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
-    return _Looked(candidate, (float("inf") if rows is None else rows, share + bare))
-
-
-def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQuery | None:
-    """The query; None where one of another template cannot be read: it is not asked about."""
-    from impctl.service.prepare import prepare
-
+        is_reported = is_known and not is_other
+        return _refused(spec, "it changed since the capture") if is_reported else None
     try:
-        return prepare(desk, spec)
+        # As of now: before its sketch is used, that follows the clock, and is judged again.
+        captured = prepare(desk, spec)
     except ImpctlError:
         if is_other:
             return None
         raise
+    is_alike = is_named or template_id(captured.core) == wanted
+    if not is_alike and not has_recursion_like(prepared.core, captured.core):
+        return None
+    if spec.lineage in _OWN_TEXT_ALONE:
+        return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
+    verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
+    if not verdict.allowed:
+        return _refused(spec, verdict.reason)
+    sketches = mapped(stored.sketches, verdict)
+    versions = desk.tables.versions_of(prepared.tables)
+    kept = filters_of(desk.tables, prepared, sketches, versions, for_text=True).files
+    counts = [file.rows for files in kept.values() for file in files]
+    known_counts = [count for count in counts if count is not None]
+    rows = sum(known_counts) if len(known_counts) == len(counts) else None
+    accesses = max(len(prepared.scans), 1)
+    share = sum(len(s.fragments) / s.partition.size for s in sketches) / accesses
+    bare = 1 - len(sketches) / accesses
+    entries = tuple(map(sketch_entry, stored.sketches))
+    candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
+    return (float("inf") if rows is None else rows, share + bare), candidate
 
 
-def _is_alike(prepared: PreparedQuery, captured: PreparedQuery, wanted: str) -> bool:
-    """Whether the queries have one template, or recursions that have."""
-    from impctl.compile.build import template_id
-    from impctl.reuse.verdict import has_recursion_like
-
-    return template_id(captured.core) == wanted or has_recursion_like(prepared.core, captured.core)
-
-
-def _refused(spec: QuerySpec, reason: str) -> _Looked:
-    return _Looked(ReuseCandidate(spec.name, False, False, reason), (0.0, 0.0))
+def _refused(spec: QuerySpec, reason: str) -> _Candidate:
+    return (0.0, 0.0), ReuseCandidate(spec.name, False, False, reason)
 
 
 def verdict_of(
@@ -684,7 +634,7 @@ def verdict_of(
     sketches: Sequence[StoredSketch],
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
-    """Judged with what is true of the pinned versions, the sketch's assumptions among it."""
+    """The verdict under facts of the pinned versions, the sketch's assumptions included."""
     from impctl.service.prepare import fact_of, facts_of
 
     facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
@@ -693,7 +643,7 @@ def verdict_of(
 
 
 def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:
-    """The sketches under the accesses of the query that is asked."""
+    """The sketches by accesses of the requested query."""
     known = {sketch.access: sketch for sketch in sketches}
     return tuple(
         replace(known[other], access=access)
@@ -702,32 +652,9 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
     )
 
 
-def _rows_left(
-    tables: PinnedTables, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
-) -> int | None:
-    """Rows of the files that the sketches leave to read now; None where a log does not say."""
-    from impctl.service.filters import filters_of
-
-    versions = tables.versions_of(prepared.tables)
-    kept = filters_of(tables, prepared, sketches, versions, for_text=True).files
-    rows = [file.rows for files in kept.values() for file in files]
-    known = [count for count in rows if count is not None]
-    return sum(known) if len(known) == len(rows) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Used:
-    """The asked query with the sketches of another one, and why that is allowed."""
-
-    fresh: Fresh
-    reason: str
-
-
-def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
-    """The sketch of a query brought up to date and judged again; a text says why it cannot be.
-
-    RetryableError where only something that passes is in the way.
-    """
+def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> tuple[Fresh, str] | str:
+    """The other query's maintained and rechecked sketch, or a text why it cannot be used.
+    RetryableError if only something temporary is in the way."""
     try:
         current = fresh(desk, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
@@ -746,7 +673,7 @@ def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
         assumptions=(),
         generation=None,
     )
-    return _Used(result, verdict.reason)
+    return result, verdict.reason
 
 
 def _not_fresh(error: ImpctlError) -> str:
@@ -756,7 +683,7 @@ def _not_fresh(error: ImpctlError) -> str:
 Versions = Mapping[TableName, TableVersion]
 
 KEPT = "kept"
-"""The action told: the sketch is the one kept from then."""
+"""Reported action: the stored sketch of those versions is used."""
 
 _LISTED = 8
 """Versions, or runs of them, that an error names."""
@@ -772,7 +699,11 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
     result = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
     candidates = [stored for stored in result if stored is not None]
     if not candidates:
-        raise _none_there(desk.tables, store, spec, wanted)
+        raise RecaptureNeededError(
+            f"Query `{spec.name}` has no stored sketch for {_older_explanation(wanted)}",
+            code="no_sketch_at",
+            hint=_offer(desk.tables, store, spec),
+        )
     for table, version in wanted.items():
         _pin(desk.tables, store, spec, table, version)
     return _older_use(desk, store, spec, candidates)
@@ -781,7 +712,7 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
 def _older_use(
     desk: Workbench, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> Fresh:
-    """The first that may be used: the same versions may have been reached more than once."""
+    """The first usable sketch: the same versions may have been reached more than once."""
     from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
     from impctl.service.prepare import prepare
 
@@ -823,7 +754,6 @@ def _pin(
     table: TableName,
     version: TableVersion,
 ) -> None:
-    """The table at the version; an error that names those that are left where it is gone."""
     newest = tables.source(table)
     try:
         tables.pin_at(table, version)
@@ -839,37 +769,28 @@ def _pin(
         ) from error
 
 
-def _none_there(
-    tables: PinnedTables, store: StoreReader, spec: QuerySpec, wanted: Versions
-) -> RecaptureNeededError:
-    return RecaptureNeededError(
-        f"Query `{spec.name}` has no stored sketch for {_older_explanation(wanted)}",
-        code="no_sketch_at",
-        hint=_offer(tables, store, spec),
-    )
-
-
 def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
-    """The versions with a sketch, as far as can be told without building each of them."""
+    """The versions with a sketch, as far as known without building each of them."""
     there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
-    left: dict[TableName, range] = {}
+    existing: dict[TableName, range] = {}
     for kept in store.kept(spec.name):
-        for table in kept.versions.keys() - left.keys():
+        for table in kept.versions.keys() - existing.keys():
             source = tables.repin(table)
-            left[table] = range(oldest_version(source) or 0, source.version + 1)
-        is_left = all(version in left[table] for table, version in kept.versions.items())
+            existing[table] = range(oldest_version(source) or 0, source.version + 1)
+        is_left = all(version in existing[table] for table, version in kept.versions.items())
         if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
             there[tuple(sorted(kept.versions.items()))] = None
     is_eager = spec.maintain is MaintainMode.EAGER
     more = "" if is_eager else "; with `maintain: eager` there would be one for every version"
     if not there:
         return f"no usable sketch is left{more}"
-    listed = _runs([one[0][1] for one in there]) if _has_one_table(there) else _several(there)
+    if all(len(pairs) == 1 for pairs in there):
+        listed = _runs([pairs[0][1] for pairs in there])
+    else:
+        texts = [", ".join(f"{table}={version}" for table, version in pairs) for pairs in there]
+        older = f"; and {len(texts) - _LISTED} older" if len(texts) > _LISTED else ""
+        listed = "; ".join(texts[:_LISTED]) + older
     return f"there are sketches for {listed}{more}"
-
-
-def _has_one_table(there: Mapping[tuple[tuple[TableName, TableVersion], ...], None]) -> bool:
-    return all(len(one) == 1 for one in there)
 
 
 def _runs(versions: Sequence[TableVersion]) -> str:
@@ -889,34 +810,25 @@ def _runs(versions: Sequence[TableVersion]) -> str:
     return f"{word} {_joined(texts)}{older}"
 
 
-def _several(there: Mapping[tuple[tuple[TableName, TableVersion], ...], None]) -> str:
-    texts = [", ".join(f"{table}={version}" for table, version in one) for one in there]
-    older = f"; and {len(texts) - _LISTED} older" if len(texts) > _LISTED else ""
-    return "; ".join(texts[:_LISTED]) + older
-
-
 def _joined(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def _older_explanation(versions: Versions) -> str:
-    """`version 5 of table `t``, of several tables each."""
     return _joined([f"version {version} of table `{table}`" for table, version in versions.items()])
 
 
 _ATTEMPTS = 10
-"""Times that other processes may move a sketch on while it is being taken up."""
+"""Retries when other processes maintain a sketch while it is restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fresh:
-    """A query with its current sketches, and what bringing them up to date took.
-
-    `sketches` are by the query's own accesses, none where no sketch serves; `action` and `reason`
-    say how they were maintained first. `reuse` is set where they may be those of another query.
-    `generation` is the commit with which the query's own answer is kept, None where none is;
-    `refusal` what kept the sketch of a query from being had whose answer is to be kept with it.
-    """
+    """A query with its current sketches, and what maintaining them took. `sketches` are by its own
+    accesses, none where no sketch serves; `action` and `reason` say how they were maintained.
+    `reuse` is set if they may be another query's. `generation` is the commit of the query's own
+    materialized result, if any; `refusal` says why a query with a materialized result has no
+    sketch."""
 
     prepared: PreparedQuery
     sketches: tuple[StoredSketch, ...]
@@ -935,7 +847,7 @@ class Fresh:
 
 
 def fresh(desk: Workbench, query: str | None) -> Fresh:
-    """The query named (or the only one of the file) with its sketch at the pinned versions."""
+    """The named query (or the file's only one) with its sketch at the pinned versions."""
     from impctl.service.maintenance_plan import restored_verdict
     from impctl.service.prepare import prepare
 
@@ -959,10 +871,8 @@ def fresh(desk: Workbench, query: str | None) -> Fresh:
 
 
 def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
-    """What maintaining did, and the sketch at the pinned versions.
-
-    Another process may maintain the sketch past them in between: then they are pinned again.
-    """
+    """The maintenance done, and the sketch at the pinned versions. If another process maintained it
+    past them meanwhile, they are pinned again."""
     from impctl.service.maintain import maintain_queries
     from impctl.service.maintenance_plan import is_same_circuit
     from impctl.service.prepare import prepare
@@ -983,7 +893,7 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
 
 
 SQL_NAME = "--sql"
-"""What a query given on the command line is called; no query of a file can have this name."""
+"""The name of a query from the command line; no query of a file can have it."""
 
 
 def asked(
@@ -996,12 +906,10 @@ def asked(
     *,
     required: bool = False,
 ) -> Fresh | Unread:
-    """The query with the sketches to use; UsageError where the wishes exclude each other.
-
-    With `at` they are those stored for these versions, of a query with its own constants. Where
-    none are to be used, none is brought up to date. Where none can be had the query comes without,
-    and with a warning; with `required` what is in the way is raised.
-    """
+    """The query with the sketches to use; UsageError where the options exclude each other. `at`
+    selects stored sketches of those versions, for a query with its own constants. Unused sketches
+    are not maintained. Without a sketch the query is returned with a warning, or the error is
+    raised if one is `required`."""
     if required and use is SketchUse.NEVER:
         raise UsageError(
             "`--require-sketch` excludes `--sketch never`",
@@ -1009,7 +917,15 @@ def asked(
             code="sketch_and_never",
         )
     if at is not None:
-        return _older(desk, query, params, sql, at, use)
+        if params or sql is not None:
+            raise UsageError(
+                "`--at` excludes `--param` and `--sql`",
+                hint="the sketch stored for a version belongs to a query with its own constants",
+                code="at_and_constants",
+            )
+        (spec,) = desk.queries([query if query is not None else only_query(desk)])
+        stored = older(desk, spec, at)
+        return replace(stored, sketches=(), action=NOT_USED) if use is SketchUse.NEVER else stored
     spec, own = _wanted(desk, query, params, sql)
     if use is SketchUse.NEVER:
         return plain(desk, spec)
@@ -1017,7 +933,12 @@ def asked(
         return replace(plain(desk, spec), action=NO_SKETCH, reason=ASKED_FOR_NONE)
     try:
         if not spec.is_sketched:
-            raise _asked_for_none(spec)
+            raise UnsafeSketchError(
+                f"Query `{spec.name}` has `sketch: none` in the workload file",
+                hint="remove `sketch: none` and capture it, or run it without `--require-sketch`",
+                code="sketch_required",
+                location=spec.location,
+            )
         result = fresh(desk, spec.name) if spec == own else reused(desk, spec, own)
         if required and not result.sketches:
             raise _none_serves(spec, result)
@@ -1030,30 +951,9 @@ def asked(
         return without_sketch(desk, spec, error)
 
 
-def _older(
-    desk: Workbench,
-    query: str | None,
-    params: GivenValues,
-    sql: str | None,
-    at: AtVersions,
-    use: SketchUse,
-) -> Fresh:
-    """The query with the sketch stored for older versions: asked for by version, or an error."""
-    if params or sql is not None:
-        raise UsageError(
-            "`--at` excludes `--param` and `--sql`",
-            hint="the sketch stored for a version belongs to a query with its own constants",
-            code="at_and_constants",
-        )
-    (own,) = desk.queries([query if query is not None else only_query(desk)])
-    stored = older(desk, own, at)
-    return replace(stored, sketches=(), action=NOT_USED) if use is SketchUse.NEVER else stored
-
-
 def _wanted(
     desk: Workbench, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
-    """The query that is asked, and the one of the file that it is or is an instance of."""
     if sql is None:
         (own,) = desk.queries([query if query is not None else only_query(desk)])
         moving, others = split_moving(own, params)
@@ -1066,15 +966,6 @@ def _wanted(
             code="sql_and_query",
         )
     return _spec_of(sql), None
-
-
-def _asked_for_none(spec: QuerySpec) -> UnsafeSketchError:
-    return UnsafeSketchError(
-        f"Query `{spec.name}` has `sketch: none` in the workload file",
-        hint="remove `sketch: none` and capture it, or run it without `--require-sketch`",
-        code="sketch_required",
-        location=spec.location,
-    )
 
 
 def _none_serves(spec: QuerySpec, result: Fresh) -> UnsafeSketchError:
@@ -1091,7 +982,7 @@ def _none_serves(spec: QuerySpec, result: Fresh) -> UnsafeSketchError:
 
 
 def _spec_of(sql: str) -> QuerySpec:
-    """The text as a query; places in it are places of `--sql`."""
+    """The text as a query; positions in it are positions of `--sql`."""
     runs: list[SqlRun] = []
     offset = 0
     for number, line in enumerate(sql.split("\n"), start=1):
@@ -1112,7 +1003,7 @@ def _spec_of(sql: str) -> QuerySpec:
 
 
 _MOST_INTERVALS = 256
-"""Of a filter that Spark does not compile: DuckDB's time grows slowly with their number."""
+"""For a filter that Spark does not compile: DuckDB's time grows slowly with the intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1132,17 +1023,23 @@ def written_query(
     *,
     has_files: bool = False,
 ) -> WrittenQuery:
-    """`query`, as it was asked, with the sketches as range predicates, at these versions.
-
-    `has_files`: the reader gets a list of files, so it is not Spark, and its text may have more
-    intervals.
-    """
+    """`query` with the sketches as range predicates, at these versions. `has_files`: the reader
+    gets a file list, so it is not Spark and may get more intervals."""
     from impctl.service.filters import filters_of, guards_of
-    from impctl.spark.predicates import rewrite_sql
+    from impctl.spark.predicates import plain_condition, rewrite_sql
 
     limit = _MOST_INTERVALS if has_files else MAX_INTERVALS
     if is_for_others(query):
-        sketches = [one for one in sketches if _has_plain_text(tables, one, versions)]
+        # Other engines may not read a boundary, and those that prune by statistics may lose NaN.
+        sketches = [
+            sketch
+            for sketch in sketches
+            if plain_condition(range_filter(sketch.fragments, sketch.partition), sketch.attribute)
+            is not None
+            and not hiding_columns(
+                tables.snapshot(sketch.table, versions.get(sketch.table)), [sketch.attribute]
+            )
+        ]
         pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
         return WrittenQuery(rewrite_sql(query, pruned.filters, is_plain=True), pruned)
     pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
@@ -1152,19 +1049,6 @@ def written_query(
 
 
 def is_for_others(query: Query) -> bool:
-    """Whether Spark does not run the text: it has WITH RECURSIVE of UNION, used or not."""
+    """Whether Spark cannot run the text: it has WITH RECURSIVE of UNION, used or not."""
     every = (*nodes_of(query.root), *query.unused)
     return any(isinstance(node, Fixpoint) and node.is_set for node in every)
-
-
-def _has_plain_text(
-    tables: PinnedTables, sketch: StoredSketch, versions: Mapping[TableName, TableVersion]
-) -> bool:
-    """Whether other engines keep its rows; those that prune by statistics may lose NaN."""
-    from impctl.spark.predicates import plain_condition
-
-    wanted = range_filter(sketch.fragments, sketch.partition)
-    if plain_condition(wanted, sketch.attribute) is None:
-        return False
-    snapshot = tables.snapshot(sketch.table, versions.get(sketch.table))
-    return not hiding_columns(snapshot, [sketch.attribute])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def may_change_answer(
     taken: TakenUp, moved: Mapping[TableName, Moved], after: Mapping[AccessId, FragmentSet]
 ) -> bool:
-    """Whether the answer may be another one with the sketches `after` the step than before it."""
+    """Whether the answer may differ between the sketches `after` the step and before it."""
     schemas = {pin.table: pin.schema_json for pin in taken.stored.pins}
     if any(change.ending.schema_json != schemas[table] for table, change in moved.items()):
         return True
@@ -64,40 +64,35 @@ def may_change_answer(
         return False
     if taken.session is None:
         return True
-    return any(
-        _lies_in_sketch(taken, access, changed[table], after)
-        for access, table in taken.way.accesses.items()
-        if table in changed
-    )
-
-
-def _lies_in_sketch(
-    taken: TakenUp, access: AccessId, change: Moved, after: Mapping[AccessId, FragmentSet]
-) -> bool:
-    """Whether a changed row is in a range of the access's sketch, before the step or after it;
-    so is every row of an access without one, and of a change whose rows are not at hand."""
-    partition = taken.stored.partitions.get(access)
-    if partition is None or change.grouped is not None:
-        return True
-    changes = change.changes
-    column = from_arrow(changes.table.column(partition.attribute), partition.type)
-    held = taken.fragments[access].union(after[access]).to_mask()
-    return bool(held[fragments_of(partition, column, changes.shared)].any())
+    for access, table in taken.way.accesses.items():
+        if table not in changed:
+            continue
+        partition, change = taken.stored.partitions.get(access), changed[table]
+        if partition is None or change.grouped is not None:
+            # Without a sketch, or if the rows are not available.
+            return True
+        changes = change.changes
+        column = from_arrow(changes.table.column(partition.attribute), partition.type)
+        # In a range of the sketch before or after the step.
+        mask = taken.fragments[access].union(after[access]).to_mask()
+        if mask[fragments_of(partition, column, changes.shared)].any():
+            return True
+    return False
 
 
 CHANGE, COPIES, SURE = "_change", "_copies", "_sure"
-"""The columns that say what became of a row, of how many copies, and whether that is sure."""
+"""The columns for the kind of change, the number of copies, and whether it is certain."""
 
 INSERT, DELETE = "insert", "delete"
 
 NO_ROWS = empty_batch(0)
-"""What an answer is made of before anything was there."""
+"""Source versions of a whole answer."""
 
 
 def changes_by_rows(
     ending: Ending, change: Batch, bounded: Collection[AttributeId], zone: str
 ) -> pa.Table:
-    """The changes by those of the rows kept, with their bounds; of an answer that is not cut."""
+    """Changes of an uncut answer from those of the materialized rows, with their bounds."""
     assert not ending.is_cut, "what is cut is compared"
     change = _netted(change)
     values = {name: exactly(column) for name, column in change.columns.items()}
@@ -110,12 +105,12 @@ def changes_by_rows(
         if len(change):
             unsure |= _unsure_values(one.expr, change)
     rows = Batch(values, change.weights, ()).keep(kept)
-    return _put_out(ending, [_Part(ending, rows, 1)], unsure[kept] if bounded else None, zone)
+    return _put_out(ending, [_AnswerPart(ending, rows, 1)], unsure[kept] if bounded else None, zone)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """Rows kept, and how the answer is made of them; which of its columns may have bounds."""
+    """Materialized rows, how the answer is made of them, and which columns may have bounds."""
 
     ending: Ending
     rows: Batch
@@ -124,9 +119,9 @@ class RowsOf:
 
 def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
     """The changes from one answer to another of the same columns."""
-    went, came = (rows_asked_for(one.ending, one.rows) for one in (before, after))
-    unsure = np.ones(len(went) + len(came), dtype=np.bool_) if after.bounded else None
-    parts = [_Part(before.ending, went, -1), _Part(after.ending, came, 1)]
+    old, new = (rows_asked_for(side.ending, side.rows) for side in (before, after))
+    unsure = np.ones(len(old) + len(new), dtype=np.bool_) if after.bounded else None
+    parts = [_AnswerPart(before.ending, old, -1), _AnswerPart(after.ending, new, 1)]
     return _put_out(after.ending, parts, unsure, zone)
 
 
@@ -136,48 +131,49 @@ def whole_answer(after: RowsOf, zone: str) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows to put out as an answer's, with what their weights are multiplied by."""
+class _AnswerPart:
+    """Rows of an answer, and the factor of their weights."""
 
     ending: Ending
     rows: Batch
     sign: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Values put out, each row once with its sum, in order; `unsure` where that may be asked."""
-
-    columns: Sequence[Vector]
-    weights: Ints
-    unsure: Bools | None
-
-
-def _put_out(ending: Ending, parts: Sequence[_Part], unsure: Bools | None, zone: str) -> pa.Table:
+def _put_out(
+    ending: Ending, parts: Sequence[_AnswerPart], unsure: Bools | None, zone: str
+) -> pa.Table:
     filled = [part for part in parts if len(part.rows)]
     types = typed((one.attribute for one in ending.outputs), None)
     wanted = [arrow_type(kind, zone) for _, kind in types]
-    result = _consolidated(filled, unsure) if filled else None
-    if result is None:
+    if filled:
+        values, weights, unsure = _consolidated(filled, unsure)
+        ones = np.ones(len(weights), dtype=np.int64)
+        pairs = zip(values, wanted, strict=True)
+        columns = [arrow_column(column, ones, kind) for column, kind in pairs]
+    else:
         columns = [pa.array([], kind) for kind in wanted]
         weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
-    else:
-        weights, unsure = result.weights, result.unsure
-        ones = np.ones(len(weights), dtype=np.int64)
-        pairs = zip(result.columns, wanted, strict=True)
-        columns = [arrow_column(column, ones, kind) for column, kind in pairs]
-    said = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
-    said[COPIES] = pa.array(np.abs(weights), pa.int64())
+    head = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
+    head[COPIES] = pa.array(np.abs(weights), pa.int64())
     if unsure is not None:
-        said[SURE] = pa.array(~unsure, pa.bool_())
+        head[SURE] = pa.array(~unsure, pa.bool_())
     names = [one.attribute.name for one in ending.outputs]
-    return pa.Table.from_arrays([*said.values(), *columns], names=[*said, *names])
+    return pa.Table.from_arrays([*head.values(), *columns], names=[*head, *names])
 
 
-def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
+def _consolidated(
+    parts: Sequence[_AnswerPart], unsure: Bools | None
+) -> tuple[Sequence[Vector], Ints, Bools | None]:
+    """Output columns with one NaN, each row once with its sum, in order; `unsure` if asked."""
     length = sum(len(part.rows) for part in parts)
     weights = np.concatenate([part.rows.weights * part.sign for part in parts])
-    values = [_values(part) for part in parts]
+    values = [
+        [
+            _same_nan(Evaluator(output.expr).values(part.rows.columns, len(part.rows)))
+            for output in part.ending.outputs
+        ]
+        for part in parts
+    ]
     columns = [concat(list(same)) for same in zip(*values, strict=True)]
     grouping = group_rows([identity_of(column) for column in columns], length)
     sums = np.add.reduceat(weights[grouping.order], grouping.starts)
@@ -186,30 +182,17 @@ def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
     if unsure is not None:
         unsure = np.logical_or.reduceat(unsure[grouping.order], grouping.starts)[left]
     columns = [column.take(kept) for column in columns]
-    order = _order(columns, sums)
-    columns = [column.take(order) for column in columns]
-    return _Rows(columns, sums[order], None if unsure is None else unsure[order])
-
-
-def _values(part: _Part) -> list[Vector]:
-    """The columns put out, every NaN the same."""
-    rows = part.rows
-    return [
-        _same_nan(Evaluator(o.expr).values(rows.columns, len(rows))) for o in part.ending.outputs
-    ]
-
-
-def _order(columns: Sequence[Vector], weights: Ints) -> Ints:
-    """What went before what came, each by its columns."""
+    # Deletes before inserts, each sorted by its columns. Where values tie, as 0.0 and -0.0 do,
+    # their bits decide.
     key = OrderKey("", descending=False, nulls_first=True)
-    # Where values tie, as 0.0 and -0.0 do, their bits decide.
     ways = [way for column in columns for way in (column, identity_of(column))]
-    ranks = [np.sign(weights), *(exact_ranks(way, key) for way in ways)]
-    return np.lexsort(ranks[::-1])
+    order = np.lexsort([*(exact_ranks(way, key) for way in ways[::-1]), np.sign(sums)])
+    columns = [column.take(order) for column in columns]
+    return columns, sums[order], None if unsure is None else unsure[order]
 
 
 def _same_nan(column: Vector) -> Vector:
-    """The column without bounds, every NaN of it the same."""
+    """The column without bounds, with one NaN."""
     if not column.type.is_fractional:
         return column
     values = np.where(np.isnan(column.values), np.nan, column.values)
@@ -217,7 +200,7 @@ def _same_nan(column: Vector) -> Vector:
 
 
 def _netted(change: Batch) -> Batch:
-    """Each row once, with the widest of its bounds; what comes and goes alike left out."""
+    """Each row once, with its widest bounds; rows that cancel are dropped."""
     if not len(change):
         return change
     columns = change.columns
@@ -235,7 +218,6 @@ def _netted(change: Batch) -> Batch:
 
 
 def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
-    """Of which rows the condition may come out otherwise."""
     if not bool(_has_bound(predicate, rows).any()):
         return np.zeros(len(rows), dtype=np.bool_)
     try:
@@ -245,7 +227,6 @@ def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
 
 
 def _unsure_values(expr: Expr, rows: Batch) -> Bools:
-    """Of which rows the value may come out otherwise."""
     bounded = _has_bound(expr, rows)
     if not bool(bounded.any()):
         return bounded
@@ -259,7 +240,6 @@ def _unsure_values(expr: Expr, rows: Batch) -> Bools:
 
 
 def _has_bound(expr: Expr, rows: Batch) -> Bools:
-    """Which rows have a value with a bound that the expression reads."""
     result = np.zeros(len(rows), dtype=np.bool_)
     for name in columns_of(expr):
         column = rows.columns[name]
@@ -269,34 +249,35 @@ def _has_bound(expr: Expr, rows: Batch) -> Bools:
 
 
 class Sink(Protocol):
-    """Where changes go; `write` gives the file, if it is one."""
-
-    def write(self, lead: Lead, changes: pa.Table) -> Path | None:
-        """Take the changes of one step."""
-        ...
+    def write(self, lead: Lead, changes: pa.Table) -> Path | None: ...
 
 
 class NotedStep:
-    """One step watched: made before it, asked after it."""
+    """Observes one step: created before it, read after it."""
 
     def __init__(self, kept: AnswerRows, before: Ending, after: Ending) -> None:
         """The answers differ where the step follows the clock."""
         self._kept = kept
         self._after = after
         is_compared = after.is_cut or before is not after
-        self._before = RowsOf(before, _named_for(before, kept)) if is_compared else None
+        self._before: RowsOf | None = None
+        if is_compared:
+            # The rows under the names of the answer of the circuit that stored them.
+            rows, names = kept.whole(), [name for name, _ in kept_rows(before).columns]
+            values = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
+            columns = dict(zip(names, values, strict=True)) if values else {}
+            self._before = RowsOf(before, Batch(columns, rows.weights, ()))
         self._change: Batch | None = None
         kept.note()
 
     def changes(self, zone: str) -> pa.Table:
-        """What came and went."""
         change, kept = self._noted(), self._kept
         if self._before is None:
             return changes_by_rows(self._after, change, kept.bounded, zone)
         return changes_between(self._before, RowsOf(self._after, kept.whole(), kept.bounded), zone)
 
     def rows_before(self) -> Batch:
-        """The rows kept before the step, which may have broken off."""
+        """The stored rows before the step, which may have failed."""
         return self._kept.before(self._noted())
 
     def _noted(self) -> Batch:
@@ -306,15 +287,13 @@ class NotedStep:
 
 
 class ToldAnswer:
-    """Hands on what came and went of one query's answer, commit by commit."""
+    """Writes the changes of one query's answer, commit by commit."""
 
     def __init__(
         self, sink: Sink, zone: str, way: Way, before: Ending | None, written: list[str]
     ) -> None:
-        """`way` is that of the steps; `before` the answer before the first one, if another.
-
-        Files are added to those `written`.
-        """
+        """`way` is the steps' maintenance; `before` is the answer before the first step if another
+        one. Files are added to those `written`."""
         assert way.answer is not None
         assert way.compiled is not None
         assert way.compiled.kept is not None
@@ -325,12 +304,10 @@ class ToldAnswer:
         self._written = written
 
     def begin(self) -> None:
-        """A step begins."""
         self.noted = NotedStep(self._kept, self._before, self._ending)
         self._before = self._ending
 
     def tell(self, lead: Lead) -> None:
-        """The step is about to be committed."""
         assert self.noted is not None
         path = self._sink.write(lead, self.noted.changes(self._zone))
         if path is not None:
@@ -338,7 +315,7 @@ class ToldAnswer:
 
 
 class ToldRecapture:
-    """Writes what came and went of an answer that is captured anew."""
+    """Writes the changes of an answer that is recaptured."""
 
     def __init__(
         self, files: ChangeFiles, zone: str, before: RowsOf, lead: Lead, written: list[str]
@@ -348,7 +325,6 @@ class ToldRecapture:
         self._written = written
 
     def tell(self, way: Way, state: MaintainedQuery | TouchedQuery | None) -> None:
-        """The capture is about to be committed."""
         # What filled the state may be another circuit than the way's, made alike.
         kept = state.compiled.kept if isinstance(state, MaintainedQuery) else None
         if way.answer is None or kept is None:
@@ -359,10 +335,8 @@ class ToldRecapture:
 
 
 def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
-    """The rows that are kept with the newest sketch of a query, and its answer as it stood then.
-
-    UsageError where none are kept; RecaptureNeededError where they are of another reading of it.
-    """
+    """The rows stored with a query's newest sketch, and its answer then. UsageError without stored
+    rows; RecaptureNeededError if they belong to another form of the query."""
     check_kept(spec, stored)
     check_definition(desk, spec, stored)
     prepared = prepare(desk, spec, stored_moments(stored))
@@ -377,13 +351,13 @@ def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: Stor
 
 
 def check_kept(spec: QuerySpec, stored: StoredQuery) -> None:
-    """UsageError where the store has no rows of the query's answer."""
+    """UsageError where the store has no materialized result of the query."""
     if not stored.state_meta.get("answer"):
         raise answer_not_kept(spec)
 
 
 def not_told(query: QueryName, why: str) -> RecaptureNeededError:
-    """The error for a commit that would leave out what came and went."""
+    """The error for a commit that would skip changes of the answer."""
     return RecaptureNeededError(
         f"The changes of the result of query `{query}` are unknown: {why}",
         code="changes_unknown",
@@ -392,25 +366,17 @@ def not_told(query: QueryName, why: str) -> RecaptureNeededError:
     )
 
 
-def _named_for(ending: Ending, kept: AnswerRows) -> Batch:
-    """The rows by the names of the answer whose circuit left the state that they come from."""
-    rows = kept.whole()
-    names = [name for name, _ in kept_rows(ending).columns]
-    held = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
-    return Batch(dict(zip(names, held, strict=True)) if held else {}, rows.weights, ())
-
-
 _LONGEST = 200
-"""Characters of a file's name that all file systems take."""
+"""Characters of a file name that all file systems accept."""
 
 _SAID = b"impctl"
-"""The key of what a file says of itself, in its schema."""
+"""The key of a file's description, in its schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Whose changes they are, the number of the commit that they come with, and the versions that
-    they lead from and to; `moments` are the clock's values after it."""
+    """The query, commit number, versions before and after, and then the clock's values
+    (`moments`)."""
 
     query: QueryName
     number: int
@@ -429,21 +395,19 @@ class Lead:
         return f"{self.number:06}_{text}.parquet"
 
     def as_json(self) -> str:
-        """The same for who reads the file."""
-        said = {"query": self.query, "commit": self.number}
-        return json.dumps({**said, "since": dict(self.since), "versions": dict(self.until)})
+        since, versions = dict(self.since), dict(self.until)
+        fields = {"query": self.query, "commit": self.number, "since": since, "versions": versions}
+        return json.dumps(fields)
 
 
 def lead_of(
     stored: StoredQuery, until: Mapping[TableName, TableVersion], moments: Mapping[str, str]
 ) -> Lead:
-    """From what the store has to the commit that comes next."""
+    """The description of the commit that follows the stored one."""
     return Lead(stored.query, stored.generation + 1, stored.versions, until, moments)
 
 
 class ChangeFiles:
-    """The files below one folder, in a folder for each query."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -452,14 +416,21 @@ class ChangeFiles:
         import pyarrow.parquet as pq
 
         path = self.folder / lead.query / lead.file_name
-        said = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
-        with _translated(path):
+        metadata = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
+        try:
             _make_lasting(path.parent)
             with whole_file(path) as file:
-                pq.write_table(changes.replace_schema_metadata(said), file)
+                pq.write_table(changes.replace_schema_metadata(metadata), file)
             for other in _left_behind(lead, path):
                 other.unlink(missing_ok=True)
             sync_entries(path.parent)
+        except OSError as error:
+            raise StorageError(
+                f"The changes could not be written to `{path}`: {error.strerror or error}",
+                hint="free disk space or grant write access, and run the command again; nothing "
+                "was committed",
+                code="changes_not_written",
+            ) from error
         return path
 
 
@@ -472,10 +443,8 @@ def change_files(desk: Workbench) -> ChangeFiles | None:
 def check_change_files(
     desk: Workbench, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
 ) -> None:
-    """UsageError where the run cannot write changes of answers, before anything is done.
-
-    Of queries that were named each has to have an answer that is kept; of all of the file, one.
-    """
+    """UsageError, before any work, unless changes of answers can be written. Every named query
+    needs a materialized result; of a whole file one query does."""
     without = [spec for spec in specs if not spec.answer]
     if without and (is_named or len(without) == len(specs)):
         raise answer_not_kept(without[0])
@@ -496,7 +465,6 @@ def check_change_files(
 
 
 def answer_not_kept(spec: QuerySpec) -> UsageError:
-    """The error for a query that has no rows of its answer in the store."""
     hint = "write `answer: true` under the query and run `impctl capture`"
     if spec.answer:
         hint = "`impctl explain` shows why its result is not materialized"
@@ -510,11 +478,9 @@ def answer_not_kept(spec: QuerySpec) -> UsageError:
 
 
 def _left_behind(lead: Lead, path: Path) -> list[Path]:
-    """Files of runs that did not live to commit them: of the same commit from the same versions,
-    and of steps that would have gone on from there.
-
-    The last of them first: whoever is killed while removing them leaves a beginning to find.
-    """
+    """Files of runs that died before their commit: of the same commit from the same versions, and
+    of steps that would have followed. The last comes first: a run killed while removing them leaves
+    the first ones to be detected."""
     numbers: dict[int, list[Path]] = {}
     for other in path.parent.glob("*.parquet"):
         written = other.name.partition("_")[0]
@@ -524,43 +490,30 @@ def _left_behind(lead: Lead, path: Path) -> list[Path]:
     number, since, reached = lead.number, [dict(lead.since)], [dict(lead.until)]
     while since:
         for other in numbers.get(number, ()):
-            said = None if other == path else _told(other, lead.query)
-            if said is not None and said["since"] in since:
+            description = None if other == path else _told(other, lead.query)
+            if description is not None and description["since"] in since:
                 paths.append(other)
-                reached.append(said["versions"])
+                reached.append(description["versions"])
         number, since, reached = number + 1, reached, []
     parts = path.parent.glob(f".{lead.number:06}_*.part")
     return [*reversed(paths), *parts]
 
 
 def _told(path: Path, query: QueryName) -> dict[str, Any] | None:
-    """What a file says of itself; None where it is no file of ours, of this query."""
+    """A file's description; None unless it is impctl's, of this query."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with suppress(OSError, pa.ArrowException, ValueError, AttributeError):
-        said = json.loads((pq.read_schema(path).metadata or {}).get(_SAID, b"null"))
-        if said.get("query") == query and said.keys() >= {"since", "versions"}:
-            return dict(said)
+        description = json.loads((pq.read_schema(path).metadata or {}).get(_SAID, b"null"))
+        if description.get("query") == query and description.keys() >= {"since", "versions"}:
+            return dict(description)
     return None
 
 
 def _make_lasting(folder: Path) -> None:
-    """Make the folder, so that a power cut after the commit does not take it away."""
+    """Make the folder survive a power cut after the commit."""
     missing = [one for one in (*reversed(folder.parents), folder) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in missing:
         sync_entries(one.parent)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"The changes could not be written to `{path}`: {error.strerror or error}",
-            hint="free disk space or grant write access, and run the command again; nothing was "
-            "committed",
-            code="changes_not_written",
-        ) from error

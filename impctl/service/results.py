@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     OK = "ok"
     WARNING = "warning"
@@ -40,10 +40,8 @@ class Area(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at; `check` is its stable name, `subject` the table or query it is about.
-
-    `exit_code` is that of a command that fails for this problem, 0 otherwise.
-    """
+    """One thing checked; `check` is its stable name, `subject` the table or query. `exit_code` is
+    that of a command that fails for this problem, else 0."""
 
     area: str
     subject: str
@@ -63,7 +61,6 @@ class Subject:
 
     @classmethod
     def of_table(cls, table: TableName) -> Self:
-        """A table of the workload."""
         return cls(Area.TABLE, table)
 
     def ok(self, check: str, message: str) -> Finding:
@@ -75,18 +72,18 @@ class Subject:
         return Finding(self.area.value, self.name, check, Level.WARNING.value, message, fix)
 
     def problem(self, check: str, message: str, fix: str, exit_code: int) -> Finding:
-        """A command fails, or would in the next run."""
+        """A command fails, or the next run would."""
         level = Level.PROBLEM.value
         return Finding(self.area.value, self.name, check, level, message, fix, exit_code)
 
     def failed(self, check: str, error: ImpctlError) -> Finding:
-        """The problem that an error stands for."""
+        """The problem of an error."""
         fix = error.hint or "run the command again with `-vv` and report it"
         return self.problem(check, error.message, fix, error.exit_code)
 
 
 def problems_error(findings: Iterable[Finding], gravity: tuple[int, ...]) -> ImpctlError | None:
-    """The error of a run that found problems, with the gravest one's exit code; None without."""
+    """The error of a run that found problems, with the most severe exit code; None without."""
     problems = [finding for finding in findings if finding.level == Level.PROBLEM]
     if not problems:
         return None
@@ -103,7 +100,7 @@ def problems_error(findings: Iterable[Finding], gravity: tuple[int, ...]) -> Imp
 
 @dataclass(frozen=True, slots=True)
 class TreeWork:
-    """`touched` tuples, `flips` of their being live, `pairs` of tuple and fragment told."""
+    """`touched` tuples, `flips` of their liveness, reported `pairs` of tuple and range."""
 
     touched: int
     flips: int
@@ -112,11 +109,8 @@ class TreeWork:
 
 @dataclass(frozen=True, slots=True)
 class TreeRecord:
-    """What the trees of a query have done for all `changes` since the capture.
-
-    `expected` tuples were to be touched per changed row by the capture's estimate; None where the
-    trees were asked for, so nobody estimated.
-    """
+    """Work of a query's trees for all `changes` since the capture. `expected` tuples touched per
+    changed row, by the capture's estimate; None where the trees were requested, not estimated."""
 
     changes: int
     touched: int
@@ -126,28 +120,25 @@ class TreeRecord:
 
     @property
     def touched_each(self) -> float | None:
-        """Tuples touched per changed row; None before the first."""
+        """Tuples touched per changed row; None without changes."""
         return self.touched / self.changes if self.changes else None
 
 
 def work_text(work: TreeWork | None) -> str:
-    """What a run's reason says of it; empty without a tree."""
+    """The work in a run's reason; empty without a tree."""
     if work is None:
         return ""
     return f"trees: {work.touched:,} tuples touched, {work.flips:,} flips, {work.pairs:,} pairs"
 
 
 STATE = "state"
-"""Who told, where the rows that are kept were carried on."""
+"""`by` of changes that the stored rows produced."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesResult(ArrowAnswer):
-    """Rows that came and went from the versions `since` to `versions`; of the whole answer none.
-
-    `by`: state, where the kept rows were carried on, or engine, where answers were compared;
-    `by_reason` why so.
-    """
+    """Rows inserted and deleted between versions; `since` is empty for a whole answer. `by`: state
+    (stored rows were maintained) or engine (answers were compared); `by_reason` says why."""
 
     query: str
     since: Mapping[str, int]
@@ -160,10 +151,8 @@ class ChangesResult(ArrowAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteredSketch:
-    """Files and bytes that one query reads of the table through its sketch and its conditions.
-
-    `files_after` and `bytes_after` are None where nothing was written.
-    """
+    """Files and bytes that one query reads of the table through its sketch and conditions.
+    `files_after` and `bytes_after` are None if nothing was written."""
 
     query: str
     attribute: str
@@ -178,9 +167,7 @@ class ClusteredSketch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterResult:
     """One table: `action` is cluster, or none (a dry run, or nothing to gain: see `reason`).
-
-    `bytes` is the size of the table's files, all of which are written again.
-    """
+    `bytes` is the size of the table's files, all of which are rewritten."""
 
     table: str
     action: str
@@ -196,23 +183,20 @@ class ClusterResult:
 
     @property
     def losers(self) -> tuple[ClusteredSketch, ...]:
-        """The sketches that are expected to read more than now."""
+        """Sketches expected to read more than now."""
         return tuple(one for one in self.sketches if one.bytes_expected > one.bytes)
 
     @property
     def winners(self) -> tuple[ClusteredSketch, ...]:
-        """Those that are expected to read less."""
+        """Sketches expected to read less."""
         return tuple(one for one in self.sketches if one.bytes_expected < one.bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class GcEntry:
-    """Something that nothing needs any more.
-
-    `kind` is versions (old sketch versions of query `name`), partitions (that no sketch uses),
-    file (of state that no run refers to) or folder (scratch of a run that was killed); of the
-    last two `name` is the path. `bytes` is what its removal gives back.
-    """
+    """Something that is no longer needed. `kind` is versions (old sketch versions of query `name`),
+    partitions (used by no sketch), file (unreferenced state) or folder (scratch of a killed run);
+    for the last two `name` is the path. `bytes` is what its removal frees."""
 
     kind: str
     name: str
@@ -223,7 +207,7 @@ class GcEntry:
 
 @dataclass(frozen=True, slots=True)
 class GcResult:
-    """What was removed from the store and beside the tables; with `foreseen` it still is there."""
+    """What was removed from the store and beside the tables; with `foreseen` it still exists."""
 
     store: str
     keep: int
@@ -233,18 +217,15 @@ class GcResult:
 
 
 NOT_DUE = "not_due"
-"""Reason code of a stale query that `maintain --due` leaves for later."""
+"""Reason code of a stale query that `maintain --due` postpones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueResult:
-    """When a query is maintained next, and why.
-
-    `due` says that a run would start for it now. `due_at` is what its `trigger` names (a commit, a
-    moment, the end of a bound), `due_by` until when it has to be done, `start_at` when a run starts
-    for it. `rows` are pending, None where a log does not tell; `cost_ms` is what they are estimated
-    to take, None without a recorded run, and `margin` how far that may be off.
-    """
+    """When a query is maintained next, and why. `due`: a run would start for it now. `due_at` is
+    what its `trigger` names (a commit, a moment, the end of a bound), `due_by` the deadline,
+    `start_at` when a run starts for it. `rows` are pending, None where a log does not count them;
+    `cost_ms` is the estimated time, None without a recorded run, and `margin` its error factor."""
 
     query: str
     trigger: str
@@ -262,10 +243,8 @@ class DueResult:
 
 @dataclass(frozen=True, slots=True)
 class FreshEntry:
-    """How old the oldest change is that a sketch does not have, in seconds; 0 without any.
-
-    `bound_s` is what `fresh_within` allows, None without it; `late` says that it is exceeded.
-    """
+    """Age in seconds of the oldest change missing from a sketch; 0 without any. `bound_s` is what
+    `fresh_within` allows, None without it; `late`: it is exceeded."""
 
     bound_s: float | None
     age_s: float
@@ -274,19 +253,17 @@ class FreshEntry:
 
 PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
 ANSWERS = "answers"
-"""The materialized result was read, and saved less than its upkeep so far."""
+"""The materialized result was read, and saved less than its maintenance so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainResult:
-    """The uses of one query's sketches since a moment, and the runs that kept them up to date.
-
-    `files`, `rows` and `bytes` were read, `..._plain` would have been by the query's conditions
-    alone; of `uses`, `used` went through a sketch. `kept_answers` came from the materialized
-    result and read no file; they are no uses, but `last_use` is of either. `answers_bytes` is what
-    they would have read of the tables as they are now. `upkeep_ms` is what captures and maintaining
-    took. `saved_ms` is an estimate: all bytes skipped, at the rate at which Spark reads.
-    """
+    """Uses of one query's sketches since a moment, and the runs that maintained them. `files`,
+    `rows` and `bytes` were read, `..._plain` would have been by the query's conditions alone; of
+    `uses`, `used` went through a sketch. `kept_answers` counts reads of the materialized result,
+    which read no file; they are no uses, but `last_use` covers both. `answers_bytes` is what they
+    would read of the present tables. `upkeep_ms` is the time of captures and maintenance.
+    `saved_ms` is an estimate: all bytes skipped, at Spark's read rate."""
 
     query: str
     since: datetime | None
@@ -333,11 +310,9 @@ class WrittenResult:
 
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """What was committed to a table since the sketch's version, by the log; None is not known.
-
-    `rows` are those that maintaining reads: an updated row counts twice, and so does every row of
-    a file that was rewritten without a change feed and without the writer's own count.
-    """
+    """Commits to a table since the sketch's version, by the log; None is unknown. `rows` are those
+    that maintenance reads: an updated row counts twice, and so does every row of a file that was
+    rewritten without a change feed and without the writer's own count."""
 
     table: str
     since: int
@@ -349,10 +324,7 @@ class PendingEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A run recorded for a query; `at` is when it started (UTC).
-
-    `changes` are the changed rows it carried on; None where it read whole tables.
-    """
+    """A run; `at` is its start (UTC), `changes` the changed rows, None if it read whole tables."""
 
     action: str
     reason_code: str
@@ -364,17 +336,16 @@ class RunEntry:
 
 
 VERIFY = "verify"
-"""The action under which a verification is recorded: `added` is the slack, `removed` how many
-fragments were missing."""
+"""The action of a recorded verification: `added` is the slack, `removed` the missing ranges."""
 WHOLE_TABLES = frozenset({"capture", "recapture", VERIFY})
 """Actions that read whole tables, not their changes."""
 VERIFIED = "verified"
-"""The reason code of one that found nothing wrong."""
+"""The reason code of a verification that found nothing wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEntry:
-    """The last verification that was recorded: what it found, when, and for which versions."""
+    """The last recorded verification: result, time and versions."""
 
     sound: bool
     slack: int
@@ -384,13 +355,11 @@ class VerifiedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedSetting:
-    """One budget with one trigger, and what they come to over the time that is replayed.
-
-    `disk_bytes` None keeps all, `trigger` None is each query's own. `steps` are queries maintained,
-    `work_ms` is what these take; ages are of the oldest change in a step when it is done, the
-    median, that of 99 in 100, and the worst. `late` steps end after their bound. `reads` of sides
-    from files are expected, `conversions` are queries whose state is kept otherwise now.
-    """
+    """One budget with one trigger, and its figures over the replayed time. `disk_bytes` None keeps
+    all, `trigger` None is each query's own. `steps` are queries maintained, `work_ms` their time;
+    ages are of the oldest change in a step at its end: median, 99th percentile and maximum. `late`
+    steps end after their bound. `reads` of sides from files are expected, `conversions` are queries
+    whose state changes its mode."""
 
     setting: str
     present: bool
@@ -411,10 +380,8 @@ class SimulatedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRuns:
-    """What the store recorded from `since` on, beside what the model says of the same time.
-
-    Shares say how far the model is off: 0.1 is a tenth too much, None where nothing tells.
-    """
+    """Recorded runs from `since` on, compared with the model of the same time. Shares are the
+    model's error: 0.1 is a tenth too much, None is unknown."""
 
     since: datetime
     runs: int
@@ -449,7 +416,7 @@ class SimulateResult:
 
 @dataclass(frozen=True, slots=True)
 class StartedResult:
-    """What `init` wrote: a workload file with its tables and queries, and what to run next."""
+    """The workload file that `init` wrote, its tables and queries, and the next command."""
 
     file: str
     tables: tuple[str, ...]
@@ -459,7 +426,7 @@ class StartedResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """What would be read of a table; `rows` is None where its log does not tell."""
+    """What would be read of a table; `rows` is None if its log does not count them."""
 
     table: str
     version: int
@@ -470,7 +437,7 @@ class ReadEntry:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """A table's change that a sketch does not have yet; None is what its log does not tell."""
+    """A change of a table missing from the sketch; None if its log does not say."""
 
     table: str
     since: int
@@ -482,12 +449,9 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChange:
-    """The next change of a query's tables, in seconds from now, with what it lies between four
-    times in five.
-
-    `by` says what speaks for the time, `rows_by` for the rows. What is not known is None, and
-    `unknown` says why where that is everything.
-    """
+    """The next change of a query's tables, in seconds from now, with 80% intervals. `by` and
+    `rows_by` name the evidence for time and rows. `unknown` says why all values are None, if they
+    are."""
 
     tables: tuple[str, ...] = ()
     in_s: float | None = None
@@ -503,9 +467,9 @@ class NextChange:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPiece:
-    """A piece of state under a budget: the `mode` that is chosen for it, the one that it has `now`,
-    bytes in the chosen mode and if it is kept, and why. `buffer` is how many of the best rows or
-    values of a group are kept where it is bounded."""
+    """A piece of state under a budget: the chosen `mode`, the present one (`now`), bytes in the
+    chosen mode and when stored in full, and why. `buffer` is how many of the best rows or values
+    per group are stored where it is bounded."""
 
     name: str
     mode: str
@@ -518,12 +482,10 @@ class PlannedPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
-    """What `maintain` would do with a query now, under its policy.
-
-    `action` is exact, touch, recapture, none, capture where there is no sketch to maintain, or
-    refused where there can be none (`hint` says what to do); `by` is who would compute. Estimates
-    are milliseconds, None without a recorded run to learn from.
-    """
+    """What `maintain` would do with a query now, under its policy. `action` is exact, touch,
+    recapture, none, capture (no sketch to maintain), or refused where there can be none (`hint`
+    says what to do); `by` is who would compute. Estimates are milliseconds, None without a recorded
+    run to learn from."""
 
     query: str
     action: str
@@ -540,11 +502,11 @@ class PlanResult:
     recapture_runs: int = 0
     hint: str | None = None
     next_change: NextChange | None = None
-    """None of a query that has no sketch to maintain."""
+    """None without a sketch to maintain."""
     due: DueResult | None = None
-    """When it is due; None of a query without a sketch, or that is maintained at each commit."""
+    """None without a sketch, or if maintained at each commit."""
     state: tuple[PlannedPiece, ...] = ()
-    """Under a budget, the pieces of its state that are chosen about."""
+    """Under a budget, the pieces of its state that are chosen."""
     next_expiry: str | None = None
     """As of `status`."""
 
@@ -557,12 +519,10 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedReading:
-    """What a sketch of an attribute is expected to leave to read of a table, from a sample.
-
-    `files` lie between `files_low` and `files_high` nine times out of ten, as far as a sample of
-    files can tell. `upkeep` is the state that is kept for the sketch, in bytes, which every run of
-    `maintain` reads. `is_measured`: by a capture that stored nothing, not from a sample.
-    """
+    """Expected reads of a table through a sketch of an attribute, from a sample. `files` lie
+    between `files_low` and `files_high` nine times out of ten, as far as a sample of files can
+    tell. `upkeep` is the stored state of the sketch in bytes, which every run of `maintain` reads.
+    `is_measured`: by a capture that stored nothing, not from a sample."""
 
     files: int
     files_low: int
@@ -576,11 +536,9 @@ class ExpectedReading:
 
 @dataclass(frozen=True, slots=True)
 class CandidateEntry:
-    """An attribute looked at for a sketch: safe or not, chosen or not, and why.
-
-    `expected` is None where nothing was to choose, or nothing could be estimated. `occurrence` is
-    the alias, or else the number, of one of several places where the query reads the table.
-    """
+    """A candidate attribute of a sketch: safe or not, chosen or not, and why. `expected` is None if
+    there was no choice or no estimate. `occurrence` is the alias, else the number, of one of
+    several places where the query reads the table."""
 
     table: str
     attribute: str
@@ -593,12 +551,10 @@ class CandidateEntry:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether a query can have a sketch; `mode` is how it would be maintained.
-
-    `hint` says what to do about a query that can have none, `place` where in the file that stands
-    which is in the way. `answer` says whether its answer would be kept, None where it is not to be.
-    `answered` says who answers it, None where that cannot be told.
-    """
+    """Whether a query can have a sketch; `mode` is how it would be maintained. `hint` says what to
+    do about a query that can have none, `place` where the obstacle is in the file. `answer` says
+    whether its answer would be materialized, None where it is not to be. `answered` says who
+    answers it, None if unknown."""
 
     query: str
     supported: bool
@@ -613,11 +569,9 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEntry:
-    """A line of the plan tree; `how` an operator is maintained, why so, and where it stands.
-
-    `state_bytes` is what the stored state keeps for it (None where nothing is stored), `pushed`
-    what is done early at a scan or on a change: columns, conditions, the sketch's ranges, files.
-    """
+    """A line of the plan tree; `how` an operator is maintained, why, and its place. `state_bytes`
+    is its stored state (None where nothing is stored), `pushed` what is done early at a scan or on
+    a change: columns, conditions, the sketch's ranges, files."""
 
     depth: int
     operator: str
@@ -631,11 +585,9 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class JoinSideEntry:
-    """How one side of a join finds partners: `index` keeps its rows, `files` and `spark` read them;
-    *rebuilt* (`mode`) of all rows where no key narrows these.
-
-    `rows` and `bytes` are the most that the index can come to, None where nobody knows.
-    """
+    """How one side of a join finds partners: `index` stores its rows, `files` and `spark` read
+    them; *rebuilt* (`mode`) of all rows where no key narrows these. `rows` and `bytes` are upper
+    bounds of the index, None if unknown."""
 
     side: str
     tables: tuple[str, ...]
@@ -648,9 +600,9 @@ class JoinSideEntry:
 
 @dataclass(frozen=True, slots=True)
 class GroupsEntry:
-    """The groups of a grouping, or of a DISTINCT, over these tables: *kept*, or *read* from files
-    when they change, or *rebuilt* of all rows where no key narrows these; and why. There are no
-    tables where the rows below it are computed."""
+    """The groups of a grouping or DISTINCT over these tables: *kept*, or *read* from files when
+    they change, or *rebuilt* of all rows where no key narrows these; and why. Without tables the
+    rows below it are computed."""
 
     name: str
     tables: tuple[str, ...]
@@ -661,8 +613,8 @@ class GroupsEntry:
 @dataclass(frozen=True, slots=True)
 class BuffersEntry:
     """First rows over these tables, or values of MIN and MAX: all *kept*, or *bounded* to the best
-    `buffer` of each group; and why. `chosen` says that a budget or `state: least` bounds them,
-    `state_bytes` what is stored of them, None where the query is not captured as it stands."""
+    `buffer` of each group; and why. `chosen`: a budget or `state: least` bounds them; `state_bytes`
+    is their stored size, None where the query is not captured in this form."""
 
     name: str
     tables: tuple[str, ...]
@@ -675,14 +627,12 @@ class BuffersEntry:
 
 @dataclass(frozen=True, slots=True)
 class TreeNodeEntry:
-    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and what it keeps.
-
-    `key` is what it shares with its `parent` (a place among the nodes) over an `edge` of that kind;
-    the root's are the group columns. Its tuples differ in `kept`, `calls` are added up over them.
-    `ranges` has each sketched column, and whether its fragments are `counted` or told `by column`.
-    `bytes` are those of its stored state, None where it is not captured as it stands.
-    The rows of a `probed` bag are found by look-ups over its tables' rows.
-    """
+    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and its state.
+    `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
+    kind; the root's are the group columns. Its tuples differ in `kept`, `calls` are aggregated over
+    them. `ranges` has each sketched column, and whether its ranges are `counted` or reported `by
+    column`. `bytes` is its stored state, None where it is not captured in this form. The rows of a
+    `probed` bag are found by look-ups over its tables' rows."""
 
     bag: tuple[str, ...]
     parent: int | None
@@ -697,13 +647,11 @@ class TreeNodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """Joins that are `used` as a tree, that could be one, or why they cannot.
-
-    `mode` is `ring` where counts and sums decide, `bits` where nothing does; `height` counts edges.
-    `nodes` has the root first; `drawn` are they as lines. `joined` are the rows that a changed row
-    is joined to, `touched` the tuples of the tree that it touches, both estimated in the mean, as
-    are milliseconds of a step of a thousand changed rows and the bytes of state, both ways.
-    """
+    """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring`
+    where counts and sums decide, `bits` where nothing does; `height` counts edges. `nodes` has the
+    root first; `drawn` shows them as lines. `joined` rows are joined to a changed row, which
+    touches `touched` tuples of the tree: both estimated means, as are milliseconds of a step of a
+    thousand changed rows and bytes of state, both ways."""
 
     used: bool
     reason: str
@@ -722,12 +670,9 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEntry:
-    """Whether the rows of a query's answer are `kept` with its state; `reason` says why not.
-
-    A row takes some `row_bytes`, none where a join tree tells it; there are `most_rows` but for
-    ties, None without a LIMIT. `state_bytes` is what is stored of them, None where the query is not
-    captured as it stands.
-    """
+    """Whether a query's answer is `kept` with its state; `reason` says why not. A row takes about
+    `row_bytes`, none where a join tree gives it; there are `most_rows` but for ties, None without a
+    LIMIT. `state_bytes` is the stored size, None where the query is not captured in this form."""
 
     kept: bool
     reason: str
@@ -739,10 +684,8 @@ class AnswerEntry:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredEntry:
-    """Who answers a query if nobody is asked for: `state`, `engine` or `spark`, and why.
-
-    What the engine and Spark are estimated to take, in milliseconds; None where one cannot.
-    """
+    """Who answers a query by default: `state`, `engine` or `spark`, and why. Times of engine and
+    Spark are estimates in milliseconds; None where one cannot."""
 
     by: str
     reason: str
@@ -752,13 +695,10 @@ class AnsweredEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainResult:
-    """Whether a query is sketchable and maintainable, and what stands in the way.
-
-    `state_bytes` is all that is stored for it, with the counts of fragments that no operator owns;
-    None where it was not captured as it stands now. `answer` is set where it is to be kept,
-    `provenance` where recursion is to be kept by absorption: how it is, or `given_up`. `answered`
-    says who answers it.
-    """
+    """Whether a query is sketchable and maintainable, and the obstacles. `state_bytes` is all that
+    is stored for it, with the range counts outside of operators; None if it is not captured in its
+    present form. `answer` is set where it is to be materialized, `provenance` where recursion is to
+    be kept by absorption: how it is, or `given_up`. `answered` says who answers it."""
 
     query: str
     mode: str
@@ -786,12 +726,10 @@ class WhyEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyResult:
-    """Rows of tables that derive a row of the answer together, the first `limit` of `row_count`.
-
-    `claim`: smallest (no fewer rows do), minimal (no part of them does), or group (all rows of the
-    groups that it is made of). `lineage`: how many rows take part in any derivation.
-    `by`: engine, which read tables, or state.
-    """
+    """Rows of tables that together derive a row of the answer: the first `limit` of `row_count`.
+    `claim`: smallest (no fewer rows do), minimal (no subset does), or group (all rows of its
+    groups). `lineage`: the number of rows in any derivation. `by`: engine (read tables) or
+    state."""
 
     query: str
     row: Mapping[str, RowValue]
@@ -812,12 +750,9 @@ class WhyResult:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutResult(ArrowAnswer):
-    """Rows of the answer that would go, or come, if rows for which a condition is true were not
-    there; each with `_change` and `_copies`.
-
-    `without`: the conditions by table; `removed`: how many rows that is, of those read, or of those
-    in the state where `by` is state.
-    """
+    """Rows of the answer inserted or deleted if rows that satisfy a condition were missing; each
+    with `_change` and `_copies`. `without`: the conditions by table; `removed`: how many rows that
+    is, of those read, or of those in the state where `by` is state."""
 
     query: str
     without: Mapping[str, tuple[str, ...]]
@@ -834,16 +769,12 @@ class WithoutResult(ArrowAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFiles:
-    """What to read of one table; `path` is its folder or URI.
-
-    `listing` has a row per file: `file` (absolute path or URI), `size`, `rows` (deleted ones too,
-    NULL where the log does not say), `deleted` (positions of deleted rows from 0, NULL for none),
-    and where the table has partition columns `partition_values`, a struct of typed values.
-
-    `predicate` is SQL that DuckDB and Polars read, times in UTC; None for all rows of the files.
-    `names_in_files` is empty unless the table maps column names: then each column's name in the
-    files, by the name that predicate and query have for it.
-    """
+    """What to read of one table; `path` is its folder or URI. `listing` has a row per file: `file`
+    (absolute path or URI), `size`, `rows` (deleted ones too, NULL if not in the log), `deleted`
+    (positions of deleted rows from 0, NULL for none), and for a partitioned table
+    `partition_values`, a struct of typed values. `predicate` is SQL that DuckDB and Polars read,
+    times in UTC; None for all rows. `names_in_files` is empty unless the table maps column names:
+    then it has each column's name in the files, by its name in predicate and query."""
 
     table: str
     path: str
@@ -877,7 +808,7 @@ class TableFiles:
 
     @property
     def partition_values(self) -> dict[str, dict[str, RowValue]]:
-        """Values of the partition columns, by file; empty ones where the table has none."""
+        """Values of the partition columns, by file; empty for an unpartitioned table."""
         if "partition_values" not in self.listing.column_names:
             return {file: {} for file in self.files}
         values = self.listing.column("partition_values").to_pylist()
@@ -887,10 +818,8 @@ class TableFiles:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFiles:
     """What a query needs of its tables, by name; `action`, `reuse` and the like as for `rewrite`.
-
-    `sql` is the query as Spark reads it, values of parameters in it, ranges not: they are the
-    tables' predicates. `left_away`: why a table is read without its sketch, though there is one.
-    """
+    `sql` is the query in Spark SQL with parameter values; ranges are the tables' predicates.
+    `left_away`: why a table is read without its sketch."""
 
     query: str
     sql: str
@@ -903,25 +832,25 @@ class QueryFiles:
 
     @property
     def versions(self) -> dict[str, int]:
-        """The version of each table that all of this holds for."""
+        """The version of each table."""
         return {name: table.version for name, table in self.tables.items()}
 
 
 SCHEMA_VERSION = 1
 
 ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
-"""Whether a query's answer has changed, as far as maintaining its sketch tells."""
+"""Whether a query's answer has changed, as far as maintaining its sketch shows."""
 
 NOT_USED = "not_used"
 """Action of a query that was to be read without a sketch."""
 
 NO_SKETCH = "no_sketch"
-"""Action of a query that is read without a sketch because there is none for it now."""
+"""Action of a query that has no sketch to read through now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SketchEntry:
-    """The fragments a sketch holds, out of `total` range fragments."""
+    """The ranges in a sketch, of `total` ranges."""
 
     table: str
     attribute: str
@@ -931,10 +860,8 @@ class SketchEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftEntry:
-    """What a query reads of a table through its sketch and its own conditions.
-
-    `expected` is what was foreseen of the attribute when it was chosen, None where nothing was.
-    """
+    """What a query reads of a table through its sketch and conditions. `expected` is the estimate
+    when the attribute was chosen, None without one."""
 
     table: str
     files: int
@@ -946,12 +873,9 @@ class LeftEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangesEntry:
-    """How evenly the ranges of a sketch are filled, rows with NULL left out.
-
-    `imbalance` is the largest range over the mean, 0 without rows; `at_capture` what it was when
-    the ranges were chosen. `drifted` ranges have become more uneven than the run's threshold, and
-    `hint` says what to do.
-    """
+    """How evenly the ranges of a sketch are filled, without NULL rows. `imbalance` is the largest
+    range over the mean, 0 without rows; `at_capture` is that when the ranges were chosen. `drifted`
+    ranges exceed the run's threshold; `hint` says what to do."""
 
     table: str
     attribute: str
@@ -966,13 +890,10 @@ class RangesEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureResult:
-    """A sketch found; `action` is capture, rebalance, or none (a dry run, or nothing to do).
-
-    `moments`, here as in others, are the constants of the clock in the query, with their values.
-
-    A dry run (`foreseen`) says who would find it (`by`), what it would read, and what is `stored`
-    now: none, stale or current (of ranges: uneven or even).
-    """
+    """A captured sketch; `action` is capture, rebalance, or none (a dry run, or nothing to do).
+    `moments`, here as in others, are the query's clock constants with their values. A dry run
+    (`foreseen`) says who would capture it (`by`), what it would read, and what is `stored` now:
+    none, stale or current (of ranges: uneven or even)."""
 
     query: str
     action: str
@@ -981,13 +902,13 @@ class CaptureResult:
     mode: str
     elapsed_ms: float
     spark_ms: float
-    """Time in Spark; 0 where the engine captured by itself."""
+    """Time in Spark; 0 where the engine captured alone."""
     engine_ms: float
     considered: tuple[CandidateEntry, ...] = ()
     left: tuple[LeftEntry, ...] = ()
     assumptions: tuple[str, ...] = ()
     reason: str = ""
-    """What became of ranges and state, where ranges were to be evened out."""
+    """Of a rebalance: what became of ranges and state."""
     foreseen: bool = False
     by: str | None = None
     reads: tuple[ReadEntry, ...] = ()
@@ -997,12 +918,10 @@ class CaptureResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult:
-    """One update batch; `version` is the one that it made, None where nothing was committed.
-
-    With `already_applied` an earlier run made that version, and this one did nothing. A dry run
-    gives the `foreseen_version` that its `statement` would make, and counts the rows of an insert;
-    a delete or update that finds no row makes no version.
-    """
+    """One update batch; `version` is the one that it made, None where nothing was committed. With
+    `already_applied` an earlier run made that version, and this one did nothing. A dry run gives
+    the `foreseen_version` that its `statement` would make, and counts the rows of an insert; a
+    delete or update that matches no row makes no version."""
 
     name: str
     table: str
@@ -1017,7 +936,7 @@ class ApplyResult:
 
 @dataclass(frozen=True, slots=True)
 class MaintainStep:
-    """One step of a run: the versions it reached and what it cost."""
+    """The versions and cost of one step of a run."""
 
     action: str
     versions: Mapping[str, int]
@@ -1030,14 +949,12 @@ class MaintainStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainResult:
-    """One sketch of `total` ranges brought up to date; `action` is exact, touch, recapture or none.
-
-    `since` are the versions the run started from, `versions` those it reached; `steps` has an
-    entry per version passed where the query is maintained eagerly. `foreseen` marks a dry run: the
-    action is what would be taken, the new sketch was not computed. `refilled_groups` counts groups
-    whose bounded buffer was filled again, from `refilled_rows` rows of the table. `changes` are
-    the changed rows that were carried on; None for a recapture, which reads tables, not changes.
-    """
+    """One maintained sketch of `total` ranges; `action` is exact, touch, recapture or none. `since`
+    are the versions before the run, `versions` those after it; `steps` has an entry per version
+    where the query is maintained eagerly. `foreseen` marks a dry run: the action is the planned
+    one, no sketch was computed. `refilled_groups` counts groups whose bounded buffer was refilled,
+    from `refilled_rows` rows of the table. `changes` are the changed rows processed; None for a
+    recapture, which reads tables."""
 
     query: str
     table: str
@@ -1058,20 +975,20 @@ class MaintainResult:
     steps: tuple[MaintainStep, ...] = ()
     foreseen: bool = False
     ranges: RangesEntry | None = None
-    """How even the sketch's ranges are now; None where that is not counted."""
+    """How even the sketch's ranges are now; None if not counted."""
     refilled_groups: int = 0
     refilled_rows: int = 0
     tree: TreeWork | None = None
     answer_changed: str | None = None
-    """`no` where the query's answer is surely what it was, else `maybe`; None in a dry run."""
+    """`no` where the answer is surely unchanged, else `maybe`; None in a dry run."""
     moments: Mapping[str, str] = field(default_factory=dict)
     change_files: tuple[str, ...] = ()
-    """Files written of what came and went of the answer, one per step (`--changes`)."""
+    """Files of the answer's changes, one per step (`--changes`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseCandidate:
-    """A stored sketch looked at, and why (not) used; `rows` of the files it leaves to read."""
+    """A stored sketch and why it is (not) used; `rows` of the files that it keeps."""
 
     query: str
     allowed: bool
@@ -1092,11 +1009,9 @@ class ReuseEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """The query with its range predicates; `intervals` are those predicates, one text each.
-
-    `action`: how the sketch was maintained first; `reuse` is set for constants of its own;
-    `left_away` is as for `query`. Not everything that impctl reads `runs_on_spark`.
-    """
+    """The query with its range predicates; `intervals` has the text of each. `action`: how the
+    sketch was maintained; `reuse` is set for constants of its own; `left_away` is as for `query`.
+    `runs_on_spark` is false for some queries that impctl reads."""
 
     query: str
     sql: str
@@ -1115,12 +1030,10 @@ class RewriteResult:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryResult(ArrowAnswer):
-    """The answer; `action` and `reuse` are as for `rewrite`. Its JSON has rows in place of Arrow.
-
-    `left_away`: why a table was read without its sketch, though there is one. `elapsed_ms` is the
-    query alone; `spark_start_ms` came before it, 0 where Spark was running. `by`: who answered,
-    `by_reason` why; by state no file was read. `quicker` says who else would have been so.
-    """
+    """The answer; `action` and `reuse` are as for `rewrite`. Its JSON has rows instead of Arrow.
+    `left_away`: why a table was read without its sketch. `elapsed_ms` is the query alone, after
+    `spark_start_ms`, which is 0 where Spark was running. `by`: who answered, `by_reason` why; by
+    state no file was read. `quicker` says who else would have been faster."""
 
     query: str
     versions: Mapping[str, int]
@@ -1140,13 +1053,10 @@ class QueryResult(ArrowAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusResult:
-    """What the store knows of a query; without `versions` it was never captured.
-
-    `pending_versions` counts the table versions committed since, `pending` what is in them;
-    `runs` are the latest, newest first; `verified` is None where nobody verified the sketch.
-    `kept_answers` counts those told from kept rows, of a query that has such or had. `provenance`
-    is as of `explain`.
-    """
+    """What the store knows of a query; without `versions` it was never captured. `pending_versions`
+    counts the table versions committed since, `pending` has their changes; `runs` are the latest,
+    newest first; `verified` is None if the sketch was never verified. `kept_answers` counts reads
+    of a present or former materialized result. `provenance` is as of `explain`."""
 
     query: str
     sketches: tuple[SketchEntry, ...]
@@ -1173,22 +1083,19 @@ class StatusResult:
     kept_answers: int = 0
     provenance: str | None = None
     fresh: FreshEntry | None = None
-    """How old what is pending is; None without a sketch, or where the logs do not tell."""
+    """Age of the pending changes; None without a sketch, or where the logs do not tell."""
     trigger: str | None = None
-    """When it is maintained, as the file says it; None where that says nothing."""
+    """The trigger as written in the file; None without one."""
     next_expiry: str | None = None
-    """No row expires before this instant, or `never`; None where none can, or nobody looked."""
+    """No row expires before this instant, or `never`; None where none can, or unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """A stored sketch against recapture; `results_equal` is None where it was not asked for,
-    or where only the sketch makes the query fail.
-
-    `counts_only` says that only the numbers of rows were compared, because a LIMIT without ORDER BY
-    leaves any of more rows. `answer_equal` is about the rows of the answer that are kept, None
-    where none are, or results were not asked for.
-    """
+    """A stored sketch against recapture; `results_equal` is None if not requested, or where only
+    the sketch makes the query fail. `counts_only`: only row counts were compared, because a LIMIT
+    without ORDER BY may select any rows. `answer_equal` is about the materialized result, None
+    without one, or where results were not requested."""
 
     query: str
     table: str
@@ -1206,7 +1113,7 @@ class VerifyResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing that was looked at is wrong."""
+        """Whether no check failed."""
         return self.covers and self.results_equal is not False and self.answer_equal is not False
 
 
@@ -1248,29 +1155,28 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All of a run: what was done, what to know, and what failed without hiding the rest."""
+    """Results of a run, warnings, and the failures, which hide no results."""
 
     results: tuple[Result, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     note: str = ""
-    """What to know of the run itself, for people."""
+    """A remark on the run itself, for people."""
 
 
 SKETCH_NONE = "sketch_none"
-"""The reason code, and the mode told."""
+"""The reason code, and the reported mode."""
 
 ASKED_FOR_NONE = "the workload file sets `sketch: none`"
 """Why a query is read whole."""
 
 
 def unsketched_check(query: str) -> CheckResult:
-    """As `check` says it."""
     return CheckResult(query, False, SKETCH_NONE, ASKED_FOR_NONE)
 
 
 def unsketched_capture(query: str) -> CaptureResult:
-    """As `capture` says it, of a dry run too."""
+    """The result of `capture`, also of a dry run."""
     return CaptureResult(
         query=query,
         action="none",
@@ -1285,7 +1191,6 @@ def unsketched_capture(query: str) -> CaptureResult:
 
 
 def unsketched_plan(query: str, policy: str) -> PlanResult:
-    """As `plan` says it."""
     return PlanResult(
         query=query,
         action="none",
@@ -1301,7 +1206,7 @@ def unsketched_plan(query: str, policy: str) -> PlanResult:
 def unsketched_maintain(
     query: str, code: str = SKETCH_NONE, reason: str = ASKED_FOR_NONE
 ) -> MaintainResult:
-    """As `maintain` says it, of no table and no attribute; of a query that can have none, too."""
+    """The result of `maintain` without table and attribute; also if there can be no sketch."""
     return MaintainResult(
         query=query,
         table="",
@@ -1323,7 +1228,7 @@ def unsketched_maintain(
 
 
 def unsketched_status(query: str, policy: str) -> StatusResult:
-    """As `status` says it: there is nothing that could be stale."""
+    """The result of `status`: nothing can be stale."""
     return StatusResult(
         query=query,
         sketches=(),
@@ -1338,12 +1243,9 @@ def unsketched_status(query: str, policy: str) -> StatusResult:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRun:
-    """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC.
-
-    `retry_ms` is the pause until the first query is tried again that failed for a reason that may
-    pass. `late_ms` is by how much the run missed the bound of one of its queries, 0 where it missed
-    none; None where none has a bound.
-    """
+    """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC. `retry_ms` is the pause
+    until the first query with a temporary failure is retried. `late_ms` is the largest excess over
+    a bound of its queries, 0 without excess; None without bounds."""
 
     number: int
     started_at: str

@@ -41,34 +41,32 @@ if TYPE_CHECKING:
     from impctl.service.context import Workbench
     from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
-    from impctl.store.records import StoredSketch
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 
 
 def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
-    """A row per file: `file`, `size`, `rows`, `deleted`, and `partition_values` where there are.
-
-    Raises TableError for a partition value that Arrow cannot read.
-    """
-    deleted = [None if file.deleted is None else file.deleted for file in files]
+    """A row per file: `file`, `size`, `rows`, `deleted`, and `partition_values` if any. TableError
+    for a partition value that Arrow cannot read."""
     columns = {
         "file": pa.array([file.uri for file in files], pa.string()),
         "size": pa.array([file.size for file in files], pa.int64()),
         "rows": pa.array([file.rows for file in files], pa.int64()),
-        "deleted": pa.array(deleted, pa.list_(pa.int64())),
+        "deleted": pa.array([file.deleted for file in files], pa.list_(pa.int64())),
     }
     if snapshot.partition_columns:
-        own = [snapshot.column(name) for name in snapshot.partition_columns]
-        values = [_values(column, [file.partition_values for file in files]) for column in own]
-        names = [column.name for column in own]
+        partition_columns = [snapshot.column(name) for name in snapshot.partition_columns]
+        values = [
+            _values(column, [file.partition_values for file in files])
+            for column in partition_columns
+        ]
+        names = [column.name for column in partition_columns]
         columns["partition_values"] = pa.StructArray.from_arrays(values, names=names)
     return pa.table(columns)
 
 
 def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Array:
-    """The values of one partition column, each text read once."""
+    """The values of one partition column, each text parsed once."""
     result = [values[column.name] for values in texts]
     distinct = list(dict.fromkeys(result))
     if not distinct:
@@ -80,8 +78,6 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """The frame, and what to know about it."""
-
     frame: DataFrame
     warnings: tuple[str, ...]
 
@@ -114,8 +110,6 @@ _NAN = "its files may contain NaN, and engines that read Parquet may skip such r
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The files, and what to know about them."""
-
     files: QueryFiles
     warnings: tuple[str, ...]
 
@@ -135,14 +129,16 @@ def files(
     if isinstance(result, Unread):
         return _as_they_stand(desk, result)
     pruned, predicates, left_away = _left_to_read(desk.tables, result, use)
-    read = _columns_read(result)
+    read: dict[TableName, set[ColumnName]] = {}
+    for scan in result.prepared.scans:
+        read.setdefault(scan.table, set()).update(a.name for a in scan.attributes)
     tables = {}
     # A table that only an unused WITH entry names is looked up all the same.
     for table in dict.fromkeys((*result.prepared.tables, *result.prepared.query.tables)):
         snapshot = desk.tables.snapshot(table, result.versions.get(table))
-        left = pruned.files.get(table, snapshot.files)
-        _check(snapshot, read.get(table, ()), left)
-        tables[table] = _table_files(snapshot, left, predicates.get(table))
+        remaining = pruned.files.get(table, snapshot.files)
+        _check(snapshot, read.get(table, ()), remaining)
+        tables[table] = _table_files(snapshot, remaining, predicates.get(table))
     listed = QueryFiles(
         query=result.prepared.spec.name,
         sql=result.query.sql,
@@ -159,7 +155,6 @@ def files(
 
 
 def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
-    """All files of a query that only Spark can read."""
     tables = {}
     for table, version in result.versions.items():
         snapshot = desk.tables.snapshot(table, version)
@@ -179,7 +174,7 @@ def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
 def _left_to_read(
     tables: PinnedTables, result: Fresh, use: SketchUse
 ) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
-    """Files and predicates that belong together, and why a sketch is not among them."""
+    """Matching files and predicates, and why a sketch is not among them."""
     sketches, reasons = worth_using(tables, result, use)
     left_away = dict(reasons)
     while True:
@@ -187,24 +182,28 @@ def _left_to_read(
         predicates, refused = _predicates(tables, pruned, result.versions)
         if not refused:
             break
-        # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
+        # Again: the rest of a table narrows the tables that it is joined with.
         left_away |= refused
         sketches = tuple(one for one in sketches if one.table not in refused)
     for table in dict.fromkeys(sketch.table for sketch in sketches):
-        if table not in predicates and _leaves_out(sketches, table):
+        is_narrowed = any(
+            sketch.table == table and len(sketch.fragments) < sketch.partition.size
+            for sketch in sketches
+        )
+        if table not in predicates and is_narrowed:
             left_away[table] = "the query reads it several times, with different ranges"
-    return pruned, _of_live_rows(result, predicates), left_away
-
-
-def _leaves_out(sketches: Sequence[StoredSketch], table: TableName) -> bool:
-    own = [sketch for sketch in sketches if sketch.table == table]
-    return any(len(one.fragments) < one.partition.size for one in own)
+    for table, live in result.query.live:
+        # Rows must be live, too.
+        condition = plain_live(live, live.column, predicates.get(table))
+        assert condition is not None, "an expiry ends within what has a text"
+        predicates[table] = condition
+    return pruned, predicates, left_away
 
 
 def _predicates(
     tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
 ) -> tuple[dict[TableName, str], dict[TableName, str]]:
-    """The predicate of each filtered table, and why another one can have none."""
+    """The predicate of each filtered table, and why another one has none."""
     result: dict[TableName, str] = {}
     refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned, versions), _NAN)
     for wanted in pruned.filters.values():
@@ -217,24 +216,6 @@ def _predicates(
         else:
             result[table] = text
     return result, refused
-
-
-def _of_live_rows(result: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
-    """The predicates, with what expiries ask of rows beside them."""
-    told = dict(predicates)
-    for table, live in result.query.live:
-        text = plain_live(live, live.column, predicates.get(table))
-        assert text is not None, "an expiry ends within what has a text"
-        told[table] = text
-    return told
-
-
-def _columns_read(result: Fresh) -> dict[TableName, set[ColumnName]]:
-    """The columns of each table that the query reads."""
-    columns: dict[TableName, set[ColumnName]] = {}
-    for scan in result.prepared.scans:
-        columns.setdefault(scan.table, set()).update(one.name for one in scan.attributes)
-    return columns
 
 
 def _check(snapshot: Snapshot, names: Iterable[ColumnName], left: Sequence[DataFile]) -> None:
@@ -278,11 +259,8 @@ def rewrite(
     *,
     required: bool = False,
 ) -> Outcome:
-    """The rewritten SQL of one query; `params`, `sql`, `at`, `use` and `required` as for
-    `service.query`.
-
-    `files`: where to write which data files the text reads, by table, as JSON.
-    """
+    """The rewritten SQL of one query; arguments as for `service.query`. `files`: a JSON file to
+    write, with the data files that the text reads by table."""
     if files is not None:
         check_output(files, desk.reserved)
     match = asked(desk, query, params, sql, at, use, required=required)
@@ -316,25 +294,32 @@ def rewrite(
         runs_on_spark=not is_for_others(match.query),
     )
     if files is not None:
-        _check_nan(desk, match.versions, pruned)
+        losing = losing_nan(desk.tables, pruned, match.versions)
+        if losing:
+            raise TableError(
+                f"Table `{min(losing)}` cannot be read file by file through its sketch: its files "
+                "may contain NaN in the requested range, and Parquet readers may skip such rows",
+                hint="omit `--files` and run the text on Spark, or do not use the sketch: "
+                "`--sketch never`",
+                code="files_not_plain",
+            )
         _write_files(desk, match.versions, pruned.files, files)
     plain = filters_of(desk.tables, match.prepared, (), match.versions)
     record_use(desk, match, pruned, plain, command="rewrite")
-    return Outcome((result,), (*match.warnings, *_endless(match.prepared)))
-
-
-def _endless(prepared: PreparedQuery) -> list[str]:
-    """That another reader of the text may find no end where impctl does."""
-    best = {node.id for node in nodes_of(prepared.root) if isinstance(node, Fixpoint) and node.best}
-    return [
+    best = {
+        node.id
+        for node in nodes_of(match.prepared.root)
+        if isinstance(node, Fixpoint) and node.best
+    }
+    endless = [
         f"recursive `{name}` terminates because impctl keeps only its best rows; elsewhere "
         f"the text may run forever on data with cycles [{BEST_ROWS_ONLY}]"
         for name in sorted(best)
     ]
+    return Outcome((result,), (*match.warnings, *endless))
 
 
 def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome:
-    """The text of a query that only Spark can read: the user's own."""
     read = {t: desk.tables.snapshot(t, version).files for t, version in match.versions.items()}
     if files is not None:
         _write_files(desk, match.versions, read, files)
@@ -353,25 +338,14 @@ def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome
     return Outcome((result,), match.warnings)
 
 
-def _check_nan(desk: Workbench, versions: Mapping[TableName, TableVersion], pruned: Pruned) -> None:
-    """TableError where readers of the files would lose rows that the ranges ask for."""
-    for table in sorted(losing_nan(desk.tables, pruned, versions)):
-        raise TableError(
-            f"Table `{table}` cannot be read file by file through its sketch: its files may "
-            "contain NaN in the requested range, and Parquet readers may skip such rows",
-            hint="omit `--files` and run the text on Spark, or do not use the sketch: `--sketch "
-            "never`",
-            code="files_not_plain",
-        )
-
-
 def _write_files(
     desk: Workbench,
     versions: Mapping[TableName, TableVersion],
     files: Mapping[TableName, Sequence[DataFile]],
     path: Path,
 ) -> None:
-    """Which files are left of each table; an error where rows are not simply those of the files."""
+    """Write each table's remaining files; TableError unless its rows are simply those of the
+    files."""
     for table in files:
         reason = why_not_plain(desk.tables.snapshot(table, versions.get(table)))
         if reason:
@@ -380,7 +354,7 @@ def _write_files(
                 hint="omit `--files` and run the text with a reader that supports Delta",
                 code="files_not_plain",
             )
-    listed = {table: [file.uri for file in own] for table, own in files.items()}
+    listed = {table: [file.uri for file in chosen] for table, chosen in files.items()}
     try:
         write_whole(path, json.dumps(listed, indent=1) + "\n")
     except OSError as error:

@@ -49,76 +49,53 @@ BY = "IMPCTL_BY"
 
 @dataclass(frozen=True, slots=True)
 class EnvVar:
-    """One variable: what it sets, the flag that wins over it (if any), and when it came."""
+    """One variable: what it sets, the flag that takes precedence (if any), and its release."""
 
     name: str
     purpose: str
-    flag: str | None
-    since: str
+    flag: str | None = None
+    since: str = "0.1.0"
 
 
 ENVVARS = (
-    EnvVar(STORE, "Folder of sketches and state", "--store", "0.1.0"),
-    EnvVar(POLICY, "What `maintain` may do, for all queries of the run", "--policy", "0.1.0"),
-    EnvVar(SKETCH, "Whether queries use their sketches", "--sketch", "0.1.0"),
-    EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout", "0.1.0"),
-    EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
-    EnvVar(BATCH_ROWS, "Number of changes per eager batch", "--batch-rows", "0.1.0"),
-    EnvVar(
-        BY,
-        "Who answers queries: materialized results (state), the engine or Spark",
-        "--by",
-        "0.1.0",
-    ),
+    EnvVar(STORE, "Folder of sketches and state", "--store"),
+    EnvVar(POLICY, "What `maintain` may do, for all queries of the run", "--policy"),
+    EnvVar(SKETCH, "Whether queries use their sketches", "--sketch"),
+    EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout"),
+    EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile"),
+    EnvVar(BATCH_ROWS, "Number of changes per eager batch", "--batch-rows"),
+    EnvVar(BY, "Who answers queries: materialized results (state), the engine or Spark", "--by"),
     EnvVar(
         MEMORY,
         "Memory limit of a process: to answer a query, to build the state of a capture, to follow",
         "--memory",
-        "0.1.0",
     ),
-    EnvVar(IMBALANCE, "Skew of ranges that causes a warning", "--imbalance", "0.1.0"),
+    EnvVar(IMBALANCE, "Skew of ranges that causes a warning", "--imbalance"),
     EnvVar(
-        LARGE_CHANGE,
-        "Megabytes of a change above which Spark pre-aggregates it",
-        "--large-change",
-        "0.1.0",
+        LARGE_CHANGE, "Megabytes of a change above which Spark pre-aggregates it", "--large-change"
     ),
-    EnvVar(SCRUB, "Megabytes of unused state that each run verifies", "--scrub", "0.1.0"),
-    EnvVar(DISK, "Disk budget for the state of all queries", "--disk", "0.1.0"),
-    EnvVar(SHARED_STORE, "`1`: other users may own and write the store", None, "0.1.0"),
-    EnvVar(
-        NOW,
-        "Override of the current time, for expiries, `current_date` and the like",
-        "--now",
-        "0.1.0",
-    ),
-    EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
-    EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
-    EnvVar(FIXTURES, "Folder of Delta tables written by other programs, for tests", None, "0.1.0"),
-    EnvVar(
-        TPCDS,
-        "Workload file of TPC-DS with its tables in the same folder, for a test",
-        None,
-        "0.1.0",
-    ),
-    EnvVar(FUZZ, "Factor for the number of random test cases", None, "0.1.0"),
-    EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed", None, "0.1.0"),
-    EnvVar(DAYS, "Days of a moving window that a test compares with Spark", None, "0.1.0"),
+    EnvVar(SCRUB, "Megabytes of unused state that each run verifies", "--scrub"),
+    EnvVar(DISK, "Disk budget for the state of all queries", "--disk"),
+    EnvVar(SHARED_STORE, "`1`: other users may own and write the store"),
+    EnvVar(NOW, "Override of the current time, for expiries, `current_date` and the like", "--now"),
+    EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source"),
+    EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`"),
+    EnvVar(FIXTURES, "Folder of Delta tables written by other programs, for tests"),
+    EnvVar(TPCDS, "Workload file of TPC-DS with its tables in the same folder, for a test"),
+    EnvVar(FUZZ, "Factor for the number of random test cases"),
+    EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed"),
+    EnvVar(DAYS, "Days of a moving window that a test compares with Spark"),
     EnvVar(
         SPARK_MEMORY,
         "Driver memory in `configs/*.yaml`, and of the Spark session that the tests share",
-        None,
-        "0.1.0",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DueRequest:
-    """What is asked for: queries by name (none: all), of these what is due, or a point.
-
-    `look` is the pause until the next look, None where nothing was said.
-    """
+    """The named queries (none: all); of these what is due, or a point. `look`: pause between
+    looks."""
 
     queries: tuple[QueryName, ...]
     due: bool
@@ -127,7 +104,7 @@ class DueRequest:
 
     @property
     def pause(self) -> float | None:
-        """The pause of a process that goes on."""
+        """The pause of a long-running process."""
         return None if self.due else self.look
 
 
@@ -139,7 +116,7 @@ def due_request(
     *,
     follow: bool = False,
 ) -> DueRequest:
-    """What `maintain` is asked for; UsageError for what excludes each other."""
+    """The request of `maintain`; UsageError for options that exclude each other."""
     given = {"--follow": follow, "--due": due, "--point": point is not None}
     names = [name for name, is_given in given.items() if is_given]
     if len(names) > 1:
@@ -158,7 +135,7 @@ def due_request(
 
 
 def check_planned_look(due: bool, interval: float | None) -> None:
-    """UsageError where `plan` is told of a next look that it does not reckon with."""
+    """UsageError where `plan` gets a next look that it does not use."""
     if interval is not None and not due:
         raise UsageError("Option `--interval` requires `--due`", hint="add it")
 
@@ -178,33 +155,28 @@ DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""
 
 DEFAULT_BATCH_ROWS = 1
-"""Changes after which an eager query is maintained: every version is a batch of its own."""
-
+"""Changes after which an eager query is maintained: every version is its own batch."""
 
 DEFAULT_IMBALANCE = 4.0
-"""How many times as uneven as when they were chosen ranges may become before that is reported."""
-
+"""Imbalance that is reported, as a multiple of that when the ranges were chosen."""
 
 DEFAULT_LARGE_CHANGE = 512
-"""Megabytes of changed files from which on Spark groups a change before the engine sees it: some
-ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
-
+"""Megabytes of changed files from which on Spark groups a change for the engine: some ten million
+rows, for which the engine takes about as long as Spark takes to start and read."""
 
 DEFAULT_SCRUB = 64
-"""Megabytes of state that a run looks at although nothing used them for a day."""
-
+"""Megabytes of state that a run checks if nothing used them for a day."""
 
 DEFAULT_INTERVAL = 5.0
 """Seconds between two looks at the tables, for `maintain --follow`."""
 
-
 DEFAULT_MAX_WAIT = 60.0
-"""Seconds after which a change is maintained although fewer rows than asked for are pending."""
+"""Seconds after which a change is maintained although fewer rows than requested are pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One run as asked for; `dry_run` promises that nothing at all is written."""
+    """The options of one run; `dry_run` promises that nothing at all is written."""
 
     workload: Path
     _: KW_ONLY
@@ -217,28 +189,25 @@ class Settings:
     large_change: int | None = None
     scrub: int | None = None
     memory: int | None = None
-    """Bytes that the engine may take to answer a query; None: half of the machine's."""
+    """Bytes that the engine may use for a query; None: half of the machine's."""
     disk: int | None = None
-    """Bytes that the state of all queries may take; None: as the workload file says."""
+    """Bytes of state for all queries; None: as the workload file says."""
     shared_store: bool = False
     params: tuple[str, ...] = ()
-    """Values `NAME=VALUE` for parameters that move, of all queries of the run."""
+    """Values `NAME=VALUE` of moving parameters, for all queries of the run."""
     now: str | None = None
-    """What the clock is to say, as written; None: the machine's time."""
+    """The clock's time, as written; None: the machine's."""
     changes: Path | None = None
+    """Folder for the changes of answers that `maintain` writes; None: not written."""
     strict: bool = False
     """Whether a query that can have no sketch fails a run of `maintain`."""
-    """Where `maintain` writes what came and went of answers; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowRequest:
-    """How `maintain --follow` goes on; durations in seconds.
-
-    Tables are looked at every `interval`. With `pending_rows` or `max_wait` queries without a
-    trigger have one: so many rows, or `fresh_within`. `max_runs` counts runs that had something to
-    do.
-    """
+    """The options of `maintain --follow`; durations in seconds. Tables are looked at every
+    `interval`. `pending_rows` and `max_wait` give queries without a trigger one: so many rows, or
+    `fresh_within`. `max_runs` counts runs that had something to do."""
 
     interval: float = DEFAULT_INTERVAL
     pending_rows: int | None = None
@@ -252,7 +221,7 @@ def store_of(settings: Settings, workload: Workload) -> str:
 
 
 def store_folder(given: str | Path) -> Path:
-    """The store as a flag, a variable or an argument gives it; UsageError for a URI."""
+    """The store from a flag, variable or argument; UsageError for a URI."""
     wrong = why_no_store(str(given))
     if wrong is not None:
         raise UsageError(wrong[0], hint=wrong[1])
@@ -260,7 +229,7 @@ def store_folder(given: str | Path) -> Path:
 
 
 def is_shared_store(text: str | None) -> bool:
-    """What `IMPCTL_SHARED_STORE` says; UsageError for what is neither yes nor no."""
+    """The value of `IMPCTL_SHARED_STORE`; UsageError for neither yes nor no."""
     if not text or text == "0":
         return False
     if text != "1":
@@ -271,7 +240,7 @@ def is_shared_store(text: str | None) -> bool:
 
 
 def policy_of(settings: Settings, query: QuerySpec) -> Policy:
-    """The policy that holds for `query` in this run."""
+    """The policy of `query` in this run."""
     return query.policy if settings.policy is None else settings.policy
 
 
@@ -281,7 +250,7 @@ def lock_timeout_of(settings: Settings) -> float:
 
 
 def imbalance_of(settings: Settings) -> float:
-    """How many times as uneven as at their choice ranges may become (`service.advice`)."""
+    """The imbalance limit, as a multiple of that when the ranges were chosen (`service.advice`)."""
     return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
 
 
@@ -291,17 +260,17 @@ def large_change_of(settings: Settings) -> int:
 
 
 def scrub_of(settings: Settings) -> int:
-    """Bytes of state to look at that nothing uses."""
+    """Bytes of unused state to check."""
     return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
 
 
 def disk_of(settings: Settings, workload: Workload) -> int | None:
-    """Bytes that the state of all queries may take; None is without bounds."""
+    """Bytes of state for all queries; None is unbounded."""
     return workload.budget.disk if settings.disk is None else settings.disk
 
 
 def disk_from(text: str) -> int:
-    """Bytes of a budget such as `500MB`, 0 for the least; UsageError for what is none."""
+    """Bytes of a budget such as `500MB`, 0 for the least; UsageError for invalid text."""
     try:
         return size_from(text)
     except ValueError:
@@ -309,7 +278,7 @@ def disk_from(text: str) -> int:
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
-    """Spark settings: the profile asked for, key by key, before those of the workload file."""
+    """Spark settings: the profile's keys take precedence over those of the workload file."""
     if profile is None:
         return workload.spark
     master = workload.spark.master if profile.master is None else profile.master
@@ -332,11 +301,9 @@ class SimulateRequest:
 
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """What `doctor` is to look at; without `settings` only at what impctl runs on.
-
-    `every` is the time between two runs of `maintain`; `spark` starts a session; without `state`
-    of files of state only the heads are read.
-    """
+    """What `doctor` checks; without `settings` only impctl's environment. `every` is the interval
+    between runs of `maintain`; `spark` starts a session; without `state` only the heads of state
+    files are read."""
 
     settings: Settings | None = None
     every: str | None = None
@@ -366,11 +333,9 @@ class Example(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A table to write below `folder`; None leaves a choice to the example.
-
-    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `rows` and `seed` the
-    orders; `source` is what `crimes` and `tpch` are made from. The running example has no choices.
-    """
+    """A table to write below `folder`; None leaves a choice to the example. `rows`, `groups`,
+    `sort_rows` and `seed` shape the synthetic table, `rows` and `seed` the orders; `source` is what
+    `crimes` and `tpch` are made from. The running example has no choices."""
 
     folder: Path
     example: Example
@@ -385,7 +350,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class MeasureRequest:
-    """Which figures `bench` measures, how often, and the files to write the record and its page to;
+    """The figures that `bench` measures, repetitions, and the files of the record and its page;
     None leaves a choice to the workload."""
 
     only: tuple[str, ...] = ()

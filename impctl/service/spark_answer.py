@@ -1,8 +1,9 @@
-"""The result of a query by Spark, with its sketch or as it stands."""
+"""The result of a query by Spark, with or without its sketch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from impctl.service.context import Workbench, limits_of
 from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
 from impctl.tables.footers import hiding_columns
-from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
+from impctl.tables.snapshot import bytes_of
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import RangeFilter
     from impctl.spark.predicates import Guard
     from impctl.store.records import StoredSketch
     from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Columns and rows of a result."""
-
     columns: tuple[ColumnName, ...]
     rows: tuple[tuple[RowValue, ...], ...]
 
@@ -67,11 +65,8 @@ def answer_table(
     pruned: Pruned | None = None,
     sketches: Sequence[StoredSketch] | None = None,
 ) -> pa.Table:
-    """The result as Arrow.
-
-    Given `sketches`, those that it was pruned by, the engine derives its recursive entries; else
-    Spark does, which shares nothing with the engine.
-    """
+    """The result as Arrow. With `sketches`, those that pruned it, the engine derives its recursive
+    entries; else Spark does, which shares nothing with the engine."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import shuffles_for
 
@@ -80,28 +75,31 @@ def answer_table(
         # A join may give many more rows than it reads.
         table = run_sql(desk.spark(), sql, views, versions=versions)
     else:
-        with shuffles_for(desk.spark(), _bytes(desk.tables, prepared, versions, pruned)):
+        if pruned is None:
+            snapshots = (desk.tables.snapshot(t, versions.get(t)) for t in prepared.tables)
+            size = sum(snapshot.bytes for snapshot in snapshots)
+        else:
+            size = sum(map(bytes_of, pruned.files.values()))
+        with shuffles_for(desk.spark(), size):
             table = run_sql(desk.spark(), sql, views, versions=versions)
     return with_one_schema(table, desk.session_zone)
 
 
 def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
-    """Spark's answer with the schema that the engine gives: every column may be NULL, and a
-    TIMESTAMP is shown in the session's time zone."""
+    """Spark's answer in the engine's schema: nullable columns, TIMESTAMP in the session's zone."""
     import pyarrow as pa
 
     fields = [
-        pa.field(one.name, pa.timestamp("us", tz=zone) if _has_zone(one.type) else one.type)
-        for one in table.schema
+        pa.field(
+            column.name,
+            pa.timestamp("us", tz=zone)
+            if pa.types.is_timestamp(column.type) and column.type.tz is not None
+            else column.type,
+        )
+        for column in table.schema
     ]
     arrays = [column.cast(one.type) for column, one in zip(table.columns, fields, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _has_zone(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
 def answer_frame(
@@ -111,23 +109,10 @@ def answer_frame(
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
 ) -> DataFrame:
-    """The result as a frame that Spark computes when it is asked for rows."""
     from impctl.spark.run import frame_of
 
     views, sql = _text(desk, prepared, versions, pruned, sketches)
     return frame_of(desk.spark(), sql, views, versions=versions)
-
-
-def _bytes(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
-    pruned: Pruned | None,
-) -> int:
-    """Bytes of the files that are read."""
-    if pruned is None:
-        return sum(tables.snapshot(t, versions.get(t)).bytes for t in prepared.tables)
-    return sum(map(bytes_of, pruned.files.values()))
 
 
 def _text(
@@ -137,8 +122,6 @@ def _text(
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None,
 ) -> tuple[dict[str, DataFrame], str]:
-    """The text to run, and what it reads by name; its recursive entries are derived for it."""
-
     views = _views(desk, prepared, versions, pruned)
     entries = derived_entries(desk, prepared, versions, pruned, sketches)
     views |= {entry.view: entry.rows for entry in entries}
@@ -153,25 +136,17 @@ def _sql(
     pruned: Pruned | None,
     entries: Mapping[Span, str],
 ) -> str:
-    """The text to run: the query's own over guarded views, or one with ranges and guards in it.
-
-    A range must reach the files, so it stands below the guard of its column; what is read in parts
-    has its ranges in the views.
-    """
+    """The text to run: the query's own over guarded views, or one with ranges and guards in it. A
+    range must reach the files, so it is placed below the guard of its column; for tables read in
+    parts the views have the ranges."""
     from impctl.service.filters import guards_of
     from impctl.spark.predicates import rewrite_sql
 
     if pruned is None:
         return rewrite_sql(prepared.query, {}, entries=entries, is_local=True)
     guards = guards_of(tables, pruned, versions)
-    in_text = {
-        access: wanted
-        for access, wanted in pruned.filters.items()
-        if wanted.partition.table not in pruned.parts
-    }
-    trusted = [
-        access for access, wanted in in_text.items() if not _is_guarded(wanted.partition, guards)
-    ]
+    in_text = {a: f for a, f in pruned.filters.items() if f.partition.table not in pruned.parts}
+    trusted = [a for a, f in in_text.items() if not _is_guarded(f.partition, guards)]
     return rewrite_sql(
         prepared.query, in_text, nan_free=trusted, guards=guards, entries=entries, is_local=True
     )
@@ -189,9 +164,9 @@ def _views(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
 ) -> dict[str, DataFrame]:
-    """The tables by the names that the text has for them."""
     from impctl.service.filters import guards_of
-    from impctl.spark.predicates import local_name
+    from impctl.spark.expressions import DIALECT
+    from impctl.spark.predicates import filter_condition, local_name
     from impctl.spark.snapshots import parted_frame, snapshot_frame
 
     guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
@@ -202,7 +177,14 @@ def _views(
         parts = None if pruned is None else pruned.parts.get(table)
         name = local_name(prepared.query, table)
         if parts is not None:
-            read = [(part.files, _condition(part.filter, guards)) for part in parts]
+            read = []
+            for part in parts:
+                condition = None
+                if part.filter is not None:
+                    is_nan_free = not _is_guarded(part.filter.partition, guards)
+                    tree = filter_condition(part.filter, is_nan_free=is_nan_free)
+                    condition = tree.sql(DIALECT)
+                read.append((part.files, condition))
             views[name] = parted_frame(desk.spark(), snapshot, read)
         else:
             files = None if pruned is None else pruned.files.get(table)
@@ -212,19 +194,7 @@ def _views(
     return views
 
 
-def _condition(wanted: RangeFilter | None, guards: Mapping[TableName, Guard]) -> str | None:
-    """The filter of one part as SQL."""
-    from impctl.spark.expressions import DIALECT
-    from impctl.spark.predicates import filter_condition
-
-    if wanted is None:
-        return None
-    is_nan_free = not _is_guarded(wanted.partition, guards)
-    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
-
-
 def answer_of(table: pa.Table) -> Answer:
-    """An Arrow result as plain rows."""
     return Answer(tuple(table.column_names), rows_of(table))
 
 
@@ -233,7 +203,7 @@ _VIEW = "impctl_rows_of"
 
 @dataclass(frozen=True, slots=True)
 class DerivedEntry:
-    """An entry: where its text stands, and the view that has its rows."""
+    """An entry's position in the text, and the view of its rows."""
 
     span: Span
     view: str
@@ -247,14 +217,13 @@ def derived_entries(
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None = None,
 ) -> tuple[DerivedEntry, ...]:
-    """The outermost of these entries; UnsupportedError (`recursion_limit`) where one has no end.
-
-    Given `sketches`, those that the query was pruned by, the engine derives what it can: in rounds
-    of Spark the same takes seconds a round.
-    """
+    """The outermost recursive entries; UnsupportedError (`recursion_limit`) for an unbounded one.
+    With `sketches`, those that pruned the query, the engine derives what it can: Spark's rounds
+    take seconds each."""
     outer, unused = list(_outer(prepared)), _unused(prepared)
     if not outer and not unused:
         return ()
+    from impctl.service.engine_answer import engine_answer
     from impctl.spark.recursion import Rounds
     from impctl.spark.run import plain_failures
 
@@ -267,12 +236,21 @@ def derived_entries(
 
     result, rounds = [], Rounds(desk.spark(), limits_of(desk), tell)
     for place, (span, fixpoint) in enumerate(unused.items()):
-        rows = desk.spark().createDataFrame([], _schema(fixpoint))
+        columns = ", ".join(
+            f"`{attribute.name.replace('`', '``')}` {attribute.type or 'string'}"
+            for attribute in fixpoint.attributes
+        )
+        rows = desk.spark().createDataFrame([], columns)
         result.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
     for place, (span, fixpoint) in enumerate(outer):
         rows = None
         if sketches is not None and pruned is not None:
-            rows = _by_engine(desk, prepared, fixpoint, versions, pruned, sketches)
+            alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
+            with suppress(
+                BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError
+            ):
+                derived = engine_answer(desk, alone, versions, pruned, sketches)
+                rows = desk.spark().createDataFrame(derived)
         if rows is None:
             frames = {
                 scan.access: _rows(desk, scan.table, scan.access, versions, pruned)
@@ -285,31 +263,10 @@ def derived_entries(
     return tuple(result)
 
 
-def _by_engine(
-    desk: Workbench,
-    prepared: PreparedQuery,
-    fixpoint: Fixpoint,
-    versions: Mapping[TableName, TableVersion],
-    pruned: Pruned,
-    sketches: Sequence[StoredSketch],
-) -> DataFrame | None:
-    """The rows of a fixpoint as the engine derives them; None where it cannot."""
-    from impctl.service.engine_answer import engine_answer
-
-    alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
-    try:
-        rows = engine_answer(desk, alone, versions, pruned, sketches)
-    except (BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError):
-        return None
-    return desk.spark().createDataFrame(rows)
-
-
 def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
-    """Sets, once each, that stand in the text of no other one.
-
-    One that the text reads once, or in one way, is taken with the filters that moved into it, and
-    with the best of its rows where these are all that count: its other rows would not pass above.
-    """
+    """The outermost sets, once each. A set that the text reads once, or in one way, gets the
+    filters that were pushed into it, and only its best rows where these alone count: its other rows
+    would not pass above."""
     every = _sets(prepared.query.root)
     ruled = _sets(prepared.planned.root)
     for span, copies in every.items():
@@ -321,32 +278,21 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
 
 
 def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
-    """Sets of entries that nothing reads, which stand in no other one: no row of them is asked for,
-    but Spark refuses the text with them in it.
-    """
+    """Outermost sets whose rows nothing reads, but without which Spark refuses the text."""
     read = {span for span, _ in _outer(prepared)}
     alone = {one.span: one for one in prepared.query.unused if one.is_set and one.span is not None}
     every = {*read, *alone}
     return {
         span: one
         for span, one in alone.items()
-        if span not in read and not any(_is_within(span, other) for other in every)
+        if span not in read
+        and not any(
+            span != other and other.start <= span.start and span.end <= other.end for other in every
+        )
     }
 
 
-def _is_within(span: Span, other: Span) -> bool:
-    return span != other and other.start <= span.start and span.end <= other.end
-
-
-def _schema(fixpoint: Fixpoint) -> str:
-    """The columns as Spark has them written."""
-    names = (attribute.name.replace("`", "``") for attribute in fixpoint.attributes)
-    kinds = (attribute.type or "string" for attribute in fixpoint.attributes)
-    return ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
-
-
 def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
-    """The fixpoints of UNION, by their places in the text."""
     result: dict[Span, list[Fixpoint]] = {}
     for node in nodes_of(plan):
         if isinstance(node, Fixpoint) and node.is_set and node.span is not None:
@@ -376,7 +322,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """The text to run, the versions of the tables it reads, and what impctl does not read in it."""
+    """The text to run, the versions of its tables, and what impctl does not read in it."""
 
     spec: QuerySpec
     sql: str
@@ -387,15 +333,14 @@ class Unread:
     warnings: tuple[str, ...] = ()
 
     def files(self, desk: Workbench) -> int:
-        """Files of the tables, all of which are read."""
+        """The files of the tables, all of which are read."""
         return sum(len(desk.tables.snapshot(t, at).files) for t, at in self.versions.items())
 
 
 def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
-    """The query as it stands; `error`, which says what was not read, where that would be a guess.
-
-    Only what is refused for a construct goes on: what Spark refuses too is told better here.
-    """
+    """The query in its own text; raises `error`, which says what was not read, where that would be
+    a guess. Only unsupported constructs go on: for what Spark refuses too impctl's message is
+    clearer."""
     from impctl.service.prepare import column_like_clock
     from impctl.sql.views import named_tables
 
@@ -421,7 +366,6 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
 
 
 def unread_table(desk: Workbench, result: Unread) -> pa.Table:
-    """The answer as Arrow."""
     from impctl.spark.run import run_sql
 
     table = run_sql(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
@@ -429,7 +373,6 @@ def unread_table(desk: Workbench, result: Unread) -> pa.Table:
 
 
 def unread_frame(desk: Workbench, result: Unread) -> DataFrame:
-    """The answer as a frame that Spark computes when it is asked for rows."""
     from impctl.spark.run import frame_of
 
     return frame_of(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
@@ -452,17 +395,14 @@ def losing_nan(
     for wanted in dict.fromkeys(pruned.filters.values()):
         table = wanted.partition.table
         snapshot = tables.snapshot(table, versions.get(table))
-        if table not in table_names and _may_lose_nan(snapshot, wanted, pruned.files[table]):
+        column = snapshot.column(wanted.partition.attribute)
+        has_nan_range = any(interval.high is None for interval in wanted.intervals)
+        if not column.type.is_fractional or not has_nan_range:
+            continue
+        # A partition column is not in the files, and a reader's NaN may not be the greatest value.
+        is_outside = column.name in snapshot.partition_columns
+        if is_outside or column.name in hiding_columns(
+            snapshot, (column.name,), pruned.files[table]
+        ):
             table_names.add(table)
     return frozenset(table_names)
-
-
-def _may_lose_nan(snapshot: Snapshot, wanted: RangeFilter, left: Sequence[DataFile]) -> bool:
-    column = snapshot.column(wanted.partition.attribute)
-    is_asked_for = any(interval.high is None for interval in wanted.intervals)
-    if not column.type.is_fractional or not is_asked_for:
-        return False
-    if column.name in snapshot.partition_columns:
-        # Not in the files; whether the reader's NaN is greater than all is not known.
-        return True
-    return column.name in hiding_columns(snapshot, (column.name,), left)

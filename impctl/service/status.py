@@ -1,12 +1,12 @@
-"""Use case: what the store knows of each query, and how far behind its tables it is.
+"""What the store knows of each query, and how far behind its tables it is.
 
 Law: reads the store and the tables' logs, never a data file; never starts Spark.
-Out of scope: whether the sketch is right (`service.verify`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RUNS = 3
 _LOOKED_BACK = 200
-"""Runs among which the last verification is looked for."""
+"""Runs searched for the last verification."""
 
 
 def status(
@@ -71,19 +71,11 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
     policy = str(desk.policy(spec))
     if not spec.is_sketched:
         return unsketched_status(spec.name, policy)
+    trigger = None if spec.trigger is None else spec.trigger.text
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
-        return StatusResult(
-            query=spec.name,
-            sketches=(),
-            versions={},
-            pending_versions={},
-            stale=True,
-            mode=None,
-            policy=policy,
-            state_bytes=0,
-            trigger=_trigger(spec),
-        )
+        result = unsketched_status(spec.name, policy)
+        return replace(result, stale=True, mode=None, trigger=trigger)
     catch_up(desk.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
     pending, reason = _pending(desk, spec, stored)
@@ -114,18 +106,12 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         kept_answers=uses.answers,
         provenance=provenance_kept(spec, str(stored.state_meta.get("provenance", ""))),
         fresh=fresh_entry(desk, spec, stored),
-        trigger=_trigger(spec),
+        trigger=trigger,
         next_expiry=expires(stored) or None,
     )
 
 
-def _trigger(spec: QuerySpec) -> str | None:
-    """As the file says it, that of its `defaults` too; a query without a sketch has none."""
-    return None if spec.trigger is None else spec.trigger.text
-
-
 def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
-    """What the log says of the commits since the sketch's version."""
     source = tables.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
@@ -148,7 +134,6 @@ def _run(record: RunRecord) -> RunEntry:
 
 
 def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
-    """The latest verification, as `verify` records it."""
     for record in history:
         if record.action == VERIFY:
             at = datetime.fromtimestamp(record.started_at, UTC)

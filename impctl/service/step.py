@@ -24,7 +24,6 @@ from impctl.store.records import (
     RunParts,
     RunRecord,
     SideRead,
-    TablePin,
     buffer_name,
 )
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -43,12 +42,11 @@ if TYPE_CHECKING:
     from impctl.service.stored import StateMeta
     from impctl.sketch.sketch import FragmentSet
     from impctl.store.store import Store
-    from impctl.tables.changes import FilesMark
 
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What one step did and cost; fragments by access."""
+    """What one step did and cost; ranges by access."""
 
     action: str
     versions: Mapping[TableName, TableVersion]
@@ -61,14 +59,14 @@ class StepDone:
     commit_ms: float = 0.0
     unsure: int = 0
     refilled: tuple[int, int] = (0, 0)
-    """Groups whose bounded buffer was filled again, and the rows read for that."""
+    """Groups whose bounded buffer was refilled, and the rows read for that."""
     tree: TreeWork | None = None
-    """What its join trees did, where it has some."""
+    """The work of its join trees, if any."""
     note: str = ""
-    """What expired in it and what was read for that, and whether a recursion was found anew."""
+    """What expired and what was read for that, and whether a recursion was recomputed."""
     may_change_answer: bool = True
     parts: RunParts | None = None
-    """What its operators took and its sides read, where the engine stepped a circuit."""
+    """Rows of its operators and side reads, where the engine stepped a circuit."""
 
 
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
@@ -78,7 +76,7 @@ _ANEW = "most rows of the recursion were deleted, so they were recomputed from i
 
 
 class Maintainer:
-    """Takes a query that was taken up forward, step by step."""
+    """Maintains a restored query step by step."""
 
     def __init__(
         self,
@@ -90,13 +88,10 @@ class Maintainer:
         told: ToldAnswer | None = None,
         next_expiry: NextExpiry = lambda versions, now: "",
     ) -> None:
-        """`partners` reads rows that the circuit does not keep, and is needed where there are.
-
-        `spark_start` tells what of a step's time went into starting Spark. With a `move` the first
-        step follows the clock too; there is no other one then. What comes and goes of the answer is
-        `told` before each commit, if anybody asks. Without a `store` nothing is committed: what was
-        taken up moves on in memory alone. `next_expiry` finds that of versions, as of an instant.
-        """
+        """`partners` reads rows that the circuit does not store. `spark_start` is the part of a
+        step's time that started Spark. With a `move` the only step follows the clock too. The
+        answer's changes go to `told` before each commit. Without a `store` nothing is committed:
+        only the state in memory moves. `next_expiry` finds that of versions, as of an instant."""
         self.store = store
         self.taken = taken
         self._partners = partners
@@ -114,7 +109,7 @@ class Maintainer:
         reason: str,
         changed_bytes: int = 0,
     ) -> StepDone:
-        """Maintain with these tables' changes and commit; other tables stay where they are."""
+        """Maintain with these tables' changes and commit; other tables keep their versions."""
         watch = Stopwatch()
         taken = self.taken
         if taken.stored.assumptions:
@@ -142,25 +137,21 @@ class Maintainer:
                 access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
             done = replace(done, added=new)
-        expired = self._note(done.changes - sum(change.rows for change in moved.values()))
+        expired = ""
+        if self._move is not None and self._move.is_of_expiry:
+            count = done.changes - sum(change.rows for change in moved.values())
+            files = self._move.files
+            read = f"{files.read:,} of {count_text(files.total, 'file')}"
+            verb = "was" if files.read == 1 else "were"
+            expired = f"{count_text(count, 'row')} expired; {read} {verb} read for them"
         done = replace(done, note="; ".join(filter(None, (expired, done.note))))
         may_change = self._move is not None or may_change_answer(taken, moved, after)
         done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
 
-    def _note(self, count: int) -> str:
-        """What is said of rows that expired, with how many files were read for them."""
-        if self._move is None or not self._move.is_of_expiry:
-            return ""
-        files = self._move.files
-        read = f"{files.read:,} of {count_text(files.total, 'file')}"
-        verb = "was" if files.read == 1 else "were"
-        return f"{count_text(count, 'row')} expired; {read} {verb} read for them"
-
     def _computed(
         self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
-        """The step through the circuit, and the sketches after it."""
         reader = None if self._partners is None else self._partners(self._leading_to(moved))
         if reader is not None:
             session.read_by(reader)
@@ -188,6 +179,12 @@ class Maintainer:
                 changes, move.conditions, move.rows, table_rows, move.above
             )
         groups_after, rows_after = session.refilled()
+        reads = [] if reader is None else list(reader.reads())
+        for piece, after in session.refills().items():
+            then = filled[piece]
+            count_filled = after[0] - then[0]
+            rows_read, ms = after[1] - then[1], after[2] - then[2]
+            reads.append(SideRead(buffer_name(piece), count_filled, count_filled, rows_read, ms))
         done = replace(
             done,
             added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
@@ -199,7 +196,7 @@ class Maintainer:
             tree=_work(self.taken.way, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
-                (*(() if reader is None else reader.reads()), *_refills(session, filled)),
+                tuple(reads),
             ),
         )
         return done, session.fragments()
@@ -220,25 +217,12 @@ class Maintainer:
         return done, after
 
     def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
-        """The versions of all tables after the step."""
         return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
-
-    def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
-        """The marks of all tables' commits after the step."""
-        marks = {table: mark for table, mark in self.taken.meta.marks.items() if table not in moved}
-        result = {table: change.mark for table, change in moved.items()}
-        return {**marks, **{table: mark for table, mark in result.items() if mark is not None}}
-
-    def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
-        """The marks of all tables' files after the step; none where nobody looked at them."""
-        files = {table: mark for table, mark in self.taken.meta.files.items() if table not in moved}
-        result = {table: change.files for table, change in moved.items()}
-        return {**files, **{table: mark for table, mark in result.items() if mark is not None}}
 
     def _touch(
         self, moved: Mapping[TableName, Moved]
     ) -> tuple[Mapping[AccessId, FragmentSet], int]:
-        """The sketch with the fragments of all changed rows, and how many moved with the clock."""
+        """The sketch with the ranges of all changed rows, and how many moved with the clock."""
         touched = self.taken.touched
         assert touched is not None
         sketch = self.taken.stored.sketches[0]
@@ -258,7 +242,12 @@ class Maintainer:
     ) -> StepDone:
         watch = Stopwatch()
         taken, stored = self.taken, self.taken.stored
-        pins = self._pins(moved)
+        pins = tuple(
+            pin
+            if (change := moved.get(pin.table)) is None
+            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
+            for pin in stored.pins
+        )
         checkpoint: Checkpoint = taken.state.checkpoint()
         meta = self._meta(done, moved, checkpoint)
         stored_meta = meta.as_stored()
@@ -288,37 +277,30 @@ class Maintainer:
     def _meta(
         self, done: StepDone, moved: Mapping[TableName, Moved], checkpoint: Checkpoint
     ) -> StateMeta:
-        """What is told of the state after the step."""
         meta, move = self.taken.meta, self._move
+        work = meta.work
+        if done.tree is not None:
+            more = {"changes": done.changes, **asdict(done.tree)}
+            work = {name: work.get(name, 0) + count for name, count in more.items()}
+        now = (meta if move is None else move).moments.get(RUN)
+        is_between = any(change.ending.version != change.until for change in moved.values())
+        marks = {table: change.mark for table, change in moved.items()}
+        files = {table: change.files for table, change in moved.items()}
         return replace(
             meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
-            expires=self._expires(done, moved),
-            marks=self._marks(moved),
-            files=self._files(moved),
+            # Not computed between two versions.
+            expires="" if now is None or is_between else self._next_expiry(done.versions, now),
+            # Tables without a new mark keep none.
+            marks={t: m for t, m in {**meta.marks, **marks}.items() if m is not None},
+            files={t: m for t, m in {**meta.files, **files}.items() if m is not None},
             counters=dict(checkpoint.counters),
             unsure=meta.unsure + done.unsure,
             depths=depths(self.taken.range_rows, meta.depths),
-            work=_added(meta.work, done),
-        )
-
-    def _expires(self, done: StepDone, moved: Mapping[TableName, Moved]) -> str:
-        """The next instant at which a row expires; not looked for between two versions."""
-        meta = self.taken.meta if self._move is None else self._move
-        now = meta.moments.get(RUN)
-        is_between = any(change.ending.version != change.until for change in moved.values())
-        return "" if now is None or is_between else self._next_expiry(done.versions, now)
-
-    def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
-        """What all tables are pinned at after the step."""
-        return tuple(
-            pin
-            if (change := moved.get(pin.table)) is None
-            else replace(pin, version=change.until, schema_json=change.ending.schema_json)
-            for pin in self.taken.stored.pins
+            work=work,
         )
 
     def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:
-        """What the step took, without starting Spark and without its commit."""
+        """The time of the step, without starting Spark and its commit."""
         start_ms = self._spark_start()
         is_grouped = any(change.grouped is not None for change in moved.values())
         compiled = self.taken.way.compiled
@@ -337,34 +319,15 @@ class Maintainer:
         )
 
 
-def _refills(
-    session: MaintainedQuery, before: Mapping[str, tuple[int, int, float]]
-) -> Iterable[SideRead]:
-    """What filled buffers again in this step, of each piece that is bounded; 0 where none did."""
-    for piece, (groups, rows, ms) in session.refills().items():
-        known = before[piece]
-        count = groups - known[0]
-        yield SideRead(buffer_name(piece), count, count, rows - known[1], ms - known[2])
-
-
 def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
-    """What the trees did between; None without any."""
     if not way.has_tree:
         return None
     touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))
     return TreeWork(touched, flips, pairs)
 
 
-def _added(work: Mapping[str, int], done: StepDone) -> Mapping[str, int]:
-    """What trees have done since the capture, this step included."""
-    if done.tree is None:
-        return work
-    more = {"changes": done.changes, **asdict(done.tree)}
-    return {name: work.get(name, 0) + count for name, count in more.items()}
-
-
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
-    """The step as history keeps it; its own commit is not timed yet when it is written."""
+    """The step's history record; its own commit is not timed yet when it is written."""
     refilled = refill_text(*done.refilled)
     reason = "; ".join(filter(None, (reason, refilled, work_text(done.tree), done.note)))
     return RunRecord(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,10 +27,10 @@ from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
 from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
-from impctl.tables.source import DeltaSource, refresh
+from impctl.tables.source import refresh
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, TableSpec, Workload
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, Workload
 
 if TYPE_CHECKING:
     from impctl.rules.finalize import AnswerPlan, Ending
@@ -44,10 +44,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RangeDepth:
-    """How evenly one partition's ranges are filled.
-
-    `at_capture` is the imbalance when the ranges were chosen, 0 for a table without rows.
-    """
+    """How evenly one partition's ranges are filled. `at_capture` is the imbalance when the ranges
+    were chosen, 0 for a table without rows."""
 
     table: TableName
     attribute: ColumnName
@@ -58,7 +56,6 @@ class RangeDepth:
 
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
-    """What is stored of the rows of a query's answer."""
     from impctl.compile.answers import ANSWER
 
     runs = store.run_refs(query)
@@ -66,7 +63,7 @@ def result_bytes(store: StoreReader, query: QueryName) -> int:
 
 
 def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
-    """What is stored of it; nothing where no answer is kept, or SQL has to be read to tell it."""
+    """The stored ending; nothing without a materialized result, or if it takes the SQL text."""
     from impctl.rules.finalize import written_ending
 
     mark = build_mark()
@@ -80,13 +77,13 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
 
 
 def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
-    """Whether this program wrote how the answer is made of what is kept, of these very tables."""
+    """Whether this release stored the ending, and for these very tables."""
     mark, result = build_mark(), stored.state_meta.get("ending") or [""]
     return mark == result[0] != "" and are_entries_there(stored, tables)
 
 
 def known_ending(tables: PinnedTables, stored: StoredQuery) -> Ending | None:
-    """How the answer is made of what is kept; None where SQL has to be read to know."""
+    """How the answer is made of the stored rows; None if that takes the SQL text."""
     from impctl.rules.finalize import read_ending
 
     if not has_ending(tables, stored):
@@ -100,27 +97,23 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> Ending | None:
 @dataclass(frozen=True, slots=True)
 class StateMeta:
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
-
-    `circuit` tells which circuit the state belongs to, `answer` whether it keeps the rows of the
-    query's answer, `template` which release captured the sketch
-    and which queries may ask for it with other constants (empty in older sketches), `moments` which
-    values of the clock the query had, `marks` which commit of each table it stands at and `files`
-    which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
-    slack may come from. `distant` names the sides of joins whose rows the state does not hold
-    and Spark reads, `from_files` those that the engine reads, and groupings whose groups it does
-    not hold; `read_rows` how many rows or groups each of these had when it was last filled or kept,
-    `group_bytes` what such groups took then. `buffers` are pieces of which the best so many rows or
-    values are kept, as was chosen; of these `group_bytes` tells what all took; `buffer_groups`
-    how many groups those of first rows had that could be bounded. `side_reasons` say of all these
-    why they are read, bounded or kept, where some are not kept.
-    `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
-    answer is made of its rows, as of `service.stored`. `trees` names the join trees
-    that the state is of, empty without, `estimate` what was to be expected of a changed row where
-    they were chosen by that: rows that it is joined to, tuples that it touches. `work` is what they
+    `circuit` identifies the circuit of the state, `answer` whether it has the rows of the query's
+    answer, `template` the release that captured the sketch and the queries that may use it with
+    other constants (empty in older sketches), `moments` the clock values of the query, `marks` the
+    commit of each table and `files` its files. `unsure` counts groups kept because a sum of doubles
+    was too close to decide: a source of slack. `distant` names join sides whose rows are not stored
+    and that Spark reads, `from_files` those that the engine reads, and groupings whose groups are
+    not stored; `read_rows` how many rows or groups each had when last filled or stored,
+    `group_bytes` the size of such groups then. `buffers` are pieces of which only the best rows or
+    values are stored, as was chosen; of these `group_bytes` is the full size; `buffer_groups`
+    counts the groups of first rows that could be bounded. `side_reasons` say why each of these is
+    read, bounded or stored, where some are not stored. `depths` say how evenly the ranges are
+    filled, where counted. `ending` is how the answer is made of its rows, as of `service.stored`.
+    `trees` names the join trees of the state, empty without; `estimate` is the expectation per
+    changed row if they were chosen by cost: rows joined to it, tuples touched. `work` is what they
     have done since, for how many changes. `expires` is the next instant at which a row of a table
-    with an expiry is no longer live, as of `service.expiry`, empty where nobody looked.
-    `provenance` says how functions of recursion are shipped, empty where none are kept.
-    """
+    with an expiry dies, as of `service.expiry`, empty if unknown. `provenance` says how functions
+    of recursion are shipped, empty where none are kept."""
 
     way: str
     circuit: str
@@ -147,40 +140,25 @@ class StateMeta:
     provenance: str = ""
 
     def as_stored(self) -> dict[str, Any]:
-        """What `read` takes, made of what JSON has."""
-        return {
-            "way": self.way,
-            "circuit": self.circuit,
-            "answer": self.answer,
-            "template": self.template,
-            "moments": dict(self.moments),
-            "marks": dict(self.marks),
-            "files": {
-                table: {"digest": mark.digest, "rows": mark.rows}
-                for table, mark in self.files.items()
-            },
-            "counters": dict(self.counters),
-            "unsure": self.unsure,
-            "distant": list(self.distant),
-            **({"from_files": list(self.from_files)} if self.from_files else {}),
-            **({"read_rows": dict(self.read_rows)} if self.read_rows else {}),
-            **({"group_bytes": dict(self.group_bytes)} if self.group_bytes else {}),
-            **({"buffers": dict(self.buffers)} if self.buffers else {}),
-            **({"buffer_groups": dict(self.buffer_groups)} if self.buffer_groups else {}),
-            **({"side_reasons": dict(self.side_reasons)} if self.side_reasons else {}),
-            "depths": [_stored_depth(depth) for depth in self.depths],
-            "ending": list(self.ending),
-            **({"trees": self.trees} if self.trees else {}),
-            **({"estimate": dict(self.estimate)} if self.estimate else {}),
-            **({"work": dict(self.work)} if self.work else {}),
-            **({"expires": self.expires} if self.expires else {}),
-            **({"provenance": self.provenance} if self.provenance else {}),
+        """The value that `read` takes."""
+        values = {name: getattr(self, name) for name in _CHECKS}
+        result: dict[str, Any] = {
+            name: dict(value)
+            if isinstance(value, Mapping)
+            else value
+            if isinstance(value, str | int)
+            else list(value)
+            for name, value in values.items()
+            if value or name not in _ONLY_WITH_CONTENT
         }
+        result["files"] = {table: asdict(mark) for table, mark in self.files.items()}
+        result["depths"] = [asdict(depth) for depth in self.depths]
+        return result
 
     @property
     def layout(self) -> str:
-        """How the state is kept; what a run took tells nothing of states that are kept otherwise.
-        Empty where all of it is kept."""
+        """The modes of the state; run times apply to one layout. Empty where everything is
+        stored."""
         distant = [f"{side} by Spark" for side in self.distant]
         read = [f"{piece} read" for piece in self.from_files]
         bounded = [f"{piece} best {size}" for piece, size in self.buffers.items()]
@@ -188,10 +166,8 @@ class StateMeta:
         return ", ".join(sorted([*distant, *read, *bounded, *trees]))
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
-        """What tells later whether a sketch stored with this may still be used.
-
-        Of tables whose files are marked the schema is marked too: it is that of the same version.
-        """
+        """What decides later whether a sketch stored with this is still valid. For tables with
+        marked files the schema is marked too: it is that of the same version."""
         schemas = {
             pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
         }
@@ -200,7 +176,7 @@ class StateMeta:
 
     @classmethod
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
-        """The meta of a stored query; StateCorruptError where it is not what impctl writes."""
+        """The meta of a stored query; StateCorruptError for invalid content."""
         try:
             return cls(**{name: _CHECKS[name](value) for name, value in stored.items()})
         except (KeyError, TypeError, ValueError) as error:
@@ -211,7 +187,7 @@ class StateMeta:
 
 
 def layout_of(stored: StoredQuery) -> str | None:
-    """How the state of a stored query is kept; None where its description cannot be read."""
+    """The layout of a stored query's state; None if its description cannot be read."""
     try:
         return StateMeta.read(stored.query, stored.state_meta).layout if stored.state_meta else ""
     except StateCorruptError:
@@ -219,7 +195,7 @@ def layout_of(stored: StoredQuery) -> str | None:
 
 
 def tree_record(stored: StoredQuery) -> TreeRecord | None:
-    """What the trees of a stored query have done since its capture; None where it has none."""
+    """The trees' work for a stored query since its capture; None without trees."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     if not meta.trees:
         return None
@@ -227,30 +203,28 @@ def tree_record(stored: StoredQuery) -> TreeRecord | None:
     return TreeRecord(**done, expected=meta.estimate.get("touched"))
 
 
-_DEPTH = tuple(field.name for field in fields(RangeDepth))
 _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
+_ONLY_WITH_CONTENT = frozenset(
+    (
+        *("from_files", "read_rows", "group_bytes", "buffers", "buffer_groups", "side_reasons"),
+        *("trees", "estimate", "work", "expires", "provenance"),
+    )
+)
+"""Fields that are not stored while empty."""
 
 
-def _stored_depth(depth: RangeDepth) -> dict[str, Any]:
-    return {name: getattr(depth, name) for name in _DEPTH}
+def _exact(kind: type, problem: str) -> Callable[[Any], Any]:
+    def checked(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(problem)
+        return value
+
+    return checked
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError("not a text")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError("neither true nor false")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError("not a whole number")
-    return value
+_text = _exact(str, "not a text")
+_flag = _exact(bool, "neither true nor false")
+_whole = _exact(int, "not a whole number")
 
 
 def _count(value: Any) -> int:
@@ -292,7 +266,7 @@ def _files_mark(value: Any) -> FilesMark:
 
 
 def _mark_and_value(value: Any) -> list[Any]:
-    """A text and what it marks, which is checked when it is asked for; or nothing."""
+    """A text and its mark, checked on use; or nothing."""
     if type(value) is not list or len(value) not in (0, 2):
         raise TypeError("not a mark with a value")
     return [_text(value[0]), value[1]] if value else []
@@ -311,7 +285,6 @@ def _depth(value: Any) -> RangeDepth:
 
 
 def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
-    """An object with the fields of this record, no more and no less."""
     if type(value) is not dict or value.keys() != {field.name for field in fields(record)}:
         raise TypeError("not a record of the expected form")
 
@@ -341,15 +314,13 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "expires": _text,
     "provenance": _text,
 }
-"""What each field is made of; a name that is not here is not impctl's."""
+"""The check of each field; other names are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """The query with the plan that is captured, the verdict on it, and its core (0008).
-
-    `notes` say what the nodes of the query's own plan keep, by their position in it.
-    """
+    """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
+    the nodes of the query's own plan store, by their position."""
 
     query: Query
     verdict: Verdict
@@ -359,13 +330,13 @@ class KeptPlan:
     def core_verdict(
         self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
     ) -> Verdict:
-        """The query's verdict as it holds of the core."""
+        """The query's verdict for the core."""
         sketched = {access: partition.attribute for access, partition in partitions.items()}
         return carried(verdict, replace(self.query, root=self.core), sketched)
 
     @property
     def has_witnesses(self) -> bool:
-        """Whether the lineage is a choice: another row may come to decide that did not change."""
+        """Whether the lineage is a choice: an unchanged row may become decisive."""
         nodes = nodes_of(self.query.root)
         return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
 
@@ -376,7 +347,6 @@ def answer_verdict(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Verdict:
-    """The query's verdict as it holds of the plan whose rows are kept for the answer."""
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     return carried(verdict, replace(prepared.planned, root=answer.kept), sketched)
 
@@ -384,7 +354,7 @@ def answer_verdict(
 def kept_plan(
     prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
 ) -> KeptPlan:
-    """The plan that sketches of these partitions are kept by, under the query's verdict."""
+    """The plan that maintains sketches of these partitions, under the query's verdict."""
     from impctl.plan.lineage import answer_notes
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
@@ -407,44 +377,51 @@ def kept_plan(
 
 
 def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
-    """The values by name; none for a query that does not ask the clock."""
+    """The values by name; none for a query that does not use the clock."""
     result: Mapping[str, str] = stored.state_meta.get("moments", {})
     return result
 
 
 def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
-    """Those that have another value now, with that of the sketch and that of now.
-
-    The instant of the run itself only where a row may have expired since, or the clock went back:
-    as with versions, a run goes on to what another process has reached meanwhile.
-    """
-    held = stored_moments(stored)
-    if RUN in held and read_moment(held[RUN]) > desk.clock.value(RUN):
+    """Changed clock constants, with the sketch's value and the present one. The instant of the run
+    itself counts only where a row may have expired since, or the clock went back: as with versions,
+    a run goes on to what another process has reached meanwhile."""
+    moments = stored_moments(stored)
+    if RUN in moments and read_moment(moments[RUN]) > desk.clock.value(RUN):
         desk.look_at_clock_again()
-    moved = {
-        name: (before, now)
-        for name, before in held.items()
-        if (now := desk.clock.text(name, _followed(name, before))) != before
-    }
-    if RUN in moved and _is_still(desk, stored, *moved[RUN]):
-        del moved[RUN]
+    moved = {}
+    for name, stored_text in moments.items():
+        follows = None
+        if name.startswith(":"):
+            # A moving parameter's default, from the value that it had.
+            is_hour = isinstance(read_moment(stored_text), datetime)
+            follows = HOUR if is_hour else CURRENT_DATE
+        text = desk.clock.text(name, follows)
+        if text != stored_text:
+            moved[name] = (stored_text, text)
+    if RUN in moved:
+        before, now = map(read_moment, moved[RUN])
+        until = expires(stored)
+        is_before = until == NEVER or (until != "" and now < read_moment(until))
+        # The same rows are live at both instants.
+        if before <= now and is_before and is_current(stored, desk.tables):
+            del moved[RUN]
     return moved
 
 
 def still(stored: StoredQuery) -> Mapping[str, str]:
-    """The instant that a sketch stands for, to read its query with where it has not moved."""
-    held = stored_moments(stored)
-    return {RUN: held[RUN]} if RUN in held else {}
+    """The instant of a sketch, to read its query with if nothing has moved."""
+    moments = stored_moments(stored)
+    return {RUN: moments[RUN]} if RUN in moments else {}
 
 
 def expires(stored: StoredQuery) -> str:
-    """The next instant at which a row expires, as of what is stored; `NEVER`, or empty where
-    nobody looked or no row expires."""
+    """The stored next instant at which a row expires; `NEVER`, or empty if unknown or none does."""
     return str(stored.state_meta.get("expires", ""))
 
 
 def check_clock(desk: Workbench, stored: StoredQuery) -> None:
-    """UnsupportedError where a sketch knows of a later instant: what expired is not live again."""
+    """UnsupportedError for a sketch of a later instant: expired rows do not come back."""
     before = stored_moments(stored).get(RUN)
     if before is not None and read_moment(before) > desk.clock.value(RUN):
         raise UnsupportedError(
@@ -456,32 +433,16 @@ def check_clock(desk: Workbench, stored: StoredQuery) -> None:
         )
 
 
-def _is_still(desk: Workbench, stored: StoredQuery, before: str, now: str) -> bool:
-    """Whether the same rows are live at both instants."""
-    until = expires(stored)
-    is_later = read_moment(before) <= read_moment(now)
-    is_before = until == NEVER or (until != "" and read_moment(now) < read_moment(until))
-    return is_later and is_before and is_current(stored, desk.tables)
-
-
-def _followed(name: str, before: str) -> str | None:
-    """What a parameter is unless given, by the value that it had."""
-    if not name.startswith(":"):
-        return None
-    return HOUR if isinstance(read_moment(before), datetime) else CURRENT_DATE
-
-
 def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
-    """What moved, from which value to which."""
-    return " and ".join(_moved_text(name, old, new) for name, (old, new) in moved.items())
-
-
-def _moved_text(name: str, old: str, new: str) -> str:
-    if name != RUN:
-        return f"{name} changed from {old} to {new}"
-    if read_moment(new) < read_moment(old):
-        return f"the current time went back from {old} to {new}"
-    return f"rows may have expired between {old} and {new}"
+    texts = []
+    for name, (old, new) in moved.items():
+        if name != RUN:
+            texts.append(f"{name} changed from {old} to {new}")
+        elif read_moment(new) < read_moment(old):
+            texts.append(f"the current time went back from {old} to {new}")
+        else:
+            texts.append(f"rows may have expired between {old} and {new}")
+    return " and ".join(texts)
 
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
@@ -489,7 +450,7 @@ _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled
 
 
 def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    """What the store has of a query; RecaptureNeededError where it has nothing."""
+    """The stored state of a query; RecaptureNeededError without one."""
     stored = None if store is None else store.load(spec.name)
     if stored is None:
         raise RecaptureNeededError(
@@ -501,10 +462,7 @@ def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) ->
 
 
 def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
-    """RecaptureNeededError where the sketch was captured for another definition of the query.
-
-    So too where another release of impctl captured it.
-    """
+    """RecaptureNeededError for a sketch of another definition or another release."""
     if not is_defined_alike(desk, spec, stored):
         raise RecaptureNeededError(
             f"Query `{spec.name}`, its partitions or its settings changed since the capture",
@@ -523,31 +481,29 @@ def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> N
 
 
 def is_captured_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    """Whether this release captured the stored sketch for what the workload file says now."""
+    """Whether this release captured the stored sketch for the present workload file."""
     return is_of_this_release(stored) and is_defined_alike(desk, spec, stored)
 
 
 def is_of_this_release(stored: StoredQuery) -> bool:
-    """Whether the stored sketch was captured by the release of impctl that runs."""
+    """Whether this release captured the stored sketch."""
     return is_stamp_of_this_release(stored.state_meta)
 
 
 def is_stamp_of_this_release(described: Mapping[str, Any]) -> bool:
-    """Whether the release that runs wrote what is beside a stored sketch."""
+    """Whether this release wrote the stamp of a stored sketch."""
     return is_stamped_alike(str(described.get("template", "")), stamped(""))
 
 
 def is_defined_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
-    """Whether the stored sketch was captured for what the workload file says now."""
+    """Whether the stored sketch has the present workload file's definition."""
     return stored.fingerprint == definition(desk, spec, tuple(stored.versions))
 
 
 def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -> str:
-    """Content hash of all that makes a stored sketch the sketch of this query.
-
-    `tables` are those the query reads. Spark's SQL settings count, because the session's time zone
-    decides what some expressions mean. A URI that is signed anew names the same table.
-    """
+    """Content hash of everything that identifies the query of a stored sketch. `tables` are those
+    the query reads. Spark's SQL settings count, because the session's time zone decides what some
+    expressions mean. A newly signed URI names the same table."""
     partitions = [
         (part.table, part.column, part.boundaries, part.ranges)
         for part in desk.workload.partitions
@@ -582,19 +538,14 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += " answer"
     if spec.provenance is not None:
         text += f" provenance {spec.provenance.ship} {spec.provenance.nodes}"
-    text += _expiry_of(tables, known)
+    expiries = [(name, known[name].expiry) for name in sorted(tables) if name in known]
+    lives = [(name, how.column.lower(), how.after) for name, how in expiries if how is not None]
+    text += f" expiry {lives}" if lives else ""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _expiry_of(tables: Sequence[TableName], known: Mapping[TableName, TableSpec]) -> str:
-    """How rows of these tables expire; empty where none do."""
-    result = [(name, known[name].expiry) for name in sorted(tables) if name in known]
-    lives = [(name, how.column.lower(), how.after) for name, how in result if how is not None]
-    return f" expiry {lives}" if lives else ""
-
-
 def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:
-    """The views that may stand in the text, and those that may stand in these."""
+    """The views that may occur in the text, directly or through others."""
     result: dict[FullName, str] = {}
     texts = [sql.lower()]
     while texts:
@@ -607,10 +558,8 @@ def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:
 
 
 def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
-    """What names that may stand in the text mean, but for a table's own name by itself.
-
-    A name that ends in a word which the text has nowhere does not stand in it.
-    """
+    """Meanings of names that may occur in the text, except a table's plain name. A name whose last
+    word is not in the text does not occur."""
     names, text = workload.names, sql.lower()
     result = []
     for full, table in names.tables.items():
@@ -621,11 +570,9 @@ def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
 
 
 def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
-    """Pin tables again that another process has maintained the sketch past.
-
-    They grew after this run pinned them: without this they would look re-created. To be called
-    before anything is computed from the versions pinned.
-    """
+    """Pin tables again that another process has maintained the sketch past: they grew after this
+    run pinned them, and would look re-created. To be called before anything is computed from the
+    pinned versions."""
     for pin in stored.pins:
         source = tables.source(pin.table)
         if source.version < pin.version and source.table_id == pin.table_id:
@@ -635,20 +582,14 @@ def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
 def commit_marks(
     tables: PinnedTables, versions: Mapping[TableName, TableVersion]
 ) -> dict[str, str]:
-    """A mark of each table's log entry at a version, for tables whose log can be read.
-
-    A backup put in place of a table keeps identity and version numbers; its log entries differ.
-    """
-    marks = {}
-    for table, version in versions.items():
-        mark = commit_mark(tables.source(table), version)
-        if mark is not None:
-            marks[table] = mark
-    return marks
+    """A mark of each table's log entry at a version, for tables whose log can be read. A backup
+    restored over a table keeps identity and version numbers; its log entries differ."""
+    marks = {t: commit_mark(tables.source(t), version) for t, version in versions.items()}
+    return {table: mark for table, mark in marks.items() if mark is not None}
 
 
 def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
-    """Whether the sketch stands at the pinned versions of the same tables."""
+    """Whether the sketch is at the pinned versions of the same tables."""
     return all(
         tables.source(pin.table).version == pin.version
         and tables.source(pin.table).table_id == pin.table_id
@@ -658,7 +599,6 @@ def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
 
 
 def moved_meanwhile(query: QueryName) -> RetryableError:
-    """The error for a sketch that was brought up to date and no longer is."""
     return RetryableError(
         f"Another process changed the sketch of query `{query}` at the same time",
         code="sketch_moved",
@@ -667,10 +607,7 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
 
 
 def are_entries_there(stored: StoredQuery, tables: PinnedTables) -> bool:
-    """Whether the log's entries of the stored versions are there to compare, all of them.
-
-    Files alone do not tell what their columns are called.
-    """
+    """Whether the log still has all stored versions; files alone do not show column names."""
     marks = _marks(stored)
     return all(
         pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
@@ -679,11 +616,9 @@ def are_entries_there(stored: StoredQuery, tables: PinnedTables) -> bool:
 
 
 def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
-    """TableRecreatedError where a pinned table was re-created, replaced or went back in time.
-
-    So too where nothing is left that could tell. A table that has moved on past a log entry that is
-    gone is held against its files when its change is read (`tables.changes`).
-    """
+    """TableRecreatedError where a pinned table was re-created, replaced or restored to an earlier
+    version, or where nothing is left that could tell. A table that has moved past a missing log
+    entry is compared with its files when its change is read (`tables.changes`)."""
     for pin in stored.pins:
         source = tables.source(pin.table)
         is_other = source.table_id != pin.table_id or source.version < pin.version
@@ -694,31 +629,32 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
                 hint="run `impctl capture` to start again from the new table",
             )
         if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
-            raise HistoryGoneError(
-                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
-                "and the store has no fingerprint of its files, so the table may be another one",
-                code="version_unproven",
-                hint="run `impctl capture`; later runs compare the files",
-            )
+            raise _unproven(pin, "run `impctl capture`; later runs compare the files")
+
+
+def _unproven(pin: TablePin, hint: str) -> HistoryGoneError:
+    return HistoryGoneError(
+        f"The log entry of version {pin.version} of table `{pin.table}` was removed, and the store "
+        "has no fingerprint of its files, so the table may be another one",
+        code="version_unproven",
+        hint=hint,
+    )
 
 
 def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
-    """TableRecreatedError where a table, pinned at its version, is not what a kept sketch saw.
-
-    Held against all that was marked with the sketch: the log's entry, and the files as they are
-    built from the log now. HistoryGoneError where neither is left to compare.
-    """
+    """TableRecreatedError unless a pinned table equals that of a stored sketch, by all marks: the
+    log's entry, and the files as built from the log now. HistoryGoneError if neither is left."""
     from impctl.tables.changes import files_mark
 
     for pin in stored.pins:
-        source, held = tables.source(pin.table), _held(stored, pin.table)
+        source, digest = tables.source(pin.table), _held(stored, pin.table)
         mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
         has_entry = mark is not None and now is not None
         snapshot = tables.snapshot(pin.table)
         is_other = (has_entry and mark != now) or source.table_id != pin.table_id
-        if held is not None and not is_other:
-            is_other = files_mark(snapshot).digest != held
-        if held is not None and not has_entry and not is_other:
+        if digest is not None and not is_other:
+            is_other = files_mark(snapshot).digest != digest
+        if digest is not None and not has_entry and not is_other:
             # Files alone do not tell what their columns are called.
             schemas: Mapping[TableName, str] = stored.state_meta.get("schemas", {})
             is_other = schemas.get(pin.table) != schema_mark(snapshot.schema_json)
@@ -728,17 +664,13 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
                 "that the stored sketch was captured at",
                 hint="the table was replaced, or its log was altered",
             )
-        if held is None and not has_entry:
-            raise HistoryGoneError(
-                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
-                "and the store has no fingerprint of its files, so the table may be another one",
-                code="version_unproven",
-                hint="the store has fingerprints of the last version of each run",
-            )
+        if digest is None and not has_entry:
+            hint = "the store has fingerprints of the last version of each run"
+            raise _unproven(pin, hint)
 
 
 def may_be_marked(kept: KeptVersion, tables: PinnedTables) -> bool:
-    """Whether `check_marked` may let a kept version pass, by the log's entries alone."""
+    """Whether `check_marked` may accept a stored version, by the log's entries alone."""
     marks: Mapping[TableName, str] = kept.basis.get("marks", {})
     files: Mapping[TableName, object] = kept.basis.get("files", {})
     for table, version in kept.versions.items():
@@ -750,41 +682,36 @@ def may_be_marked(kept: KeptVersion, tables: PinnedTables) -> bool:
 
 
 def check_not_replaced_meanwhile(stored: StoredQuery, tables: PinnedTables) -> None:
-    """RetryableError where another table took a pinned one's place while this run read it.
+    """RetryableError where a pinned table was replaced while this run read it. To be called after
+    all reads and before any write: the rows read may be the other table's. If the log's entry of
+    the stored version cannot be marked, the table is opened again to compare its files."""
+    from impctl.tables.changes import files_mark
 
-    To be called when all was read and before anything is written: what was read may be the other
-    table's. Where the log's entry of the stored version cannot be marked, the table is opened anew
-    and its files are compared.
-    """
     for pin in stored.pins:
         source = tables.source(pin.table)
         is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
         is_other = _is_same(stored, tables, pin.table) is False
-        if is_other or not (is_marked or _is_still_pinned(tables, source)):
+        if not is_other and not is_marked:
+            now = refresh(source)
+            is_other = (
+                now.table_id != source.table_id
+                or now.version < source.version
+                or files_mark(now.snapshot(source.version)).digest
+                != files_mark(tables.snapshot(pin.table)).digest
+            )
+        if is_other:
             raise replaced_meanwhile(pin.table)
         check_pinned_commit(tables, pin.table)
 
 
 def check_pinned_commit(tables: PinnedTables, table: TableName) -> None:
-    """RetryableError where the log's entry of a pinned version is not what it was."""
+    """RetryableError where the log's entry of a pinned version has changed."""
     mark, source = tables.mark(table), tables.source(table)
     if mark is not None and commit_mark(source, source.version) not in (mark, None):
         raise replaced_meanwhile(table)
 
 
-def _is_still_pinned(tables: PinnedTables, source: DeltaSource) -> bool:
-    """Whether what stands at the path now has the pinned version, with the files it had."""
-    from impctl.tables.changes import files_mark
-
-    result = refresh(source)
-    if result.table_id != source.table_id or result.version < source.version:
-        return False
-    now, pinned = result.snapshot(source.version), tables.snapshot(source.name)
-    return files_mark(now).digest == files_mark(pinned).digest
-
-
 def replaced_meanwhile(table: TableName) -> RetryableError:
-    """The error for a table that another one took the place of during the run."""
     return RetryableError(
         f"Another table replaced table `{table}` while it was being read",
         code="table_replaced_meanwhile",
@@ -793,21 +720,18 @@ def replaced_meanwhile(table: TableName) -> RetryableError:
 
 
 def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> bool | None:
-    """Whether the table at the stored version is the one that the sketch stands for.
-
-    By the log's entry of that version, or where it is gone by the files, if the table is still at
-    it; None where neither can tell.
-    """
+    """Whether the table at the stored version is that of the sketch: by the log's entry of that
+    version, or where it is gone by the files, if the table is still at it; None if unknown."""
     from impctl.tables.changes import files_mark
 
     version, mark = stored.versions[table], _marks(stored).get(table)
     now = None if mark is None else mark_at(tables, table, version)
     if now is not None:
         return now == mark
-    held = _held(stored, table)
-    if held is None or tables.source(table).version != version:
+    digest = _held(stored, table)
+    if digest is None or tables.source(table).version != version:
         return None
-    return files_mark(tables.snapshot(table)).digest == held
+    return files_mark(tables.snapshot(table)).digest == digest
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
@@ -816,28 +740,24 @@ def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
 
 
 def _held(stored: StoredQuery, table: TableName) -> str | None:
-    """The digest of the files that the table had; None where nobody took it."""
     result: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
     return result[table]["digest"] if table in result else None
 
 
 def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
-    """The mark of the table's log entry at a version; of the pinned one as it was pinned.
-
-    Another log may stand there by now, which is not the one that is going to be read.
-    """
+    """The mark of the table's log entry at a version; the pinned one's is that when it was pinned,
+    since another log, not the one to be read, may be there by now."""
     source = tables.source(table)
     taken = tables.mark(table) if source.version == version else None
     return commit_mark(source, version) if taken is None else taken
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:
-    """A stored sketch as results show it."""
     return SketchEntry(
         sketch.table, sketch.attribute, sketch.fragments.ids, sketch.partition.ranges
     )
 
 
 def provenance_kept(spec: QuerySpec, kept: str) -> str | None:
-    """How recursion is kept that is to be by absorption: `kept` as of the state, or given up."""
+    """How a recursion is kept by absorption: `kept` as of the state, or given up."""
     return None if spec.provenance is None else kept or "given_up"

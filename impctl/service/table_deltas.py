@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import Assumption
-    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.tables.snapshot import Snapshot
 
 _MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedChange:
-    """What came and what went between two versions, grouped by the same pass."""
+    """Inserted and deleted rows between two versions, grouped by one pass."""
 
     pass_: Partials
     came: GroupedRows
@@ -68,7 +68,7 @@ class GroupedChange:
 def is_large(
     shared: SharedChanges, settings: Settings, compiled: Compiled | None, needs: Sequence[Need]
 ) -> bool:
-    """Whether Spark is to group the change first: enough bytes changed, and the plan allows it."""
+    """Whether Spark groups the change first: enough bytes changed, and the plan allows it."""
     if compiled is None or compiled.chain is None or len(needs) != 1:
         return False
     commits = shared.commits(needs[0])
@@ -83,11 +83,11 @@ def grouped_change(
     need: Need,
     assumptions: Sequence[Assumption],
 ) -> GroupedChange:
-    """The change, read and grouped by Spark.
+    """The change, read and grouped by Spark. Raises AssumptionBrokenError for an inserted row that
+    breaks the sketch's safety, SchemaChangedError, HistoryGoneError and TableRecreatedError as
+    reading the change would."""
+    from impctl.spark.snapshots import snapshot_frame
 
-    Raises AssumptionBrokenError for an inserted row that breaks what made the sketch safe,
-    SchemaChangedError, HistoryGoneError and TableRecreatedError as reading the change would.
-    """
     chain = compiled.chain
     assert chain is not None
     partition = partitions[chain.scan.access]
@@ -99,61 +99,43 @@ def grouped_change(
     files = changed_files(before, after)
     desk.reporter.step(f"grouping the change of {need.table} with Spark")
     sides = ((after, files.came), (before, files.went))
-    _recheck(desk, after, files.came, assumptions)
+    for assumption in assumptions:
+        if assumption.table == need.table:
+            column = after.column(assumption.column)
+            broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
+            condition = render_expr(broken, {column.name: column.name}).sql(DIALECT)
+            frame = snapshot_frame(desk.spark(), after, [assumption.column], files.came)
+            if not frame.where(condition).isEmpty():
+                raise broken_assumption(assumption)
     pass_ = chain.partials()
-    read = [(snapshot, _left(compiled, snapshot, files)) for snapshot, files in sides]
+    # Only files with rows that pass the conditions right above the access.
+    passing = [{file.uri for file in files_of_table(side, compiled)} for side, _ in sides]
+    read = [
+        (snapshot, [file for file in files if file.uri in uris])
+        for (snapshot, files), uris in zip(sides, passing, strict=True)
+    ]
     tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
     if any(pass_.needs_specials(table) for table in tables):
         pass_ = chain.partials(counts_specials=True)
         tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
-    came, went = (
+    inserted, deleted = (
         GroupedRows(table, counted_rows(desk, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
-    return GroupedChange(pass_, came, went, partition)
-
-
-def _left(compiled: Compiled, snapshot: Snapshot, files: Sequence[DataFile]) -> list[DataFile]:
-    """Of these files those with rows that come through the conditions right above the access."""
-    kept = {file.uri for file in files_of_table(snapshot, compiled)}
-    return [file for file in files if file.uri in kept]
-
-
-def _recheck(
-    desk: Workbench,
-    snapshot: Snapshot,
-    files: Sequence[DataFile],
-    assumptions: Sequence[Assumption],
-) -> None:
-    """AssumptionBrokenError where a row of the files breaks an assumption about its table."""
-    from impctl.spark.snapshots import snapshot_frame
-
-    for assumption in assumptions:
-        if assumption.table != snapshot.table:
-            continue
-        frame = snapshot_frame(desk.spark(), snapshot, [assumption.column], files)
-        if not frame.where(_broken_by(snapshot, assumption)).isEmpty():
-            raise broken_assumption(assumption)
-
-
-def _broken_by(snapshot: Snapshot, assumption: Assumption) -> str:
-    """The condition, as Spark's SQL, that is true of a row that breaks the assumption."""
-    column = snapshot.column(assumption.column)
-    broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
-    return render_expr(broken, {column.name: column.name}).sql(DIALECT)
+    return GroupedChange(pass_, inserted, deleted, partition)
 
 
 def rows_with(
     snapshot: Snapshot, source: Source, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[pa.Table]:
-    """The rows of the files that may hold these values; without keys, all that come further."""
+    """The rows of the files with these values; without keys, all that pass."""
     wanted = {file.uri for file in own_files(snapshot, source)}
     files = [file for file in prune_to_values(snapshot, keys) if file.uri in wanted]
     yield from read_batches(snapshot, source.scan.table_columns, files)
 
 
 def refill_text(groups: int, rows: int) -> str:
-    """What refilling came to, as history and results say it; empty if there was none."""
+    """The refilling, as in history and results; empty if there was none."""
     if groups == 0:
         return ""
     # A grouping's state refills what lies above it; then no row was read.
@@ -167,12 +149,9 @@ Span = tuple[TableName, TableVersion, TableVersion]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one query needs to read: columns of a table between two versions.
-
-    `held` marks the files that the table had when its sketch was taken to `since`. `net_by` are all
-    columns of the table that the query reads, those too that only go out: a row that is the same in
-    these did not change. None where nobody knows them.
-    """
+    """What one query reads: columns of a table between two versions. `held` marks the table's files
+    when its sketch reached `since`. `net_by` are all columns of the table that the query reads,
+    output ones included: a row that is the same in these did not change. None if unknown."""
 
     table: TableName
     table_id: str
@@ -185,12 +164,11 @@ class Need:
 
     @property
     def span(self) -> Span:
-        """Whose change it is, and between which versions."""
         return self.table, self.since, self.until
 
 
 def need_of(taken: TakenUp, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
-    """What has to be read of a table for a query that was taken up to reach `until`."""
+    """What has to be read of a table to maintain a restored query to `until`."""
     pin, held = taken.pin(table), taken.meta.files.get(table)
     columns = taken.columns_of(table)
     net_by = taken.reads.get(table)
@@ -199,7 +177,7 @@ def need_of(taken: TakenUp, table: TableName, until: TableVersion, *, per_versio
 
 @dataclass(slots=True)
 class SharedChanges:
-    """Changes read so far in this run, and what is going to be asked for."""
+    """Changes read so far in this run, and those announced."""
 
     tables: PinnedTables
     reporter: Reporter
@@ -214,7 +192,7 @@ class SharedChanges:
     _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
 
     def announce(self, needs: Iterable[Need]) -> None:
-        """Say what will be read, so that one read serves all."""
+        """Announce reads, so that one read serves all."""
         for need in needs:
             self._columns.setdefault(need.span, {}).update(dict.fromkeys(need.columns))
             known = self._net_by.get(need.span, frozenset())
@@ -226,7 +204,7 @@ class SharedChanges:
                 self._versioned.add(need.span)
 
     def commits(self, need: Need) -> Commits | None:
-        """The log's entries that the change consists of; None where one cannot be read."""
+        """The log's entries of the change; None where one cannot be read."""
         return self._read_log(need.span)[0]
 
     def texts(self) -> dict[TableName, dict[TableVersion, str]]:
@@ -238,7 +216,7 @@ class SharedChanges:
         return result
 
     def size(self, span: Span) -> ChangeSize | None:
-        """How large the change is, by the log; None where an entry of it cannot be read."""
+        """The change's size by the log; None where an entry of it cannot be read."""
         if span not in self._sizes:
             commits, _ = self._read_log(span)
             self._sizes[span] = None if commits is None else change_size(commits)
@@ -263,8 +241,8 @@ class SharedChanges:
         return changes, elapsed
 
     def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
-        """The change in the columns of all queries; None where it fails for a column that only
-        other queries need."""
+        """The change in the columns of all queries; None if it fails for a column only others
+        need."""
         columns = tuple(self._columns[need.span])
         if need.span in self._apart:
             return None
@@ -279,6 +257,9 @@ class SharedChanges:
     def _read_columns(
         self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
     ) -> Changes:
+        net_by, shared = need.net_by, self._net_by[need.span]
+        if need.span not in self._apart:
+            net_by = None if shared is None else tuple(sorted(shared))
         return read_changes(
             self.tables.source(need.table),
             need.since,
@@ -288,18 +269,10 @@ class SharedChanges:
             with_versions=need.span in self._versioned,
             commits=commits,
             held=need.held,
-            net_by=self._counting(need),
+            net_by=net_by,
         )
 
-    def _counting(self, need: Need) -> tuple[ColumnName, ...] | None:
-        """The columns that count for those who share what is read."""
-        if need.span in self._apart:
-            return need.net_by
-        result = self._net_by[need.span]
-        return None if result is None else tuple(sorted(result))
-
     def _read_log(self, span: Span) -> tuple[Commits | None, float]:
-        """The entries, and the milliseconds that reading them took."""
         if span not in self._commits:
             table, since, until = span
             watch = Stopwatch()
@@ -317,10 +290,8 @@ class VersionedChange:
 
 
 def by_version(changes: Changes, until: TableVersion, batch_rows: int) -> list[VersionedChange]:
-    """The change cut into batches of whole versions with at least `batch_rows` rows each.
-
-    What is left over at the end is a batch of its own, so that the last one reaches `until`.
-    """
+    """Cut the change into batches of whole versions with at least `batch_rows` rows each; the last
+    batch may be smaller, and reaches `until`."""
     versions = changes.commit_versions
     if versions is None or changes.rows == 0:
         return [VersionedChange(until, changes)]

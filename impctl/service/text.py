@@ -15,7 +15,6 @@ _LARGEST_SIZE = "TB"
 _NEXT = 999.5
 """From here on three digits are a thousand of the unit."""
 
-
 CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the order in which text is shown
@@ -25,11 +24,9 @@ CONTROL = re.compile(
 
 def plain(text: str) -> str:
     """`text` with control characters (not tab and newline) escaped."""
-    return CONTROL.sub(lambda match: _escape(ord(match.group())), text)
-
-
-def _escape(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    codes = {ord(character) for character in CONTROL.findall(text)}
+    escapes = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in codes}
+    return text.translate(escapes)
 
 
 def number_text(value: float) -> str:
@@ -49,21 +46,21 @@ def duration_text(milliseconds: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """A stretch of time as people say it: `40 s`, `41 min`, `1 h 10`, `2.5 days`, `30 days`."""
+    """A duration for people: `40 s`, `41 min`, `1 h 10`, `2.5 days`, `30 days`."""
     if seconds < 59.5:
         return f"{round(seconds)} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
-    hours, left = divmod(minutes, 60)
+    hours, rest = divmod(minutes, 60)
     if hours < 48:
-        return f"{hours} h {left:02}" if left else f"{hours} h"
+        return f"{hours} h {rest:02}" if rest else f"{hours} h"
     days = f"{round(minutes / 1440, 1 if hours < 240 else 0):,}"
     return f"{days.removesuffix('.0')} days"
 
 
 def moment_text(at: datetime) -> str:
-    """A moment to the second, as what is in UTC is shown: `2026-11-27 10:41:58Z`."""
+    """A UTC instant to the second: `2026-11-27 10:41:58Z`."""
     return at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -86,7 +83,7 @@ def named_before(query: str, message: str) -> str:
 
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
-"""What a file may end in, which says how it is written."""
+"""File name endings, which choose the format."""
 
 
 class RowsFormat(StrEnum):

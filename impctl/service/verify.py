@@ -22,14 +22,7 @@ from impctl.service.filters import filters_of
 from impctl.service.kept_answer import kept_answer
 from impctl.service.maintenance_plan import restored_verdict
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.results import (
-    ASKED_FOR_NONE,
-    VERIFIED,
-    VERIFY,
-    Failure,
-    Outcome,
-    VerifyResult,
-)
+from impctl.service.results import ASKED_FOR_NONE, VERIFIED, VERIFY, Failure, Outcome, VerifyResult
 from impctl.service.spark_answer import Answer, answer, answer_of
 from impctl.service.stored import check_definition, known_ending, stored_moments
 from impctl.sketch.sketch import compare
@@ -47,14 +40,14 @@ Rows = Sequence[Sequence[RowValue]]
 
 @dataclass(frozen=True, slots=True)
 class CutOrder:
-    """The positions of the output columns that the order goes by, and where rows are cut off."""
+    """Output columns of ORDER BY by position, and where rows are cut off."""
 
     places: tuple[int, ...]
     count: int
     has_offset: bool
 
     def are_both_right(self, mine: Rows, theirs: Rows) -> bool:
-        """Whether two answers, each in its order, differ in nothing but rows that tie at a cut."""
+        """Whether two answers, each in its order, differ only in rows that tie at a cut."""
         if len(mine) != len(theirs) or len(mine) < self.count:
             return False
         if not same_rows(self._keys(mine), self._keys(theirs)):
@@ -65,7 +58,6 @@ class CutOrder:
         return [[row[at] for at in self.places] for row in rows]
 
     def _inside(self, rows: Rows) -> Rows:
-        """The rows that do not tie with one at a cut."""
         keys = self._keys(rows)
         edges = [keys[-1], keys[0]] if self.has_offset else [keys[-1]]
         return [
@@ -76,7 +68,6 @@ class CutOrder:
 
 
 def cut_order(root: Plan) -> CutOrder | None:
-    """Where the plan ends with ORDER BY and LIMIT; None where not, or the order is not put out."""
     shown: list[Expr] = [attribute.ref() for attribute in attributes_of(root)]
     node = root
     while isinstance(node, Project):
@@ -95,12 +86,11 @@ _RELATIVE = 1e-9
 """Doubles closer than this count as equal: two orders of a sum of values of one sign never differ
 by more in practice, and a wrong group differs by far more."""
 
-
 _ABSOLUTE = 1e-12
-"""What is left of a sum that cancels to nothing."""
+"""Residue of a sum that cancels to nothing."""
 
 _Double = tuple[float, float]
-"""A double, and by how much it may be off beside that."""
+"""A double, and its further error."""
 
 
 def same_rows(
@@ -109,10 +99,8 @@ def same_rows(
     *,
     errors: Sequence[Sequence[float]] | None = None,
 ) -> bool:
-    """Whether two results are one bag, doubles compared with a tolerance.
-
-    `errors`: for each row of the right, how far each of its cells may be off (0 where not known).
-    """
+    """Whether two results are one bag, doubles compared with a tolerance. `errors`: for each row of
+    the right, how far each of its cells may be off (0 where not known)."""
     if len(left) != len(right):
         return False
     mine, theirs = _by_exact_part(left), _by_exact_part(right, errors)
@@ -124,10 +112,17 @@ def same_rows(
 def _by_exact_part(
     rows: Sequence[Sequence[RowValue]], errors: Sequence[Sequence[float]] | None = None
 ) -> dict[tuple[str, ...], list[tuple[_Double, ...]]]:
-    """The doubles of rows that are alike in everything else."""
+    """Doubles of rows grouped by their other values."""
     result: dict[tuple[str, ...], list[tuple[_Double, ...]]] = {}
     for at, row in enumerate(rows):
-        part = tuple(map(_exact_part, row))
+        part = tuple(
+            "double"
+            if isinstance(cell, float)
+            else f"decimal {cell.as_integer_ratio()}"
+            if isinstance(cell, Decimal) and cell.is_finite()
+            else repr(cell)
+            for cell in row
+        )
         off = [0.0] * len(row) if errors is None else errors[at]
         doubles = tuple(
             (cell, error) for cell, error in zip(row, off, strict=True) if isinstance(cell, float)
@@ -136,16 +131,7 @@ def _by_exact_part(
     return result
 
 
-def _exact_part(cell: RowValue) -> str:
-    if isinstance(cell, float):
-        return "double"
-    if isinstance(cell, Decimal) and cell.is_finite():
-        return f"decimal {cell.as_integer_ratio()}"
-    return repr(cell)
-
-
 def _same_doubles(left: list[tuple[_Double, ...]], right: list[tuple[_Double, ...]]) -> bool:
-    """Whether rows of doubles can be paired so that each pair is close."""
     if len(left) != len(right):
         return False
     pairs = zip(sorted(left, key=_numeric), sorted(right, key=_numeric), strict=True)
@@ -162,7 +148,6 @@ def _same_doubles(left: list[tuple[_Double, ...]], right: list[tuple[_Double, ..
 
 
 def _numeric(row: tuple[_Double, ...]) -> tuple[tuple[bool, float], ...]:
-    """An order of doubles with NaN last."""
     return tuple((math.isnan(value), 0.0 if math.isnan(value) else value) for value, _ in row)
 
 
@@ -183,7 +168,7 @@ Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 def rounded_answer(
     desk: Workbench, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
 ) -> Rounded | None:
-    """Rows, and for each of their cells the most it may be off; None where nothing is known."""
+    """Rows, and for each of their cells its largest error; None if unknown."""
     from impctl.spark.run import run_sql
     from impctl.spark.snapshots import snapshot_frame
 
@@ -236,34 +221,25 @@ def verify(
             if results and any(one.results_equal is None for one in verified):
                 warnings.append(_FAILS_IN_PART.format(spec.name))
             warnings += _recorded(desk, spec, verified, at, watch.ms)
-    warnings += _left_out(desk, queries)
-    return Outcome(tuple(result), tuple(warnings), tuple(failures))
-
-
-def _left_out(desk: Workbench, queries: Sequence[QueryName] | None) -> list[str]:
-    """That some have no sketch to look at, and are not among the results."""
     names = [f"`{spec.name}`" for spec in desk.queries(queries) if not spec.is_sketched]
-    verb = "is" if len(names) == 1 else "are"
-    listed = ", ".join(names)
-    return [f"{listed} {verb} not verified: {ASKED_FOR_NONE}"] if names else []
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        warnings.append(f"{', '.join(names)} {verb} not verified: {ASKED_FOR_NONE}")
+    return Outcome(tuple(result), tuple(warnings), tuple(failures))
 
 
 def _recorded(
     desk: Workbench, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
 ) -> list[str]:
-    """Remember what was found; a store that is locked or may not be written is no failure."""
+    """Record the result; a store that is locked or read-only is no failure."""
     if not verified:
         return []
     slack = sum(one.slack for one in verified)
-    missing = sum(len(one.missing) for one in verified)
     is_sound = all(one.is_sound for one in verified)
-    code = VERIFIED if is_sound else "sketch_unsound"
-    reason = f"slack {slack}" if is_sound else "the sketch or its results were wrong"
-    versions = verified[0].versions
     record = RunRecord(
         action=VERIFY,
-        reason_code=code,
-        reason=reason,
+        reason_code=VERIFIED if is_sound else "sketch_unsound",
+        reason=f"slack {slack}" if is_sound else "the sketch or its results were wrong",
         started_at=at,
         elapsed_ms=took,
         read_ms=0,
@@ -271,8 +247,8 @@ def _recorded(
         commit_ms=0,
         changes=0,
         added=slack,
-        removed=missing,
-        versions=versions,
+        removed=sum(len(one.missing) for one in verified),
+        versions=verified[0].versions,
     )
     try:
         desk.store().add_record(spec.name, record)
@@ -288,12 +264,12 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
     verdict, _ = restored_verdict(desk.tables, prepared, stored)
     desk.spark()
     desk.reporter.step(f"recapturing {spec.name}")
-    held = {one.access: (one.partition, one.fragments) for one in stored.sketches}
-    accurate = needed(desk, prepared, verdict, held, stored.versions)
-    equal: bool | None = None
-    counts_only, kept = False, None
+    sketches = {one.access: (one.partition, one.fragments) for one in stored.sketches}
+    accurate = needed(desk, prepared, verdict, sketches, stored.versions)
+    compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
-        equal, counts_only, kept = _results_equal(desk, prepared, stored)
+        compared = _results_equal(desk, prepared, stored)
+    equal, counts_only, kept = compared
     verified = []
     for sketch in stored.sketches:
         relation = compare(sketch.fragments, accurate[sketch.access])
@@ -320,11 +296,9 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
 def _results_equal(
     desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[bool | None, bool, bool | None]:
-    """Whether the answers are equal, whether only their numbers of rows could be compared, and
-    whether the kept answer is (None without one).
-
-    None where the query fails through its sketch alone, which nobody then uses.
-    """
+    """Whether the answers are equal, whether only row counts could be compared, and whether the
+    materialized result is equal (None without one). None where the query fails through its sketch
+    alone, which nobody then uses."""
     desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
     pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
     without = answer(desk, prepared, stored.versions)
@@ -358,20 +332,17 @@ def _results_equal(
             return False
         rows, errors = by_spark
         return same_rows(
-            _without(result.rows, loose),
-            _without(rows, loose),
-            errors=_without(errors, loose),
+            _without(result.rows, loose), _without(rows, loose), errors=_without(errors, loose)
         )
 
     return is_same(with_sketch), False, is_same(kept)
 
 
 def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answer | None:
-    """The answer that is kept for the stored versions; None where none is."""
     store = desk.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None
-    # Told as `query` tells it, where nothing moved since.
+    # Read as `query` reads it, where nothing moved since.
     ending, plan = known_ending(desk.tables, stored), None
     if ending is None:
         plan = desk.memory.answer(prepared.planned)

@@ -19,7 +19,6 @@ from impctl.compile.compile import compile_answer
 from impctl.compile.flows import BlockedError
 from impctl.compile.provenance.absorbed import (
     AbsorbedRows,
-    KeptDerivations,
     derivations_of,
     leaves_of,
     numbered,
@@ -88,7 +87,6 @@ if TYPE_CHECKING:
     from impctl.engine.batch import Batch
     from impctl.rules.finalize import AnswerPlan
     from impctl.service.prepare import PreparedQuery
-    from impctl.store.records import StoredSketch
     from impctl.tables.snapshot import DataFile
     from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 
@@ -119,12 +117,13 @@ _LIKE: Mapping[Kind, ParameterValue] = {
 
 
 def condition_of_row(given: RowGiven, outputs: Sequence[Attribute]) -> Expr:
-    """The condition on an answer's columns; UsageError where it is none."""
+    """The condition on an answer's columns; UsageError for an invalid one."""
     values = _texts(given) if isinstance(given, Mapping) else _split(given)
     if not values:
+        example = f"{outputs[0].name}=5" if outputs else "NAME=VALUE"
         raise UsageError(
             "`--row` names no row",
-            hint=f"give values of columns, such as `--row {_example(outputs)}`",
+            hint=f"give values of columns, such as `--row {example}`",
             code="row_unread",
         )
     parts = [_equal(_column(name, outputs), text) for name, text in values.items()]
@@ -156,7 +155,6 @@ def _split(given: Sequence[str]) -> dict[str, str | None]:
 
 
 def _texts(given: Mapping[str, object]) -> dict[str, str | None]:
-    """Python values as texts."""
     result: dict[str, str | None] = {}
     for name, value in given.items():
         match value:
@@ -194,7 +192,6 @@ def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
 
 
 def _equal(column: Attribute, text: str | None) -> Expr:
-    """That the column has this value; NULL for None."""
     if text is None:
         return IsNull(column.ref())
     kind = column.type
@@ -211,10 +208,12 @@ def _equal(column: Attribute, text: str | None) -> Expr:
 
 
 def _value(text: str, kind: SqlType) -> LiteralValue:
-    """The text as a literal's value; None where it is none."""
     like = _LIKE.get(kind.kind)
     if like is None:
-        return _NOT_FINITE.get(text.lower(), _number(text)) if kind.is_fractional else None
+        if not kind.is_fractional:
+            return None
+        number = parsed(text, 0.0)
+        return _NOT_FINITE.get(text.lower(), number if isinstance(number, float) else None)
     result = parsed(text, like)
     match result:
         case datetime():
@@ -230,23 +229,14 @@ def _value(text: str, kind: SqlType) -> LiteralValue:
     return result
 
 
-def _number(text: str) -> float | None:
-    result = parsed(text, 0.0)
-    return result if isinstance(result, float) else None
-
-
-def _example(outputs: Sequence[Attribute]) -> str:
-    return f"{outputs[0].name}=5" if outputs else "NAME=VALUE"
-
-
 _SHOWN = 3
-"""Rows of an answer that are named where a row could be any of several."""
+"""Rows of an answer that are listed where several match."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedRow:
-    """A row of the answer and the rows that derive it; what was read for it, or that it was told
-    from the state. `lineage`: how many rows take part in any derivation."""
+    """A row of the answer, the rows that derive it, and what was read, or that it came from the
+    state. `lineage`: the number of rows in any derivation."""
 
     row: Mapping[ColumnName, RowValue]
     derivation: Derivation
@@ -258,11 +248,8 @@ class DerivedRow:
 
 
 def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
-    """The one row of the answer that has these values, and what derives it.
-
-    UsageError where it is not one row, QueryError where the query is not traced to rows; other
-    errors as of `engine_answer`.
-    """
+    """The one row of the answer with these values, and what derives it. UsageError unless it is one
+    row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
     outputs = attributes_of(result.prepared.planned.root)
     wanted = condition_of_row(given, outputs)
     root = apply_rules(Select(result.prepared.query.root, wanted))
@@ -284,7 +271,7 @@ def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
 
 
 class _Tables:
-    """What is read of the tables, each row with a number of its own."""
+    """The rows read of the tables, numbered."""
 
     def __init__(self, desk: Workbench, result: Fresh, root: Plan, pruned: Pruned) -> None:
         snapshots = {
@@ -294,7 +281,10 @@ class _Tables:
         files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
         self._scans = scans_of(root)
         self._used = {one.access: one for one in result.sketches if one.access in pruned.filters}
-        self._shown = _columns((*scans_of(result.prepared.root), *self._scans))
+        self._shown: dict[TableName, dict[ColumnName, None]] = {}
+        for scan in (*scans_of(result.prepared.root), *self._scans):
+            names = dict.fromkeys(a.name for a in scan.attributes)
+            self._shown.setdefault(scan.table, {}).update(names)
         self._rows: dict[TableName, pa.Table] = {}
         self._starts: dict[TableName, int] = {}
         self.files = sum(map(len, files.values()))
@@ -309,50 +299,36 @@ class _Tables:
             self.rows += len(rows)
 
     def of_accesses(self) -> dict[AccessId, pa.Table]:
-        """The rows that each access reads, with their numbers."""
-        return {scan.access: self._of(scan) for scan in self._scans}
-
-    def _of(self, scan: Scan) -> pa.Table:
-        rows = self._rows[scan.table]
-        rows = numbered(rows, self._starts[scan.table])
-        sketch = self._used.get(scan.access)
-        return rows if sketch is None else _inside(sketch, rows)
+        """The numbered rows of each access."""
+        result = {}
+        for scan in self._scans:
+            rows = numbered(self._rows[scan.table], self._starts[scan.table])
+            sketch = self._used.get(scan.access)
+            if sketch is not None:
+                values = from_arrow(rows.column(sketch.attribute), sketch.partition.type)
+                mask = sketch.fragments.to_mask()[sketch.partition.fragments_of(values)]
+                rows = rows.filter(pa.array(mask))
+            result[scan.access] = rows
+        return result
 
     def entries(self, numbers: Sequence[int]) -> tuple[WhyEntry, ...]:
-        """The rows of these numbers, in their order."""
         result: dict[int, WhyEntry] = {}
         for table, rows in self._rows.items():
             start, names = self._starts[table], self._shown[table]
-            own = [number for number in numbers if start <= number < start + len(rows)]
-            places = pa.array([number - start for number in own], pa.int64())
+            inside = [number for number in numbers if start <= number < start + len(rows)]
+            places = pa.array([number - start for number in inside], pa.int64())
             taken = rows_of(rows.select(list(names)).take(places))
             # Without columns there is nothing to tell rows by.
-            values = taken if names else ((),) * len(own)
-            for number, row in zip(own, values, strict=True):
+            values = taken if names else ((),) * len(inside)
+            for number, row in zip(inside, values, strict=True):
                 result[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
         return tuple(result[number] for number in numbers)
-
-
-def _columns(scans: Sequence[Scan]) -> dict[TableName, tuple[ColumnName, ...]]:
-    """The columns that are read of each table."""
-    result: dict[TableName, dict[ColumnName, None]] = {}
-    for scan in scans:
-        result.setdefault(scan.table, {}).update(dict.fromkeys(a.name for a in scan.attributes))
-    return {table: tuple(names) for table, names in result.items()}
-
-
-def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
-    """The rows whose fragment is in the sketch."""
-    partition = sketch.partition
-    values = from_arrow(rows.column(sketch.attribute), partition.type)
-    mask = sketch.fragments.to_mask()[partition.fragments_of(values)]
-    return rows.filter(pa.array(mask))
 
 
 def the_row(
     result: Fresh, zone: str, root: Plan, made: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
-    """The number of the only row that was made, and the row."""
+    """The number of the only row, and the row."""
     names = [one.name for one in attributes_of(root)]
     rows = rows_of(made.to_arrow(attributes_of(root), zone))
     if len(made.numbers) == 1:
@@ -394,8 +370,8 @@ _OPTION = "--without"
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The changes from the answer to that without the rows, and how many went of those read, or of
-    those in the state."""
+    """The answer's changes without the rows, and how many of those read, or stored, were
+    removed."""
 
     changes: pa.Table
     conditions: Mapping[TableName, tuple[str, ...]]
@@ -406,12 +382,10 @@ class Without:
 
 
 def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without:
-    """What would come and go of the answer without rows for which one of these is true.
-
-    Each is a condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for
-    one that cannot be read, QueryError where the engine lacks a part of the plan; errors of values
-    as of `engine_answer`.
-    """
+    """Changes of the answer if rows that satisfy one of these conditions were missing. Each is a
+    condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for an invalid
+    one, QueryError where the engine lacks a part of the plan; errors of values as of
+    `engine_answer`."""
     prepared = result.prepared
     conditions = conditions_by_table(prepared, texts)
     left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
@@ -423,35 +397,36 @@ def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> With
     try:
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
         with held_to(limit):
-            asked = (desk, limit, prepared, result.versions, pruned, sketches)
-            before, after = engine_rows(*asked), engine_rows(*asked, left_out)
+            arguments = (desk, limit, prepared, result.versions, pruned, sketches)
+            before, after = engine_rows(*arguments), engine_rows(*arguments, left_out)
             changes = changes_between(before, after, desk.session_zone)
     except BlockedError as blocked:
-        raise _cannot(prepared, blocked) from None
+        raise QueryError(
+            f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
+            f"{blocked.message}",
+            hint="run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`",
+            code="engine_cannot",
+            location=prepared.place(blocked.span),
+        ) from None
     removed = {table: one.rows for table, one in left_out.items()}
     return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
 
 
 def is_monotone(root: Plan) -> bool:
-    """Whether rows that are there never keep a row of the answer away, nor change one."""
-    return all(_is_monotone(node) for node in nodes_of(root))
-
-
-def _is_monotone(node: Plan) -> bool:
-    match node:
-        case Scan() | Select() | Project() | Sort() | Distinct() | Fixpoint() | Recursive():
-            return True
-        case Join(kind=kind):
-            return kind in (JoinKind.INNER, JoinKind.SEMI)
-        case SetOperation(kind=kind):
-            return kind is SetKind.UNION
-    return False
+    """Whether no input row ever suppresses or changes a row of the answer."""
+    for node in nodes_of(root):
+        match node:
+            case Scan() | Select() | Project() | Sort() | Distinct() | Fixpoint() | Recursive():
+                continue
+            case Join(kind=JoinKind.INNER | JoinKind.SEMI) | SetOperation(kind=SetKind.UNION):
+                continue
+        return False
+    return True
 
 
 def conditions_by_table(
     prepared: PreparedQuery, texts: Sequence[str]
 ) -> dict[TableName, tuple[str, ...]]:
-    """The conditions of each table."""
     names = {table.lower(): table for table in prepared.tables}
     result: dict[TableName, tuple[str, ...]] = {}
     for text in texts:
@@ -490,31 +465,24 @@ def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> Le
     return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
-def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
-    return QueryError(
-        f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
-        f"{blocked.message}",
-        hint="run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`",
-        code="engine_cannot",
-        location=prepared.place(blocked.span),
-    )
-
-
 def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | None:
-    """The recursion of a plan, with its state; None where there is none that tells all of it."""
+    """The recursion of a plan, with its state; None unless it has the whole lineage."""
     spec, store = result.prepared.spec, desk.reading_store()
     if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
         return None
-    fixpoint = _only_fixpoint(root)
+    # All tables have to be read below one fixpoint.
+    fixpoints = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
+    if len(fixpoints) != 1 or len(scans_of(root)) != len(scans_of(fixpoints[0])):
+        return None
     stored = store.load(spec.name)
-    if fixpoint is None or stored is None or dict(stored.versions) != dict(result.versions):
+    if stored is None or dict(stored.versions) != dict(result.versions):
         return None
     if not StateMeta.read(stored.query, stored.state_meta).provenance:
         return None
     again = reopened(desk, spec, stored)
     kept, compiled = again.way.core, again.way.compiled
     plan = again.prepared.core if kept is None else kept
-    if compiled is None or len(compiled.absorbed) != 1 or fixpoint not in [*nodes_of(plan)]:
+    if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*nodes_of(plan)]:
         return None
     session = MaintainedQuery(compiled)
     session.restore(store.load_runs(spec.name), again.meta.counters)
@@ -530,36 +498,32 @@ def files_left_out(desk: Workbench, result: Fresh) -> int:
     return sum(len(desk.tables.snapshot(*pinned).files) for pinned in result.versions.items())
 
 
-def _only_fixpoint(root: Plan) -> Fixpoint | None:
-    """The fixpoint below which a plan reads all its tables."""
-    result = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
-    if len(result) != 1 or len(scans_of(root)) != len(scans_of(result[0])):
-        return None
-    return result[0]
-
-
 def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow | None:
-    """As `derived_row`; None where the state does not tell it."""
+    """As `derived_row`; None where the state is not enough."""
     root = result.prepared.planned.root
     absorbed = absorbed_rows(desk, result, root)
-    told = None if absorbed is None else derivations_of(absorbed)
-    if absorbed is None or told is None:
+    derived = None if absorbed is None else derivations_of(absorbed)
+    if absorbed is None or derived is None:
         return None
-    kept, known = told
-    asked = Select(root, condition_of_row(given, attributes_of(root)))
+    kept, known = derived
+    selection = Select(root, condition_of_row(given, attributes_of(root)))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
         with held_to(limit):
-            made = made_rows(asked, {}, kept.first, limit.check, known, limits_of(desk))
+            made = made_rows(selection, {}, kept.first, limit.check, known, limits_of(desk))
     except BlockedError:
-        # What stands above is not traced: the other way says so, by its place.
+        # What is above is not traced: the other way reports its place.
         return None
-    number, row = the_row(result, desk.session_zone, asked, made)
+    number, row = the_row(result, desk.session_zone, selection, made)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Ship.EAGER:
         smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
     derivation = derivation_of(made.makings, number, kept.first, smallest=smallest)
-    entries, copies = _entries(kept)
+    entries, copies = dict[int, WhyEntry](), dict[int, int]()
+    for table, leaves in kept.tables.items():
+        copies.update(zip(leaves.numbers, leaves.copies, strict=True))
+        for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
+            entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     lineage = sum(
         copies[leaf] for leaf in Lineage(made.makings, number, kept.first).leaves.tolist()
     )
@@ -568,21 +532,11 @@ def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRo
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
 
-def _entries(kept: KeptDerivations) -> tuple[dict[int, WhyEntry], dict[int, int]]:
-    """The rows of tables by their numbers, and how many copies there are."""
-    entries, copies = dict[int, WhyEntry](), dict[int, int]()
-    for table, held in kept.tables.items():
-        copies.update(zip(held.numbers, held.copies, strict=True))
-        for number, row in zip(held.numbers, rows_of(held.rows), strict=True):
-            entries[number] = WhyEntry(table, dict(zip(held.columns, row, strict=True)))
-    return entries, copies
-
-
 _MADE = "made"
 
 
 def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without | None:
-    """As `answer_without`; None where the state does not tell it."""
+    """As `answer_without`; None where the state is not enough."""
     answer: AnswerPlan = desk.memory.answer(result.prepared.planned)
     absorbed = absorbed_rows(desk, result, answer.kept)
     if absorbed is None:
@@ -597,7 +551,7 @@ def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> 
             _answered(absorbed, answer, rows) for rows in rows_without(absorbed, leaves)
         )
     except BlockedError:
-        # The other way says so, by its place.
+        # The other way reports its place.
         return None
     changes = changes_between(before, after, desk.session_zone)
     removed = {table: one.rows for table, one in left_out.items()}
@@ -605,10 +559,8 @@ def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> 
 
 
 def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> list[int] | None:
-    """The numbers of the leaves that are left out; None where the state does not tell which.
-
-    Counts for each table the rows of the access that has most of them.
-    """
+    """The numbers of the removed leaves; None if the state does not tell. Counts for each table the
+    rows of the access that has most of them."""
     result: list[int] = []
     most = dict.fromkeys(left_out, 0)
     for at, (of, ingredient) in enumerate(
@@ -633,7 +585,7 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
 
 
 def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf:
-    """What the answer is made of, over some of the recursion's rows."""
+    """The stored form of the answer over some of the recursion's rows."""
     compiled = compile_answer(replace(answer, kept=_over_rows(answer.kept, absorbed)))
     compiled.circuit.start()
     if len(rows):
@@ -658,11 +610,9 @@ def why(
     *,
     limit: int | None = None,
 ) -> Outcome:
-    """What derives the row of the answer with these values, or what would go without some rows.
-
-    `row` has values of columns of the answer, `without` conditions on rows of its tables; one of
-    them is given. `limit`: how many rows are told.
-    """
+    """What derives the row of the answer with these values, or how the answer changes without some
+    rows. Either `row` has values of columns of the answer, or `without` conditions on rows of its
+    tables. `limit`: how many rows are shown."""
     if query is not None:
         # Before anything else is said of a query that is not there.
         desk.queries([query])
@@ -676,23 +626,23 @@ def why(
     watch = Stopwatch()
     if without:
         return Outcome((_without(desk, match, without, limit, watch),), match.warnings)
-    told = row_from_state(desk, match, row) or derived_row(desk, match, row)
+    derived = row_from_state(desk, match, row) or derived_row(desk, match, row)
     result = WhyResult(
         query=match.prepared.spec.name,
-        row=told.row,
-        claim=str(told.derivation.claim),
-        rows=told.rows[:limit],
-        row_count=len(told.rows),
-        lineage=told.lineage,
+        row=derived.row,
+        claim=str(derived.derivation.claim),
+        rows=derived.rows[:limit],
+        row_count=len(derived.rows),
+        lineage=derived.lineage,
         limit=limit,
         versions=match.versions,
-        files_kept=told.files,
-        files_total=told.files_total,
+        files_kept=derived.files,
+        files_total=derived.files_total,
         elapsed_ms=watch.ms,
         action=match.action,
         reason=match.reason,
         moments=match.prepared.moments,
-        by=_by(is_from_state=told.from_state),
+        by=STATE if derived.from_state else ENGINE,
     )
     return Outcome((result,), match.warnings)
 
@@ -710,30 +660,22 @@ def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fre
     return result
 
 
-def _by(*, is_from_state: bool) -> str:
-    return STATE if is_from_state else ENGINE
-
-
 def _without(
-    desk: Workbench,
-    result: Fresh,
-    without: Sequence[str],
-    limit: int | None,
-    watch: Stopwatch,
+    desk: Workbench, result: Fresh, without: Sequence[str], limit: int | None, watch: Stopwatch
 ) -> WithoutResult:
-    told = without_from_state(desk, result, without) or answer_without(desk, result, without)
+    changed = without_from_state(desk, result, without) or answer_without(desk, result, without)
     return WithoutResult(
         query=result.prepared.spec.name,
-        answer=told.changes,
+        answer=changed.changes,
         limit=limit,
-        without=told.conditions,
-        removed=told.removed,
+        without=changed.conditions,
+        removed=changed.removed,
         versions=result.versions,
-        files_kept=told.files,
-        files_total=told.files_total,
+        files_kept=changed.files,
+        files_total=changed.files_total,
         elapsed_ms=watch.ms,
         action=result.action,
         reason=result.reason,
         moments=result.prepared.moments,
-        by=_by(is_from_state=told.from_state),
+        by=STATE if changed.from_state else ENGINE,
     )

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
+from itertools import count
 from typing import TYPE_CHECKING
 
-from impctl.data.schema import INTEGER, LONG, Column, other
+from impctl.data.schema import INTEGER, LONG, Column, SqlType, other
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.expr.nodes import (
     And,
@@ -56,11 +57,12 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.spark.render import with_ties
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.safety.judge import Verdict
-    from impctl.types import AccessId, AttributeId
+    from impctl.types import AttributeId
 
 _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")
@@ -79,17 +81,15 @@ class Annotated:
 
 
 def collect(plan: Plan, source: Scan, fragment: AttributeId) -> Annotated:
-    """The plan annotated with the fragments that rows of `source` are in by column `fragment`.
-
-    `source` is one of the plan's scans and has the column.
-    """
-    result = _Collector(source, fragment, _fresh()).visit(plan)
+    """The plan annotated with the ranges in column `fragment` of `source`, one of its scans."""
+    ids = (f"impctl/fragments{number}" for number in count())
+    result = _Collector(source, fragment, ids).visit(plan)
     assert result is not None, "the scan is part of the plan"
     return result
 
 
 def distinct_fragments(annotated: Annotated) -> Plan:
-    """All fragments of all rows, once each, as the plan's only column."""
+    """All ranges of all rows, once each, as the plan's only column."""
     column, child = annotated.fragments, annotated.plan
     if not annotated.is_set:
         return Distinct(Project(child, (ComputedColumn(column, column.ref()),)))
@@ -97,13 +97,6 @@ def distinct_fragments(annotated: Annotated) -> Plan:
     return Distinct(
         Project(child, (ComputedColumn(single, Call("explode", (column.ref(),), INTEGER)),))
     )
-
-
-def _fresh() -> Iterator[AttributeId]:
-    number = 0
-    while True:
-        yield f"impctl/fragments{number}"
-        number += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +127,9 @@ class _Collector:
         if child is None:
             return None
         match plan:
-            case Select():
-                return Annotated(replace(plan, child=child.plan), child.fragments)
             case Sort():
                 return child
-            case TopK() | Witness() | Explode():
+            case Select() | TopK() | Witness() | Explode():
                 return Annotated(replace(plan, child=child.plan), child.fragments)
             case Project():
                 column = self._column(child.is_set)
@@ -156,15 +147,20 @@ class _Collector:
         return Attribute(next(self.ids), "fragments", _SET_TYPE if is_set else INTEGER)
 
     def _grouped(self, plan: Aggregate, child: Annotated) -> Annotated:
-        """The same aggregation, whose groups have the fragments of all their rows."""
-        call = self._collecting(child)
-        gathered = replace(
-            plan, child=child.plan, aggregates=(*plan.aggregates, AggregateOutput(*call))
-        )
-        return self._flat(gathered, call[0], attributes_of(plan))
+        """The same aggregation, whose groups have the ranges of all their rows."""
+        function, kind = _collecting(child)
+        column = Attribute(next(self.ids), "fragments", kind)
+        call = AggregateOutput(column, AggregateCall(function, (child.fragments.ref(),)))
+        gathered = replace(plan, child=child.plan, aggregates=(*plan.aggregates, call))
+        if kind == _SET_TYPE:
+            return Annotated(gathered, column)
+        # Arrays of arrays are concatenated.
+        flat = self._column(is_set=True)
+        union = ComputedColumn(flat, _union_of_sets(column.ref()))
+        return Annotated(Project(gathered, (*_unchanged(plan), union)), flat)
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
-        """Grouping by all columns keeps one row of each, with the fragments of all its copies."""
+        """Grouping by all columns keeps one row of each, with the ranges of all its copies."""
         keys = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
         renamed = tuple(
             ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
@@ -178,27 +174,9 @@ class _Collector:
         column = ComputedColumn(result.fragments, result.fragments.ref())
         return Annotated(Project(result.plan, (*back, column)), result.fragments)
 
-    def _collecting(self, child: Annotated) -> tuple[Attribute, AggregateCall]:
-        function = "collect_list" if child.is_set else "collect_set"
-        kind = _SETS_TYPE if child.is_set else _SET_TYPE
-        column = Attribute(next(self.ids), "fragments", kind)
-        return column, AggregateCall(function, (child.fragments.ref(),))
-
-    def _flat(
-        self, plan: Plan, gathered: Attribute, attributes: tuple[Attribute, ...]
-    ) -> Annotated:
-        """`gathered` as one array: arrays of arrays are laid end to end."""
-        if gathered.type == _SET_TYPE:
-            return Annotated(plan, gathered)
-        column = self._column(is_set=True)
-        outputs = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
-        flat = ComputedColumn(column, _union_of_sets(gathered.ref()))
-        return Annotated(Project(plan, (*outputs, flat)), column)
-
     def _window(self, plan: Window, child: Annotated) -> Annotated:
         """A row's value comes from its window partition, so all rows of that are its lineage."""
-        function = "collect_list" if child.is_set else "collect_set"
-        kind = _SETS_TYPE if child.is_set else _SET_TYPE
+        function, kind = _collecting(child)
         calls = tuple(
             WindowCall(
                 Attribute(next(self.ids), "fragments", kind),
@@ -216,8 +194,8 @@ class _Collector:
         ]
         column = self._column(is_set=True)
         union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
-        return Annotated(Project(windowed, (*outputs, ComputedColumn(column, union))), column)
+        outputs = (*_unchanged(plan), ComputedColumn(column, union))
+        return Annotated(Project(windowed, outputs), column)
 
     def _join(self, plan: Join) -> Annotated:
         left = self.visit(plan.left)
@@ -234,11 +212,9 @@ class _Collector:
                 return Annotated(replace(plan, right=right.plan), right.fragments)
 
     def _matched(self, plan: Join, right: Annotated) -> Annotated:
-        """A semi join's rows with the fragments of all rows they match.
-
-        The right side is grouped by what is compared, so that a left row meets one group at most
-        and no row is repeated; that needs one type, since several texts can equal one number.
-        """
+        """A semi join's rows with the ranges of all rows they match. The right side is grouped by
+        what is compared, so that a left row meets one group at most and no row is repeated; that
+        needs one type, since several texts can equal one number."""
         pairs = _equalities(plan)
         if pairs is None:
             raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
@@ -254,9 +230,8 @@ class _Collector:
             for (left_side, _), key in zip(pairs, keys, strict=True)
         )
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
-        kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
         column = self._column(is_set=True)
-        outputs = (*kept, ComputedColumn(column, groups.fragments.ref()))
+        outputs = (*_unchanged(plan), ComputedColumn(column, groups.fragments.ref()))
         return Annotated(Project(joined, outputs), column)
 
     def _set_operation(self, plan: SetOperation) -> Annotated:
@@ -278,9 +253,8 @@ class _Collector:
             own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
             if result is not None:
                 own = result.fragments.ref()
-            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(part))
             below = part if result is None else result.plan
-            branches.append(Project(below, (*kept, ComputedColumn(column, own))))
+            branches.append(Project(below, (*_unchanged(part), ComputedColumn(column, own))))
         column = self._column(is_set)
         united = replace(
             plan,
@@ -292,10 +266,8 @@ class _Collector:
         return Annotated(united, column)
 
     def _copies(self, plan: SetOperation) -> Annotated:
-        """INTERSECT ALL or EXCEPT ALL: the copies each side has are counted, what is left repeated.
-
-        Which of a side's copies are left does not show, so all of them are a row's lineage.
-        """
+        """INTERSECT ALL or EXCEPT ALL: the copies of each side are counted, the remaining ones
+        repeated. Which copies remain does not show, so all of a side's are a row's lineage."""
         sides = (plan.left, plan.right)
         marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
         marked = []
@@ -306,8 +278,7 @@ class _Collector:
                 )
                 for at, mark in enumerate(marks)
             )
-            kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(side))
-            marked.append(Project(side, (*kept, *ones)))
+            marked.append(Project(side, (*_unchanged(side), *ones)))
         left, right = marked
         both = replace(
             plan,
@@ -322,7 +293,7 @@ class _Collector:
     def _repeated(
         self, plan: SetOperation, both: Annotated, marks: tuple[Attribute, ...]
     ) -> Annotated:
-        """Each row of both sides once, then as often as its copies, counted by `marks`, leave."""
+        """Each row of both sides once, repeated for its remaining copies, counted by `marks`."""
         keys = tuple(
             ComputedColumn(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes
         )
@@ -370,6 +341,15 @@ class _Collector:
         )
 
 
+def _collecting(child: Annotated) -> tuple[str, SqlType]:
+    """The aggregate function that collects ranges, and its type."""
+    return ("collect_list", _SETS_TYPE) if child.is_set else ("collect_set", _SET_TYPE)
+
+
+def _unchanged(plan: Plan) -> tuple[ComputedColumn, ...]:
+    return tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
+
+
 def _union_of_sets(sets: Expr) -> Expr:
     return Call("array_distinct", (Call("flatten", (sets,), _SET_TYPE),), _SET_TYPE)
 
@@ -401,33 +381,31 @@ def _refusal(construct: str, span: Span | None) -> QueryError:
 
 
 STAGED: AccessId = "impctl/staged"
-"""The access of `SketchPass.above` that stands for the rows with their fragments."""
+"""The access of `SketchPass.above` that represents the rows with their ranges."""
 
 FRAGMENT: AttributeId = "impctl/fragment"
-"""The fragment's column there, and its name."""
+"""The range's column there, and its name."""
 
 
 class PassKind(StrEnum):
-    """How a pass finds fragments."""
+    """How a pass finds ranges."""
 
     ROWS = "rows"
-    """Result rows are rows of the table: the distinct fragments of the result."""
+    """Result rows are rows of the table: the distinct ranges of the result."""
     KEYED = "keyed"
-    """Each result row stems from rows of one fragment, which its key tells."""
+    """Each result row stems from rows of one range, given by its key."""
     GROUPS = "groups"
     """The groups in the result are joined back to the rows."""
     COLLECTED = "collected"
-    """Fragments are collected along the whole plan."""
+    """Ranges are collected along the whole plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class SketchPass:
-    """One pass. `keys` has, per access, the column of `rows` that tells the fragment of a row.
-
-    ROWS, KEYED: the fragments of all rows. GROUPS: of those rows whose columns `group` are, NULL
-    being equal to NULL, a row of `groups`. COLLECTED: of one access, the only column of `above`,
-    which reads `rows` as the access STAGED, named as `staged` says.
-    """
+    """One pass. `keys` has, per access, the column of `rows` that gives a row's range. ROWS, KEYED:
+    the ranges of all rows. GROUPS: of rows whose columns `group` equal a row of `groups`, NULL
+    equal to NULL. COLLECTED: of one access, the only column of `above`, which reads `rows` as the
+    access STAGED, named as `staged` says."""
 
     way: PassKind
     rows: Plan
@@ -440,12 +418,9 @@ class SketchPass:
 def sketch_passes(
     query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
 ) -> tuple[SketchPass, ...]:
-    """How to find, for every access, the fragments of its column that the query needs.
-
-    Each access is in the keys of one pass. `verdict` is that of this very query (`check_safety`).
-    Raises UnsafeSketchError for an unsafe one, QueryError for a construct whose lineage impctl
-    cannot capture.
-    """
+    """The passes that find the needed ranges of every access. Each access is in the keys of one
+    pass. `verdict` is that of this very query (`check_safety`). Raises UnsafeSketchError for an
+    unsafe one, QueryError for a construct whose lineage impctl cannot capture."""
     if not verdict.safe:
         names = ", ".join(f"`{column.name}`" for column in columns.values())
         raise UnsafeSketchError(
@@ -454,7 +429,10 @@ def sketch_passes(
         )
     shared: list[tuple[_Basis, dict[AccessId, Column]]] = []
     for access, column in columns.items():
-        whole = _without_top(_whole_result(query.root, verdict, access))
+        whole = _whole_result(query.root, verdict, access)
+        while isinstance(whole, Project | Sort | Distinct):
+            # Top steps that do not affect lineage.
+            whole = whole.child
         if isinstance(whole, TopK):
             whole = with_ties(whole)
         basis = _basis(whole, access, column)
@@ -468,7 +446,7 @@ def sketch_passes(
 
 
 def staged(rows: Plan) -> Scan:
-    """`rows` as a table of columns `r0`, `r1`, ... and the fragment."""
+    """`rows` as a table of columns `r0`, `r1`, ... and the range."""
     named = tuple(
         replace(attribute, name=staged_name(place))
         for place, attribute in enumerate(attributes_of(rows))
@@ -477,16 +455,13 @@ def staged(rows: Plan) -> Scan:
 
 
 def staged_name(place: int) -> str:
-    """Name of the column at that place of the staged rows."""
     return f"r{place}"
 
 
 def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
-    """The lowest node whose rows' lineage in the access is all in the sketch.
-
-    That is the barrier next above the access, whose rows count whether they survive or not, and
-    include what nodes above it keep; without one it is the query.
-    """
+    """The lowest node whose rows' lineage in the access is all in the sketch: the barrier next
+    above the access, whose rows count whether they survive or not, and include what nodes above it
+    keep; without one, the query."""
     result, nodes = root, tuple(nodes_of(root))
     for position in verdict.barrier_positions:
         node = nodes[position]
@@ -497,19 +472,10 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     return result
 
 
-def _without_top(plan: Plan) -> Plan:
-    """The plan without last steps that change nothing about where its rows come from."""
-    while isinstance(plan, Project | Sort | Distinct):
-        plan = plan.child
-    return plan
-
-
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What a sketch follows from: the rows of `plan`, those of surviving groups if it has any.
-
-    Without a plan to trace the access in, fragments are collected along `whole`.
-    """
+    """The basis of a sketch: the rows of `plan`, those of surviving groups if it has any. Without a
+    plan to trace the access in, ranges are collected along `whole`."""
 
     plan: Plan | None
     node: Aggregate | None = None
@@ -529,22 +495,22 @@ def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
         assert basis.whole is not None
         ((access, column),) = members.items()
         return _collected(basis.whole, access, column)
+    plan, keys = traced
     if basis.node is not None:
-        return _joined_back(basis, traced)
-    is_keyed = all(_is_grouped(traced.plan, access) for access in traced.keys)
-    ids = {access: key.id for access, key in traced.keys.items()}
-    return SketchPass(PassKind.KEYED if is_keyed else PassKind.ROWS, traced.plan, ids)
+        return _joined_back(basis, plan, keys)
+    is_keyed = all(
+        any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
+        for access in keys
+    )
+    ids = {access: key.id for access, key in keys.items()}
+    return SketchPass(PassKind.KEYED if is_keyed else PassKind.ROWS, plan, ids)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of a pass and, per access, the column that tells the fragment."""
-
-    plan: Plan
-    keys: Mapping[AccessId, Attribute]
+_Traced = tuple[Plan, Mapping[AccessId, Attribute]]
+"""The rows of a pass and, per access, the column that gives the range."""
 
 
-def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Rows | None:
+def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Traced | None:
     """The plan with the columns of all the accesses, traced one after another, or None."""
     if plan is None:
         return None
@@ -556,15 +522,10 @@ def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Rows | No
         plan, keys[access] = traced.plan, traced.key
     # Tracing a later access may project an earlier key away.
     known = {attribute.id for attribute in attributes_of(plan)}
-    return _Rows(plan, keys) if all(key.id in known for key in keys.values()) else None
-
-
-def _is_grouped(plan: Plan, access: AccessId) -> bool:
-    return any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
+    return (plan, keys) if all(key.id in known for key in keys.values()) else None
 
 
 def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
-    """The nodes from this one down to the access."""
     yield plan
     for child in inputs_of(plan):
         if reads(child, access):
@@ -572,7 +533,7 @@ def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
 
 
 def _by_groups(plan: Plan, access: AccessId, column: Column) -> _Basis | None:
-    """By the lowest grouping of the access that mixes fragments, if it is the only one."""
+    """By the lowest grouping of the access that mixes ranges, if it is the only one."""
     for node in _path(plan, access):
         if not isinstance(node, Aggregate) or node.grouping_sets is not None:
             continue
@@ -594,12 +555,11 @@ def _keeps_all(plan: Plan, node: Aggregate) -> bool:
     return True
 
 
-def _joined_back(basis: _Basis, traced: _Rows) -> SketchPass:
+def _joined_back(basis: _Basis, plan: Plan, result: Mapping[AccessId, Attribute]) -> SketchPass:
     assert basis.node is not None
-    result = traced.keys
     keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in result.items()}
     outputs = (ComputedColumn(keys[access], key.ref()) for access, key in result.items())
-    rows = Project(traced.plan, (*basis.node.keys, *outputs))
+    rows = Project(plan, (*basis.node.keys, *outputs))
     group = tuple(output.attribute.id for output in basis.node.keys)
     ids = {access: key.id for access, key in keys.items()}
     return SketchPass(PassKind.GROUPS, rows, ids, group=group, groups=basis.groups)
@@ -611,8 +571,8 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
-    own = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
-    annotated = collect(_replaced(plan, scan, own), source, FRAGMENT)
+    columns = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
+    annotated = collect(_replaced(plan, scan, columns), source, FRAGMENT)
     above = distinct_fragments(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
 

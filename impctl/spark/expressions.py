@@ -55,11 +55,10 @@ _MICROS_WRITTEN = range(
     (datetime.min - _EPOCH) // timedelta(microseconds=1),
     (datetime.max - _EPOCH) // timedelta(microseconds=1) + 1,
 )
-"""What has a text of four-digit years; Spark itself goes further in both directions."""
+"""Timestamps with a text of four-digit years; Spark itself has a wider range."""
 
 
 def sql_type(kind: SqlType) -> exp.DataType:
-    """The type as a node."""
     return exp.DataType.build(kind.spark_name, dialect=DIALECT)
 
 
@@ -73,16 +72,24 @@ def literal(value: LiteralValue, kind: SqlType) -> Sql:
         case Kind.BYTE | Kind.SHORT | Kind.INTEGER | Kind.LONG:
             # A number with its suffix stays a literal to Spark, whose decimal rules ask for that.
             text = f"{int(str(int(value)))}{_INTEGER_SUFFIX[kind.kind]}"
-            number = exp.Literal(this=text, is_string=False)
-            return exp.Paren(this=number) if text.startswith("-") else number
+            node = exp.Literal(this=text, is_string=False)
+            return exp.Paren(this=node) if text.startswith("-") else node
         case Kind.FLOAT | Kind.DOUBLE:
-            return _text_cast(_double_text(float(value)), kind)
+            number = float(value)
+            text = repr(number)
+            if math.isnan(number):
+                text = "NaN"
+            elif math.isinf(number):
+                text = "Infinity" if number > 0 else "-Infinity"
+            return _text_cast(text, kind)
         case Kind.DECIMAL:
             return _text_cast(f"{Decimal(str(value)):f}", kind)
         case Kind.STRING:
             return string_sql(str(value))
         case Kind.BINARY:
-            return exp.HexString(this=_as_bytes(value).hex())
+            if not isinstance(value, bytes):
+                raise QueryError(f"A binary constant must be bytes: {value!r}")
+            return exp.HexString(this=value.hex())
         case Kind.DATE:
             return _date(int(value))
         case Kind.TIMESTAMP | Kind.TIMESTAMP_NTZ:
@@ -111,12 +118,6 @@ def boundary(value: BoundaryValue, kind: SqlType) -> Sql:
             return literal(value, kind)
 
 
-def _as_bytes(value: LiteralValue) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    raise QueryError(f"A binary constant must be bytes: {value!r}")
-
-
 def _cast(operand: Sql, kind: SqlType) -> Sql:
     return exp.Cast(this=operand, to=sql_type(kind))
 
@@ -125,16 +126,8 @@ def _text_cast(text: str, kind: SqlType) -> Sql:
     return _cast(exp.Literal.string(text), kind)
 
 
-def _double_text(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return repr(value)
-
-
 def string_sql(value: str) -> Sql:
-    """A text, also one that readers of SQL would change."""
+    """A string literal, also of characters that readers of SQL would change."""
     if _CONTROL.search(value) is None and "$" not in value:
         return exp.Literal.string(value)
     # Escapes of control characters differ between readers of SQL, and some replace `${name}`
@@ -224,7 +217,10 @@ def render_expr(expr: Expr, names: Names) -> Sql:
             options = [render_expr(option, names) for option in expr.options]
             return exp.In(this=_operand(expr.operand, names), expressions=options)
         case Like():
-            return _like(expr, names)
+            like = exp.Like(this=_operand(expr.operand, names), expression=string_sql(expr.pattern))
+            if expr.escape == _DEFAULT_ESCAPE:
+                return like
+            return exp.Escape(this=like, expression=exp.Literal.string(expr.escape))
         case Case() | Coalesce() | Cast() | Mean() | Call():
             return _render_call(expr, names)
         case _:
@@ -232,7 +228,6 @@ def render_expr(expr: Expr, names: Names) -> Sql:
 
 
 def column(name: str) -> exp.Column:
-    """A column by its bare, quoted name."""
     return exp.column(exp.to_identifier(name, quoted=True))
 
 
@@ -253,13 +248,6 @@ def _operand(expr: Expr, names: Names) -> Sql:
     return bracketed(render_expr(expr, names))
 
 
-def _like(expr: Like, names: Names) -> Sql:
-    like = exp.Like(this=_operand(expr.operand, names), expression=string_sql(expr.pattern))
-    if expr.escape == _DEFAULT_ESCAPE:
-        return like
-    return exp.Escape(this=like, expression=exp.Literal.string(expr.escape))
-
-
 def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sql:
     match expr:
         case Case():
@@ -274,9 +262,20 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
         case Cast():
             return exp.Cast(this=render_expr(expr.operand, names), to=sql_type(expr.type))
         case Mean():
-            return _mean(expr, names)
+            # AVG's last step. A count of 0 becomes NULL first, since ANSI forbids division by it.
+            # For decimals it differs from AVG in its last digits; there Spark computes AVG
+            # (`spark.render`).
+            zero = exp.Literal.number(0)
+            count = exp.Nullif(this=render_expr(expr.count, names), expression=zero)
+            share = exp.Div(this=_operand(expr.total, names), expression=count)
+            is_decimal = expr.type.kind is Kind.DECIMAL
+            return exp.Cast(this=share, to=sql_type(expr.type)) if is_decimal else share
         case Call(name=name) if name == ONE_ROW:
-            return _one_row(render_expr(expr.arguments[0], names))
+            # A condition that fails in Spark if there are several rows.
+            rows = render_expr(expr.arguments[0], names)
+            is_single = exp.LTE(this=rows, expression=exp.Literal.number(1))
+            failure = exp.Anonymous(this="RAISE_ERROR", expressions=[string_sql(SEVERAL_ROWS)])
+            return exp.Case(ifs=[exp.If(this=is_single, true=exp.true())], default=failure)
         case Call():
             if not expr.name.replace("_", "").isalnum():
                 raise QueryError(f"`{expr.name}` is not the name of a function")
@@ -287,23 +286,3 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
             return exp.Anonymous(this=expr.name.upper(), expressions=parts)
         case _:
             assert_never(expr)
-
-
-def _one_row(rows: Sql) -> Sql:
-    """A condition that fails in Spark where the rows are several."""
-    is_single = exp.LTE(this=rows, expression=exp.Literal.number(1))
-    failure = exp.Anonymous(this="RAISE_ERROR", expressions=[string_sql(SEVERAL_ROWS)])
-    return exp.Case(ifs=[exp.If(this=is_single, true=exp.true())], default=failure)
-
-
-def _mean(expr: Mean, names: Names) -> Sql:
-    """AVG's last step. A count of 0 becomes NULL first, since ANSI forbids to divide by it.
-
-    For decimals it is AVG's but for its last digits; Spark is asked for AVG there
-    (`spark.render`).
-    """
-    count = exp.Nullif(this=render_expr(expr.count, names), expression=exp.Literal.number(0))
-    share = exp.Div(this=_operand(expr.total, names), expression=count)
-    if expr.type.kind is Kind.DECIMAL:
-        return exp.Cast(this=share, to=sql_type(expr.type))
-    return share

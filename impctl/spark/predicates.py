@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 PLAIN_DIALECT = "duckdb"
-"""As sqlglot calls it; names in double quotes are SQL's own."""
+"""sqlglot's name; names in double quotes are SQL's own."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 
@@ -58,7 +58,7 @@ def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
 
 
 def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
-    """What an expiry asks of the column called `name`, and what else is asked `beside` it."""
+    """The expiry's condition on the column called `name`, and `beside` another one."""
     constant = plain_edge(live)
     if constant is None:
         return None
@@ -68,7 +68,7 @@ def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | No
 
 
 def plain_edge(live: LiveRows) -> Sql | None:
-    """What rows have to be later than; None for a time without a text."""
+    """The bound that rows must exceed; None for a time without a text."""
     value = live.later_than.value
     return _constant(value, live.later_than.type) if isinstance(value, int) else None
 
@@ -128,7 +128,7 @@ def _cast(text: str, kind: str) -> Sql:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Columns of a table that are guarded, and all that it has, in order."""
+    """Guarded columns of a table, and all of its columns, in order."""
 
     guarded: frozenset[ColumnName]
     columns: tuple[ColumnName, ...]
@@ -144,42 +144,64 @@ def rewrite_sql(
     is_local: bool = False,
     is_plain: bool = False,
 ) -> str:
-    """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
-
-    The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
-    partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
-    `guards` has the tables with columns to guard; those that the query has no use for are not.
-    Where the text `is_local`, it reads views that are called by `local_name`. `entries` are views
-    that have the rows of what stands in some places of the text, WITH entries: these read them.
-    Where it `is_plain`, it is for other engines than Spark, without guards; all filters have a
-    plain text (`spark.predicates`).
-    """
-    used, filters = _used(query), place_filters(query, filters)
-    news = {
-        place: (_condition(scans, filters, nan_free, is_plain), _needed(guard, scans, used))
-        for place, scans in _places(query).items()
-        for guard in (guards.get(scans[0].table),)
-    }
-    live = dict(query.live)
+    """The query's text over the filtered tables; unchanged where nothing is filtered or guarded.
+    The filters are those of `place_filters`, or are converted to such. `nan_free` are accesses
+    whose partition attribute is known to hide no NaN, so that Parquet statistics can be used to the
+    full. `guards` has the tables with columns to guard; unused columns are not. If the text
+    `is_local`, it reads views called by `local_name`. `entries` are views with the rows of WITH
+    entries at these places of the text: these read them. If it `is_plain`, it is for other engines
+    than Spark, without guards; all filters have a plain text (`spark.predicates`)."""
+    filters, live = place_filters(query, filters), dict(query.live)
+    # No condition is on a column that no expression reads.
+    used = frozenset[AttributeId]().union(
+        *(columns_of(expr) for node in nodes_of(query.root) for expr in expressions_of(node))
+    )
+    news: dict[tuple[int, int], tuple[Sql | None, Guard | None]] = {}
     for place, scans in _places(query).items():
-        own = live.get(scans[0].table)
-        if own is not None:
-            condition, guard = news[place]
-            news[place] = (live_condition(own, condition, is_plain=is_plain), guard)
-    names = _local_names(query) if is_local else {}
+        condition, guard = None, guards.get(scans[0].table)
+        wanted = filters.get(scans[0].access)
+        if wanted is not None and is_plain:
+            condition = plain_filter(wanted, wanted.partition.attribute)
+        elif wanted is not None:
+            is_nan_free = all(scan.access in nan_free for scan in scans)
+            condition = filter_condition(wanted, is_nan_free=is_nan_free)
+        if scans[0].table in live:
+            condition = live_condition(live[scans[0].table], condition, is_plain=is_plain)
+        if guard is not None:
+            guarded = guard.guarded & {a.name for s in scans for a in s.attributes if a.id in used}
+            guard = replace(guard, guarded=guarded) if guarded else None
+        news[place] = (condition, guard)
+    views = {table: local_name(query, table) for table in query.tables} if is_local else {}
+    names = {
+        (span.start, span.end): views[table]
+        for span, table in query.mentions
+        if table in views and not _is_written(query, span, views[table])
+    }
     if not names and not entries and all(new == (None, None) for new in news.values()):
         return query.sql
     tree = parse_one(without_levels(query.sql), dialect=DIALECT)
     tables = {_start(node.parts[0]): node for node in tree.find_all(exp.Table)}
-    # What stands in the place of a table is called by the end of its name alone.
-    edits = _whole_names(tree)
+    # A filtered table is called by the last part of its name, so columns drop what precedes it.
+    edits = [
+        (_start(node.parts[0]), _start(node.parts[-2]), "")
+        for node in tree.find_all(exp.Column)
+        if len(node.parts) > 2
+    ]
     for place in {*news, *names}:
         condition, guard = news.get(place, (None, None))
         if condition is not None or guard is not None or place in names:
             table = _named(tables[place[0]], names.get(place))
             new = _rows(table, condition, guard, PLAIN_DIALECT if is_plain else DIALECT)
             edits.append((*place, new))
-    edits = _with_entries(edits, entries)
+    # Entries read their views, instead of what is inside them.
+    edits = [
+        edit
+        for edit in edits
+        if not any(span.start <= edit[0] and edit[1] <= span.end for span in entries)
+    ]
+    for span, name in entries.items():
+        view = exp.Table(this=exp.to_identifier(name, quoted=True))
+        edits.append((span.start, span.end, exp.select(exp.Star()).from_(view).sql(DIALECT)))
     text = query.sql
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
@@ -187,10 +209,8 @@ def rewrite_sql(
 
 
 def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool = False) -> Sql:
-    """What an expiry asks, and what else is asked `beside` it.
-
-    Where it `is_plain`, in words that other engines than Spark take for the same.
-    """
+    """An expiry's condition, `beside` another; if it `is_plain`, in a form other engines read
+    alike."""
     after = plain_edge(live) if is_plain else None
     if after is None:
         after = literal(live.later_than.value, live.later_than.type)
@@ -198,31 +218,13 @@ def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool 
     return result if beside is None else exp.And(this=result, expression=bracketed(beside))
 
 
-def _with_entries(
-    edits: Sequence[tuple[int, int, str]], entries: Mapping[Span, str]
-) -> list[tuple[int, int, str]]:
-    """The edits outside of the entries, and those that have the entries read their views."""
-    kept = [
-        edit
-        for edit in edits
-        if not any(span.start <= edit[0] and edit[1] <= span.end for span in entries)
-    ]
-    for span, name in entries.items():
-        view = exp.Table(this=exp.to_identifier(name, quoted=True))
-        rows = exp.select(exp.Star()).from_(view)
-        kept.append((span.start, span.end, rows.sql(DIALECT)))
-    return kept
-
-
 def local_name(query: Query, table: TableName) -> str:
-    """What the view of a table is called where the text runs here: as the workload file calls it.
-
-    Where the text calls it otherwise, a WITH entry may be called so, which Spark finds before any
-    view: then it is a name that the text has nowhere.
-    """
+    """The view name of a table where the text runs locally: its name in the workload file. Where
+    the text uses another name, a WITH entry may have the file's, which Spark resolves before any
+    view: then it is a name that the text has nowhere."""
     text = query.sql.lower()
-    own = [span for span, other in query.mentions if other == table]
-    if "with" not in text or all(_is_written(query, span, table) for span in own):
+    spans = [span for span, other in query.mentions if other == table]
+    if "with" not in text or all(_is_written(query, span, table) for span in spans):
         return table
     # The number tells apart what is made of two tables' names.
     result = f"{table}_{query.tables.index(table)}"
@@ -232,33 +234,12 @@ def local_name(query: Query, table: TableName) -> str:
 
 
 def _is_written(query: Query, span: Span, name: str) -> bool:
-    """Whether this name alone stands there."""
     parts = name_parts(query.sql[span.start : span.end]) or ()
     return [part.lower() for part in parts] == [name.lower()]
 
 
-def _local_names(query: Query) -> dict[tuple[int, int], str]:
-    """The places where the text calls a table otherwise than its view is called."""
-    names = {table: local_name(query, table) for table in query.tables}
-    return {
-        (span.start, span.end): names[table]
-        for span, table in query.mentions
-        if not _is_written(query, span, names[table])
-    }
-
-
 def _start(part: Sql) -> int:
     return int(part.meta.get("start", -1))
-
-
-def _whole_names(tree: Sql) -> list[tuple[int, int, str]]:
-    """What stands in columns such as `main.shop.sales.x` before the end of the table's name."""
-    result = []
-    for node in tree.find_all(exp.Column):
-        parts = node.parts
-        if len(parts) > 2:
-            result.append((_start(parts[0]), _start(parts[-2]), ""))
-    return result
 
 
 def place_filters(
@@ -266,13 +247,11 @@ def place_filters(
     filters: Mapping[AccessId, RangeFilter],
     groups: Iterable[Collection[AccessId]] = (),
 ) -> dict[AccessId, RangeFilter]:
-    """The filter that each access can have in the query's text; none for one that reads all.
-
-    A table named once in the text but read by several accesses (a CTE used twice) gets a filter
-    only if all of them have one over one partition, and then what any of them needs. Over two
-    partitions, each access would see what the other one needs: ranges of its own in part. So it is
-    of `groups` of accesses whose filter must be the same, wherever they stand in the text.
-    """
+    """The possible filter of each access in the query's text; none for one that reads all. A table
+    named once in the text but read by several accesses (a CTE used twice) gets a filter only if all
+    of them have one over one partition, and then their union. Over two partitions, each access
+    would see the other one's ranges: its own only in part. The same holds for `groups` of accesses
+    whose filter must be the same, wherever they stand in the text."""
     tied: list[list[Scan]] = [list(scans) for scans in _places(query).values()]
     for group in groups:
         met = [scans for scans in tied if any(scan.access in group for scan in scans)]
@@ -284,10 +263,8 @@ def place_filters(
 def table_filters(
     query: Query, filters: Mapping[AccessId, RangeFilter]
 ) -> dict[AccessId, RangeFilter]:
-    """The filter that each access can have where tables are filtered before the query reads them.
-
-    As for a place of the text: all accesses of a table share one filter, or have none.
-    """
+    """The possible filter of each access where tables are filtered before the query reads them. As
+    for a place of the text: all accesses of a table share one filter, or have none."""
     scans: dict[TableName, list[Scan]] = {}
     for scan in scans_of(query.root):
         scans.setdefault(scan.table, []).append(scan)
@@ -297,7 +274,7 @@ def table_filters(
 def _shared(
     groups: Iterable[Sequence[Scan]], filters: Mapping[AccessId, RangeFilter]
 ) -> dict[AccessId, RangeFilter]:
-    """One filter for all accesses of a group that reads the same rows, where there can be one."""
+    """One filter for all accesses of a group that reads the same rows, where possible."""
     result: dict[AccessId, RangeFilter] = {}
     for scans in groups:
         wanted = [filters[scan.access] for scan in scans if scan.access in filters]
@@ -311,30 +288,16 @@ def _shared(
 
 
 def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
-    """The accesses of each place in the text that names a table."""
     places: dict[tuple[int, int], list[Scan]] = {}
     for scan in scans_of(query.root):
-        place = _place(scan.span, scan.table)
-        places.setdefault((place.start, place.end), []).append(scan)
+        if scan.span is None:
+            raise QueryError(
+                f"The query cannot be rewritten, because the position of table `{scan.table}` in "
+                "it is unknown",
+                hint="write the table's name in the query's own text",
+            )
+        places.setdefault((scan.span.start, scan.span.end), []).append(scan)
     return places
-
-
-def _used(query: Query) -> frozenset[AttributeId]:
-    """What some expression of the query reads; no condition is on anything else."""
-    return frozenset[AttributeId]().union(
-        *(columns_of(expr) for node in nodes_of(query.root) for expr in expressions_of(node))
-    )
-
-
-def _needed(
-    guard: Guard | None, scans: Sequence[Scan], used: frozenset[AttributeId]
-) -> Guard | None:
-    """The guard of those columns that one of the accesses uses; None for none."""
-    if guard is None:
-        return None
-    names = {a.name for scan in scans for a in scan.attributes if a.id in used}
-    needed = guard.guarded & names
-    return replace(guard, guarded=needed) if needed else None
 
 
 def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
@@ -345,36 +308,17 @@ def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
     parts = [_range_of_access(interval, wanted, is_nan_free) for interval in wanted.intervals]
     if wanted.includes_null:
         parts.append(exp.Is(this=name, expression=exp.null()))
-    return _any_of(parts)
-
-
-def _place(span: Span | None, table: str) -> Span:
-    if span is None:
-        raise QueryError(
-            f"The query cannot be rewritten, because the position of table `{table}` in it is "
-            "unknown",
-            hint="write the table's name in the query's own text",
-        )
-    return span
-
-
-def _condition(
-    scans: Sequence[Scan],
-    filters: Mapping[AccessId, RangeFilter],
-    nan_free: Collection[AccessId],
-    is_plain: bool,
-) -> Sql | None:
-    """What the accesses of one place need; None for everything."""
-    wanted = filters.get(scans[0].access)
-    if wanted is None:
-        return None
-    if is_plain:
-        return plain_filter(wanted, wanted.partition.attribute)
-    return filter_condition(wanted, is_nan_free=all(scan.access in nan_free for scan in scans))
+    if not parts:
+        return exp.false()
+    if len(parts) == 1:
+        return parts[0]
+    closed: list[Sql] = [
+        part if isinstance(part, exp.GTE | exp.LT | exp.Is) else bracketed(part) for part in parts
+    ]
+    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
 
 
 def _united(filters: list[RangeFilter]) -> RangeFilter:
-    """One filter that keeps what any of these keep; all over one partition."""
     if len(filters) == 1:
         return filters[0]
     partition = filters[0].partition
@@ -405,19 +349,8 @@ def _range_of_access(interval: Interval, wanted: RangeFilter, is_nan_free: bool)
     return parts[0]
 
 
-def _any_of(parts: list[Sql]) -> Sql:
-    if not parts:
-        return exp.false()
-    if len(parts) == 1:
-        return parts[0]
-    closed: list[Sql] = [
-        part if isinstance(part, exp.GTE | exp.LT | exp.Is) else bracketed(part) for part in parts
-    ]
-    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
-
-
 def _named(table: exp.Table, name: str | None) -> exp.Table:
-    """The table by itself, under this name or its own; an alias keeps what the text calls it."""
+    """The table alone, under this name or its own; an alias keeps the text's name."""
     bare = table.copy()
     for part in ("joins", "laterals", "pivots"):
         bare.set(part, None)
@@ -440,19 +373,16 @@ def _rows(
         return table.sql(dialect)
     alias = table.args.get("alias")
     table.set("alias", None)
-    rows = exp.select(*_columns(guard)).from_(table)
+    columns: list[Sql] = [exp.Star()]
+    if guard is not None:
+        columns = []
+        for name in guard.columns:
+            value: Sql = column(name)
+            if name in guard.guarded:
+                twice = exp.Coalesce(this=value, expressions=[value.copy()])
+                value = exp.alias_(twice, exp.to_identifier(name, quoted=True))
+            columns.append(value)
+    rows = exp.select(*columns).from_(table)
     if condition is not None:
         rows = rows.where(condition)
     return rows.subquery(None if alias is None else alias.this).sql(dialect)
-
-
-def _columns(guard: Guard | None) -> list[Sql]:
-    if guard is None:
-        return [exp.Star()]
-    return [_guarded(name) if name in guard.guarded else column(name) for name in guard.columns]
-
-
-def _guarded(name: ColumnName) -> Sql:
-    value = column(name)
-    twice = exp.Coalesce(this=value, expressions=[value.copy()])
-    return exp.alias_(twice, exp.to_identifier(name, quoted=True))

@@ -38,27 +38,25 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from impctl.safety.facts import Fact
-
 
 Frames = Mapping[AccessId, "DataFrame"]
 
 Tell = Callable[[str], None]
-"""Is told what begins now, as one short line."""
+"""Is called with each step that begins, as one short line."""
 
 
 def tell_nobody(line: str) -> None:
-    """Nothing."""
+    """Report nothing."""
+
+
+_ROUND = "round {:,} of {}, rows so far: {:,}, new: {:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The recursive queries of one plan, each derived once.
-
-    All methods stand inside `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits.
-    `frames` are always the rows of a plan's own accesses. Counting rows for `tell` costs no job of
-    its own.
-    """
+    """The recursive queries of one plan, each derived once. All methods run inside
+    `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits. `frames` are always the
+    rows of a plan's own accesses. Counting rows for `tell` costs no extra job."""
 
     spark: SparkSession
     limits: Limits = LIMITS
@@ -73,7 +71,7 @@ class Rounds:
         return result
 
     def rows(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
-        """The rows of a fixpoint, in columns called by their places."""
+        """The rows of a fixpoint, in columns named by position."""
         access = table_of(fixpoint).access
         if access not in self.known:
             self.known[access] = self._derived(fixpoint, frames)
@@ -102,7 +100,7 @@ class Rounds:
         while more:
             rounds, count = rounds + 1, count + more
             limits.check(rounds, count)
-            self._tell_round(fixpoint, rounds, count, more)
+            self.tell(_ROUND.format(rounds, fixpoint.id, count, more))
             # With two references a row of this round may meet one of any round before.
             read = front if is_linear(fixpoint) else every
             front = self._of(step, {**of_step, **dict.fromkeys(leaves, read)}).toDF(*names)
@@ -110,14 +108,14 @@ class Rounds:
             more = front.count()
             if more:
                 every = every.unionAll(front)
-                # Of UNION ALL nobody reads them all in a round.
+                # With UNION ALL no round reads them all.
                 every = every.localCheckpoint() if fixpoint.is_set else every
         return every
 
     def _best(
         self, fixpoint: Fixpoint, best: BestOnly, front: DataFrame, of_step: Frames
     ) -> DataFrame:
-        """The best rows, from those of the base; every round beats some or ends it."""
+        """The best rows, from those of the base; every round improves some or ends it."""
         names, step = column_names(fixpoint), step_over_table(fixpoint)
         leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
         every = front = _best_of(front, best, names).localCheckpoint()
@@ -125,18 +123,13 @@ class Rounds:
         while more := front.count():
             rounds, count = rounds + 1, every.count()
             self.limits.check(rounds, count)
-            self._tell_round(fixpoint, rounds, count, more)
+            self.tell(_ROUND.format(rounds, fixpoint.id, count, more))
             result = self._of(step, {**of_step, **dict.fromkeys(leaves, front)}).toDF(*names)
             better = _best_of(every.unionAll(result).distinct(), best, names).localCheckpoint()
             front, every = better.subtract(every).localCheckpoint(), better
         return every
 
-    def _tell_round(self, fixpoint: Fixpoint, number: int, rows: int, new: int) -> None:
-        """What a round begins with: rows so far, and those of them that it goes on from."""
-        self.tell(f"round {number:,} of {fixpoint.id}, rows so far: {rows:,}, new: {new:,}")
-
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
-        """The rows of a plan over those of its accesses."""
         plan = over_tables(plan)
         views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
         read = {name: frames[access] for access, name in views.items()}
@@ -144,7 +137,7 @@ class Rounds:
 
 
 def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame:
-    """Of rows that are there once those that are best of their group."""
+    """Of distinct rows those that are best of their group."""
     from pyspark.sql import Window
     from pyspark.sql.functions import col, lit, rank
 
@@ -172,12 +165,22 @@ def capture_recursive(
     limits: Limits = LIMITS,
     tell: Tell = tell_nobody,
 ) -> dict[AccessId, FragmentSet]:
-    """The same as `capture_sketches`, of any query; and UnsupportedError beyond the limits."""
+    """As `capture_sketches`, for any query; UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
-    verdict = replace(verdict, facts=(*verdict.facts, *_facts(query, verdict, partitions)))
+    # What is known of the rows of fixpoints, where these are tables.
+    states = states_of(verdict, query, {a: p.attribute for a, p in partitions.items()})
+    facts = [
+        fact
+        for node, state in zip(nodes_of(query.root), states, strict=True)
+        if isinstance(node, Fixpoint)
+        for fact in facts_of_rows(node, state)
+    ]
+    verdict = replace(verdict, facts=(*verdict.facts, *facts))
     # What a keyed fixpoint's rows need, its accesses do, and they alone are sketched below it.
     every = {**partitions, **{access: table.partition for access, table in keyed.items()}}
-    run = _Run(Rounds(spark, limits, tell), query, verdict, every, versions or {}, keyed)
+    run = _RecursiveCapture(
+        Rounds(spark, limits, tell), query, verdict, every, versions or {}, keyed
+    )
     run.capture(query.root, frames)
     result = run.found
     for access, table in keyed.items():
@@ -187,8 +190,8 @@ def capture_recursive(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """What was found so far of `partitions`, those of tables that stand for fixpoints included."""
+class _RecursiveCapture:
+    """The results so far for `partitions`, those of tables that represent fixpoints included."""
 
     rounds: Rounds
     query: Query
@@ -199,18 +202,25 @@ class _Run:
     found: dict[AccessId, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def capture(self, plan: Plan, frames: Frames, part: str = "the query") -> None:
-        """The plan, and what derives the rows of its fixpoints; `frames` are of its accesses.
-
-        `part` says what the plan is of.
-        """
-        open_ones = [one for one in outer_fixpoints(plan) if self._is_open(one)]
+        """The plan (`part` names it) and what derives its fixpoints; `frames` are of its
+        accesses."""
+        open_ones = [
+            fixpoint
+            for fixpoint in outer_fixpoints(plan)
+            # The use of its rows decides what is sketched below it.
+            if is_open(fixpoint)
+            and any(scan.access in self.partitions for scan in scans_of(fixpoint))
+            and table_of(fixpoint).access not in self.keyed
+        ]
         with plain_failures(self.versions):
             rows = dict(self.rounds.frames_over(plan, frames))
             for fixpoint in open_ones:
                 access = table_of(fixpoint).access
                 rows[access], self.partitions[access] = _numbered(rows[access], fixpoint)
         self.rounds.tell(f"ranges for {part}")
-        self._add(self._captured(over_tables(plan), rows, self.partitions))
+        captured = self._captured(over_tables(plan), rows, self.partitions)
+        for access, fragments in captured.items():
+            self.found[access].update(fragments)
         for fixpoint in outer_fixpoints(plan):
             own, leaves = _accesses(fixpoint)
             if own in self.keyed:
@@ -223,13 +233,8 @@ class _Run:
             for place, plan_of_part in zip(("base", "step"), parts, strict=True):
                 self.capture(plan_of_part, known, f"the {place} of {fixpoint.id}")
 
-    def _is_open(self, fixpoint: Fixpoint) -> bool:
-        """Whether what its rows are used for decides what is sketched below it."""
-        is_sketched = any(scan.access in self.partitions for scan in scans_of(fixpoint))
-        return is_open(fixpoint) and is_sketched and table_of(fixpoint).access not in self.keyed
-
     def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
-        """The rows that those used are derived from, with these: back, derivation by derivation."""
+        """The rows that those used are derived from, with these: backwards, step by step."""
         own, leaves = _accesses(fixpoint)
         # From here on it only tells which rows count.
         ranges = self.partitions.pop(own)
@@ -255,26 +260,22 @@ class _Run:
         self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]
     ) -> Mapping[AccessId, FragmentSet]:
         """What the rows of a plan without fixpoints need of its accesses."""
-        own = {s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions}
-        if not own:
+        sketched = {
+            s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions
+        }
+        if not sketched:
             return {}
         part = replace(self.query, root=plan)
-        judged = carried(self.verdict, part, {a: p.attribute for a, p in own.items()})
+        judged = carried(self.verdict, part, {a: p.attribute for a, p in sketched.items()})
         spark = self.rounds.spark
-        return capture_sketches(spark, part, judged, own, frames, versions=self.versions)
-
-    def _add(self, captured: Mapping[AccessId, FragmentSet]) -> None:
-        for access, fragments in captured.items():
-            self.found[access].update(fragments)
+        return capture_sketches(spark, part, judged, sketched, frames, versions=self.versions)
 
 
 def _accesses(fixpoint: Fixpoint) -> tuple[AccessId, list[AccessId]]:
-    """Those of the table with its rows: where it stands, and inside its step."""
     return table_of(fixpoint).access, [table_of(leaf).access for leaf in leaves_of(fixpoint)]
 
 
 def _numbered(rows: DataFrame, fixpoint: Fixpoint) -> tuple[DataFrame, RangePartition]:
-    """The rows of a fixpoint with a number each, and ranges with one number each."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -286,7 +287,7 @@ def _numbered(rows: DataFrame, fixpoint: Fixpoint) -> tuple[DataFrame, RangePart
 
 @dataclass(frozen=True, slots=True)
 class _KeyedTable:
-    """The table of a keyed fixpoint's rows: the accesses that it stands for, and their ranges."""
+    """The table of a keyed fixpoint's rows: its accesses, and their ranges."""
 
     access: AccessId
     stands_for: tuple[AccessId, ...]
@@ -304,20 +305,10 @@ def _keyed_tables(
         for attribute in table.attributes:
             if attribute.id in keyed:
                 accesses = keyed[attribute.id]
-                own = partitions[accesses[0]]
-                assert {partitions[access].id for access in accesses} == {own.id}
-                ranges = replace(own, table=table.table, attribute=attribute.name)
+                partition = partitions[accesses[0]]
+                assert {partitions[access].id for access in accesses} == {partition.id}
+                ranges = replace(partition, table=table.table, attribute=attribute.name)
                 yield _KeyedTable(table.access, accesses, ranges)
-
-
-def _facts(
-    query: Query, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> Iterator[Fact]:
-    """What is known of the rows of fixpoints, where these are tables."""
-    states = states_of(verdict, query, {a: p.attribute for a, p in partitions.items()})
-    for node, state in zip(nodes_of(query.root), states, strict=True):
-        if isinstance(node, Fixpoint):
-            yield from facts_of_rows(node, state)
 
 
 def derives_all(
@@ -331,10 +322,8 @@ def derives_all(
     limits: Limits = LIMITS,
     tell: Tell = tell_nobody,
 ) -> bool:
-    """Whether over the rows in the sketches `held` the fixpoint has the rows it has over them all.
-
-    `frames` have the columns of the partitions.
-    """
+    """Whether the fixpoint has all its rows already over the rows in the sketches `held`. `frames`
+    have the columns of the partitions."""
     with plain_failures(versions):
         some = {
             access: _within(frame, partitions[access], held[access]) if access in held else frame
@@ -348,7 +337,6 @@ def derives_all(
 
 
 def _within(frame: DataFrame, partition: RangePartition, held: FragmentSet) -> DataFrame:
-    """The rows of these fragments."""
     from pyspark.sql import functions as F
 
     tagged = with_fragment(frame, partition, partition.attribute, _FRAGMENT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, assert_never
@@ -57,7 +57,7 @@ _RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
 
 
 def with_ties(node: TopK) -> Plan:
-    """The node with every row tied at the last place; at the end there may be a rank more."""
+    """The node with every row tied at the last place; at the end there may be one more rank."""
     order = tuple(key for key in node.order if columns_of(key.expr))
     if node.count is None or not order:
         return node.child
@@ -68,7 +68,7 @@ def with_ties(node: TopK) -> Plan:
 
 
 def whole_averages(root: Plan) -> Plan:
-    """The plan with AVG for every average of decimals; raises QueryError where one is left."""
+    """The plan with AVG for every average of decimals; raises QueryError where one remains."""
     whole = _whole(root)
     if whole is root:
         return root
@@ -102,7 +102,6 @@ def _whole(plan: Plan) -> Plan:
 
 
 def _means(plan: Plan) -> Iterator[Mean]:
-    """Averages of decimals in the node's own expressions."""
     for expr in expressions_of(plan):
         for part in walk(expr):
             if isinstance(part, Mean) and part.type.kind is Kind.DECIMAL:
@@ -110,7 +109,6 @@ def _means(plan: Plan) -> Iterator[Mean]:
 
 
 def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
-    """The plan with the average as one more column, and that column."""
     total, count = mean.total, mean.count
     if not (isinstance(total, ColumnRef) and isinstance(count, ColumnRef)):
         raise _unsupported()
@@ -129,20 +127,14 @@ def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
                 plan = replace(plan, child=child, outputs=(*plan.outputs, passed))
             return plan, average
         case Join():
-            return _averaged_side(plan, mean, total)
+            is_left = any(attribute.id == total.id for attribute in attributes_of(plan.left))
+            if not is_left and plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
+                raise _unsupported()
+            side, average = _averaged(plan.left if is_left else plan.right, mean)
+            joined = replace(plan, left=side) if is_left else replace(plan, right=side)
+            return joined, average
         case _:
             raise _unsupported()
-
-
-def _averaged_side(plan: Join, mean: Mean, total: ColumnRef) -> tuple[Plan, ColumnRef]:
-    is_left = any(attribute.id == total.id for attribute in attributes_of(plan.left))
-    if is_left:
-        side, average = _averaged(plan.left, mean)
-        return replace(plan, left=side), average
-    if plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
-        raise _unsupported()
-    side, average = _averaged(plan.right, mean)
-    return replace(plan, right=side), average
 
 
 def _with_average(
@@ -174,12 +166,9 @@ def spelled_out(node: Witness) -> Plan:
     def both(left: Plan, right: Plan) -> Plan:
         return SetOperation(SetKind.UNION, True, left, right, columns, span=node.span)
 
-    return reduce(both, (_first(node, order) for order in node.orders))
-
-
-def _first(node: Witness, order: tuple[SortKey, ...]) -> Plan:
-    columns = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(node))
-    return Project(first_by(node, order), columns)
+    outputs = tuple(ComputedColumn(a, a.ref()) for a in columns)
+    firsts: list[Plan] = [Project(first_by(node, order), outputs) for order in node.orders]
+    return reduce(both, firsts)
 
 
 _JOIN_WORDS = {
@@ -199,59 +188,50 @@ _SET_NODES = {
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A SELECT and what its columns, and all columns below, are called in it."""
+    """A SELECT and the names of its columns, and of all columns below."""
 
     select: exp.Select
     names: Mapping[AttributeId, str]
 
     @property
     def sql(self) -> str:
-        """The text for Spark."""
         return self.select.sql(DIALECT)
 
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """Turns nodes into SELECTs, giving out names as columns appear.
-
-    `views` names the relation each access reads. A fixpoint that is written twice is two entries.
-    """
+    """Turns nodes into SELECTs, naming columns as they appear. `views` names the relation each
+    access reads. A fixpoint that is written twice is two entries."""
 
     views: Mapping[AccessId, str]
     names: dict[AttributeId, str] = field(default_factory=dict)
     entries: dict[FixpointId, str] = field(default_factory=dict)
-    """What the WITH entries are called that stand for the fixpoints around."""
+    """WITH entry names of the enclosing fixpoints."""
 
     def name(self, attribute: AttributeId) -> str:
         """The SQL name of a column, the same at every call."""
         return self.names.setdefault(attribute, f"c{len(self.names)}")
 
     def columns(self, attributes: Sequence[Attribute]) -> list[Sql]:
-        """The columns as they stand; a constant where there are none, since SELECT needs one."""
         if not attributes:
             return [exp.alias_(exp.Literal.number(1), "nothing", quoted=True)]
         return [column(self.name(attribute.id)) for attribute in attributes]
 
     def outputs(self, outputs: Sequence[ComputedColumn]) -> list[Sql]:
-        """Computed columns under their names."""
         if not outputs:
             return self.columns(())
         return [self.aliased(self.expr(output.expr), output.attribute) for output in outputs]
 
     def aliased(self, node: Sql, attribute: Attribute) -> Sql:
-        """`node AS name`."""
         return exp.alias_(node, self.name(attribute.id), quoted=True)
 
     def expr(self, expr: Expr) -> Sql:
-        """A scalar expression over the columns named so far."""
         return render_expr(expr, self.names)
 
     def source(self, plan: Plan) -> exp.Subquery:
-        """The plan as something to select from."""
         return self.select(plan).subquery()
 
     def select(self, plan: Plan) -> exp.Select:
-        """The plan as a SELECT of exactly its columns."""
         match plan:
             case Scan() | OneRow():
                 return self._relation(plan)
@@ -277,7 +257,10 @@ class Renderer:
             case Aggregate():
                 return self._aggregate(plan)
             case Window():
-                return self._window(plan)
+                child = self.source(plan.child)
+                computed = [self.aliased(self._over(call), call.attribute) for call in plan.calls]
+                columns = self.columns(attributes_of(plan.child))
+                return exp.select(*columns, *computed).from_(child)
             case Explode():
                 return self._explode(plan)
             case Witness():
@@ -288,7 +271,7 @@ class Renderer:
                 assert_never(plan)
 
     def _recursion(self, plan: Recursive | Fixpoint) -> exp.Select:
-        """A WITH RECURSIVE entry and its rows; Spark knows that of UNION ALL alone."""
+        """A WITH RECURSIVE entry and its rows; Spark supports only UNION ALL there."""
         if isinstance(plan, Recursive):
             return self._of_entry(self.entries[plan.fixpoint], plan.attributes)
         if plan.is_set:
@@ -300,12 +283,16 @@ class Renderer:
             )
         # Another one each time: the same entry may be written twice, with other filters in it.
         number = self.name(f"{plan.id}/{len(self.names)}")
-        entry = _unused(f"recursion_{number}", self.views.values())
+        entry = f"recursion_{number}"
+        while entry in self.views.values():
+            entry += "_"
         self.entries[plan.id] = entry
         parts = []
         for part in (plan.base, plan.step):
             made = self.source(part)
-            parts.append(exp.select(*self._as_entry(attributes_of(part))).from_(made))
+            read = enumerate(self.name(attribute.id) for attribute in attributes_of(part))
+            columns = [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in read]
+            parts.append(exp.select(*columns).from_(made))
         name: Sql = exp.to_identifier(entry, quoted=True)
         if plan.levels is not None:
             # No node of sqlglot has this clause.
@@ -318,13 +305,7 @@ class Renderer:
         rows.set("with_", clause)
         return rows
 
-    def _as_entry(self, attributes: Sequence[Attribute]) -> list[Sql]:
-        """Columns under the names that an entry calls its own by."""
-        named = enumerate(map(self.name, (attribute.id for attribute in attributes)))
-        return [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in named]
-
     def _of_entry(self, entry: str, attributes: Sequence[Attribute]) -> exp.Select:
-        """The columns of an entry under the names of these."""
         read = [self.aliased(column(f"r{at}"), each) for at, each in enumerate(attributes)]
         return exp.select(*read).from_(exp.Table(this=exp.to_identifier(entry, quoted=True)))
 
@@ -363,7 +344,7 @@ class Renderer:
         return rows.offset(plan.offset) if plan.offset else rows
 
     def order(self, keys: Sequence[SortKey]) -> list[Sql]:
-        """ORDER BY terms. A constant orders nothing, and a bare number would mean a column."""
+        """ORDER BY terms; constants order nothing, and a bare number would mean a column."""
         return [
             exp.Ordered(this=self.expr(key.expr), desc=key.descending, nulls_first=key.nulls_first)
             for key in keys
@@ -402,10 +383,15 @@ class Renderer:
         ]
         rows = exp.select(*below).from_(child).subquery()
         keys = [column(self.name(key.attribute.id)) for key in plan.keys]
-        calls = [
-            self.aliased(self.call(_over_keys(a.call, plan.keys)), a.attribute)
-            for a in plan.aggregates
-        ]
+        refs = {key.expr: key.attribute.ref() for key in plan.keys}
+        calls = []
+        for output in plan.aggregates:
+            call = output.call
+            if call.function in ("grouping", "grouping_id"):
+                # They take grouping columns, which have names of their own here.
+                arguments = tuple(refs.get(argument, argument) for argument in call.arguments)
+                call = replace(call, arguments=arguments)
+            calls.append(self.aliased(self.call(call), output.attribute))
         listed = [*keys, *calls] or [exp.alias_(exp.Count(this=exp.Star()), "nothing", quoted=True)]
         grouped = exp.select(*listed).from_(rows)
         if plan.grouping_sets is not None:
@@ -431,49 +417,26 @@ class Renderer:
             return node
         return exp.Filter(this=node, expression=exp.Where(this=self.expr(call.condition)))
 
-    def _window(self, plan: Window) -> exp.Select:
-        child = self.source(plan.child)
-        computed = [self.aliased(self._over(call), call.attribute) for call in plan.calls]
-        return exp.select(*self.columns(attributes_of(plan.child)), *computed).from_(child)
-
     def _over(self, call: WindowCall) -> Sql:
         arguments = [self.expr(argument) for argument in call.arguments]
         if not arguments and call.function == "count":
             arguments = [exp.Star()]
-        order = self.order(call.order)
+        order, spec = self.order(call.order), None
+        if call.frame is not None:
+            # The clause comes from the query's own text.
+            over = parse_one(f"SUM(1) OVER (ORDER BY 1 {call.frame})", dialect=DIALECT)
+            spec = over.args["spec"]
+            assert isinstance(spec, exp.WindowSpec)
         return exp.Window(
             this=exp.Anonymous(this=call.function.upper(), expressions=arguments),
             partition_by=[self.expr(part) for part in call.partition_by],
             order=exp.Order(expressions=order) if order else None,
-            spec=None if call.frame is None else _frame(call.frame),
+            spec=spec,
         )
 
 
 def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
-    """The plan for Spark, over views called `table_names`; its columns come in the plan's order."""
+    """The plan in Spark SQL over views called `table_names`, with its columns in order."""
     renderer = Renderer(table_names)
     select = renderer.select(whole_averages(plan))
     return Rendered(select, renderer.names)
-
-
-def _unused(name: str, others: Collection[str]) -> str:
-    """The name, made another one than those."""
-    while name in others:
-        name += "_"
-    return name
-
-
-def _over_keys(call: AggregateCall, keys: Sequence[ComputedColumn]) -> AggregateCall:
-    """GROUPING and GROUPING_ID take grouping columns, which have names of their own here."""
-    if call.function not in ("grouping", "grouping_id"):
-        return call
-    refs = {key.expr: key.attribute.ref() for key in keys}
-    return replace(call, arguments=tuple(refs.get(each, each) for each in call.arguments))
-
-
-def _frame(frame: str) -> exp.WindowSpec:
-    """The frame clause as a node; it came from the query's own text."""
-    over = parse_one(f"SUM(1) OVER (ORDER BY 1 {frame})", dialect=DIALECT)
-    spec = over.args["spec"]
-    assert isinstance(spec, exp.WindowSpec)
-    return spec

@@ -46,7 +46,7 @@ _FAILED_ROW = re.compile(
     r"|NumberFormat|Runtime)Exception: (.+)$",
     re.MULTILINE,
 )
-"""What Spark hands on in the exception of a thread that waited: of subqueries and broadcasts."""
+"""What Spark includes in the exception of a waiting thread: of subqueries and broadcasts."""
 _SCHEMES_OF_CLASSES = {
     "org.apache.hadoop.fs.s3a.S3AFileSystem": "s3a",
     "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem": "abfss",
@@ -57,7 +57,7 @@ _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 
 @contextmanager
 def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> Iterator[None]:
-    """Turns Spark's exceptions inside the block into errors of impctl."""
+    """Turn Spark's exceptions inside the block into errors of impctl."""
     # Py4JError is not part of pyspark's own tree, yet some failures (and a dead JVM) raise it bare.
     from pyspark.core.context import Py4JError
     from pyspark.errors import PySparkException
@@ -69,7 +69,11 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
             raise KeyboardInterrupt from error
         if isinstance(error, PySparkException):
             raise _translated(error, versions or {}) from error
-        raise _of_gateway(str(error), versions or {}) from error
+        # A gateway's error has no class or condition to tell.
+        text, gone = str(error), history_gone(versions or {})
+        missing = gone if _MISSING_FILE_TEXT.search(text) else None
+        known = _without_file_system(text) or _known(text) or missing or _handed_on(text)
+        raise known from error
     except (ConnectionError, EOFError) as error:
         raise RetryableError(
             "Spark failed: its process ended",
@@ -79,7 +83,7 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
 
 
 def _is_interrupted(error: BaseException) -> bool:
-    """Whether a KeyboardInterrupt came first: cleaning up after it, PySpark raises anew."""
+    """Whether a KeyboardInterrupt came first: PySpark raises again while cleaning up after it."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__context__
@@ -87,7 +91,7 @@ def _is_interrupted(error: BaseException) -> bool:
 
 
 def _without_file_system(text: str) -> ImpctlError | None:
-    """The error where Spark lacks what reads an object store; None where that is not it."""
+    """The error where Spark lacks an object store's file system; None for other causes."""
     result = _NO_SCHEME.search(text) or _NO_CLASS.search(text)
     if result is None:
         return None
@@ -107,7 +111,7 @@ def _without_file_system(text: str) -> ImpctlError | None:
 
 
 def hadoop_version() -> str:
-    """That of the Hadoop beside this PySpark, for a JAR that must be of the same."""
+    """The version of PySpark's own Hadoop, for a JAR that must match it."""
     import pyspark
 
     folder = Path(pyspark.__file__).parent / "jars"
@@ -158,16 +162,6 @@ def _condition_of(error: Exception) -> str:
     return condition if isinstance(condition, str) else ""
 
 
-def _of_gateway(text: str, versions: Mapping[TableName, TableVersion]) -> ImpctlError:
-    missing = _without_file_system(text)
-    if missing is not None:
-        return missing
-    known = _known(text)
-    if known is not None:
-        return known
-    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _handed_on(text)
-
-
 def _known(text: str) -> ImpctlError | None:
     """What the text of an error says for certain, whoever raised it."""
     if _SEVERAL_ROWS.search(text):
@@ -184,9 +178,14 @@ def _known(text: str) -> ImpctlError | None:
 
 
 def _handed_on(text: str) -> ImpctlError:
-    """The failure of a row that another thread met, by its class; else what is not explained."""
     match = _FAILED_ROW.search(text)
-    return _unexplained(text) if match is None else _on_a_row(match[1])
+    if match is not None:
+        return _on_a_row(match[1])
+    return RetryableError(
+        f"Spark failed: {first_sentence(text)}",
+        code="spark_failed",
+        hint="run again with `-vv` to see Spark's log; more driver memory may help",
+    )
 
 
 def _on_a_row(text: str) -> EvaluationError:
@@ -197,18 +196,9 @@ def _on_a_row(text: str) -> EvaluationError:
     )
 
 
-def _unexplained(text: str) -> ImpctlError:
-    return RetryableError(
-        f"Spark failed: {first_sentence(text)}",
-        code="spark_failed",
-        hint="run again with `-vv` to see Spark's log; more driver memory may help",
-    )
-
-
 def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError:
-    """The error for data files that a pinned version needs and that are no longer there."""
-    named = " and ".join(f"Version {n} of table `{table}`" for table, n in sorted(versions.items()))
-    named = named or "The pinned version"
+    names = (f"Version {number} of table `{table}`" for table, number in sorted(versions.items()))
+    named = " and ".join(names) or "The pinned version"
     return HistoryGoneError(
         f"{named} can no longer be read (vacuumed?): a data file is missing",
         code="data_files_gone",
@@ -220,7 +210,7 @@ def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError
 
 
 def first_sentence(text: str) -> str:
-    """What Spark says, without its plan, stack trace, Java class and SQL state; no full stop."""
+    """Spark's message without plan, stack trace, Java class, SQL state and full stop."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = lines[0] if lines else "no message"
     if first.startswith("An error occurred while calling") and len(lines) > 1:
@@ -237,11 +227,9 @@ def run_sql(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> pa.Table:
-    """The answer of `sql`, in which each name of `views` stands for its DataFrame.
-
-    `versions` are the pinned versions behind the views, named when data files turn out to be gone.
-    Raises QueryError, EvaluationError or HistoryGoneError.
-    """
+    """The answer of `sql` over the DataFrames `views`, by name. Errors name `versions`, those
+    pinned behind the views, when data files are missing: QueryError, EvaluationError,
+    HistoryGoneError."""
     with plain_failures(versions):
         return selected(spark, sql, views).toArrow()
 
@@ -253,16 +241,16 @@ def frame_of(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> DataFrame:
-    """`sql` as a frame that has read nothing yet; it keeps what the names stood for."""
+    """`sql` as a frame that has read nothing yet; it keeps the meaning of the names."""
     with plain_failures(versions):
         return selected(spark, sql, views)
 
 
 def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
-    """The same without a word for what fails: inside `plain_failures`."""
+    """The same without error translation: inside `plain_failures`."""
     if is_connect(spark):
         frame = _with_arguments(spark, sql, views)
-        # Asked of the server only when needed; here it is where mistakes are told.
+        # The server resolves it only on demand; here mistakes are reported.
         _ = frame.schema
         return frame
     made: list[str] = []
@@ -278,9 +266,7 @@ def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> D
 
 def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
     """A server resolves names when the frame is computed, so the frames go along with the text.
-
-    Each is named before the whole query, which stands in brackets: it may begin with WITH itself.
-    """
+    They are named before the whole query, put in brackets, as it may begin with WITH itself."""
     if not views:
         return spark.sql(sql)
     places = {f"impctl_{at}": (name, frame) for at, (name, frame) in enumerate(views.items())}
@@ -293,7 +279,6 @@ def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame
 
 
 def _escaped(text: str) -> str:
-    """Text in which braces mean braces."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -303,20 +288,22 @@ def with_keys(
     """The rows whose columns at `places` are, in this order, a row of `keys`."""
     from pyspark.sql import functions as F
 
-    named = _renamed(rows)
-    wanted = F.broadcast(spark.createDataFrame(keys.rename_columns(_key_names(keys.num_columns))))
+    named, names = _renamed(rows), [f"k{place}" for place in range(keys.num_columns)]
+    wanted = F.broadcast(spark.createDataFrame(keys.rename_columns(names)))
     condition: Column | None = None
     for name, place, column in zip(wanted.columns, places, keys.columns, strict=True):
         mine, theirs = F.col(named.columns[place]), F.col(name)
         same = mine.eqNullSafe(theirs) if column.null_count else mine == theirs
         condition = same if condition is None else condition & same
-    if len(places) == 1 and not keys.column(0).null_count:
-        named = _narrowed(named, named.columns[places[0]], keys.column(0))
+    is_single = len(places) == 1 and not keys.column(0).null_count
+    if is_single and pa.types.is_integer(keys.column(0).type):
+        bounds, key = pc.min_max(keys.column(0)).as_py(), F.col(named.columns[places[0]])
+        named = named.where(key.between(F.lit(bounds["min"]), F.lit(bounds["max"])))
     return named.join(wanted, condition, "left_semi")
 
 
 def slice_of(rows: DataFrame, number: int, slices: int) -> DataFrame:
-    """One of so many parts of the rows, which together are all of them."""
+    """One of so many disjoint parts of the rows."""
     from pyspark.sql import functions as F
 
     named = _renamed(rows)
@@ -327,16 +314,3 @@ def slice_of(rows: DataFrame, number: int, slices: int) -> DataFrame:
 
 def _renamed(rows: DataFrame) -> DataFrame:
     return rows.toDF(*(f"r{place}" for place in range(len(rows.columns))))
-
-
-def _key_names(count: int) -> list[str]:
-    return [f"k{place}" for place in range(count)]
-
-
-def _narrowed(rows: DataFrame, name: str, keys: pa.ChunkedArray) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    if not pa.types.is_integer(keys.type):
-        return rows
-    result = pc.min_max(keys).as_py()
-    return rows.where(F.col(name).between(F.lit(result["min"]), F.lit(result["max"])))

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 _SETTING = "spark.local.dir"
 _VARIABLE = "SPARK_LOCAL_DIRS"
-"""What Spark asks before the setting."""
+"""What Spark reads before the setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFolders:
-    """Java's folder for temporary files, and settings and variables as the JVM is to see them."""
+    """Java's folder for temporary files, and settings and variables for the JVM."""
 
     temporary: Path
     conf: Mapping[str, str]
@@ -51,7 +51,7 @@ class LocalFolders:
 
     @property
     def java_option(self) -> str:
-        """The option that tells Java, quoted as Spark reads options."""
+        """The option for Java, quoted as Spark reads options."""
         path = str(self.temporary).replace("\\", "\\\\").replace('"', '\\"')
         return f'"-Djava.io.tmpdir={path}"'
 
@@ -59,10 +59,8 @@ class LocalFolders:
 def local_folders(
     master: str, conf: Mapping[str, str], environment: Mapping[str, str]
 ) -> LocalFolders:
-    """Folders for the JVM that is about to start, gone when this process ends.
-
-    Executors of a cluster run elsewhere: what names their folders is left as it is.
-    """
+    """Folders for the JVM that is about to start, removed when this process ends. Executors of a
+    cluster run elsewhere: settings for their folders are unchanged."""
     temporary = lasting_scratch_folder(SPARK_SCRATCH)
     if not master.startswith("local") or master.startswith("local-cluster"):
         return LocalFolders(temporary, {}, {})
@@ -74,7 +72,7 @@ def local_folders(
 
 
 def _below(places: str) -> str:
-    """A scratch folder in each of these places; one that is none yet is left to Spark."""
+    """A scratch folder in each of these places; missing places are left to Spark."""
     return ",".join(
         str(lasting_scratch_folder(SPARK_SCRATCH, Path(place)))
         if os.path.isabs(place) and os.access(place, os.W_OK | os.X_OK)
@@ -126,14 +124,12 @@ def find_java(environment: Mapping[str, str]) -> Java:
         too_old.append(f"{origin} {result}")
     seen = f" ({', '.join(too_old)})" if too_old else ""
     raise UsageError(
-        f"Java {OLDEST_JAVA} or newer was not found{seen}",
-        code="java_missing",
-        hint=JAVA_HINT,
+        f"Java {OLDEST_JAVA} or newer was not found{seen}", code="java_missing", hint=JAVA_HINT
     )
 
 
 def java_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Where a Java may be, best first, with the name of the place."""
+    """Possible locations of Java, best first, with the name of the place."""
     home = environment.get("JAVA_HOME")
     if home:
         yield "JAVA_HOME", Path(home) / "bin" / "java"
@@ -179,7 +175,7 @@ def _major(result: re.Match[str] | None) -> int | None:
 
 
 def write_launcher(java: Java, home: Path) -> Path:
-    """Makes `home` look like a JAVA_HOME whose `bin/java` is the quiet launcher; returns it."""
+    """Make `home` look like a JAVA_HOME whose `bin/java` is the quiet launcher; return it."""
     folder = home / "bin"
     folder.mkdir(parents=True)
     launcher = folder / "java"
@@ -193,7 +189,7 @@ def write_launcher(java: Java, home: Path) -> Path:
 
 
 _SPELLED = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "adl": "abfss", "abfs": "abfss"}
-"""Schemes that Hadoop calls otherwise."""
+"""Schemes with another name in Hadoop."""
 
 PACKAGES = MappingProxyType(
     {
@@ -202,7 +198,7 @@ PACKAGES = MappingProxyType(
         "abfss": "org.apache.hadoop:hadoop-azure:{hadoop}",
     }
 )
-"""What to put into `spark.jars.packages`, where `{hadoop}` is the version of Spark's own Hadoop."""
+"""Values for `spark.jars.packages`, where `{hadoop}` is the version of Spark's own Hadoop."""
 
 _OF_S3 = {
     "access_key_id": "fs.s3a.access.key",
@@ -221,7 +217,6 @@ _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]*)://")
 
 
 def spark_uri(uri: str) -> str:
-    """The same place under the scheme that Hadoop has for it; paths without one stay."""
     match = _SCHEME.match(uri)
     if match is None or match[1] not in _SPELLED:
         return uri
@@ -229,7 +224,7 @@ def spark_uri(uri: str) -> str:
 
 
 def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str]:
-    """Options of Spark's reader for a file there, from deltalake's storage options."""
+    """Options of Spark's reader for a file, from deltalake's storage options."""
     match = _SCHEME.match(spark_uri(uri))
     given = {name.lower(): value for name, value in (options or {}).items()}
     if match is None or not given:
@@ -240,7 +235,13 @@ def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str
         case "abfss":
             return _azure(uri, given)
         case "gs":
-            return _google(given)
+            plain = {name.removeprefix("google_"): value for name, value in given.items()}
+            file = plain.get("service_account", plain.get("service_account_path"))
+            if file is not None:
+                return {
+                    "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
+                    "fs.gs.auth.service.account.json.keyfile": file,
+                }
     return {}
 
 
@@ -278,17 +279,6 @@ def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def _google(given: Mapping[str, str]) -> dict[str, str]:
-    plain = {name.removeprefix("google_"): value for name, value in given.items()}
-    file = plain.get("service_account", plain.get("service_account_path"))
-    if file is None:
-        return {}
-    return {
-        "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
-        "fs.gs.auth.service.account.json.keyfile": file,
-    }
-
-
 PARTITIONS = "spark.sql.shuffle.partitions"
 _DEFAULT = "200"
 _PART_BYTES = 4 << 20
@@ -302,9 +292,7 @@ _DEFAULT_LISTING = "10000"
 @contextmanager
 def shuffles_for(spark: SparkSession, size: int) -> Iterator[None]:
     """Inside, a query that reads files of so many bytes is shuffled in a fitting number of parts.
-
-    Where two threads do so at once, one may find the other's number: no matter but speed.
-    """
+    Two threads may see each other's number: that affects only speed."""
     wanted = max(_LEAST, 2 * _cores(spark), -(-size // _PART_BYTES))
     with _unless_chosen(spark, PARTITIONS, _DEFAULT, wanted):
         yield
@@ -312,10 +300,8 @@ def shuffles_for(spark: SparkSession, size: int) -> Iterator[None]:
 
 @contextmanager
 def few_listing_tasks(spark: SparkSession) -> Iterator[None]:
-    """Inside, Spark looks at files that it is given by name in a few tasks per core.
-
-    A server elsewhere, whose cores are not known, keeps its number.
-    """
+    """Inside, Spark lists files given by name in a few tasks per core. A server elsewhere, whose
+    cores are unknown, keeps its number."""
     cores = _cores(spark)
     wanted = max(_LEAST, 4 * cores) if cores else int(_DEFAULT_LISTING)
     with _unless_chosen(spark, LISTING, _DEFAULT_LISTING, wanted):
@@ -323,7 +309,6 @@ def few_listing_tasks(spark: SparkSession) -> Iterator[None]:
 
 
 def _cores(spark: SparkSession) -> int:
-    """Cores of the session; 0 where it does not say, as a server elsewhere."""
     return 0 if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
@@ -347,10 +332,8 @@ _starts = threading.Lock()
 
 @contextmanager
 def ended_with_its_start() -> Iterator[None]:
-    """The block starts a JVM; an exception, of whatever kind, ends one that is not up yet.
-
-    One start at a time: each changes what the whole process sees, and puts back what it found.
-    """
+    """The block starts a JVM; any exception ends one that is not up yet. One start at a time: each
+    changes process-wide state and restores it."""
     with _starts:
         if os.name == "nt":
             yield
@@ -362,7 +345,9 @@ def ended_with_its_start() -> Iterator[None]:
         except BaseException:
             os.close(writer)
             writer = -1
-            if not _is_up():
+            from pyspark import SparkContext
+
+            if SparkContext._gateway is None:
                 _end(reader)
             raise
         finally:
@@ -371,19 +356,11 @@ def ended_with_its_start() -> Iterator[None]:
                 os.close(writer)
 
 
-def _is_up() -> bool:
-    from pyspark import SparkContext
-
-    return SparkContext._gateway is not None
-
-
 @contextmanager
 def _children_hold(writer: int) -> Iterator[None]:
-    """What pyspark starts in this thread tells its number through `writer` and keeps that open.
-
-    So do all processes below it: the pipe ends with the last of them. The child itself tells, since
-    an interrupt can come before its parent has got the number.
-    """
+    """A child that pyspark starts in this thread sends its number through `writer`, and it and all
+    processes below it keep that open: the pipe ends with the last of them. The child itself sends
+    it, since an interrupt can come before its parent has got the number."""
     from pyspark import java_gateway
 
     module: Any = java_gateway
@@ -411,22 +388,22 @@ def _children_hold(writer: int) -> Iterator[None]:
 
 
 def _end(reader: int) -> None:
-    """End the child that told its number, if any, and wait for those below it, which soon end."""
+    """End the child that sent its number, if any, and wait for those below it, which soon end."""
     until = time.monotonic() + _ENDED_WITHIN_SECONDS
-    told = _read(reader, until)
-    if told:
+    number = _read(reader, until)
+    if number:
         # A child that was waited for is not ours any more, nor is its number.
         with suppress(ChildProcessError):
-            if os.waitpid(int(told), os.WNOHANG) == (0, 0):
+            if os.waitpid(int(number), os.WNOHANG) == (0, 0):
                 # It has no work yet that it could lose.
-                os.kill(int(told), signal.SIGKILL)
-                os.waitpid(int(told), 0)
-    while told:
-        told = _read(reader, until)
+                os.kill(int(number), signal.SIGKILL)
+                os.waitpid(int(number), 0)
+    while number:
+        number = _read(reader, until)
 
 
 def _read(reader: int, until: float) -> bytes:
-    """What the pipe has next; nothing at its end, or when time is up."""
+    """What the pipe has next; nothing at its end, or on timeout."""
     with selectors.DefaultSelector() as selector:
         selector.register(reader, selectors.EVENT_READ)
         if not selector.select(max(0.0, until - time.monotonic())):
@@ -453,10 +430,8 @@ logger.gateway.level = {level}
 
 
 def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -> SparkSession:
-    """A new session in this process's JVM, which is started where there is none yet.
-
-    `folder` takes the files the JVM starts from. Raises UsageError where Spark does not start.
-    """
+    """A new session in this process's JVM, which is started if needed. `folder` takes the files the
+    JVM starts from. Raises UsageError where Spark does not start."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -527,12 +502,10 @@ def _java_options(conf: Mapping[str, str], log_level: str, folder: Path) -> str:
 
 @contextmanager
 def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Environment in which pyspark starts the JVM; as it was before afterwards.
-
-    Windows starts Java by another script, which the launcher cannot stand in for. Local workers
-    run this very Python, which has pyarrow; what a cluster has, its own settings say.
-    pyspark has the JVM tell where it listens in a temporary file, which is put into `folder`.
-    """
+    """The environment in which pyspark starts the JVM, restored afterwards. Windows starts Java by
+    another script, which the launcher cannot replace. Local workers run this very Python, which has
+    pyarrow; a cluster's Python is up to its own settings. The JVM reports its port in a temporary
+    file, which is put into `folder`."""
     wanted = dict(wanted)
     if master.startswith("local"):
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -555,7 +528,6 @@ def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterat
 
 
 def _submit_arguments(settings_file: Path) -> str:
-    """What spark-submit is called with: our file, then what the user's environment asks for."""
     given = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
     if "--properties-file" in given:
         raise UsageError(
@@ -574,7 +546,7 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What a workload may change; the time zone is UTC so that a run means the same on any machine."""
+"""Settings that a workload may change; with time zone UTC a run means the same anywhere."""
 
 FIXED = {
     "spark.sql.ansi.enabled": "true",
@@ -601,7 +573,7 @@ FIXED = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.variable.substitute": "false",
 }
-"""What the meaning of a query rests on, and silent loss of rows; never changed."""
+"""Settings that decide the meaning of a query, or silent loss of rows; never changed."""
 
 QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -613,10 +585,8 @@ OLDEST = (4, 1)
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark runs (a master, or an address of Spark Connect) and how it is configured.
-
-    `log_level` is Spark's (off, error, warn, ...); a server elsewhere has its own log.
-    """
+    """Where Spark runs (a master, or an address of Spark Connect) and its settings. `log_level` is
+    Spark's (off, error, warn, ...); a server elsewhere has its own log."""
 
     master: str
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -624,19 +594,19 @@ class SparkSettings:
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """The session for these settings; one that is already open in this process is used again.
-
-    Raises UsageError for settings that would change what queries mean, for a Spark that is too old,
-    and where no Java is found.
-    """
+    """The session for these settings; one already open in this process is reused. UsageError for
+    settings that would change what queries mean, for a Spark that is too old, and without Java."""
     conf = {**DEFAULTS, **settings.conf, **FIXED}
     refuse_changed_meaning(settings.conf)
     show_pandas()  # which the client of Spark Connect needs, and Spark's Python side may use
     if is_address(settings.master):
         return adopt(open_remote(settings.master), conf)
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    _quiet_query_loggers()
+    # Spark's Python side repeats every failed query as JSON on stderr; impctl reports it once.
+    for name in QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     active = SparkSession.getActiveSession()
     if active is not None:
         return adopt(active, conf)
@@ -655,9 +625,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
 
 def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """An open session with the settings that can still be changed, `spark.sql.legacy.*` unset.
-
-    Raises UsageError for a setting that changes what a query means and cannot be set here.
-    """
+    Raises UsageError for a setting that changes what a query means and cannot be set here."""
     require_release(session.version)
     # The installation's settings come along; without a value of its own, Spark's default holds.
     for name in [name for name in session.conf.getAll if name.startswith(_LEGACY)]:
@@ -674,7 +642,7 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 
 def require_release(version: str) -> None:
-    """UsageError for a Spark, here or on a server, that is older than those impctl was tried on."""
+    """UsageError for a Spark, here or on a server, older than those impctl was tested on."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None or (int(match[1]), int(match[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -687,7 +655,7 @@ def require_release(version: str) -> None:
 
 
 def fits(session: SparkSession, conf: Mapping[str, str]) -> bool:
-    """Whether the session has these settings already, and all that decide what a query means."""
+    """Whether the session already has these settings, and all that decide what a query means."""
     if any(name.startswith(_LEGACY) for name in session.conf.getAll):
         return False
     return all(
@@ -697,33 +665,24 @@ def fits(session: SparkSession, conf: Mapping[str, str]) -> bool:
 
 
 def refuse_changed_meaning(conf: Mapping[str, str]) -> None:
-    """UsageError for settings asked for that would change what a query means."""
-    for name in conf:
-        if name.startswith(_LEGACY):
-            raise UsageError(
-                f"Setting `{name}` may change the result of a query",
-                code="spark_setting_refused",
-                hint="remove it from `spark.conf`; impctl follows Spark's default rules",
-            )
-    for name, fixed in FIXED.items():
-        if name in conf and str(conf[name]).lower() != fixed.lower():
-            raise UsageError(
-                f"Setting `{name}` must be {fixed}",
-                code="spark_setting_refused",
-                hint="remove it from `spark.conf`; impctl follows Spark's default rules",
-            )
-
-
-def _quiet_query_loggers() -> None:
-    """Spark's Python side repeats every failed query as JSON on stderr; impctl reports it once."""
-    from pyspark.logger import PySparkLogger
-
-    for name in QUERY_LOGGERS:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    """UsageError for requested settings that would change what a query means."""
+    messages = [
+        f"Setting `{name}` may change the result of a query"
+        for name in conf
+        if name.startswith(_LEGACY)
+    ]
+    messages += [
+        f"Setting `{name}` must be {fixed}"
+        for name, fixed in FIXED.items()
+        if name in conf and str(conf[name]).lower() != fixed.lower()
+    ]
+    if messages:
+        hint = "remove it from `spark.conf`; impctl follows Spark's default rules"
+        raise UsageError(messages[0], code="spark_setting_refused", hint=hint)
 
 
 def _ensure(session: SparkSession, name: str, value: str | None) -> None:
-    """The setting as it must be, unset where `value` is None; UsageError where it cannot be."""
+    """Set the required value, or unset it where `value` is None; UsageError on failure."""
     if session.conf.isModifiable(name):
         if value is None:
             session.conf.unset(name)
@@ -745,7 +704,7 @@ REMOTE = "SPARK_REMOTE"
 SCHEME = "sc://"
 _PORT = 15002
 _FAILURES_LOG = "SQLQueryContextLogger"
-"""Where the client writes failures of queries, as JSON on stderr."""
+"""The client's logger of failed queries, as JSON on stderr."""
 _PATIENCE = 10.0
 """Seconds to wait for the server's port; the client itself would try for minutes."""
 _NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
@@ -753,7 +712,7 @@ _PACKAGES_HINT = 'run `pip install "pyspark[connect]" "pandas<3"`'
 
 
 def master_of(asked: str | None, environment: Mapping[str, str], default: str) -> str:
-    """Where Spark is: `SPARK_REMOTE` before what the workload asks for, as Spark itself has it."""
+    """Spark's master: `SPARK_REMOTE` takes precedence over the workload, as in Spark itself."""
     return environment.get(REMOTE) or asked or default
 
 
@@ -762,27 +721,30 @@ def is_address(master: str) -> bool:
 
 
 def shown(master: str) -> str:
-    """The master as it may be printed: an address without its token and options."""
     if not is_address(master):
         return master
     return f"{SCHEME}{urlsplit(master).netloc.rpartition('@')[2]}"
 
 
 def is_connect(session: object) -> bool:
-    """Whether this is a session of Spark Connect; asked of its class, which needs no package."""
+    """Whether this is a session of Spark Connect; decided by its class, which needs no package."""
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(session).__mro__}
     return "pyspark.sql.connect.session.SparkSession" in kinds
 
 
 def open_remote(address: str) -> SparkSession:
-    """A session at the server of this address, given back when the process ends.
-
-    Raises UsageError for missing packages or an address that is none, RetryableError where nobody
-    answers.
-    """
-    _require_packages()
+    """A session at the server of this address, released when the process ends. Raises UsageError
+    for missing packages or an invalid address, RetryableError where nobody answers."""
+    missing = [name for name in _NEEDED if not _is_there(name)]
+    if missing:
+        raise UsageError(
+            f"Spark Connect needs packages that are not installed: {', '.join(missing)}",
+            code="spark_connect_packages",
+            hint=_PACKAGES_HINT,
+        )
     _require_answer(address)
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     try:
@@ -791,16 +753,10 @@ def open_remote(address: str) -> SparkSession:
         _ = session.version
     except PySparkException as error:
         raise _unreachable(address, str(error).splitlines()[0]) from error
-    _quieten()
+    # Failures of queries are raised and reported by callers; the client prints them, too.
+    PySparkLogger.getLogger(_FAILURES_LOG).setLevel(logging.CRITICAL)
     atexit.register(session.stop)
     return session
-
-
-def _quieten() -> None:
-    """Failures of queries are raised, and told by whoever asked; the client prints them, too."""
-    from pyspark.logger import PySparkLogger
-
-    PySparkLogger.getLogger(_FAILURES_LOG).setLevel(logging.CRITICAL)
 
 
 def another(session: SparkSession) -> SparkSession:
@@ -822,23 +778,13 @@ def another(session: SparkSession) -> SparkSession:
 
 
 def home_of(session: SparkSession) -> object:
-    """What two sessions have in common when they share a Spark; to be compared with `is`."""
+    """What two sessions share if they share a Spark; compare with `is`."""
     return session.client if is_connect(session) else session.sparkContext
 
 
 def is_stopped(session: SparkSession) -> bool:
     """Whether a session of Spark Connect was stopped."""
     return bool(getattr(session, "is_stopped", False))
-
-
-def _require_packages() -> None:
-    missing = [name for name in _NEEDED if not _is_there(name)]
-    if missing:
-        raise UsageError(
-            f"Spark Connect needs packages that are not installed: {', '.join(missing)}",
-            code="spark_connect_packages",
-            hint=_PACKAGES_HINT,
-        )
 
 
 def _is_there(name: str) -> bool:
@@ -892,7 +838,6 @@ def running_session() -> SparkSession | None:
 
 
 def is_usable(session: SparkSession) -> bool:
-    """Whether the session given can still be worked in."""
     if is_connect(session):
         return not is_stopped(session)
     running = running_session()
@@ -910,10 +855,8 @@ def require_session(session: object) -> None:
 
 
 def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A new session on the same cluster, with `conf` as far as a running one can take it.
-
-    Raises UsageError for a setting that changes what a query means and cannot be set here.
-    """
+    """A new session on the same cluster, with what a running one can take of `conf`. Raises
+    UsageError for a setting that changes what a query means and cannot be set here."""
     require_release(session.version)
     refuse_changed_meaning(conf)
     wanted = {_ZONE: DEFAULTS[_ZONE], **conf}
@@ -926,13 +869,15 @@ def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSessi
 
 @contextmanager
 def guest() -> Iterator[None]:
-    """Leaves the active session, and what Spark's Python side logs of queries, as they were.
-
-    Making a frame of rows activates the session it is made in, and Spark repeats every failed
-    query as JSON on stderr, which is reported once as an error.
-    """
+    """Restores the active session, and silences Spark's Python log of queries, around the block.
+    Making a frame of rows activates the session it is made in, and Spark repeats every failed query
+    as JSON on stderr, which is reported once as an error."""
     before = running_session()
-    loggers = _query_loggers()
+    loggers: list[logging.Logger] = []
+    if "pyspark.sql" in sys.modules:
+        from pyspark.logger import PySparkLogger
+
+        loggers = [PySparkLogger.getLogger(name) for name in QUERY_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
@@ -944,11 +889,3 @@ def guest() -> Iterator[None]:
         is_moved = before is not None and not is_connect(before)
         if before is not None and is_moved and running_session() is not before:
             before.createDataFrame([], "nothing int")
-
-
-def _query_loggers() -> list[logging.Logger]:
-    if "pyspark.sql" not in sys.modules:
-        return []
-    from pyspark.logger import PySparkLogger
-
-    return [PySparkLogger.getLogger(name) for name in QUERY_LOGGERS]

@@ -45,11 +45,8 @@ _MAX_PRECISION = 38
 def with_fragment(
     frame: DataFrame, partition: RangePartition, column: ColumnName, name: ColumnName
 ) -> DataFrame:
-    """The frame and an int column `name`: the fragment of `column` under `partition`.
-
-    Cost: one binary search per row where that is exact (see the module), else a CASE tree for few
-    boundaries or an Arrow UDF.
-    """
+    """The frame and an int column `name`: the range of `column` under `partition`. Cost: a binary
+    search per row where exact on doubles, else a CASE tree for few boundaries or an Arrow UDF."""
     from pyspark.sql import functions as F
 
     value = F.col(quoted(column))
@@ -57,7 +54,11 @@ def with_fragment(
         result: Column = F.lit(0)
     elif _is_exact_on_doubles(partition):
         return _with_bucket(frame, partition, value, name)
-    elif _has_case_tree(partition):
+    elif (
+        len(partition.boundaries) <= CASE_TREE_BOUNDARIES
+        # A local timestamp has no integer form in Spark that is independent of the session's zone.
+        and partition.type.kind is not Kind.TIMESTAMP_NTZ
+    ):
         result = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
     else:
         result = _by_sorting(partition)(value)
@@ -66,7 +67,7 @@ def with_fragment(
 
 
 def rows_per_fragment(frame: DataFrame, partition: RangePartition) -> Ints:
-    """How many rows of the frame, which has the attribute, are in each fragment; shape (size,)."""
+    """How many rows of the frame, which has the attribute, are in each range; shape (size,)."""
     tagged = with_fragment(frame, partition, partition.attribute, "fragment")
     result = tagged.groupBy("fragment").count().toArrow()
     counts = np.zeros(partition.size, dtype=np.int64)
@@ -78,14 +79,12 @@ def _is_exact_on_doubles(partition: RangePartition) -> bool:
     if partition.type.is_fractional:
         # Infinite boundaries would repeat the outer ones of the search.
         return all(math.isfinite(boundary) for boundary in partition.boundaries)  # type: ignore[arg-type]  # doubles have float boundaries
-    if partition.type.kind not in _COUNTED and not _is_unscalable(partition.type):
+    kind = partition.type
+    # Spark multiplies a decimal to its unscaled integer, which must not lose digits.
+    is_scalable = kind.kind is Kind.DECIMAL and kind.precision + kind.scale + 2 <= _MAX_PRECISION
+    if kind.kind not in _COUNTED and not is_scalable:
         return False
     return all(isinstance(b, int) and abs(b) < EXACT_BELOW for b in partition.boundaries)
-
-
-def _is_unscalable(kind: SqlType) -> bool:
-    """Whether Spark can multiply the decimal to its unscaled integer without losing digits."""
-    return kind.kind is Kind.DECIMAL and kind.precision + kind.scale + 2 <= _MAX_PRECISION
 
 
 def _with_bucket(
@@ -128,14 +127,6 @@ def _comparable(value: Column, kind: SqlType) -> Column:
     return value.cast("int") if kind.kind is Kind.BOOLEAN else value
 
 
-def _has_case_tree(partition: RangePartition) -> bool:
-    # A local timestamp has no integer form in Spark that is independent of the session's zone.
-    return (
-        len(partition.boundaries) <= CASE_TREE_BOUNDARIES
-        and partition.type.kind is not Kind.TIMESTAMP_NTZ
-    )
-
-
 def _literals(partition: RangePartition) -> list[Column]:
     from pyspark.sql import functions as F
 
@@ -151,7 +142,6 @@ def _decimals(partition: RangePartition) -> list[Decimal]:
 
 
 def _case_tree(value: Column, boundaries: Sequence[Column], first: int) -> Column:
-    """Balanced tree of comparisons; `first` is the fragment below all these boundaries."""
     from pyspark.sql import functions as F
 
     if not boundaries:
@@ -164,7 +154,7 @@ def _case_tree(value: Column, boundaries: Sequence[Column], first: int) -> Colum
 
 
 def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
-    """An Arrow UDF for any type. It needs pyarrow alone on the executors, never impctl."""
+    """An Arrow UDF for any type. It needs only pyarrow on the executors, never impctl."""
     from pyspark.sql.functions import arrow_udf
 
     boundaries: list[BoundaryValue] | list[Decimal] = list(partition.boundaries)
@@ -196,23 +186,8 @@ MAX_BROADCAST_GROUPS = 2_000_000
 """Above, Spark chooses how to join by itself."""
 
 _STAGED_VIEW = "impctl_staged"
-_RETURNING = frozenset(
-    {
-        Kind.BOOLEAN,
-        Kind.BYTE,
-        Kind.SHORT,
-        Kind.INTEGER,
-        Kind.LONG,
-        Kind.FLOAT,
-        Kind.DOUBLE,
-        Kind.DECIMAL,
-        Kind.STRING,
-        Kind.BINARY,
-        Kind.DATE,
-        Kind.TIMESTAMP,
-    }
-)
-"""Types of group keys that come back from the driver as they went there."""
+_RETURNING = frozenset(Kind) - {Kind.TIMESTAMP_NTZ, Kind.NULL, Kind.OTHER}
+"""Types of group keys that survive a round trip to the driver."""
 
 
 def capture_sketches(
@@ -224,15 +199,22 @@ def capture_sketches(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> dict[AccessId, FragmentSet]:
-    """The fragments that the query needs of each access in `partitions`.
-
-    `verdict` is that of this very query; `frames` holds the rows of every access, those of sketched
-    ones with their partition attribute. Raises what `sketch_passes` and running it in Spark raise.
-    """
+    """The ranges that the query needs of each access in `partitions`. `verdict` is that of this
+    very query; `frames` holds the rows of every access, those of sketched ones with their partition
+    attribute. Raises what `sketch_passes` and running it in Spark raise."""
     for access, partition in partitions.items():
-        _require_attribute(frames[access], access, partition)
+        columns_read = {name.lower() for name in frames[access].columns}
+        if partition.attribute.lower() not in columns_read:
+            raise UsageError(
+                f"The rows of `{access}` do not have the partition attribute "
+                f"`{partition.attribute}`",
+                code="partition_attribute_missing",
+                hint="read the attribute together with the columns of the query",
+            )
     columns = {a: TableColumn(p.attribute, p.type) for a, p in partitions.items()}
-    capture = _Capture(spark, frames, _view_names(query.root), partitions)
+    scans = enumerate(scans_of(query.root))
+    views = {scan.access: f"impctl_view{place}" for place, scan in scans}
+    capture = _Capture(spark, frames, views, partitions)
     result: dict[AccessId, set[int]] = {}
     for pass_ in sketch_passes(query, verdict, columns):
         with plain_failures(versions):
@@ -240,20 +222,7 @@ def capture_sketches(
     return {a: FragmentSet.of(sorted(result[a]), p.size) for a, p in partitions.items()}
 
 
-def _require_attribute(frame: DataFrame, access: AccessId, partition: RangePartition) -> None:
-    if partition.attribute.lower() not in (name.lower() for name in frame.columns):
-        raise UsageError(
-            f"The rows of `{access}` do not have the partition attribute `{partition.attribute}`",
-            code="partition_attribute_missing",
-            hint="read the attribute together with the columns of the query",
-        )
-
-
-def _view_names(root: Plan) -> dict[AccessId, str]:
-    return {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(root))}
-
-
-_Found = dict[AccessId, set[int]]
+_RangeIds = dict[AccessId, set[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +232,7 @@ class _Capture:
     views: Mapping[AccessId, str]
     partitions: Mapping[AccessId, RangePartition]
 
-    def fragments(self, pass_: SketchPass) -> _Found:
-        """Distinct fragment ids of every access of one pass."""
+    def fragments(self, pass_: SketchPass) -> _RangeIds:
         match pass_.way:
             case PassKind.KEYED:
                 return self._of_keys(pass_)
@@ -276,7 +244,7 @@ class _Capture:
             rows = self._frame(pass_.above, named, {STAGED: rows})
         return _ids(rows, pass_)
 
-    def _of_keys(self, pass_: SketchPass) -> _Found:
+    def _of_keys(self, pass_: SketchPass) -> _RangeIds:
         """The keys are at most as many as result rows, so they are mapped without Spark."""
         at = _places(pass_)
         rows = self._frame(pass_.rows, self.views)
@@ -285,14 +253,14 @@ class _Capture:
         if any(isinstance(node, Join) for node in nodes_of(pass_.rows)):
             keys = keys.distinct()
         fetched = keys.toArrow()
-        result: _Found = {}
+        result: _RangeIds = {}
         for access, place in at.items():
             partition = self.partitions[access]
             values = from_arrow(fetched.column(staged_name(place)), partition.type)
             result[access] = set(np.unique(partition.fragments_of(values)).tolist())
         return result
 
-    def _of_groups(self, pass_: SketchPass) -> _Found:
+    def _of_groups(self, pass_: SketchPass) -> _RangeIds:
         """Joining on `=` is far cheaper than on `<=>`, so NULL keys are looked for first."""
         from pyspark.sql import functions as F
 
@@ -303,10 +271,10 @@ class _Capture:
         if null_free is None:
             return {access: set() for access in pass_.keys}
         rows = self._rows(pass_)
-        own = [a.id for a in attributes_of(pass_.rows)]
+        ids = [a.id for a in attributes_of(pass_.rows)]
         condition = F.lit(True)
         for name, group in zip(names, pass_.group, strict=True):
-            mine, theirs = F.col(staged_name(own.index(group))), F.col(name)
+            mine, theirs = F.col(staged_name(ids.index(group))), F.col(name)
             same = mine == theirs if name in null_free else mine.eqNullSafe(theirs)
             condition = condition & same
         return _ids(rows.join(groups, condition, "left_semi") if names else rows, pass_)
@@ -314,7 +282,7 @@ class _Capture:
     def _fetched(
         self, groups: DataFrame, pass_: SketchPass
     ) -> tuple[DataFrame, frozenset[str] | None]:
-        """The groups, found once, and their columns without NULL; None for no groups at all."""
+        """The groups, computed once, and their columns without NULL; None for no groups at all."""
         from pyspark.sql.functions import broadcast
 
         assert pass_.groups is not None
@@ -335,13 +303,12 @@ class _Capture:
         return (broadcast(fetched) if few else fetched), null_free
 
     def _rows(self, pass_: SketchPass) -> DataFrame:
-        """The pass's rows under their staged names, then the fragments of its accesses."""
         rows = self._frame(pass_.rows, self.views)
         rows = rows.toDF(*(staged_name(place) for place in range(len(rows.columns))))
-        names = _fragment_names(pass_)
-        for access, place in _places(pass_).items():
-            partition = self.partitions[access]
-            rows = with_fragment(rows, partition, staged_name(place), names[access])
+        for number, (access, place) in enumerate(_places(pass_).items()):
+            # The only one, or the first, is as `staged` calls it.
+            name = f"{FRAGMENT}/{number}" if number else FRAGMENT
+            rows = with_fragment(rows, self.partitions[access], staged_name(place), name)
         return rows
 
     def _frame(
@@ -357,21 +324,11 @@ class _Capture:
 
 
 def _places(pass_: SketchPass) -> dict[AccessId, int]:
-    """Where the key of each access stands among the columns of the pass's rows."""
-    own = [attribute.id for attribute in attributes_of(pass_.rows)]
-    return {access: own.index(key) for access, key in pass_.keys.items()}
+    ids = [attribute.id for attribute in attributes_of(pass_.rows)]
+    return {access: ids.index(key) for access, key in pass_.keys.items()}
 
 
-def _fragment_names(pass_: SketchPass) -> dict[AccessId, str]:
-    """The columns of fragments; the only one, or the first, is as `staged` calls it."""
-    return {
-        access: f"{FRAGMENT}/{place}" if place else FRAGMENT
-        for place, access in enumerate(pass_.keys)
-    }
-
-
-def _ids(rows: DataFrame, pass_: SketchPass) -> _Found:
-    """The distinct ids in the last columns, one per access, found in one go over the rows."""
+def _ids(rows: DataFrame, pass_: SketchPass) -> _RangeIds:
     from pyspark.sql import functions as F
 
     accesses, columns = list(pass_.keys), rows.columns[-len(pass_.keys) :]

@@ -21,7 +21,7 @@ from impctl.tables.rows import DataFiles
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from impctl.tables.snapshot import DataFile, Snapshot
@@ -48,7 +48,7 @@ _DETAILS = "# Detailed Table Information"
 
 
 def catalog_location(spark: SparkSession, parts: Sequence[str]) -> str:
-    """The folder or URI of the table called so; TableError where the catalog tells none."""
+    """The folder or URI of the table called so; TableError if the catalog has none."""
     name = ".".join(map(quoted, parts))
     try:
         with plain_failures():
@@ -73,7 +73,7 @@ def _untold(name: str, reason: str) -> TableError:
 
 
 def rows_of_smallest_file(session: SparkSession, snapshot: Snapshot) -> int | None:
-    """Its rows, read in all columns that can be read; None where the snapshot has no file."""
+    """Its rows, in all readable columns; None where the snapshot has no file."""
     if not snapshot.files:
         return None
     smallest = min(snapshot.files, key=lambda file: file.size)
@@ -121,16 +121,21 @@ def snapshot_frame(
     *,
     is_guarded: bool = True,
 ) -> DataFrame:
-    """The snapshot's rows, in these columns, each once (default: all, in Delta order).
-
-    `files` restricts them to some of the snapshot's files. `is_guarded` is false only where the
-    SQL over the frame has the guards itself (`spark.predicates`). Raises TableError for a column
-    that cannot be read, HistoryGoneError for a file that is gone.
-    """
+    """The snapshot's rows, in these columns, each once (default: all, in Delta order). `files`
+    restricts them to some of the snapshot's files. `is_guarded` is false only where the SQL over
+    the frame has the guards itself (`spark.predicates`). Raises TableError for a column that cannot
+    be read, HistoryGoneError for a missing file."""
     names = snapshot.schema.names if columns is None else columns
     wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))
     chosen = snapshot.files if files is None else tuple(files)
-    _refuse_hidden(snapshot, chosen)
+    for file in chosen:
+        if os.path.basename(file.uri).startswith(_HIDDEN):
+            raise TableError(
+                f"Spark ignores a data file of table `{snapshot.table}` because its name looks "
+                f"hidden: {file.uri}",
+                hint="rewrite the table (for example with OPTIMIZE), or use the Delta JAR",
+                code="data_file_hidden",
+            )
     DataFiles(snapshot).check(chosen)
     with plain_failures({snapshot.table: snapshot.version}):
         if not chosen:
@@ -145,14 +150,10 @@ def snapshot_frame(
 
 
 def parted_frame(
-    spark: SparkSession,
-    snapshot: Snapshot,
-    parts: Sequence[tuple[Sequence[DataFile], str | None]],
+    spark: SparkSession, snapshot: Snapshot, parts: Sequence[tuple[Sequence[DataFile], str | None]]
 ) -> DataFrame:
     """All columns of these files, each part with its condition; for SQL that has the guards itself.
-
-    Errors as for `snapshot_frame`.
-    """
+    Errors as for `snapshot_frame`."""
     frames = []
     for files, condition in parts:
         frame = snapshot_frame(spark, snapshot, files=files, is_guarded=False)
@@ -162,23 +163,18 @@ def parted_frame(
     return reduce(lambda left, right: left.unionAll(right), frames)
 
 
-def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
-    """Spark leaves such files out of a read without a word."""
-    for file in files:
-        if os.path.basename(file.uri).startswith(_HIDDEN):
-            raise TableError(
-                f"Spark ignores a data file of table `{snapshot.table}` because its name looks "
-                f"hidden: {file.uri}",
-                hint="rewrite the table (for example with OPTIMIZE), or use the Delta JAR",
-                code="data_file_hidden",
-            )
-
-
 def _branches(snapshot: Snapshot, files: Sequence[DataFile]) -> list[FileGroup]:
-    """The files, grouped so that each group can be read at once."""
     tuples = {tuple(sorted(file.partition_values.items())) for file in files}
-    by_directory = len(tuples) > MAX_BRANCHES and _directories_say_it(snapshot, files)
-    is_joinable = _have_plain_unique_names(files)
+    kinds = {snapshot.column(name).type.kind for name in snapshot.partition_columns}
+    by_directory = (
+        len(tuples) > MAX_BRANCHES
+        and snapshot.column_mapping is None
+        and kinds <= _DIRECTORY_KINDS
+        and all(_directory_says_it(snapshot, file) for file in files)
+    )
+    # Whether files with deletions have unique names that every part spells the same.
+    names = [os.path.basename(file.uri) for file in files if file.deleted is not None]
+    is_joinable = len(set(names)) == len(names) and all(map(_PLAIN_NAME.fullmatch, names))
     groups: dict[tuple[object, ...], list[DataFile]] = {}
     for file in files:
         partition = () if by_directory else tuple(sorted(file.partition_values.items()))
@@ -192,15 +188,8 @@ def _branches(snapshot: Snapshot, files: Sequence[DataFile]) -> list[FileGroup]:
     ]
 
 
-def _directories_say_it(snapshot: Snapshot, files: Sequence[DataFile]) -> bool:
-    """Whether every file lies in `column=value` folders that mean what the log says."""
-    kinds = {snapshot.column(name).type.kind for name in snapshot.partition_columns}
-    if snapshot.column_mapping is not None or not kinds <= _DIRECTORY_KINDS:
-        return False
-    return all(_directory_says_it(snapshot, file) for file in files)
-
-
 def _directory_says_it(snapshot: Snapshot, file: DataFile) -> bool:
+    """Whether the file lies in `column=value` folders that mean what the log says."""
     root = _root(snapshot)
     if not file.uri.startswith(root):
         return False
@@ -225,15 +214,11 @@ def _root(snapshot: Snapshot) -> str:
     return snapshot.path.removeprefix("file://").rstrip("/") + "/"
 
 
-def _have_plain_unique_names(files: Sequence[DataFile]) -> bool:
-    """Whether files with deletions can be told apart by a name that every part spells the same."""
-    names = [os.path.basename(file.uri) for file in files if file.deleted is not None]
-    return len(set(names)) == len(names) and all(_PLAIN_NAME.fullmatch(name) for name in names)
-
-
 def _branch_frame(
     spark: SparkSession, snapshot: Snapshot, branch: FileGroup, wanted: Sequence[TableColumn]
 ) -> DataFrame:
+    from pyspark.sql import functions as F
+
     read = [column for column in wanted if column.name not in branch.literals]
     reader = spark.read.schema(_schema(read, snapshot, physical=True)).options(**_STRICT)
     reader = reader.options(**reader_options(snapshot.path, snapshot.storage_options))
@@ -250,7 +235,15 @@ def _branch_frame(
         # Already so; every column named once more costs calls into the JVM. Not where directories
         # are read: Spark puts their columns last, and in, asked for or not.
         return frame
-    return frame.select(*(_column(snapshot, branch, column) for column in wanted))
+    columns = []
+    for column in wanted:
+        name = column.name
+        if name in branch.literals:
+            value = F.lit(branch.literals[name]).cast(column.type.spark_name)
+        else:
+            value = F.col(quoted(snapshot.columns.physical[name]))
+        columns.append(value.alias(name))
+    return frame.select(*columns)
 
 
 def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[DataFile]) -> DataFrame:
@@ -271,15 +264,6 @@ def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[Data
         condition &= metadata["file_name"] == F.col("gone.file")
     deleted = spark.createDataFrame(pa.table(gone))
     return frame.join(F.broadcast(deleted.alias("gone")), condition, "left_anti")
-
-
-def _column(snapshot: Snapshot, branch: FileGroup, column: TableColumn) -> Column:
-    from pyspark.sql import functions as F
-
-    if column.name in branch.literals:
-        literal = F.lit(branch.literals[column.name]).cast(column.type.spark_name)
-        return literal.alias(column.name)
-    return F.col(quoted(snapshot.columns.physical[column.name])).alias(column.name)
 
 
 def _schema(

@@ -28,7 +28,7 @@ def test_a_token_is_not_printed() -> None:
 
 
 def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_require_packages", lambda: None)
+    monkeypatch.setattr(session, "_is_there", lambda name: True)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
         address = f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=hidden"

@@ -42,6 +42,7 @@ from impctl.service.schedule.due import (
     now_of,
     shortest_bounds,
     taken,
+    trigger_of,
 )
 from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest
 from impctl.service.stored import expires
@@ -68,7 +69,7 @@ _DEPRECATED = (
 
 
 def followed_trigger(spec: QuerySpec, request: FollowRequest) -> Trigger:
-    """The query's trigger: its own, else what the flags say, else each commit."""
+    """The query's trigger: its own, else that of the flags, else each commit."""
     if spec.trigger is not None:
         return spec.trigger
     if request.pending_rows is None and request.max_wait is None:
@@ -102,7 +103,8 @@ class Followed:
         return "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
 
     def look(self, desk: Workbench) -> bool:
-        """See what is pending at the versions that `desk` has pinned; whether that went well."""
+        """Read what is pending at the versions that `desk` has pinned; return whether it
+        succeeded."""
         try:
             waiting = looked_at(desk, self._timed, self._look, self._log, self._triggers)
         except ImpctlError:
@@ -121,7 +123,7 @@ class Followed:
         return self._timetable.due(now_of(desk), put_off) if self._timed else []
 
     def pause(self, desk: Workbench) -> float | None:
-        """Seconds until the next start; None where none is in sight. Never less than 0."""
+        """Seconds until the next start, at least 0; None if none is expected."""
         now = now_of(desk)
         start = self._timetable.next_start(now)
         return None if start is None else max(0.0, start - now)
@@ -135,35 +137,25 @@ class Followed:
         failed: Collection[QueryName],
         put_off: Collection[QueryName],
     ) -> float | None:
-        """Note a run that is over; milliseconds it was late, None where nothing had a bound.
-
-        What is `put_off` of what `failed` is tried again at a time of its own.
-        """
+        """Record a finished run; return milliseconds late, None without bounds. Those of `failed`
+        that are `put_off` are retried at a time of their own."""
         now = now_of(desk)
         late = self._timetable.ran(done, now, took, failed=failed, put_off=put_off)
         return None if late is None else late * 1000
 
     def untold(self) -> list[str]:
-        """The same warnings for who reads along, each as soon as it is known."""
+        """New warnings, for a reader of the log."""
         result, self._untold = self._untold, []
         return result
 
     def warnings(self) -> tuple[str, ...]:
-        """What is to be told since this was asked last."""
+        """Warnings since the last call."""
         result, self._warnings = tuple(self._warnings), []
         return result
 
 
 _QUIET = 600.0
-"""Seconds after which what a run left pending is tried again, whatever a look says."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Left:
-    """What was pending of a query when a run took it, and when that was."""
-
-    mark: object
-    at: float
+"""Seconds after which what a run left pending is retried, whatever a look says."""
 
 
 class Timetable:
@@ -172,10 +164,11 @@ class Timetable:
     def __init__(self, look: float) -> None:
         self._look = look
         self._waiting: tuple[Waiting, ...] = ()
-        self._left: dict[QueryName, _Left] = {}
+        self._left: dict[QueryName, tuple[object, float]] = {}
+        """What was pending of a query when a run took it, and when."""
         self._failed: set[QueryName] = set()
         self._opening = OPENING_FIRST_S
-        self._by_start = SortedKeyList(key=_start)
+        self._by_start = SortedKeyList(key=lambda due: due.start_at)
         self.margin = Margin()
 
     @property
@@ -185,21 +178,20 @@ class Timetable:
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
-        """The queries as they were told last."""
         return self._waiting
 
     def saw(self, waiting: Iterable[Waiting]) -> None:
-        """Take what a look found in place of what the one before did."""
+        """Take the results of a look in place of the one before."""
         self._waiting = tuple(waiting)
 
     def due(self, now: float, put_off: Collection[QueryName] = ()) -> list[Due]:
         """What a run that starts now maintains, the earliest deadline first."""
-        asked = [one for one in self._waiting if self._is_asked(one, now, put_off)]
+        waiting = [one for one in self._waiting if self._is_asked(one, now, put_off)]
         # What failed is reckoned apart, so that it moves no other's start.
-        apart = [one for one in asked if one.query in self._failed]
-        others = [one for one in asked if one.query not in self._failed]
+        apart = [one for one in waiting if one.query in self._failed]
+        others = [one for one in waiting if one.query not in self._failed]
         result = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
-        chosen = taken(result, asked, now, self._failed)
+        chosen = taken(result, waiting, now, self._failed)
         names = {due.query for due in chosen}
         self._by_start.clear()
         self._by_start.update(
@@ -208,10 +200,8 @@ class Timetable:
         return chosen
 
     def next_start(self, now: float) -> float | None:
-        """When the next run starts, after `due` was asked; None where none is in sight.
-
-        A moment of the clock is one too, although nothing is pending yet.
-        """
+        """When the next run starts, after `due`; None if none is expected. A moment of the clock
+        counts, although nothing is pending yet."""
         later = self._by_start.irange_key(min_key=now, inclusive=(False, True))
         due: Due | None = next(later, None)
         return None if due is None else due.start_at
@@ -225,16 +215,13 @@ class Timetable:
         failed: Collection[QueryName] = (),
         put_off: Collection[QueryName] = (),
     ) -> float | None:
-        """Note a run that is over; how late it was in seconds, None where nothing had a bound.
-
-        To be told before what the run left is looked at. Of what `failed`, that which is `put_off`
-        is tried again at a time of its own.
-        """
+        """Record a finished run before looking at what it left; return seconds late, None without
+        bounds. Those of `failed` that are `put_off` are retried at a time of their own."""
         names = {due.query for due in done}
         self._failed = (self._failed - names) | names.intersection(failed)
         mine = [one for one in self._waiting if one.query in names]
         for one in mine:
-            self._left[one.query] = _Left(one.pending.mark, now)
+            self._left[one.query] = (one.pending.mark, now)
         for query in put_off:
             self._left.pop(query, None)
         is_whole = not names.intersection(failed)
@@ -246,19 +233,14 @@ class Timetable:
         return max(0.0, *late) if late else None
 
     def _is_asked(self, one: Waiting, now: float, put_off: Collection[QueryName]) -> bool:
-        """Whether the query counts now: put off it does not, nor as a run has just left it."""
+        """Whether the query counts now: not if put off, nor unchanged since a run."""
         if one.query in put_off:
             return False
-        left = self._left.get(one.query)
+        mark, at = self._left.get(one.query, (None, now))
         # A clock that was put back may not make the quiet longer.
-        if left is None or left.mark != one.pending.mark or not 0 <= now - left.at < _QUIET:
+        if one.query not in self._left or mark != one.pending.mark or not 0 <= now - at < _QUIET:
             return True
         return not one.pending.is_some
-
-
-def _start(due: Due) -> float:
-    assert due.start_at is not None
-    return due.start_at
 
 
 def maintain_due(
@@ -269,18 +251,16 @@ def maintain_due(
     *,
     look: float | None = None,
 ) -> Outcome:
-    """Maintain those of the queries named (default: all) that are due before the next look.
-
-    With `kept` the operator state stays in memory for a later run of this process.
-    """
+    """Maintain those of the named queries (default: all) that are due before the next look. With
+    `kept` the operator state stays in memory for a later run of this process."""
     specs = desk.queries(queries)
     sketched = [spec for spec in specs if spec.is_sketched]
     seen = look_once(desk, sketched, look)
     known = {spec.name: spec for spec in sketched}
     done = Outcome()
     if seen.taken:
-        asked = [known[due.query] for due in seen.taken]
-        done = maintain_specs(desk, asked, batch_rows, kept, is_named=bool(queries))
+        chosen = [known[due.query] for due in seen.taken]
+        done = maintain_specs(desk, chosen, batch_rows, kept, is_named=bool(queries))
     taken_up = {due.query for due in seen.taken}
     results = [one for one in done.results if isinstance(one, MaintainResult)]
     results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
@@ -303,9 +283,9 @@ def maintain_point(
 def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
     """The queries whose trigger has this point; UsageError where none has it."""
     specs = desk.queries(None)
-    result = [spec for spec in specs if _point_of(spec) == point]
+    result = [spec for spec in specs if trigger_of(spec).point == point]
     if not result:
-        points = dict.fromkeys(map(_point_of, specs))
+        points = dict.fromkeys(trigger_of(spec).point for spec in specs)
         hint = suggestion(point, [name for name in points if name is not None], "the file has")
         raise UsageError(
             f"No query of {desk.workload.file} has the point `{point}`",
@@ -315,20 +295,16 @@ def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
     return result
 
 
-def _point_of(spec: QuerySpec) -> str | None:
-    return None if spec.trigger is None else spec.trigger.point
-
-
 def plan_due(
     desk: Workbench, queries: Sequence[QueryName] | None, *, look: float | None = None
 ) -> Outcome:
-    """When each query is due next, and why; nothing is written and no lock taken."""
+    """When each query is due next, and why; writes nothing, takes no lock."""
     seen = look_once(desk, desk.sketched(queries), look)
     return Outcome(tuple(seen.results()), tuple(seen.warnings()))
 
 
 def _left(desk: Workbench, spec: QuerySpec, one: Waiting, due: Due) -> list[MaintainResult]:
-    """What is said of a query that is left for later; nothing of one that has no sketch yet."""
+    """The result of a postponed query; none for one without a sketch."""
     try:
         store = desk.reading_store()
         stored = None if store is None else store.load(spec.name)
@@ -351,13 +327,13 @@ def _left(desk: Workbench, spec: QuerySpec, one: Waiting, due: Due) -> list[Main
 
 
 _LONGEST_PAUSE = 60.0
-"""Seconds between two tries at most, unless the first pause is longer."""
+"""Longest pause between retries in seconds, unless the first is longer."""
 _MOST_DOUBLINGS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _PutOff:
-    """A query, when it is tried again, and how often in a row it has failed."""
+    """A query, the time of its next try, and its failures in a row."""
 
     query: QueryName
     due: float
@@ -365,7 +341,7 @@ class _PutOff:
 
 
 class Retries:
-    """The queries put off; times are seconds of a clock that never goes back."""
+    """Queries put off; times are seconds of a monotonic clock."""
 
     def __init__(self, first_pause: float) -> None:
         self._first = first_pause
@@ -374,22 +350,21 @@ class Retries:
         self._by_due = SortedKeyList(key=lambda held: held.due)
 
     def next_due(self) -> float | None:
-        """When the first of them is tried again; None where all is well."""
+        """When the first of them is retried; None without any."""
         return self._by_due[0].due if self._by_due else None
 
     def waiting(self, now: float) -> frozenset[QueryName]:
         """Those whose time has not come."""
         later = self._by_due.irange_key(min_key=now, inclusive=(False, True))
-        return frozenset(held.query for held in later)
+        return frozenset(retry.query for retry in later)
 
     def went_well(self, query: QueryName) -> None:
-        """The query is not put off any more."""
-        held = self._of.pop(query, None)
-        if held is not None:
-            self._by_due.remove(held)
+        retry = self._of.pop(query, None)
+        if retry is not None:
+            self._by_due.remove(retry)
 
     def failed(self, queries: Iterable[QueryName], now: float) -> float | None:
-        """Put these off; seconds until the first of them is tried again."""
+        """Put these off; return seconds until the first retry."""
         # Processes that failed at the same moment do not come back at the same moment.
         share = random.uniform(0.5, 1.0)
         pauses = []
@@ -404,8 +379,8 @@ class Retries:
 
 
 _LONGEST_QUIET = 600.0
-"""Seconds after which a run opens everything anew, whatever a look says: for tables in object
-stores that were replaced, and for queries that failed and were mended from outside."""
+"""Seconds after which a run opens everything again, whatever a look says: for tables in object
+stores that were replaced, and for failures that were fixed from outside."""
 
 
 class Watch:
@@ -414,19 +389,17 @@ class Watch:
     def __init__(self) -> None:
         self._seen: dict[TableName, Seen] = {}
         self._stuck: dict[TableName, object] = {}
-        """How the logs end that the last run could not open; None of one that cannot be read."""
+        """Log ends of tables that the last run could not open; None for an unreadable log."""
         self._ends: dict[TableName, object] = {}
-        """How those end that could not be opened right before a run: the run may find others."""
+        """The same right before a run, which may see other ends."""
         self._store: object = None
         self._hour = ""
         self._expires: str | None = None
         self._looked_anew: float | None = None
 
     def pinned(self) -> list[DeltaSource]:
-        """The tables at their newest versions, for a run; one that cannot be read is left out.
-
-        From time to time none, so that all are opened anew.
-        """
+        """The tables at their newest versions, for a run, without unreadable ones. From time to
+        time none, so that all are opened again."""
         now, self._ends = time.monotonic(), {}
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             self._looked_anew = now
@@ -436,17 +409,15 @@ class Watch:
             try:
                 result.append(pinned_anew(known))
             except ImpctlError:
-                # The run opens it anew, and tells for the queries that read it what is wrong. What
-                # was read of it here may be part of another log: nothing is added to that.
+                # The run opens it again, and reports the error for its queries. What was read of it
+                # here may be part of another log: nothing is added to that.
                 self._seen[name] = replace(known, mark=None)
                 self._ends[name] = _end(known)
         return result
 
     def saw(self, desk: Workbench) -> None:
-        """Remember what a run worked on, once it is over, as it was when the run pinned it.
-
-        Another log may have taken its place since; what is seen of that must not pass for it.
-        """
+        """Remember a finished run's tables as it pinned them. Another log may have replaced one
+        since; its state must not pass for that of the run."""
         self._seen.update(desk.tables.seen)
         self._stuck = {
             name: end for name, end in self._ends.items() if name not in desk.tables.seen
@@ -466,36 +437,32 @@ class Watch:
         if self._expires is not None and desk.time().text(RUN) >= self._expires:
             return True
         try:
-            return any(self._has_moved(known) for known in self._seen.values())
+            # A table that the last run could not open counts only once it has changed.
+            return any(
+                has_new_log(known)
+                for name, known in self._seen.items()
+                if name not in self._stuck or self._stuck[name] != _end(known)
+            )
         except ImpctlError:
             return True
-
-    def _has_moved(self, known: Seen) -> bool:
-        """Whether the table is another one than the last run worked on, or could not open."""
-        name = known.source.name
-        if name in self._stuck and self._stuck[name] == _end(known):
-            return False
-        return has_new_log(known)
 
 
 def _next_expiry(desk: Workbench) -> str | None:
     """When the first row expires after the run's instant, as its queries have it; None for never.
-
-    What is past that expired for a query that failed, and waits as other failures do.
-    """
+    Past expiries belong to failed queries and wait as other failures do."""
     if all(table.expiry is None for table in desk.workload.tables.values()):
         return None
     # That of the run may be closed.
-    own, result = desk.next_run(()), []
+    reading, result = desk.next_run(()), []
     try:
         for spec in desk.sketched(None):
-            # What cannot be read its own run tells.
+            # What cannot be read its own run reports.
             with suppress(ImpctlError):
-                store = own.reading_store()
+                store = reading.reading_store()
                 stored = None if store is None else store.load(spec.name)
                 result += [] if stored is None else [expires(stored)]
     finally:
-        own.close()
+        reading.close()
     # Texts in one form and zone: in their order.
     later = [at for at in result if at not in ("", NEVER) and at > desk.clock.text(RUN)]
     return min(later, default=None)
@@ -509,7 +476,7 @@ def _end(known: Seen) -> object:
 
 
 class Stop(Protocol):
-    """How the process is asked to end."""
+    """A request to end the process."""
 
     @property
     def is_asked(self) -> bool:
@@ -519,11 +486,11 @@ class Stop(Protocol):
         """Wait; returns early when asked to end."""
 
     def working(self) -> AbstractContextManager[None]:
-        """The time of one run, which may be finished after the process was asked to end."""
+        """The time of one run, which may finish after the request."""
 
 
 Show = Callable[[Outcome, FollowedRun], None]
-"""Told of every run that had something to do."""
+"""Called for every run that had something to do."""
 
 
 def follow(
@@ -536,18 +503,18 @@ def follow(
     stop: Stop,
     show: Show,
 ) -> None:
-    """Maintain the queries named (default: all) whenever their tables change, until asked to end.
-
-    RetryableError where the workload file changed; UsageError where it was wrong to begin with.
-    """
+    """Maintain the named queries (default: all) whenever their tables change, until asked to end.
+    RetryableError where the workload file changed; UsageError where it was wrong from the start."""
     files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
         specs = desk.sketched(queries)
         kept = KeptStates(memory=memory_of(settings, desk.workload))
         following = _Following(desk, specs, batch_rows, request, kept=kept)
+        followed = following.followed
+        waits_for = f" ({followed.told()})" if followed.has_timed else ""
         reporter.step(
             f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, "
-            f"checking every {duration_text(request.interval * 1000)}{following.waits_for()}"
+            f"checking every {duration_text(request.interval * 1000)}{waits_for}"
         )
         while not stop.is_asked:
             files.check()
@@ -562,36 +529,28 @@ def follow(
 
 @dataclass(slots=True)
 class _Following:
-    """The runs of one process; `desk` is never run itself, each run has one of its own."""
+    """The runs of one process; `desk` itself never runs, each run has its own."""
 
     desk: Workbench
     specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
-    watch: Watch = field(init=False)
+    kept: KeptStates = field(default_factory=KeptStates)
+    watch: Watch = field(default_factory=Watch)
     retries: Retries = field(init=False)
     followed: Followed = field(init=False)
-    kept: KeptStates = field(default_factory=KeptStates)
     runs: int = 0
     has_looked: bool = False
-    """Whether what the watch saw last is known to the timetable, too."""
+    """Whether the timetable has what the watch saw last."""
 
     def __post_init__(self) -> None:
-        self.watch = Watch()
         self.retries = Retries(self.request.interval)
         self.followed = Followed(self.specs, self.request)
 
-    def waits_for(self) -> str:
-        """What queries wait for that are not maintained after each commit."""
-        return f" ({self.followed.told()})" if self.followed.has_timed else ""
-
     def due(self) -> tuple[list[QueryName], list[Due]]:
-        """What to run now: queries on `commit` where something is new or is to be tried again, and
-        what the timetable has.
-
-        Of the former all but what is put off go with every run: the watch asks whether a table
-        moved since the last one, so a run must leave none behind of which it would not hear again.
-        """
+        """What to run now: queries on `commit` where something is new or to be retried, and what
+        the timetable has. All of the former that are not put off join every run: the watch asks
+        whether a table moved since the last one, so a run must not leave one behind."""
         now, next_due = time.monotonic(), self.retries.next_due()
         waiting = self.retries.waiting(now)
         has_retry = next_due is not None and next_due <= now
@@ -617,12 +576,16 @@ class _Following:
         return min(pauses)
 
     def run(self, ready: Sequence[QueryName], due: Sequence[Due], show: Show) -> None:
-        """One run over these queries, shown if it had anything to do."""
+        """Run these queries; show the run if it had anything to do."""
         at, watch = datetime.now(UTC), Stopwatch()
         queries = [*ready, *(one.query for one in due)]
         outcome, retry, late_ms = self._maintained(queries, due)
         elapsed_ms = watch.ms
-        done = tuple(r for r in outcome.results if not _is_nothing(r))
+        done = tuple(
+            result
+            for result in outcome.results
+            if not isinstance(result, MaintainResult) or result.action != "none"
+        )
         if not done and not outcome.failures:
             self.desk.reporter.step("waiting for changes: nothing new")
             return
@@ -641,7 +604,7 @@ class _Following:
         self.desk.reporter.step(f"waiting for changes, {self.runs} runs so far")
 
     def _look(self) -> None:
-        """See what is pending, without a run; what could not be seen stays new."""
+        """Look at what is pending, without a run; what could not be read stays new."""
         desk = self.desk.next_run(self.watch.pinned())
         try:
             self.has_looked = self.followed.look(desk)
@@ -656,18 +619,32 @@ class _Following:
     def _maintained(
         self, queries: Sequence[QueryName], due: Sequence[Due]
     ) -> tuple[Outcome, float | None, float | None]:
-        """What `maintain` does, with what stands against the whole run as its failure; then the
-        pause before the next try, and by how much the run was late."""
+        """Run `maintain`, catching its failure; return also the pause until a retry, and the
+        delay."""
         desk, watch = self.desk.next_run(self.watch.pinned()), Stopwatch()
         try:
-            outcome = self._outcome(desk, queries)
-            retry = self._put_off(queries, outcome)
+            try:
+                outcome = maintain(desk, queries, self.batch_rows, self.kept)
+            except UsageError:
+                raise
+            except ImpctlError as error:
+                outcome = Outcome(failures=(Failure(None, error),))
+            temporary = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
+            put_off = _failed(queries, temporary)
+            for name in set(queries).difference(put_off):
+                self.retries.went_well(name)
+            retry = self.retries.failed(put_off, time.monotonic())
             names = {one.query for one in due}
-            others = _worked_ms(outcome, lambda query: query not in names)
+            # Sketches of one query share their time.
+            took = {
+                result.query: result.elapsed_ms
+                for result in outcome.results
+                if isinstance(result, MaintainResult) and result.query not in names
+            }
             late_ms = self.followed.ran(
                 self.desk,
                 due,
-                max(0.0, watch.ms - others) / 1000,
+                max(0.0, watch.ms - sum(took.values())) / 1000,
                 failed=_failed(queries, outcome.failures),
                 put_off=self.retries.waiting(time.monotonic()),
             )
@@ -679,47 +656,15 @@ class _Following:
             self.watch.saw(desk)
             self.desk.take_spark_of(desk)
 
-    def _outcome(self, desk: Workbench, queries: Sequence[QueryName]) -> Outcome:
-        try:
-            return maintain(desk, queries, self.batch_rows, self.kept)
-        except UsageError:
-            raise
-        except ImpctlError as error:
-            return Outcome(failures=(Failure(None, error),))
-
-    def _put_off(self, queries: Sequence[QueryName], outcome: Outcome) -> float | None:
-        """Seconds before the next try; None where nothing failed that a later try may cure."""
-        may_pass = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
-        failed = _failed(queries, may_pass)
-        for name in queries:
-            if name not in failed:
-                self.retries.went_well(name)
-        return self.retries.failed(failed, time.monotonic())
-
 
 def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:
-    """Which of the queries failed; what stands against the whole run stands against each."""
-    told = {failure.query for failure in failures}
-    return [name for name in queries if name in told or None in told]
-
-
-def _worked_ms(outcome: Outcome, is_asked: Callable[[QueryName], bool]) -> float:
-    """Milliseconds that the steps of some queries took; sketches of one query share theirs."""
-    took = {
-        result.query: result.elapsed_ms
-        for result in outcome.results
-        if isinstance(result, MaintainResult) and is_asked(result.query)
-    }
-    return sum(took.values())
-
-
-def _is_nothing(result: object) -> bool:
-    return isinstance(result, MaintainResult) and result.action == "none"
+    failed = {failure.query for failure in failures}
+    return [name for name in queries if name in failed or None in failed]
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files that say what to do, as they were before they were read."""
+    """The configuration files as they were before they were read."""
 
     contents: tuple[tuple[Path, bytes | None], ...]
 
@@ -729,7 +674,7 @@ class Files:
         return cls(tuple((path, _content(path)) for path in paths if path is not None))
 
     def check(self) -> None:
-        """RetryableError where one of them is another one now."""
+        """RetryableError where one of them changed."""
         for path, content in self.contents:
             if _content(path) != content:
                 raise RetryableError(

@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from impctl.types import QueryName, TableName, TableVersion
 
 _DAYS = 366 * 8 + 2
-"""Days looked through: a 29th of February is at most eight years away."""
+"""Days searched: a 29th of February is at most eight years away."""
 
 AN_INSTANT = 1e-5
-"""Seconds after a moment from which on the one that follows is asked for; times of days that are
-decades away differ by a fortieth of it at least."""
+"""Seconds to the search for the next moment; floats decades away differ by a fortieth of it."""
 
 _SECOND = timedelta(seconds=1)
 _MIDNIGHT = time()
@@ -50,7 +49,7 @@ def next_moment(trigger: Trigger, since: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _next_moment(trigger: Trigger, since: float) -> float | None:
-    """Kept, since many queries have one trigger and ask at one time."""
+    """Cached, since many queries have one trigger and ask at one time."""
     at = datetime.fromtimestamp(since, UTC)
     if trigger.every is not None:
         return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, at).timestamp()
@@ -62,9 +61,7 @@ def _next_moment(trigger: Trigger, since: float) -> float | None:
 
 def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
     """The last moment of the trigger's clock after `since` and before `before`; None without one.
-
-    Found by halves, so that it costs the same whether few moments lie between or millions.
-    """
+    Bisection, so the cost does not depend on the number of moments between."""
     result = next_moment(trigger, since + AN_INSTANT)
     if result is None or result >= before:
         return None
@@ -81,7 +78,7 @@ def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
 
 
 def instant_of(local: datetime, zone: tzinfo) -> datetime:
-    """When it is this local time first, in UTC; where it never is, when the clock jumps over it."""
+    """The first UTC instant of this local time, or of the clock's jump over it."""
     first = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if first.astimezone(zone).replace(tzinfo=None) == local:
         return first
@@ -117,38 +114,29 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
 
 
 def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
-    """The first of its times; None where none comes in so many years."""
     # The day before too: what it jumps over may come late, and midnight may come twice.
     day = at.astimezone(zone).date() - timedelta(days=1)
     for _ in range(_DAYS):
-        if cron.has_day(day):
-            result = _first_of_day(cron, day, zone, at)
-            if result is not None:
-                return result
+        for hour in cron.hours if cron.has_day(day) else ():
+            # An hour that is over cannot hold it; a jump moves a time by less than a day.
+            last = datetime.combine(day, time(hour, cron.minutes[-1]))
+            if instant_of(last, zone) < at:
+                continue
+            for minute in cron.minutes:
+                result = instant_of(datetime.combine(day, time(hour, minute)), zone)
+                if result >= at:
+                    return result
         day += timedelta(days=1)
     return None
 
 
-def _first_of_day(cron: Cron, day: date, zone: tzinfo, at: datetime) -> datetime | None:
-    for hour in cron.hours:
-        # An hour that is over cannot hold it; a jump moves a time by less than a day.
-        last = datetime.combine(day, time(hour, cron.minutes[-1]))
-        if instant_of(last, zone) < at:
-            continue
-        for minute in cron.minutes:
-            result = instant_of(datetime.combine(day, time(hour, minute)), zone)
-            if result >= at:
-                return result
-    return None
-
-
 _TOLERATED = 5.0
-"""Seconds by which clocks of two machines may well differ: so much ahead is now."""
+"""Clock difference of two machines in seconds: so much ahead is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A commit, or the clock that moved: seconds since 1970, rows (None: not told) and bytes."""
+    """A commit, or the clock that moved: seconds since 1970, rows (None: unknown) and bytes."""
 
     at: float
     rows: int | None
@@ -157,11 +145,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Changes by their times; `unsure` says why they may not be all, None where they are.
-
-    `moved_at` is when the first version came that the sketch does not have, be it one that changes
-    no row. `mark` is equal for equal things pending. `moved` are the tables that went on.
-    """
+    """Changes by their times; `unsure` says why some may be missing, None if none are. `moved_at`
+    is the time of the first version missing from the sketch, even if it changes no row. `mark` is
+    equal for equal pending changes. `moved` are the tables that changed."""
 
     changes: tuple[Change, ...] = ()
     unsure: str | None = None
@@ -171,7 +157,6 @@ class Pending:
 
     @property
     def oldest(self) -> float | None:
-        """When the first of the changes came."""
         return self.changes[0].at if self.changes else None
 
     @property
@@ -181,35 +166,32 @@ class Pending:
 
     @property
     def rows(self) -> int | None:
-        """Rows of all changes; None where one is not told."""
+        """Rows of all changes; None if one is unknown."""
         rows = [change.rows for change in self.changes if change.rows is not None]
         return sum(rows) if len(rows) == len(self.changes) else None
 
     @property
     def bytes(self) -> int:
-        """Bytes of all changes."""
         return sum(change.bytes for change in self.changes)
 
 
 @dataclass(slots=True)
 class CommitLog:
-    """Commits that were read, so that none is read twice by a process that follows."""
+    """Cached commits: a long-running process reads each once."""
 
     _known: dict[tuple[TableName, str], dict[TableVersion, Committed]] = field(default_factory=dict)
 
     def since(self, source: DeltaSource, version: TableVersion) -> tuple[Committed, ...] | None:
-        """The commits after `version`, as of `committed_since`."""
         known = self._known.setdefault((source.name, source.table_id), {})
         result = committed_since(source, version, known)
         known.update({one.version: one for one in result or ()})
         return result
 
     def __len__(self) -> int:
-        """How many are held."""
         return sum(len(known) for known in self._known.values())
 
     def keep(self, pins: Iterable[TablePin]) -> None:
-        """Forget all but what comes after one of these versions."""
+        """Forget all but the commits after one of these versions."""
         least: dict[TableName, TableVersion] = {}
         for pin in pins:
             least[pin.table] = min(pin.version, least.get(pin.table, pin.version))
@@ -221,7 +203,7 @@ class CommitLog:
 def pending_of(
     desk: Workbench, spec: QuerySpec, stored: StoredQuery | None, now: float, log: CommitLog
 ) -> Pending:
-    """What the sketch of this query does not have at the pinned versions."""
+    """What the query's sketch lacks at the pinned versions."""
     if stored is None:
         return Pending(unsure="it was never captured", mark="not captured")
     try:
@@ -236,10 +218,9 @@ def _pending(
     catch_up(desk.tables, stored)
     moved = moved_moments(desk, stored)
     # Of expiry there is a new instant at each look, though nothing else need be pending.
-    told = {name: values for name, values in moved.items() if name != RUN} | dict.fromkeys(
-        moved.keys() & {RUN}
-    )
-    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(told))
+    others = {name: values for name, values in moved.items() if name != RUN}
+    shown = {**others, **dict.fromkeys(moved.keys() & {RUN})}
+    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(shown))
     if not is_captured_alike(desk, spec, stored):
         return Pending(unsure="the query or impctl changed since the capture", mark=mark)
     if is_current(stored, desk.tables) and not moved:
@@ -248,15 +229,17 @@ def _pending(
     tables: list[TableName] = []
     moved_at: list[float] = []
     for pin in stored.pins:
-        commits = _commits(desk.tables.source(pin.table), pin, log)
+        source = desk.tables.source(pin.table)
+        is_other = source.table_id != pin.table_id or source.version < pin.version
+        commits = None if is_other else log.since(source, pin.version)
         if commits is None:
             return Pending(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
-        said = [one.at for one in commits]
-        if stored.maintained_at > now and any(not _is_told(at, now) for at in said[:1]):
+        times_in_log = [one.at for one in commits]
+        if stored.maintained_at > now and any(not _is_told(at, now) for at in times_in_log[:1]):
             # The clock was put back, so the sketch says no more than the commit.
             why = f"the times of the changes of table `{pin.table}` are unknown"
             return Pending(unsure=why, mark=mark)
-        times = in_order(said, stored.maintained_at, now)
+        times = in_order(times_in_log, stored.maintained_at, now)
         moved_at += times[:1]
         tables += [pin.table] if commits else []
         changes += [
@@ -265,33 +248,28 @@ def _pending(
             if not one.only_moves
         ]
     if moved:
+        # The known time of the first expired row still in the sketch.
+        until = expires(stored)
+        expired = now
+        if until not in ("", NEVER):
+            expired = datetime.fromisoformat(until).timestamp()
         turned = min(
-            _expired(stored, now) if name == RUN else _turned(before, to, desk.session_zone)
+            expired if name == RUN else _turned(before, to, desk.session_zone)
             for name, (before, to) in moved.items()
         )
         changes.append(Change(min(turned, now), None))
         moved_at.append(min(turned, now))
     if not moved_at:
-        # Versions are the stored ones, and yet it is not current: another log stands there.
+        # Versions are the stored ones, and yet it is not current: it has another log.
         return Pending(unsure="a table is not the one the sketch was captured from", mark=mark)
     ordered = tuple(sorted(changes, key=lambda change: change.at))
     return Pending(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
 
 
-def _commits(source: DeltaSource, pin: TablePin, log: CommitLog) -> tuple[Committed, ...] | None:
-    """The table's commits since its pin; None where they are not to be had."""
-    if source.table_id != pin.table_id or source.version < pin.version:
-        return None
-    return log.since(source, pin.version)
-
-
 def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:
-    """Times of commits, one after the other: none before the one before it, none after `now`.
-
-    Of a commit without a time, or with one in the future, the one before it tells; of the first
-    one, when the sketch was last brought up to date (`since`), which is the longest ago that it
-    can be.
-    """
+    """Times of commits in ascending order, none after `now`. A commit without a time, or with one
+    in the future, takes that of the one before it; the first one takes the last maintenance
+    (`since`), its earliest possible time."""
     result: list[float] = []
     for at in times:
         known = [*result[-1:], *([at] if at is not None and _is_told(at, now) else [])]
@@ -300,18 +278,11 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
 
 
 def _is_told(at: float | None, now: float) -> bool:
-    """Whether a commit says a time that can be."""
     return at is not None and at <= now + _TOLERATED
 
 
-def _expired(stored: StoredQuery, now: float) -> float:
-    """When the first row expired that the sketch still has, as far as anybody looked."""
-    until = expires(stored)
-    return now if until in ("", NEVER) else datetime.fromisoformat(until).timestamp()
-
-
 def _turned(before: str, to: str, zone: str) -> float:
-    """When the clock went on from one value of a moment, as far as its values tell."""
+    """When the clock left one value of a moment, as far as its values tell."""
     was, now = read_moment(before), read_moment(to)
     if isinstance(was, datetime) or isinstance(now, datetime):
         assert isinstance(now, datetime)
@@ -321,19 +292,16 @@ def _turned(before: str, to: str, zone: str) -> float:
 
 
 CHEAP_S = 1.0
-"""What takes less may be done before it is due, where `cheap` says so."""
+"""A shorter run may start before it is due, where `cheap` says so."""
 
 _ALONG = 0.1
-"""The share of its bound by which a query may be maintained early to share another one's run."""
+"""The share of its bound by which a query may be maintained early to join another one's run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What maintaining takes, in seconds: for what is pending, for the rows `expected` beside it
-    until the next moment, and for the rows of one look.
-
-    `is_known` says that recorded runs tell; `longest` is the longest of these.
-    """
+    """Seconds of maintenance: for what is pending, for rows `expected` until the next moment, and
+    for the rows of one look. `is_known`: from recorded runs; `longest` of these."""
 
     pending: float
     expected: float = 0.0
@@ -344,7 +312,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A query, its trigger, what is pending for it, what that takes, and when it was done last."""
+    """A query, its trigger, what is pending, the cost of that, and its last maintenance."""
 
     query: QueryName
     trigger: Trigger
@@ -355,7 +323,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How runs go: what opening one takes, how far costs may be off, the pause between looks."""
+    """How runs go: the cost of opening one, the error factor of costs, the pause between looks."""
 
     opening: float
     margin: float
@@ -364,12 +332,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When a query is due, and why; what is None never comes by itself, or has no bound.
-
-    `due_at` is what the trigger names: a commit, a moment, the end of a bound; `due_by` until when
-    it has to be in the sketch; `start_at` when a run starts for it. `is_pending` says that there is
-    something to do; `early` that nothing but sharing a run or idle time has it done now.
-    """
+    """When a query is due, and why; None never comes by itself, or has no bound. `due_at` is what
+    the trigger names: a commit, a moment, the end of a bound; `due_by` the deadline; `start_at`
+    when a run starts for it. `is_pending`: there is something to do; `early`: only sharing a run or
+    idle time starts it now."""
 
     query: QueryName
     why: str
@@ -387,11 +353,9 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """One reason to maintain: when it comes, its deadline, and how much before that to start.
-
-    `ahead` of the deadline a run has to start; `at` is the start of what has no deadline. Of a
-    moment, `left` is what may be left to do at it.
-    """
+    """One reason to maintain: its time, its deadline, and how long before that to start. A run has
+    to start `ahead` of the deadline; `at` is the start without a deadline. `left` is what a moment
+    may leave undone."""
 
     why: str
     at: float
@@ -418,49 +382,36 @@ def taken(
     now: float,
     failed: Collection[QueryName] = (),
 ) -> list[Due]:
-    """What a run that starts now maintains, the earliest deadline first; empty for no run.
-
-    With those that are due go those whose start comes within a tenth of their bound, unless all
-    that is due `failed` the last time; where nothing is due, those that are cheap.
-    """
+    """What a run that starts now maintains, the earliest deadline first; empty for no run. Due
+    queries are joined by those whose start comes within a tenth of their bound, unless all due ones
+    `failed` last time; if nothing is due, by the cheap ones."""
     of = {one.query: one for one in waiting}
     chosen = [due for due in result if due.is_now(now)]
     if not chosen:
-        cheap = [due for due in result if due.is_pending and _is_cheap(of[due.query])]
-        chosen = [replace(due, early="cheap, and nothing else is due") for due in cheap]
+        for due in result:
+            trigger, costs = of[due.query].trigger, of[due.query].costs
+            if due.is_pending and trigger.cheap and costs.is_known and costs.pending < CHEAP_S:
+                chosen.append(replace(due, early="cheap, and nothing else is due"))
     elif any(due.query not in failed for due in chosen):
         known = {due.query for due in chosen}
-        chosen += [
-            replace(due, early="shares a run with other queries")
-            for due in result
-            if due.query not in known and _goes_along(due, of[due.query], now)
-        ]
-    return sorted(chosen, key=_deadline)
+        for due in result:
+            bound = of[due.query].trigger.fresh_within
+            has_bound = bound is not None and due.due_by is not None and due.due_by == due.due_at
+            if due.query in known or not due.is_pending or due.start_at is None or not has_bound:
+                continue
+            # Its start is so near that sharing the reading of changes pays.
+            if due.start_at - now <= _ALONG * (bound or 0.0):
+                chosen.append(replace(due, early="shares a run with other queries"))
 
+    def deadline(due: Due) -> float:
+        times = (due.due_by, due.due_at, due.start_at)
+        return next((at for at in times if at is not None), float("inf"))
 
-def _goes_along(due: Due, one: Waiting, now: float) -> bool:
-    """Whether its start is so near that sharing the reading of changes pays."""
-    bound = one.trigger.fresh_within
-    if bound is None or not due.is_pending or due.start_at is None:
-        return False
-    return (
-        due.due_by is not None and due.due_by == due.due_at and due.start_at - now <= _ALONG * bound
-    )
-
-
-def _is_cheap(one: Waiting) -> bool:
-    return one.trigger.cheap and one.costs.is_known and one.costs.pending < CHEAP_S
-
-
-def _deadline(due: Due) -> float:
-    for at in (due.due_by, due.due_at, due.start_at):
-        if at is not None:
-            return at
-    return float("inf")
+    return sorted(chosen, key=deadline)
 
 
 class _Loads:
-    """Work that has to be done by a time: the sum of the costs of all deadlines up to it."""
+    """Work by deadlines: the sum of the costs of all deadlines up to a time."""
 
     def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
         ordered = sorted(parts)
@@ -472,7 +423,7 @@ class _Loads:
 
 
 def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
-    """What the trigger makes of what is pending, a wish per key; none of `use` and `point`."""
+    """The trigger's wishes for what is pending, one per key; none of `use` and `point`."""
     trigger, pending = one.trigger, one.pending
     if pending.unsure is not None:
         if trigger.alone is not Alone.USE and not _is_point_alone(trigger):
@@ -490,9 +441,9 @@ def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
             yield _Wish(f"{trigger.rows:,} rows are pending", at)
     moment = next_moment(trigger, now if oldest is None else oldest)
     if moment is not None:
-        said = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
+        reason = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
         left = trigger.ready_within
-        yield _Wish(said, moment, None if left is None else moment + left, left)
+        yield _Wish(reason, moment, None if left is None else moment + left, left)
 
 
 def _is_point_alone(trigger: Trigger) -> bool:
@@ -501,7 +452,7 @@ def _is_point_alone(trigger: Trigger) -> bool:
 
 
 def _enough_at(pending: Pending, rows: int) -> float | None:
-    """When so many rows were pending; a change whose rows are not told counts as enough."""
+    """When so many rows were pending; a change with unknown rows counts as enough."""
     seen = 0
     for change in pending.changes:
         if change.rows is None:
@@ -513,24 +464,29 @@ def _enough_at(pending: Pending, rows: int) -> float | None:
 
 
 def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: float) -> Due:
-    """The wish whose run has to start first."""
-    is_pending = one.pending.is_some or (
-        one.trigger.is_on_commit and one.pending.moved_at is not None
-    )
+    trigger = one.trigger
+    is_pending = one.pending.is_some or (trigger.is_on_commit and one.pending.moved_at is not None)
     result = [_of_wish(one, wish, loads, pace, is_pending=is_pending) for wish in wishes]
-    if is_pending and one.trigger.ready_within is not None and _is_point_alone(one.trigger):
+    if is_pending and trigger.ready_within is not None and _is_point_alone(trigger):
         needed = pace.margin * (pace.opening + one.costs.pending)
         oldest = one.pending.oldest
-        if needed > one.trigger.ready_within and oldest is not None:
-            why = f"more than ready_within {written(one.trigger.ready_within)} is pending"
+        if needed > trigger.ready_within and oldest is not None:
+            why = f"more than ready_within {written(trigger.ready_within)} is pending"
             result.append(Due(one.query, why, oldest, None, now, True, one.costs.pending))
     if not result:
-        return Due(one.query, _why_not(one), is_pending=is_pending, cost=one.costs.pending)
+        if trigger.alone is Alone.USE:
+            why = "use: when its sketch is used, or when `maintain` names the query"
+        elif _is_point_alone(trigger):
+            why = f"point: on `maintain --point {trigger.point}`"
+        elif not one.pending.is_some:
+            why = "nothing is pending"
+        else:
+            why = f"{one.pending.rows or 0:,} of {trigger.rows or 0:,} rows are pending"
+        return Due(one.query, why, is_pending=is_pending, cost=one.costs.pending)
     return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
 
 
 def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
-    """When a run has to start for one wish."""
     why, start = wish.why, wish.at
     work = 0.0
     if not is_pending:
@@ -550,55 +506,39 @@ def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending
     return due
 
 
-def _why_not(one: Waiting) -> str:
-    """Why nothing makes the query due as things stand."""
-    trigger, rows = one.trigger, one.pending.rows
-    if trigger.alone is Alone.USE:
-        return "use: when its sketch is used, or when `maintain` names the query"
-    if _is_point_alone(trigger):
-        return f"point: on `maintain --point {trigger.point}`"
-    if not one.pending.is_some:
-        return "nothing is pending"
-    return f"{rows or 0:,} of {trigger.rows or 0:,} rows are pending"
-
-
 def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
-    """Codes and texts of bounds that cannot be held, each with the shortest that can."""
+    """Codes and texts of bounds that cannot be met, each with the shortest that can."""
     result = []
     fresh, ready = one.trigger.fresh_within, one.trigger.ready_within
     usual = max(one.costs.longest, one.costs.each_look)
     if fresh is not None and fresh < max(one.costs.longest, pace.look):
         least = pace.look + pace.margin * (pace.opening + usual)
         step = f" and a step of {duration_text(usual * 1000)}" if usual > 0 else ""
-        result.append(
-            (
-                "fresh_impossible",
-                f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
-                f"every {duration_text(pace.look * 1000)}{step} take at least "
-                f"{duration_text(least * 1000)}, including opening a run and a safety "
-                f"factor of {pace.margin:g}",
-            )
+        text = (
+            f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
+            f"every {duration_text(pace.look * 1000)}{step} take at least "
+            f"{duration_text(least * 1000)}, including opening a run and a safety "
+            f"factor of {pace.margin:g}"
         )
+        result.append(("fresh_impossible", text))
     least_ready = pace.margin * (pace.opening + one.costs.each_look)
     if ready is not None and least_ready > ready:
-        result.append(
-            (
-                "ready_impossible",
-                f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
-                "run and processing the rows of one check may take "
-                f"{duration_text(least_ready * 1000)}",
-            )
+        text = (
+            f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
+            "run and processing the rows of one check may take "
+            f"{duration_text(least_ready * 1000)}"
         )
+        result.append(("ready_impossible", text))
     return result
 
 
 def now_of(desk: Workbench) -> float:
-    """What time it is, in seconds since 1970; as `IMPCTL_NOW` has it, where that is set."""
+    """The time in seconds since 1970; that of `IMPCTL_NOW`, where set."""
     return looking_time.time() if desk.settings.now is None else desk.clock.instant.timestamp()
 
 
 def trigger_of(spec: QuerySpec) -> Trigger:
-    """The query's trigger; without one each commit is."""
+    """The query's trigger; each commit by default."""
     return ON_COMMIT if spec.trigger is None else spec.trigger
 
 
@@ -609,30 +549,26 @@ def looked_at(
     log: CommitLog,
     triggers: Mapping[QueryName, Trigger] | None = None,
 ) -> list[Waiting]:
-    """What waits for each of the queries, at the versions that are pinned when it is asked.
-
-    `look` are the seconds until the next look; `triggers` are by query, None for their own.
-    """
+    """What waits for each of the queries, at the versions pinned now. `look` is the time until the
+    next look in seconds; `triggers` are by query, None for their own."""
     from impctl.service.cost_model import recorded
 
     store, now = desk.reading_store(), now_of(desk)
-    held = {spec.name: _stored(store, spec) for spec in specs}
-    own = {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
-    coming = RowsToCome(
-        desk,
-        store,
-        {
-            name: stored.versions
-            for name, stored in held.items()
-            if stored is not None and own[name].ready_within is not None
-        },
-        now,
+    stored_queries = {spec.name: _stored(store, spec) for spec in specs}
+    trigger_by_query = (
+        {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
     )
+    tables = {
+        name: stored.versions
+        for name, stored in stored_queries.items()
+        if stored is not None and trigger_by_query[name].ready_within is not None
+    }
+    coming = RowsToCome(desk, store, tables, now)
     result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
-        stored = held[spec.name]
-        trigger = own[spec.name]
+        stored = stored_queries[spec.name]
+        trigger = trigger_by_query[spec.name]
         pending = pending_of(desk, spec, stored, now, log)
         runs = recorded(store, stored) if store is not None and stored is not None else ()
         # Only who has to be ready at a moment asks for what is yet to come.
@@ -646,7 +582,7 @@ def looked_at(
 
 
 def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
-    """How old what is pending is, against the query's bound; None where the logs do not tell."""
+    """The age of what is pending, against the query's bound; None where the logs do not tell."""
     now, bound = now_of(desk), trigger_of(spec).fresh_within
     pending = pending_of(desk, spec, stored, now, CommitLog())
     if pending.unsure is not None:
@@ -656,7 +592,6 @@ def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshE
 
 
 def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
-    """What the store has of the query; None where it cannot be read, which the run then tells."""
     try:
         return None if store is None else store.load(spec.name)
     except ImpctlError:
@@ -664,7 +599,7 @@ def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
 
 
 DEFAULT_LOOK = 60.0
-"""Seconds until the next run of `--due`, as crontabs have it at their most frequent."""
+"""Seconds until the next run of `--due`: the most frequent one of crontabs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -677,7 +612,6 @@ class Look:
     pace: Pace
 
     def results(self) -> list[DueResult]:
-        """A result for each query."""
         chosen = {due.query: due for due in self.taken}
         return [
             _told(one, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
@@ -685,13 +619,13 @@ class Look:
         ]
 
     def warnings(self) -> list[str]:
-        """Bounds that cannot be held, each with its code."""
+        """Bounds that cannot be met, each with its code."""
         pairs = [pair for one in self.waiting for pair in shortest_bounds(one, self.pace)]
         return [f"{text} [{code}]" for code, text in pairs]
 
 
 def look_once(desk: Workbench, specs: Sequence[QuerySpec], look: float | None) -> Look:
-    """At these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
+    """Look at these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
     pace = Pace(OPENING_FRESH_S, FIRST_MARGIN, DEFAULT_LOOK if look is None else look)
     waiting = looked_at(desk, specs, pace.look, CommitLog())
     result = dues(waiting, pace, now_of(desk))
@@ -720,16 +654,16 @@ def _time(seconds: float | None) -> datetime | None:
 
 
 OPENING_S = 0.05
-"""What a run of a process that goes on takes before its first query."""
+"""Seconds before the first query of a run in a long-running process."""
 
 OPENING_FIRST_S = 1.0
-"""The same of its first run, which loads what runs need."""
+"""The same of its first run, which loads modules."""
 
 OPENING_FRESH_S = 2.0
 """The same of a process that is started for it."""
 
 UNKNOWN_S = 1.0
-"""What a query takes of which nobody knows."""
+"""Seconds assumed for a query of unknown cost."""
 
 LEAST_MARGIN = 1.5
 FIRST_MARGIN = 3.0
@@ -739,31 +673,30 @@ _OF_HUNDRED = 99
 
 
 class ExpectedRows(Protocol):
-    """What is going to change, by forecasts of arrivals."""
+    """Expected changes, by forecasts of arrivals."""
 
     def rows(self, query: QueryName, since: float, until: float) -> float | None:
         """Rows expected to change in the query's tables between two times; None: no forecast."""
         ...
 
     def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
-        """The tables of which these are; none where there is no forecast."""
+        """The tables of these rows; none without a forecast."""
         ...
 
 
 class Margin:
-    """How many times as long as thought runs take."""
+    """Actual over expected run times."""
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=_LOOKED_BACK)
 
     def ran(self, thought: float, took: float) -> None:
-        """Learn from one run."""
         if thought > 0:
             self._ratios.append(took / thought)
 
     @property
     def value(self) -> float:
-        """The factor that thought times are multiplied with."""
+        """The factor for expected times."""
         if len(self._ratios) < _FEWEST:
             return FIRST_MARGIN
         at = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
@@ -778,7 +711,7 @@ def costs_of(
     look: tuple[float, float],
     expected: ExpectedRows | None = None,
 ) -> Costs:
-    """What the query takes now; `look` is this look and the next one."""
+    """The query's cost now; `look` is this look and the next one."""
     from impctl.service.cost_model import Size
 
     size = Size(pending.rows, pending.bytes) if pending.changes else Size(0, 0)
@@ -801,18 +734,19 @@ def costs_of(
 def _seconds(
     runs: Sequence[RunCost], size: Size, moved: Collection[TableName]
 ) -> tuple[bool, float]:
-    """Whether recorded runs tell, and what they say of a change of these tables; else a guess."""
+    """Whether recorded runs tell, and the cost of a change of these tables; else a guess."""
+    ms = maintain_ms([run for run in runs if run.kind is RunKind.MAINTAIN], size, moved)
+    if ms is not None:
+        return True, ms / 1000
+    ms = maintain_ms(runs, size, moved)
+    return False, UNKNOWN_S if ms is None else ms / 1000
+
+
+def maintain_ms(runs: Sequence[RunCost], size: Size, moved: Collection[TableName]) -> float | None:
+    """Estimate milliseconds of a step, without a recapture, which would ask the tables for their
+    rows, and without the start of Spark."""
     from impctl.service.cost_model import estimated
 
-    # Without a recapture's estimate, which asks the tables for their rows.
-    mine = [one for one in runs if one.kind is RunKind.MAINTAIN]
-    tables = sorted(moved)
-    result = estimated(
-        mine, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
-    )
-    if result.maintain_ms is not None:
-        return True, result.maintain_ms / 1000
-    guess = estimated(
-        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
-    )
-    return False, UNKNOWN_S if guess.maintain_ms is None else guess.maintain_ms / 1000
+    return estimated(
+        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=sorted(moved)
+    ).maintain_ms

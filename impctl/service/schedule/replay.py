@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The commits of one table: `times` rising, `rows` and `bytes` of all before each, and of all.
-
-    `guessed` counts those whose rows the log does not tell.
-    """
+    """The commits of one table: `times` ascending, `rows` and `bytes` of all before each, and of
+    all. `guessed` counts those whose rows are not in the log."""
 
     times: Sequence[float]
     rows: Sequence[int]
@@ -36,21 +34,17 @@ class Commits:
         return len(self.times)
 
     def until(self, at: float) -> int:
-        """How many came by then."""
         return bisect_right(self.times, at)
 
     def next_after(self, at: float) -> float | None:
-        """When the next one comes; None where none does."""
         result = bisect_right(self.times, at)
         return self.times[result] if result < len(self.times) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is replayed, from `since` to `until`; the `source` is told to people.
-
-    `histories` has the same commits as the choice of state is given them.
-    """
+    """A replay from `since` to `until`; `source` is for people, `histories` for the choice of
+    state."""
 
     since: float
     until: float
@@ -61,12 +55,10 @@ class Replay:
 
     @property
     def count(self) -> int:
-        """All commits."""
         return sum(len(one) for one in self.commits.values())
 
     @property
     def rows(self) -> int:
-        """Rows of all commits."""
         return sum(one.rows[-1] for one in self.commits.values())
 
 
@@ -76,29 +68,41 @@ def replay_of(
     source: str,
     warnings: tuple[str, ...] = (),
 ) -> Replay:
-    """The commits of each table in whatever order, until `tail` seconds after the last."""
+    """The commits of each table in any order, until `tail` seconds after the last."""
     times = [each.at for arrival in arrivals.values() for each in arrival if each.at is not None]
     since, until = min(times, default=0.0), max(times, default=0.0) + tail
     histories = {
         name: History("", len(result), since, tuple(sorted(result, key=time_of)))
         for name, result in arrivals.items()
     }
-    commits = {name: commits_of(held.arrivals, since, until) for name, held in histories.items()}
+    commits = {
+        name: commits_of(history.arrivals, since, until) for name, history in histories.items()
+    }
     return Replay(since, until, commits, histories, source, warnings)
 
 
 def time_of(each: Arrival) -> float:
-    """When it came, by what is written; 0 where nothing is."""
+    """The recorded time; 0 without one."""
     return each.at or 0.0
 
 
 def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commits:
-    """The commits of a table that came not before `since` and not after `until`."""
+    """The commits of a table from `since` to `until`."""
     known = [each for each in arrivals if each.at is None or each.at <= until]
     times = effective_times(known, until)
     first = bisect_left(times, since)
     kept = known[first : bisect_right(times, until)]
-    guess = _share(known)
+    sizes = [(each.rows, each.bytes) for each in known if each.rows is not None]
+    all_rows, all_bytes = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
+
+    def guess(each: Arrival) -> int:
+        # By the rows per byte of commits that tell both.
+        if not sizes:
+            return ROWS_UNKNOWN
+        if not all_bytes or not each.bytes:
+            return max(1, round(all_rows / len(sizes)))
+        return max(1, round(each.bytes * all_rows / all_bytes))
+
     rows = [guess(each) if each.rows is None else each.rows for each in kept]
     return Commits(
         times[first : first + len(kept)],
@@ -108,36 +112,17 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commi
     )
 
 
-class _Share:
-    """Rows of a commit by its bytes, as those that tell both have them."""
-
-    def __init__(self, rows: int, size: int, count: int) -> None:
-        self._rows, self._size, self._count = rows, size, count
-
-    def __call__(self, each: Arrival) -> int:
-        if not self._count:
-            return ROWS_UNKNOWN
-        if not self._size or not each.bytes:
-            return max(1, round(self._rows / self._count))
-        return max(1, round(each.bytes * self._rows / self._size))
-
-
-def _share(known: Iterable[Arrival]) -> _Share:
-    told = [(each.rows, each.bytes) for each in known if each.rows is not None]
-    return _Share(sum(rows for rows, _ in told), sum(size for _, size in told), len(told))
-
-
 def merged(of: Mapping[TableName, Commits]) -> Commits:
     """The commits of several tables in the order of their times, then of the tables' names."""
-    told = sorted(
+    commits = sorted(
         (at, name, one.rows[place + 1] - one.rows[place], one.bytes[place + 1] - one.bytes[place])
         for name, one in of.items()
         for place, at in enumerate(one.times)
     )
     return Commits(
-        [at for at, _, _, _ in told],
-        [0, *accumulate(rows for _, _, rows, _ in told)],
-        [0, *accumulate(size for _, _, _, size in told)],
+        [at for at, _, _, _ in commits],
+        [0, *accumulate(rows for _, _, rows, _ in commits)],
+        [0, *accumulate(size for _, _, _, size in commits)],
     )
 
 
@@ -153,7 +138,13 @@ def replay_of_store(
 ) -> Replay:
     """What is known of these tables from `since` on (None: of all of them together) until now."""
     histories = known_histories(desk.tables, store, sorted(tables))
-    known = {name: _known_since(held, now) for name, held in histories.items()}
+    # From when on all commits of a table are known; None where it never had one.
+    known = {
+        name: history.since
+        if history.since is not None and history.since <= now
+        else next(iter(effective_times(history.arrivals, now)), None)
+        for name, history in histories.items()
+    }
     start = max((at for at in known.values() if at is not None), default=now)
     begin = start if since is None else max(since, start)
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
@@ -169,7 +160,7 @@ def _known_since(held: History, now: float) -> float | None:
 
 
 def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
-    """The commits of a table, each with the time that it is taken to be of."""
+    """The commits of a table, each with its assumed time."""
     return zip(effective_times(held.arrivals, now), held.arrivals, strict=True)
 
 

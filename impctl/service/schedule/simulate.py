@@ -14,12 +14,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError, count_text
-from impctl.placement.graph import Graph, Mode, Node, Piece, Work
+from impctl.placement.graph import Graph, Mode, Piece, Work
 from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
 from impctl.service.budget.choice import Kept, graphs_of, is_worth, kept_within
 from impctl.service.budget.costs import rows_of_change
-from impctl.service.cost_model import Size, estimated, recorded
+from impctl.service.cost_model import Size, recorded
 from impctl.service.expiry import has_expiry
 from impctl.service.results import (
     Outcome,
@@ -39,6 +39,7 @@ from impctl.service.schedule.due import (
     Pending,
     Waiting,
     last_moment,
+    maintain_ms,
     next_moment,
     now_of,
     trigger_of,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
 
 def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:
-    """What is told of a setting."""
+    """The reported figures of a setting."""
     ages = sorted(ran.ages)
     return SimulatedSetting(
         setting=setting.name,
@@ -88,7 +89,7 @@ def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:
 
 
 def quantile(rising: Sequence[float], share: float) -> float | None:
-    """The least of the numbers that so many are no greater than; None without numbers."""
+    """The least number that a share of them does not exceed; None without numbers."""
     return rising[max(0, ceil(share * len(rising)) - 1)] if rising else None
 
 
@@ -106,7 +107,6 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """In a few words."""
         if self.is_present:
             return "as it is"
         kept = "all kept" if self.disk is None else size_text(self.disk)
@@ -116,7 +116,6 @@ class Setting:
 def settings_of(
     present: int | None, disks: Sequence[int | None], triggers: Sequence[Trigger]
 ) -> list[Setting]:
-    """All settings; `present` is the budget of the file, None without one."""
     result = [Setting(present, None, is_present=True)]
     result += [
         Setting(disk, trigger)
@@ -128,22 +127,19 @@ def settings_of(
 
 
 def disks_from(texts: Sequence[str]) -> list[int | None]:
-    """Budgets as flags give them: sizes, several with commas, or `all`; UsageError else."""
-    return [_disk(word.strip()) for text in texts for word in text.split(",")]
-
-
-def _disk(word: str) -> int | None:
-    if word.lower() == ALL:
-        return None
-    try:
-        return size_from(word)
-    except ValueError:
-        hint = f"{SIZE_HINT}, or `{ALL}`"
-        raise UsageError(f"`--disk` is invalid: {word}", hint=hint) from None
+    """Budgets from flags: sizes, several with commas, or `all`; UsageError if invalid."""
+    result: list[int | None] = []
+    for word in (word.strip() for text in texts for word in text.split(",")):
+        try:
+            result.append(None if word.lower() == ALL else size_from(word))
+        except ValueError:
+            hint = f"{SIZE_HINT}, or `{ALL}`"
+            raise UsageError(f"`--disk` is invalid: {word}", hint=hint) from None
+    return result
 
 
 def trigger_from(text: str) -> Trigger:
-    """A trigger as the file has it: a word or `key: value`; WorkloadError for what is none."""
+    """A trigger as in the file: a word or `key: value`; WorkloadError if invalid."""
     reading = FileReading(Lines("--trigger", text), {})
     try:
         root = compose(text)
@@ -166,14 +162,14 @@ def trigger_from(text: str) -> Trigger:
 Tables = frozenset[TableName]
 
 _OTHERS = frozenset([""])
-"""Tables that no run carried on, so that all runs tell."""
+"""Tables that no run carried on, so that all runs count."""
 
 _FAR = 1 << 40
-"""Rows by which the slope of a line is asked."""
+"""Rows at which a line's slope is sampled."""
 
 
 class CostsBy(StrEnum):
-    """What tells what the steps of a query take."""
+    """The source of a query's step costs."""
 
     RUNS = "runs"
     CAPTURE = "capture"
@@ -181,7 +177,7 @@ class CostsBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _CostLine:
     """Milliseconds of a step of so many rows, and so many bytes."""
 
     fixed: float
@@ -198,10 +194,10 @@ class QueryLines:
 
     runs: Sequence[RunCost]
     by: CostsBy
-    _lines: dict[Tables, _Line | None] = field(default_factory=dict)
+    _lines: dict[Tables, _CostLine | None] = field(default_factory=dict)
 
     def ms(self, moved: Tables, rows: float, size: float) -> float | None:
-        """What a step takes that carries on so many rows of these tables; None: nobody knows."""
+        """Milliseconds of a step with so many rows of these tables; None if unknown."""
         if moved not in self._lines:
             self._lines[moved] = _line(self.runs, self.by, moved)
         line = self._lines[moved]
@@ -212,15 +208,13 @@ class QueryLines:
         return max([line.at(rows, size) for line in self._told], default=0.0)
 
     @cached_property
-    def _told(self) -> Sequence[_Line]:
-        """The lines there are."""
-        asked = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
-        lines = [_line(self.runs, self.by, one) for one in asked]
+    def _told(self) -> Sequence[_CostLine]:
+        table_sets = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
+        lines = [_line(self.runs, self.by, one) for one in table_sets]
         return [line for line in lines if line is not None]
 
 
 def lines_of(runs: Sequence[RunCost]) -> QueryLines:
-    """Of the runs that were recorded of a query."""
     if any(run.kind is RunKind.MAINTAIN for run in runs):
         by = CostsBy.RUNS
     else:
@@ -228,41 +222,27 @@ def lines_of(runs: Sequence[RunCost]) -> QueryLines:
     return QueryLines(runs, by)
 
 
-def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _Line | None:
-    """The line of the estimates, asked for at its ends."""
-    fixed = _asked(runs, Size(0, 0), moved)
-    rows = _asked(runs, Size(_FAR, 0), moved)
+def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _CostLine | None:
+    """The line of the estimates, sampled at its ends."""
+    fixed = maintain_ms(runs, Size(0, 0), moved)
+    rows = maintain_ms(runs, Size(_FAR, 0), moved)
     if fixed is None or rows is None:
         return None
-    size = _asked(runs, Size(0, _FAR), moved) if by is CostsBy.CAPTURE else None
+    size = maintain_ms(runs, Size(0, _FAR), moved) if by is CostsBy.CAPTURE else None
     per_byte = 0.0 if size is None else (size - fixed) / _FAR
-    return _Line(fixed, (rows - fixed) / _FAR, per_byte)
-
-
-def _asked(runs: Sequence[RunCost], size: Size, moved: Tables) -> float | None:
-    # Without a recapture's estimate, and without the start of Spark in each step.
-    result = estimated(
-        runs,
-        RunKind.MAINTAIN,
-        size,
-        has_spark=True,
-        table_rows=lambda: 0,
-        moved=sorted(moved),
-    )
-    return result.maintain_ms
+    return _CostLine(fixed, (rows - fixed) / _FAR, per_byte)
 
 
 _Asked = tuple[int | None, tuple[tuple[QueryName, float], ...]]
 """A budget, and the milliseconds of each bound."""
 
 _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
-"""Sizes of changes that prices are asked for, times what is expected."""
+"""Sizes of priced changes, as multiples of the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of a kind of change, by its rows, which never fall: milliseconds, those above the state as it
-    is, and reads."""
+    """Price of a kind of change by ascending rows: milliseconds, those above now, and reads."""
 
     rows: tuple[float, ...]
     ms: tuple[float, ...]
@@ -276,11 +256,8 @@ Prices = Mapping[QueryName, Mapping[Tables, Price]]
 
 @dataclass(frozen=True)
 class Choice:
-    """The modes of all pieces under one budget; `bytes` are those of all state.
-
-    `prices` are one object for all choices of the same modes. `conversions` counts queries that are
-    kept otherwise now.
-    """
+    """The modes of all pieces under one budget; `bytes` are those of all state. `prices` are one
+    object for all choices of the same modes. `conversions` counts queries whose mode changes."""
 
     prices: Prices
     bytes: int
@@ -298,20 +275,19 @@ class Pieces:
     now: Mapping[QueryName, Modes]
     _modes: dict[_Asked, Mapping[QueryName, Modes]] = field(default_factory=dict)
     _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
+    """Milliseconds in the present modes, by the sizes of changes and their kinds."""
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
 
     def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
         """The choice under a budget, None keeps all; `bounds` are those of the queries."""
-        asked = (budget, tuple(sorted((name, bound.ms) for name, bound in bounds.items())))
-        if asked not in self._modes:
-            self._modes[asked] = self._modes_within(budget, bounds)
-        return self._choice(self._modes[asked], budget)
+        key = (budget, tuple(sorted((name, bound.ms) for name, bound in bounds.items())))
+        if key not in self._modes:
+            self._modes[key] = self._modes_within(budget, bounds)
+        return self._choice(self._modes[key], budget)
 
     def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
-        """The state as it is now; where that is over a budget, what is chosen in its place.
-
-        That a run converts within the budget, where that pays, is not replayed.
-        """
+        """The state as it is now; where that is over a budget, the choice instead. Conversions of a
+        run within the budget are not replayed."""
         now = self._choice(self.now, budget)
         return self.within(budget, bounds) if now.exceeds else now
 
@@ -351,35 +327,27 @@ class Pieces:
     def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> Choice:
         sizes = [self._usual[name].bytes_of(result) for name, result in modes.items()]
         size = self.kept.fixed + sum(sizes)
+        # One object for equal modes, so that identity compares two choices.
+        prices = next((prices for known, prices in self._prices_of if known == modes), None)
+        if prices is None:
+            prices = {name: self._prices(name, chosen) for name, chosen in modes.items()}
+            self._prices_of.append((modes, prices))
         return Choice(
-            self._all_prices(modes),
+            prices,
             size,
             budget is not None and size > budget,
             sum(result != self.now[name] for name, result in modes.items()),
         )
-
-    def _all_prices(self, modes: Mapping[QueryName, Modes]) -> Prices:
-        """One object for equal modes, so that it tells whether two choices are one."""
-        for known, prices in self._prices_of:
-            if known == modes:
-                return prices
-        made = {name: self._prices(name, result) for name, result in modes.items()}
-        self._prices_of.append((modes, made))
-        return made
-
-    def _before(self, name: QueryName) -> Sequence[tuple[float, ...]]:
-        """Milliseconds as it is kept now, by the sizes of changes and their kinds."""
-        if name not in self._costs_now:
-            modes = self.now[name]
-            self._costs_now[name] = [evaluate(g[name], modes).per_kind for g in self.graphs]
-        return self._costs_now[name]
 
     def _prices(self, name: QueryName, modes: Modes) -> dict[Tables, Price]:
         """Prices of the query by the tables of its own that move, the most frequent kind's."""
         tables = frozenset(self.kept.queries[name].stored.versions)
         result: dict[Tables, Price] = {}
         after = [evaluate(graphs[name], modes).per_kind for graphs in self.graphs]
-        before = self._before(name)
+        if name not in self._costs_now:
+            present = self.now[name]
+            self._costs_now[name] = [evaluate(g[name], present).per_kind for g in self.graphs]
+        before = self._costs_now[name]
         for at, kind in enumerate(self.expected):
             mine = kind.tables & tables
             if not mine or mine in result:
@@ -395,7 +363,7 @@ class Pieces:
 def pieces_of(
     desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
 ) -> Pieces:
-    """Of these stored queries, with what is replayed for the history of changes."""
+    """Of these stored queries, with the replayed changes as their history."""
     kept = kept_within(desk, store, specs, None)
     tables = {table for one in kept.queries.values() for table in one.stored.versions}
     coming = Expectations(desk.workload.tables, replay.histories, replay.until)
@@ -405,7 +373,15 @@ def pieces_of(
         for scale in _SCALES
     )
     usual = graphs[_SCALES.index(1.0)]
-    now = {name: _as_it_can(kept.now[name], usual[name]) for name in kept.queries}
+    # The present modes of pieces, or allowed ones where these are not.
+    now = {
+        name: {
+            piece.name: mode if mode in piece.sizes else _kept_of(piece)
+            for piece in usual[name].pieces
+            for mode in (kept.now[name][piece.name],)
+        }
+        for name in kept.queries
+    }
     return Pieces(kept, expected, graphs, now)
 
 
@@ -414,39 +390,26 @@ def _scaled(kind: Expected, scale: float) -> Expected:
     return replace(kind, rows=rows)
 
 
-def _as_it_can(now: Modes, graph: Graph) -> Modes:
-    """How pieces are kept, those that may not be kept so as they will be."""
-    return {
-        piece.name: now[piece.name] if now[piece.name] in piece.sizes else _kept_of(piece)
-        for piece in graph.pieces
-    }
-
-
 def _kept_of(piece: Piece) -> Mode:
     return Mode.KEPT if Mode.KEPT in piece.sizes else piece.modes[0]
 
 
 def _reads(graph: Graph, modes: Modes, kind: int) -> float:
-    """Reads of tables, for a side or for groups, that are expected in a run of this kind."""
-    return sum(_hits(graph, node, modes, kind) for node in graph.nodes)
-
-
-def _hits(graph: Graph, node: Node, modes: Modes, kind: int) -> float:
+    """Table reads, for a side or for groups, that are expected in a run of this kind."""
     result = 0.0
-    for at, piece in enumerate(node.pieces):
-        # A side is asked by the other one's change, groups by their own.
-        asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
-        is_asked = any(graph.active[wire][kind] for wire in asking)
-        if is_asked and modes[piece.name] is Mode.READ and piece.read:
-            result += piece.hit[kind] if piece.hit else 1.0
+    for node in graph.nodes:
+        for at, piece in enumerate(node.pieces):
+            # A side is read for the other one's change, groups for their own.
+            asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
+            is_asked = any(graph.active[wire][kind] for wire in asking)
+            if is_asked and modes[piece.name] is Mode.READ and piece.read:
+                result += piece.hit[kind] if piece.hit else 1.0
     return result
 
 
 def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) -> tuple[float, ...]:
-    """Milliseconds of a step over so many rows of these tables, those above now, and reads.
-
-    A set of tables that is no kind of change is taken as the largest kinds that make it up.
-    """
+    """Milliseconds of a step over so many rows of these tables, those above now, and reads. Unknown
+    sets of tables are composed of the largest kinds."""
     exact = prices.get(moved)
     if exact is not None:
         return _at(exact, rows)
@@ -460,8 +423,7 @@ def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) ->
 
 @dataclass(frozen=True, slots=True)
 class MostPriced:
-    """What no step of at most so many rows exceeds, by rising rows: milliseconds, and those above
-    now."""
+    """Upper bounds of a step by its most rows, ascending: milliseconds, and those above now."""
 
     rows: tuple[float, ...]
     ms: tuple[float, ...]
@@ -470,10 +432,10 @@ class MostPriced:
     @classmethod
     def of(cls, prices: Iterable[Price]) -> MostPriced:
         """Over all kinds of change, as if all of them came together."""
-        told = list(prices)
-        rows = sorted({rows for price in told for rows in price.rows})
+        known = list(prices)
+        rows = sorted({rows for price in known for rows in price.rows})
         ms, more = [0.0] * (len(rows) + 1), [0.0] * (len(rows) + 1)
-        for price in told:
+        for price in known:
             for at, size in enumerate([*rows, inf]):
                 # The first size that is no smaller, since prices lie on lines.
                 last = min(len(price.rows) - 1, bisect_left(price.rows, size))
@@ -482,13 +444,13 @@ class MostPriced:
         return cls(tuple(rows), tuple(ms), tuple(more))
 
     def at(self, rows: float) -> tuple[float, float]:
-        """Of at most so many rows."""
+        """The bounds for at most so many rows."""
         at = bisect_left(self.rows, rows)
         return self.ms[at], self.more_ms[at]
 
 
 def _at(price: Price, rows: float) -> tuple[float, float, float]:
-    """On the lines between the sizes; beyond them as at the last, below them as at the first."""
+    """Linear interpolation between the sizes, constant beyond them."""
     at = bisect_left(price.rows, rows)
     if at in (0, len(price.rows)):
         at = min(at, len(price.rows) - 1)
@@ -503,7 +465,7 @@ def _at(price: Price, rows: float) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step takes, in seconds, and how many reads of sides are expected in it."""
+    """Seconds of one step, and its expected side reads."""
 
     seconds: float
     reads: float
@@ -511,26 +473,23 @@ class Step:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Of one query in one setting."""
+    """Step costs of one query in one setting."""
 
     lines: QueryLines
     prices: Mapping[Tables, Price]
     _known: dict[tuple[Tables, float, float], Step] = field(default_factory=dict)
 
     def step(self, moved: Tables, rows: float, size: float) -> Step:
-        """A step that carries on so many rows and bytes of these tables."""
         key = (moved, rows, size)
         result = self._known.get(key)
         if result is None:
-            result = self._known[key] = self._step(moved, rows, size)
+            ms, more, reads = price_of_step(self.prices, moved, rows)
+            known = self.lines.ms(moved, rows, size)
+            if known is not None:
+                ms = max(known + more, ms)
+            seconds = UNKNOWN_S if known is None and not ms else ms / 1000
+            result = self._known[key] = Step(seconds, reads)
         return result
-
-    def _step(self, moved: Tables, rows: float, size: float) -> Step:
-        ms, more, reads = price_of_step(self.prices, moved, rows)
-        known = self.lines.ms(moved, rows, size)
-        if known is None:
-            return Step(ms / 1000 if ms else UNKNOWN_S, reads)
-        return Step(max(known + more, ms) / 1000, reads)
 
     @cached_property
     def _most_priced(self) -> MostPriced:
@@ -538,7 +497,6 @@ class StepCosts:
 
     @cached_property
     def is_known(self) -> bool:
-        """Whether recorded runs tell."""
         return self.lines.by is CostsBy.RUNS
 
     def most(self, rows: float, size: float) -> float:
@@ -566,28 +524,39 @@ class Model:
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(desk, store, specs, replay)
-        held = {spec.name: store.load(spec.name) for spec in specs}
+        stored_queries = {spec.name: store.load(spec.name) for spec in specs}
         self._lines = {
             name: lines_of(() if stored is None else recorded(store, stored))
-            for name, stored in held.items()
+            for name, stored in stored_queries.items()
         }
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
-        """By what decides a run; settings may come to the same."""
-        made: dict[frozenset[TableName], Stream] = {}
-        self._streams = {name: self._stream(made, frozenset(tables[name])) for name in tables}
+        """By what decides a run; settings may be equivalent."""
+        commits = replay.commits
+        made = {
+            names: Stream.made({name: commits[name] for name in sorted(names)})
+            for names in {frozenset(result) for result in tables.values()}
+        }
+        self._streams = {query: made[frozenset(names)] for query, names in tables.items()}
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
-        """What tells what the steps of each query take."""
         return {name: str(lines.by) for name, lines in self._lines.items()}
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be known of the figures."""
-        return tuple(self._warnings())
+        guessed = sum(one.guessed for one in self.replay.commits.values())
+        rough = (
+            f"the log has no row count for {guessed:,} commits, so their rows are estimated "
+            "from bytes"
+        )
+        troubles = (
+            f"the replay uses the present state of `{name}`: {why}"
+            for name, why in self._pieces.kept.troubles.items()
+        )
+        return (*([rough] if guessed else []), *troubles)
 
     def run(self, setting: Setting, since: float | None = None) -> SimulatedSetting:
-        """What a setting comes to, over all that is replayed or what comes after `since`."""
+        """The figures of a setting, over the whole replay or what comes after `since`."""
         begin = self.replay.since if since is None else since
         choice = self._choice(setting)
         triggers = tuple(setting.trigger or trigger_of(spec) for spec in self._specs)
@@ -623,27 +592,10 @@ class Model:
             result.pin(since)
         return result
 
-    def _stream(
-        self, made: dict[frozenset[TableName], Stream], tables: frozenset[TableName]
-    ) -> Stream:
-        if tables not in made:
-            made[tables] = Stream.made({name: self.replay.commits[name] for name in sorted(tables)})
-        return made[tables]
-
-    def _warnings(self) -> Iterator[str]:
-        guessed = sum(one.guessed for one in self.replay.commits.values())
-        if guessed:
-            yield (
-                f"the log has no row count for {guessed:,} commits, so their rows are estimated "
-                "from bytes"
-            )
-        for name, why in self._pieces.kept.troubles.items():
-            yield f"the replay uses the present state of `{name}`: {why}"
-
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Commits one after the other: when the first came, their tables, rows and bytes."""
+    """Successive commits: the time of the first, their tables, rows and bytes."""
 
     oldest: float
     moved: frozenset[TableName]
@@ -662,33 +614,28 @@ class Stream:
 
     @classmethod
     def made(cls, of: Mapping[TableName, Commits]) -> Stream:
-        """Of these tables."""
         told = sorted((at, name) for name, commits in of.items() for at in commits.times)
         return cls(merged(of), [name for _, name in told])
 
     def pending(self, seen: int, now: float) -> Amount | None:
-        """What came by now, but for the first commits that were seen; None where nothing did."""
+        """What came by now after the first `seen` commits; None without any."""
         # Queries of one run ask the same, one after the other.
         if self._asked != (seen, now):
-            self._asked, self._told = (seen, now), self._pending(seen, now)
+            self._asked, self._told = (seen, now), None
+            commits, last = self.all, self.all.until(now)
+            if last > seen:
+                self._told = Amount(
+                    commits.times[seen],
+                    frozenset(self.tables[seen:last]),
+                    commits.rows[last] - commits.rows[seen],
+                    commits.bytes[last] - commits.bytes[seen],
+                )
         return self._told
-
-    def _pending(self, seen: int, now: float) -> Amount | None:
-        commits = self.all
-        last = commits.until(now)
-        if last <= seen:
-            return None
-        return Amount(
-            commits.times[seen],
-            frozenset(self.tables[seen:last]),
-            commits.rows[last] - commits.rows[seen],
-            commits.bytes[last] - commits.bytes[seen],
-        )
 
 
 @dataclass(slots=True)
 class ReplayedQuery:
-    """A query over commits; of these its sketch has the first `seen`, all that came by `last`."""
+    """A query over commits; its sketch has the first `seen`, all that came by `last`."""
 
     name: QueryName
     trigger: Trigger
@@ -700,35 +647,37 @@ class ReplayedQuery:
 
     @property
     def is_timed(self) -> bool:
-        """Whether a timetable may start it by itself: not where its use or a point alone may."""
-        asked = self.trigger
-        clocks = (asked.rows, asked.every, asked.cron, asked.fresh_within, asked.ready_within)
+        """Whether a timetable may start it by itself: not if only its use or a point may."""
+        trigger = self.trigger
+        clocks = (
+            trigger.rows,
+            trigger.every,
+            trigger.cron,
+            trigger.fresh_within,
+            trigger.ready_within,
+        )
         return any(one is not None for one in clocks)
 
     @property
     def is_on_clock(self) -> bool:
-        """Whether moments of a clock make it due."""
         return self.trigger.every is not None or self.trigger.cron is not None
 
     def oldest(self, now: float) -> float | None:
-        """When the first commit came that its sketch does not have; None without one."""
         times = self.stream.all.times
         return times[self.seen] if self.seen < len(times) and times[self.seen] <= now else None
 
     def next_after(self, now: float) -> float | None:
-        """When the next commit comes after now."""
         return self.stream.all.next_after(now)
 
     def pending(self, now: float) -> Amount | None:
-        """What its sketch does not have of what came; None where that is nothing."""
+        """What its sketch lacks of what came; None if nothing."""
         return self.stream.pending(self.seen, now)
 
     def step(self, amount: Amount, more_rows: float = 0.0) -> Step:
-        """What a step takes that carries this on, and some rows more."""
         return self.costs.step(amount.moved, amount.rows + more_rows, amount.bytes)
 
     def most(self, until: float, now: float) -> float:
-        """No less than a step is thought to take at any time until then; 0 where nothing comes."""
+        """No less than the estimate of a step at any time until then; 0 where nothing comes."""
         commits = self.stream.all
         last = commits.until(until)
         if last == self.seen:
@@ -750,16 +699,25 @@ class ReplayedQuery:
                 return None
             return Waiting(self.name, self.trigger, Pending(), Costs(0.0), self.last)
         cost = self.step(result).seconds
-        more = max(0.0, self._expected(result, now) - cost)
+        more = 0.0
+        if self.trigger.ready_within is not None:
+            # The rows that usually come until the next moment.
+            moment = next_moment(self.trigger, result.oldest)
+            coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
+            more = max(0.0, self.step(result, coming).seconds - cost)
         costs = Costs(cost, more, is_known=self.costs.is_known)
-        pending = Pending(self._changes(result, now), None, result.oldest, self.last)
+        changes: tuple[Change, ...] = (Change(result.oldest, result.rows),)
+        enough = self.enough_at()
+        if enough is not None and enough[0] <= now:
+            # The change that reaches the trigger's rows counts apart.
+            at, before = enough
+            changes = (Change(result.oldest, before), Change(at, result.rows - before))
+        pending = Pending(changes, None, result.oldest, self.last)
         return Waiting(self.name, self.trigger, pending, costs, self.last)
 
     def enough_at(self) -> tuple[float, int] | None:
-        """When as many rows are pending as the trigger asks for, and how many came before that.
-
-        None where they never are, or it asks for none.
-        """
+        """When the trigger's rows are pending, and how many came before; None if never, or without
+        it."""
         wanted, commits = self.trigger.rows, self.stream.all
         if wanted is None:
             return None
@@ -767,22 +725,6 @@ class ReplayedQuery:
         if result == len(commits.rows):
             return None
         return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
-
-    def _expected(self, amount: Amount, now: float) -> float:
-        """What it takes with the rows that usually come until the moment that is next."""
-        if self.trigger.ready_within is None:
-            return 0.0
-        moment = next_moment(self.trigger, amount.oldest)
-        coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
-        return self.step(amount, coming).seconds
-
-    def _changes(self, amount: Amount, now: float) -> tuple[Change, ...]:
-        """One change; or two, the one that makes enough of them apart."""
-        enough = self.enough_at()
-        if enough is None or enough[0] > now:
-            return (Change(amount.oldest, amount.rows),)
-        at, before = enough
-        return Change(amount.oldest, before), Change(at, amount.rows - before)
 
 
 _STEPS = frozenset({"exact", "touch", "recapture"})
@@ -800,10 +742,7 @@ class Recorded:
 def recorded_of(
     store: StoreReader, queries: Sequence[QueryName], since: float, until: float
 ) -> Recorded | None:
-    """What was recorded from `since` on, or from when all of the queries were there.
-
-    None where nothing was.
-    """
+    """Recorded steps from `since` on, or from when all of the queries existed; None without any."""
     known: Mapping[QueryName, Sequence[RunRecord]] = {
         name: store.history(name, _ALL_RUNS) for name in queries
     }
@@ -820,7 +759,7 @@ def recorded_of(
 
 
 def compared(result: Recorded, model: SimulatedSetting, look: float) -> RecordedRuns:
-    """The recorded runs, and by which share the model says more (above 0) or less."""
+    """The recorded runs, and the share by which the model says more (above 0) or less."""
     runs = runs_in(result.steps, look / 2)
     work = sum(record.elapsed_ms for _, record in result.steps)
     return RecordedRuns(
@@ -838,7 +777,7 @@ def compared(result: Recorded, model: SimulatedSetting, look: float) -> Recorded
 
 
 def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
-    """How many runs the steps were done in."""
+    """The number of runs with these steps."""
     runs, ended, seen = 0, 0.0, set[QueryName]()
     for name, record in steps:
         # A record is made when its step is computed, and about to be committed.
@@ -851,16 +790,13 @@ def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
 
 
 _SLACK = 1e-6
-"""Seconds by which sums of floats may be off."""
+"""Rounding error of sums of seconds."""
 
 
 @dataclass(slots=True)
 class Ran:
-    """What the runs came to: of each step its age when it was done, in seconds.
-
-    An age is that of the oldest change in the step. `late` counts steps that were done after their
-    bound, `left` are ages of what was pending at the end.
-    """
+    """Results of the runs; an age is that of a step's oldest change at its end, in seconds. `late`
+    counts steps that ended after their bound, `left` are ages of what was pending at the end."""
 
     runs: int = 0
     work_s: float = 0.0
@@ -871,13 +807,12 @@ class Ran:
 
     @property
     def steps(self) -> int:
-        """Queries maintained, over all runs."""
         return len(self.ages)
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A time before which nothing starts; `is_start` says that the process wakes at it."""
+    """A time before which nothing starts; `is_start`: the process wakes at it."""
 
     until: float
     is_start: bool
@@ -934,10 +869,9 @@ class VirtualRun:
         return self._timetable.due(now)
 
     def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
-        """One run; gives when it is over."""
-        asked = [*ready, *(self._queries[one.query] for one in due)]
+        queries = [*ready, *(self._queries[one.query] for one in due)]
         oldest, took = [], []
-        for query in asked:
+        for query in queries:
             pending = query.pending(now)
             assert pending is not None, "nothing runs without something pending"
             step = query.step(pending)
@@ -957,7 +891,6 @@ class VirtualRun:
         return end
 
     def _pause(self, now: float) -> float:
-        """Until the next look, or the next start."""
         start = self._timetable.next_start(now) if self._timed else None
         return self._look if start is None else min(self._look, max(0.0, start - now))
 
@@ -977,11 +910,9 @@ class VirtualRun:
         return self._look * max(1, min(looks)) if looks else inf
 
     def _idle_moment(self, now: float, until: float) -> float | None:
-        """The last moment after now to which the clock alone wakes the process, of those queries
-        of which nothing is pending then; None without one. Looks go on from there.
-
-        It is before anything else that may start a query, and before the next commit of these.
-        """
+        """The last moment after now to which the clock alone wakes the process, of those queries of
+        which nothing is pending then; None without one. Looks go on from there. It precedes
+        anything else that may start a query, and the next commit of these."""
         idle, first = set[Trigger](), [self._event_after(now), until]
         for query in self._timed:
             if not query.is_on_clock:
@@ -994,29 +925,22 @@ class VirtualRun:
         if not idle:
             return None
         end = min(*first, self._other_until(now, self._timetable.pace, min(first)))
-        woken = [self._woken(trigger, now, end) for trigger in idle]
-        return max((at for at in woken if at is not None), default=None)
-
-    def _woken(self, trigger: Trigger, now: float, end: float) -> float | None:
-        """The last moment before `end`, where the one before it is a look away at least."""
-        result = last_moment(trigger, now, end)
-        if result is None:
-            return None
-        # From a moment on the next thing is a look, which passes over moments that come sooner.
-        earlier = last_moment(trigger, result - self._look, result)
-        return result if earlier is None else None
+        woken = []
+        for trigger in idle:
+            last = last_moment(trigger, now, end)
+            # From a moment on the next thing is a look, which passes over moments that come sooner.
+            if last is not None and last_moment(trigger, last - self._look, last) is None:
+                woken.append(last)
+        return max(woken, default=None)
 
     def _event_after(self, now: float) -> float:
-        """When the next commit comes for a query on `commit`."""
         coming = (query.next_after(now) for query in self._on_commit)
         return min((at for at in coming if at is not None), default=inf)
 
     def _idle_until(self, now: float) -> Idle:
-        """A time before which no timed query starts, whatever comes until then.
-
-        A start is a deadline less the work until it, and work is no more than all that is pending
-        by the deadline takes.
-        """
+        """A time before which no timed query starts, whatever comes until then. A start is a
+        deadline less the work until it, and work is no more than all that is pending by the
+        deadline takes."""
         pace = self._timetable.pace
         sure = self._first_start(now, pace) if self._has_bounds_alone else Idle(now, False)
         if sure.is_start:
@@ -1026,8 +950,8 @@ class VirtualRun:
         return Idle(max(sure.until, min(moment, other)), moment < other)
 
     def _other_until(self, now: float, pace: Pace, moment: float) -> float:
-        """A time before which nothing but a moment of the clock starts any; what is not before
-        `moment` need not be known to be more."""
+        """A time before which only a clock's moment starts any; beyond `moment` it need not be
+        tight."""
         other = inf
         bounds: set[float] = set()
         for query in self._timed:
@@ -1042,13 +966,12 @@ class VirtualRun:
         return other
 
     def _most_work(self, until: float, now: float, pace: Pace) -> float:
-        """No less than what is reckoned with for all that is pending at any time until then."""
         most = sum(query.most(until, now) for query in self._timed)
         return pace.margin * (pace.opening + most)
 
     def _first_start(self, now: float, pace: Pace) -> Idle:
         """The first start of what is pending, to the last digit that of the timetable; where
-        something comes before it, when that comes. Of queries whose triggers are bounds alone."""
+        something comes before it, when that comes. For queries whose triggers are bounds alone."""
         work, coming = [], inf
         for query in self._timed:
             assert query.trigger.fresh_within is not None
@@ -1066,7 +989,7 @@ class VirtualRun:
         return Idle(min(start, coming), is_start=start < coming)
 
     def _moment(self, query: ReplayedQuery, now: float) -> float:
-        """The next moment of its clock; it wakes the process, be anything pending or not."""
+        """The next moment of its clock; it wakes the process even if nothing is pending."""
         trigger = query.trigger
         if trigger.every is None and trigger.cron is None:
             return inf
@@ -1119,10 +1042,15 @@ def simulate(
     store = desk.reading_store()
     specs, warnings = _captured(desk, store, queries)
     assert store is not None, "what was captured is in a store"
-    tables = _tables(store, specs)
+    tables: dict[QueryName, tuple[TableName, ...]] = {}
+    for spec in specs:
+        stored = store.load(spec.name)
+        assert stored is not None, "it was captured"
+        tables[spec.name] = tuple(stored.versions)
+    names = sorted({name for versions in tables.values() for name in versions})
     now = now_of(desk)
     since = None if request.since is None else now - request.since
-    replay = replay_of_store(desk, store, _names(tables), since, now)
+    replay = replay_of_store(desk, store, names, since, now)
     if not replay.count:
         raise UsageError(
             "No commit is known in the requested time span",
@@ -1134,7 +1062,7 @@ def simulate(
         warnings.append(
             f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
         )
-    if has_expiry(desk.workload.tables[name] for name in _names(tables)):
+    if has_expiry(desk.workload.tables[name] for name in names):
         warnings.append(_NO_EXPIRY)
     model = Model(desk, store, specs, tables, replay, request.look)
     figures = []
@@ -1158,34 +1086,18 @@ def simulate(
 def _captured(
     desk: Workbench, store: StoreReader | None, queries: Sequence[QueryName] | None
 ) -> tuple[list[QuerySpec], list[str]]:
-    """The queries that have a sketch, and what is said of the others."""
-    asked = desk.sketched(queries)
+    specs = desk.sketched(queries)
     known = frozenset[QueryName]() if store is None else frozenset(store.queries())
-    result = [spec for spec in asked if spec.name in known]
+    result = [spec for spec in specs if spec.name in known]
     if not result:
         raise UsageError(
             "None of the queries has been captured, so the cost of maintaining them is unknown",
             hint="run `impctl capture`, and `impctl maintain` a few times",
             code=NOTHING_TO_REPLAY,
         )
-    left = [f"`{spec.name}`" for spec in asked if spec.name not in known]
-    told = f"not replayed, because never captured: {', '.join(left)}; run `impctl capture`"
-    return result, [told] if left else []
-
-
-def _tables(
-    store: StoreReader, specs: Sequence[QuerySpec]
-) -> dict[QueryName, tuple[TableName, ...]]:
-    result = {}
-    for spec in specs:
-        stored = store.load(spec.name)
-        assert stored is not None, "it was captured"
-        result[spec.name] = tuple(stored.versions)
-    return result
-
-
-def _names(tables: Mapping[QueryName, Sequence[TableName]]) -> list[TableName]:
-    return sorted({name for table in tables.values() for name in table})
+    missing = [f"`{spec.name}`" for spec in specs if spec.name not in known]
+    message = f"not replayed, because never captured: {', '.join(missing)}; run `impctl capture`"
+    return result, [message] if missing else []
 
 
 def _recorded(
