@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 
 
 class Meaning(StrEnum):
-    """What was counted or added up over the rows of a group."""
+    """What is counted or summed over the rows of a group."""
 
     ROWS = "rows"
     """All rows."""
     COUNT = "count"
     """Rows whose argument is not NULL."""
     SUM = "sum"
-    """The argument; of doubles, where specials are counted apart, the finite ones."""
+    """The argument; of doubles only the finite ones, as specials are counted apart."""
     SIZE = "size"
-    """The argument's magnitude, of doubles."""
+    """The magnitude of a double argument."""
     NAN = "nan"
-    """Rows whose argument is NaN; so for the infinities."""
+    """Rows whose argument is NaN; likewise for the infinities."""
     PLUS_INFINITY = "pinf"
     MINUS_INFINITY = "ninf"
 
 
 @dataclass(frozen=True, slots=True)
 class PartialColumn:
-    """One column; `slot` is that of the accumulator whose argument it is about."""
+    """A column of partial aggregates; `slot` is that of the accumulator of the argument."""
 
     meaning: Meaning
     slot: int = 0
 
     @property
     def name(self) -> str:
-        """A name no other column of the pass has."""
+        """A name that no other column of the pass has."""
         return f"{self.meaning}{self.slot}"
 
 
@@ -78,9 +78,9 @@ class DistinctValues:
         self.arrangement = Arrangement(name, (LONG, kind), _COUNT)
 
     def crossings(self, groups: Ints, values: Vector, weights: Ints) -> Ints:
-        """Count a change in; +1 where a row brings its value into its group, -1 out of it.
+        """Count a change; +1 where a row brings its value into its group, -1 out of it.
 
-        At most one row per pair of group and value says so; the others have 0; shape (rows,).
+        At most one row per pair of group and value has such a sign, others 0; shape (rows,).
         """
         result = np.zeros(len(groups), dtype=np.int64)
         rows = np.flatnonzero(values.validity())
@@ -104,20 +104,18 @@ class DistinctValues:
 
 
 Values = dict[str, Any]
-"""State columns by name; arrays of one length."""
+"""State columns by name, arrays of one length."""
 
 _ROUNDING = 2.0**-53
 _ALL_BUT_LOST = float(np.finfo(np.float64).max) * 0.99
 _OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
-"""Of doubles an overflow is no mistake: it leaves bounds that are infinite, or NaN, and so open."""
+"""An overflow of doubles is no error: it leaves bounds that are infinite or NaN, and so open."""
 _EXACT_DOUBLE = 2.0**53
 _SPECIALS = ("nan", "pinf", "ninf")
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Rows whose argument is not NULL."""
-
     argument: AttributeId
     slot: int
 
@@ -137,15 +135,12 @@ class Count:
         return {name: old[name] + delta[name]}
 
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
-        """The change from partial aggregates, grouped again.
-
-        `sign` is 1 where their rows came, -1 where they went.
-        """
+        """The change from partial aggregates, grouped again; `sign` is 1 for inserted rows, -1 for
+        deleted."""
         counts = table[PartialColumn(Meaning.COUNT, self.slot)] * sign
         return {f"count{self.slot}": np.add.reduceat(counts[grouping.order], grouping.starts)}
 
     def value(self, state: Values, kind: SqlType) -> Vector:
-        """COUNT's value."""
         return Vector(kind, state[f"count{self.slot}"])
 
 
@@ -205,10 +200,11 @@ class FloatSum:
     """Compensated sum of a double argument.
 
     Where every value is a whole number the sum is exact, in Spark too, as long as the magnitudes
-    add up to less than 2^53. `integral` says that all are (AVG over integers); else those known to
-    be are counted: never more than there are, so what was not looked at is not taken for whole.
-    `bounded` says that values
-    have bounds: these add up, and values of which nothing is known are counted apart.
+    add up to less than 2^53. `integral` says that all are (AVG over integers); otherwise those
+    known to be are counted, never too many: an unchecked value does not count as whole.
+
+    `bounded` says that values have bounds. These add up; values without a known bound are counted
+    apart.
     """
 
     argument: AttributeId
@@ -251,7 +247,7 @@ class FloatSum:
         }
 
     def _delta(self, values: Any, errors: Any, weights: Ints, grouping: Grouping) -> Values:
-        """The change of values that are known, within `errors` if there are any."""
+        """The change by known values, within `errors` if there are any."""
         specials: Values = {}
         # One that is not finite shows in the sum of all.
         if not math.isfinite(float(values.sum())):
@@ -291,7 +287,7 @@ class FloatSum:
         }
 
     def _whole(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
-        """The change of how many values are surely whole numbers."""
+        """The change in the number of values that are surely whole."""
         if self.integral:
             return {}
         is_whole = vector.values == np.rint(vector.values)
@@ -339,7 +335,8 @@ class FloatSum:
         return added
 
     def _widened(self, old: Values, delta: Values) -> Values:
-        """What the bounds of the values come to, an upper bound as `size` is, and open values."""
+        """The total of the values' bounds, an upper bound as `size` is, and the number of open
+        values."""
         if not self.bounded:
             return {}
         slack, is_open = f"slack{self.slot}", f"open{self.slot}"
@@ -349,9 +346,9 @@ class FloatSum:
 
     @_OVERFLOWS
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
-        """From Spark's partial sums and magnitudes, grouped again.
+        """The change from Spark's partial sums and magnitudes, grouped again.
 
-        Spark's partial sum is itself off by at most its rows times 2^-53 of its magnitude.
+        Spark's partial sum is off by at most its rows times 2^-53 of its magnitude.
         """
         sums = table[PartialColumn(Meaning.SUM, self.slot)] * sign
         sizes = table[PartialColumn(Meaning.SIZE, self.slot)]
@@ -385,17 +382,17 @@ class FloatSum:
         return values
 
     def pair(self, state: Values) -> tuple[Any, Any]:
-        """The sum of the finite values in twice the precision, off by at most the `drift`."""
+        """The sum of the finite values in twice the precision, off by at most `drift`."""
         return state[f"sum{self.slot}"], state[f"rest{self.slot}"]
 
     def drift(self, state: Values) -> Any:
-        """By how much the pair may be off, besides `compensated.DRIFT` of the magnitudes."""
+        """The pair's error besides `compensated.DRIFT` of the magnitudes."""
         drift = state[f"drift{self.slot}"]
         return drift + state[f"slack{self.slot}"] if self.bounded else drift
 
     @_OVERFLOWS
     def value(self, state: Values, kind: SqlType) -> Vector:
-        """SUM's value with the bound on how far Spark's may lie from it."""
+        """SUM's value with the bound on its distance from Spark's."""
         sums = state[f"sum{self.slot}"] + state[f"rest{self.slot}"]
         size, rows = state[f"size{self.slot}"], state["rows"]
         spread = rows * _ROUNDING * size * 1.01 + state[f"drift{self.slot}"]
@@ -411,7 +408,6 @@ class FloatSum:
         return Vector(DOUBLE, sums, None, error)
 
     def _is_whole(self, state: Values) -> Any:
-        """Where all values are known to be whole numbers; shape (groups,)."""
         counted: Any = state.get(f"count{self.slot}", state["rows"])
         return state.get(f"whole{self.slot}", np.zeros(len(counted), np.int64)) == counted
 
@@ -436,9 +432,9 @@ class FloatSum:
 
 
 def _at_least(sizes: Any, bound: Any, grouping: Grouping) -> Any:
-    """A lower bound on the sum of these magnitudes per group, of which `bound` is an upper one.
+    """A lower bound on the sum of these magnitudes per group, where `bound` is an upper one.
 
-    What is taken off a magnitude may only be what was certainly in it. Whole ones stay exact.
+    A magnitude is reduced only by what it surely contained. Whole magnitudes stay exact.
     """
     total = np.add.reduceat(np.maximum(sizes, 0.0)[grouping.order], grouping.starts)
     is_whole = (total == bound) & (total < _EXACT_DOUBLE / 2) & (total == np.rint(total))
@@ -450,7 +446,7 @@ Accumulator = Count | ExactSum | FloatSum
 
 
 def takes_bounds(part: object) -> bool:
-    """Whether the argument may have bounds: to count it, or to sum it with them."""
+    """Whether the argument may have bounds, for COUNT or for a SUM with bounds."""
     return isinstance(part, Count) or (isinstance(part, FloatSum) and part.bounded)
 
 
@@ -463,7 +459,6 @@ def sum_of(
     integral: bool,
     bounded: bool = False,
 ) -> ExactSum | FloatSum:
-    """The accumulator for SUM over an argument of this type."""
     if kind.is_fractional:
         return FloatSum(argument, slot, integral, bounded)
     return ExactSum(argument, slot, result if result != DOUBLE else LONG)
@@ -475,8 +470,10 @@ _MOST_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Values of groups, by the place of each one's owner. Of changed groups 0 to n-1 owns a group's
-    old row, n to 2n-1 its new one."""
+    """Values of groups, by the position of each one's owner.
+
+    Of changed groups, 0 to n-1 own a group's old row, n to 2n-1 its new one.
+    """
 
     owners: Ints
     values: Vector | None
@@ -519,7 +516,7 @@ class Firsts:
         return tuple(part for state in self._states.values() for part in state.arrangements)
 
     def nothing(self) -> Picked:
-        """What an empty group has."""
+        """The values of an empty group."""
         return {first: _Values(np.zeros(0, dtype=np.int64), None) for first in self._states}
 
     def step(
@@ -530,7 +527,7 @@ class Firsts:
         old: Mapping[str, Any],
         new: Mapping[str, Any],
     ) -> Picked:
-        """Count a change of these groups in; the values before and after."""
+        """Count a change of these groups; the values before and after."""
         if not self._states:
             return {}
         before = self.of(groups, old)
@@ -538,7 +535,7 @@ class Firsts:
         return before_and_after(before, self.of(groups, new), len(groups))
 
     def add(self, columns: Mapping[AttributeId, Vector], groups: Ints, weights: Ints) -> None:
-        """Count a change in, by the number of each row's group."""
+        """Count a change, given each row's group number."""
         for first, state in self._states.items():
             state.add(groups, columns[first.key], columns[first.value], weights)
 
@@ -550,13 +547,13 @@ class Firsts:
         }
 
     def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._states = {first: state.as_it_stands() for first, state in self._states.items()}
         return result
 
     def spread_out(self, batch: Batch, picked: Picked, exists: Bools | None = None) -> Batch:
-        """The rows that exist with the values added, repeated where there are several."""
+        """The existing rows with the values added; a row with several values is repeated."""
         length = len(batch)
         origin = np.arange(length) if exists is None else np.flatnonzero(exists)
         fewest = len(origin)
@@ -577,7 +574,7 @@ class Firsts:
 
 
 def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
-    """The values of so many groups, those of their old rows and then those of their new ones."""
+    """The values of so many groups: those of their old rows, then those of their new ones."""
     picked = {}
     for first, old in before.items():
         new = after[first]
@@ -594,7 +591,7 @@ def _first(state: OrderedValues, groups: Ints, counts: Ints) -> _Values:
 
 
 def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType) -> Vector:
-    """The value at each place where there is one, else NULL."""
+    """The value at each position, NULL at negative ones."""
     if values is None or not len(values):
         return all_null(kind, len(places))
     taken = values.take(np.where(is_known, places, 0))
@@ -613,17 +610,17 @@ def _refuse_many(rows: int) -> None:
 
 
 FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
-"""The population's, and the sample's, which is NULL for one row."""
+"""The functions over the population and over the sample; the latter are NULL for one row."""
 
 _UNIT = 2.0**-53
 _MOST_ROWS_EXACT = 2.0**32
-"""Beyond so many rows in a group the first-order bounds above do not hold."""
+"""Rows in a group beyond which the first-order bounds above do not hold."""
 _ROUGH = 2.0**-20
-"""What may be wrong of a variance, where that is more than Spark's may be off by."""
+"""Relative error allowed for a variance where that is more than Spark's own error."""
 _DUST = 2.0**-70
-"""What larger values that went may have left in the sum of the squares of those that are there."""
+"""Share of deleted larger values that may remain in the sum of squares of the others."""
 _TINY = 1e-250
-"""More than what products of denormal size may lose."""
+"""An upper bound on what products of denormal size lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,7 +628,7 @@ class Spread:
     """A function of `FUNCTIONS` over the argument of `count` and `total`.
 
     `squares` sums the argument's squares; its argument has twice the scale of `total`'s. `residues`
-    sums what squares of doubles lost when they were rounded.
+    sums the rounding errors of squares of doubles.
     """
 
     function: str
@@ -644,7 +641,7 @@ class Spread:
 
     @property
     def parts(self) -> tuple[Accumulator, ...]:
-        """What is remembered for it; each sum with its own count, which tells when it is empty."""
+        """Its accumulators; each sum comes with its own count, which tells when it is empty."""
         sums = (self.squares,) if self.residues is None else (self.squares, self.residues)
         counted = (part for one in sums for part in (Count(one.argument, one.slot), one))
         return (self.count, self.total, *counted)
@@ -670,7 +667,7 @@ class Spread:
         return Vector(DOUBLE, value, None if bool(valid.all()) else valid, error)
 
     def _centred(self, state: Values, kind: SqlType, counts: Any, rows: Floats) -> Any:
-        """The sum of squares about the mean, how far Spark's may be off, and where it is NaN."""
+        """The sum of squares about the mean, the bound on Spark's error, and where it is NaN."""
         is_nan = np.zeros(len(counts), dtype=np.bool_)
         with np.errstate(all="ignore"):
             if isinstance(self.total, ExactSum) and isinstance(self.squares, ExactSum):
@@ -687,7 +684,7 @@ class Spread:
     def _from_doubles(
         self, state: Values, kind: SqlType, rows: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """Centred and whole sum of squares, and the error of the first."""
+        """Centered and whole sum of squares, and the error of the first."""
         total, squares, residues = self.total, self.squares, self.residues
         assert residues is not None, "doubles are squared with what rounding takes off"
         assert isinstance(total, FloatSum)
@@ -730,7 +727,7 @@ class Spread:
 
 
 def residue(value: Expr) -> Expr:
-    """What rounding takes off the square of a double, exactly (Dekker): v * v - fl(v * v)."""
+    """The rounding error of the square of a double, exactly (Dekker): v * v - fl(v * v)."""
     far = times(value, Literal(float((1 << 27) + 1), DOUBLE))
     head = minus(far, minus(far, value))
     tail = minus(value, head)
@@ -740,14 +737,13 @@ def residue(value: Expr) -> Expr:
 
 
 def _divided(high: Floats, low: Floats, rows: Floats) -> tuple[Floats, Floats]:
-    """A pair divided by numbers of rows, as a pair."""
     first = high / rows
     back = two_product(first, rows)
     return two_sum(first, ((high - back[0]) - back[1] + low) / rows)
 
 
 def _slip(rows: Floats, squares: Floats, centred: Floats) -> Floats:
-    """How far Spark's centred sum may lie from the true one, which is at most `centred`."""
+    """The distance of Spark's centered sum from the true one, which is at most `centred`."""
     levels = 1 + np.log2(rows)
     size = np.sqrt(squares * (1 + 4 * _UNIT)) * _UNIT
     means = 2.2 * size * (np.sqrt(rows) + 8) * (7.1 + 3.1 * np.sqrt(levels))
@@ -758,7 +754,7 @@ def _slip(rows: Floats, squares: Floats, centred: Floats) -> Floats:
 
 
 def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
-    """The square root and its error; below the value it is the larger."""
+    """The square root and its error; below the value the error is larger."""
     root = np.sqrt(value)
     low = np.sqrt(np.maximum(value - error, 0.0))
     high = np.sqrt(value + error)
@@ -770,7 +766,7 @@ ROWS = "rows"
 """The state column with a group's rows."""
 
 Part = Accumulator | Extreme | Spread | First
-"""What gives an output its value."""
+"""The source of an output's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -785,7 +781,7 @@ class AggregateColumn:
 
 
 def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
-    """What these columns remember per group, each once."""
+    """The accumulators of these columns, each once."""
     result: dict[Accumulator | Extreme, None] = {}
     for column in columns:
         part = column.accumulator
@@ -816,7 +812,7 @@ def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[Attrib
 
 
 def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -> None:
-    """What is left of a sum over nothing is rounding dust: clear it."""
+    """Set the sum over nothing to zero: what is left of it is rounding error."""
     counts = {a.argument: a.slot for a in accumulators if isinstance(a, Count)}
     for accumulator in accumulators:
         slot = counts.get(accumulator.argument)
@@ -829,7 +825,7 @@ def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) ->
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Changed groups: their numbers, the group of each row, their keys and the keys' columns."""
+    """Changed groups: their numbers, the group of each row, their keys and the key columns."""
 
     groups: Ints
     owners: Ints
@@ -838,8 +834,6 @@ class Touched:
 
 
 class Extremes:
-    """The state of all MIN and MAX of one aggregate."""
-
     def __init__(self, name: str, parts: Sequence[Extreme]) -> None:
         self.parts = tuple(parts)
         self.refill: Refill = no_refill
@@ -853,7 +847,7 @@ class Extremes:
         }
 
     def change(self, batch: Batch, asked: Touched, old: Values, new: Values) -> Values:
-        """The extremes after the change; `new` has the groups' counts already."""
+        """The extremes after the change; `new` already has the groups' counts."""
         result: Values = {}
         for extreme, counts in self._kept.items():
             owners, ranks, weights = _ranked(extreme, batch, asked.owners)
@@ -879,7 +873,7 @@ class Extremes:
         new: Values,
         result: Values,
     ) -> Bools:
-        """Which groups have values, but none in their buffer."""
+        """Groups that have values, but none in their buffer."""
         owners, ranks, weights = _ranked(extreme, batch, asked.owners)
         best, edges = old[extreme.name].copy(), old[extreme.edge].copy()
         known = stored_edges(edges)
@@ -900,7 +894,7 @@ class Extremes:
         return lacking
 
     def _refilled(self, at: Ints, asked: Touched, new: Values, result: Values) -> None:
-        """Fill the buffers of these groups, where they are empty, from their rows."""
+        """Fill the empty buffers of these groups from their rows."""
         keys = [key.take(at) for key in asked.leaders]
         owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), asked.names)
         for extreme, values in self._bounded.items():
@@ -916,20 +910,22 @@ class Extremes:
             result[extreme.edge][at] = stored_edges(state.edges)
 
     def clear(self) -> None:
-        """Forget the values of extremes that are to be kept whole."""
+        """Remove the values of extremes that are not bounded."""
         for counts in self._kept.values():
             counts.clear()
 
     def count(self, batch: Batch, groups: Ints) -> None:
-        """Count values in that are to be kept, without a change: `groups` has that of each row."""
+        """Count values of unbounded extremes without reporting a change; `groups` has each row's
+        group."""
         for extreme, counts in self._kept.items():
             rows, ranks, weights = _ranked(extreme, batch, np.arange(len(batch)))
             counts.add(groups[rows], ranks, weights)
 
     def settled(self, groups: Ints, state: Values) -> Values:
-        """Keep the best of values that are all there, where not all are kept: their edges.
+        """Keep the best values of bounded extremes, once all values have been counted: their edges.
 
-        Raises where values that are kept are not as many as the groups, which are all, count.
+        Raises an error where kept values do not match the count of the groups, which are all
+        groups.
         """
         for extreme, counts in self._kept.items():
             owners, _, number = counts.all_of(groups)

@@ -49,7 +49,7 @@ KeyRanges = tuple[AttributeId, RangePartition]
 
 
 class Aggregate(Operator):
-    """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one fragment per access."""
+    """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one range per access."""
 
     can_rebuild = True
 
@@ -68,9 +68,9 @@ class Aggregate(Operator):
     ) -> None:
         """`is_distinct`: without keys there is a row only where there is input.
 
-        `key_ranges`: of keyed input, the key that tells a group's fragment, and how it does.
-        `distinct` are the arguments of which every value counts once, with their types;
-        `first_types` the types of the arguments of every `First`.
+        `key_ranges`: of keyed input, the key that determines a group's range, and how. `distinct`
+        are the arguments of DISTINCT calls with their types; `first_types` the types of the
+        arguments of every `First`.
         """
         self.piece = name
         self.keys = tuple(keys)
@@ -108,7 +108,7 @@ class Aggregate(Operator):
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
-        """What is remembered per group, in the order of their slots."""
+        """The accumulators, in the order of their slots."""
         return self._accumulators
 
     @property
@@ -136,7 +136,7 @@ class Aggregate(Operator):
 
     @property
     def needs_rows(self) -> bool:
-        """Whether only rows fill the state: no partial aggregate tells each value's count."""
+        """Whether only rows fill the state: partial aggregates do not give each value's count."""
         return bool(self._extremes.parts or self._distinct or self._firsts)
 
     def step(self, batch: Batch) -> Batch:
@@ -170,10 +170,10 @@ class Aggregate(Operator):
         tags: tuple[Tags, ...],
         sign: int = 1,
     ) -> Batch:
-        """Count partial aggregates in: one row per (group, fragment) or group.
+        """Count partial aggregates: one row per (group, range) or group.
 
-        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 where their rows went.
-        Returns the change of the output.
+        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 for deleted rows. Returns
+        the change of the output.
         """
         rows = partials[PARTIAL_ROWS] * sign
         if len(rows) == 0:
@@ -193,10 +193,10 @@ class Aggregate(Operator):
     ) -> Batch:
         """Fill the empty state from that of the same grouping under other ranges, one access.
 
-        Groups stay as they are, fragments go by `targets` (see `FragmentCounts.adopt`); the rows of
-        fragments at -1 come again in `recounted`, with their new tags. `key_tags` tells a keyed
-        group's fragment from its keys. Returns the output as one batch of insertions (without keys,
-        the change from the empty input's row).
+        Groups stay the same, ranges map by `targets` (see `FragmentCounts.adopt`); the rows of
+        ranges at -1 come again in `recounted`, with their new tags. `key_tags` maps keys to ranges
+        in a keyed grouping. Returns the output as one batch of insertions (without keys, the change
+        from the empty input's row).
         """
         run = other._groups.whole()
         if run is None:
@@ -226,7 +226,7 @@ class Aggregate(Operator):
         return self.can_output and bool(self.keys) and not self.is_keyed
 
     def output(self) -> Batch:
-        """The rows of all groups. Cost: the groups, and their fragments."""
+        """The rows of all groups. Cost: the groups, and their ranges."""
         run = self._groups.whole()
         if run is None:
             return self._empty_row() if self.is_global else empty_batch(self.accesses)
@@ -247,7 +247,7 @@ class Aggregate(Operator):
         return sum(part.bytes_held for part in self.arrangements())
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep the groups of all rows of the input; nothing must be kept yet."""
+        """Keep the groups of all rows of the input; nothing may be kept yet."""
         assert at == 0, "a grouping has one input"
         self.step(rows)
 
@@ -267,13 +267,12 @@ class Aggregate(Operator):
         return Batch(columns, np.ones(len(state[_ROWS]), dtype=np.int64), tags)
 
     def _recount(self, batch: Batch) -> None:
-        """Count rows that the groups hold already in their fragments."""
         grouping, groups = self._held(batch)
         for counts, tag in zip(self._fragments, batch.tags, strict=True):
             counts.count(groups, tag.expand(grouping.index(), batch.weights))
 
     def _held(self, batch: Batch) -> tuple[Grouping, Ints]:
-        """The groups of rows that they hold already, with their numbers."""
+        """The groups of rows that are already counted, with their numbers."""
         keys, grouping = batch.grouped_by([name for name, _ in self.keys])
         leaders = [key.take(grouping.first) for key in keys]
         groups: Ints = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
@@ -329,8 +328,7 @@ class Aggregate(Operator):
 
     @property
     def _stored_columns(self) -> dict[str, Any]:
-        """The columns that stored groups may have: those of a buffer too, which it may have been
-        until now."""
+        """The columns that stored groups may have, those of an earlier buffer included."""
         edges = dict.fromkeys((part.edge for part in self._extremes.parts), np.int64)
         return {**self._state_columns, **edges}
 
@@ -393,7 +391,7 @@ class Aggregate(Operator):
         )
 
     def counters(self) -> Mapping[str, int]:
-        """The number of the next group that gets one."""
+        """The next group number."""
         return {self._counter: self._next_group}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -402,7 +400,7 @@ class Aggregate(Operator):
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Rows grouped, as a batch or as the partial aggregates they come to."""
+    """Grouped rows, as a batch or as their partial aggregates."""
 
     grouping: Grouping
     tags: tuple[Tags, ...]
@@ -418,7 +416,7 @@ class GroupsRead(Operator):
     def __init__(
         self, columns: Sequence[tuple[AttributeId, SqlType]], made: Callable[[], Aggregate]
     ) -> None:
-        """`made` gives a new grouping each time, empty, that keeps all values of its extremes."""
+        """`made` gives a new, empty grouping each time, which keeps all values of its extremes."""
         self._made = made
         form = made()
         self.form, self.group_keys, self._accesses = form.form, form.group_keys, form.accesses
@@ -429,7 +427,8 @@ class GroupsRead(Operator):
         self._filled_bytes = 0
 
     def fill(self, is_filling: bool) -> None:
-        """Keep the groups while the circuit is filled, since all of its rows pass; then forget."""
+        """Keep the groups while the circuit is filled, since all of its rows pass; then forget
+        them."""
         if is_filling:
             self._filling = self._made()
         elif self._filling is not None:
@@ -440,7 +439,7 @@ class GroupsRead(Operator):
             self._filling = None
 
     def know(self, codes: Ints) -> None:
-        """From now on groups with keys of these codes may be there."""
+        """Record that groups with keys of these codes may exist."""
         self._rows.know(codes)
 
     def group_bytes(self) -> int:
@@ -483,5 +482,5 @@ class GroupsRead(Operator):
         return self._rows.arrangements()
 
     def counters(self) -> Mapping[str, int]:
-        """Where numbering of groups begins once they are kept."""
+        """The first group number once groups are kept."""
         return self._counters

@@ -77,11 +77,11 @@ def _magnitude(values: Any) -> int:
 DRIFT = 2.0**-98
 """Relative error of one reduction, generously: pairwise in double-double depth * 2^-104."""
 _SLICED = 18
-"""Bits of the rows of a group that sums by slices are within that error for."""
+"""Bits of the row count of a group up to which sums by slices are within that error."""
 _HEAD = ~((1 << 27) - 1)
-"""The bits of a double but for the lower half of its digits."""
+"""The bits of a double without the lower half of its digits."""
 _FAR = 2.0**1000
-"""Magnitudes far enough below the greatest double that powers above them are numbers too."""
+"""Magnitudes far enough below the greatest double that powers above them are finite."""
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -141,7 +141,7 @@ def compensated_grouped_sums(
 ) -> tuple[Floats, Floats]:
     """Sum of each group's values as pairs; values sorted by group.
 
-    `reach` are the sums of their magnitudes, where they are known.
+    `reach` are the sums of their magnitudes, where known.
     """
     rows = len(values)
     if len(starts) == rows:
@@ -161,11 +161,11 @@ def _sliced(
     """The sums by slices of the values' digits (Rump's extraction): in three passes, not one for
     each doubling of a group.
 
-    Adding and taking away a power of two above twice the sum of a group's magnitudes leaves digits
-    that add up without rounding, whatever the order, and a rest that is exact. The second slice
-    takes the rest's upper digits, below that comes less than 2^(2 `bits` - 105) of the power, whose
-    sum is off by at most 2^(3 `bits` - 158) of it: 2^-102 of the magnitudes. One power serves all
-    groups where that holds of the smallest one too.
+    Adding and subtracting a power of two above twice the sum of a group's magnitudes leaves digits
+    that add up without rounding in any order, and an exact rest. The second slice takes the rest's
+    upper digits; below that remains less than 2^(2 `bits` - 105) of the power, whose sum is off by
+    at most 2^(3 `bits` - 158) of it: 2^-102 of the magnitudes. One power serves all groups where
+    that also holds of the smallest one.
     """
     power: Any = np.ldexp(1.0, int(np.frexp(reach.max())[1]) + 1)
     if not _serves_all(float(power), reach, bits):
@@ -183,8 +183,8 @@ def _sliced(
 
 
 def _serves_all(power: float, reach: Floats, bits: int) -> bool:
-    """Whether slices by this power are as right for every group as by its own; one of nothing but
-    zeros is so by any."""
+    """Whether slices by this power are as exact for every group as by its own; a group of zeros is
+    so by any power."""
     least = float(reach.min())
     if least == 0.0:
         some = reach[reach > 0.0]
@@ -215,7 +215,7 @@ def grouped_bound(magnitudes: Any, starts: Ints) -> Floats:
 
 
 class _Bounds(Operator):
-    """`bounds` names the column of the bound for each column that has one."""
+    """`bounds` names the bound column of each column that has one."""
 
     def __init__(self, bounds: Mapping[AttributeId, AttributeId]) -> None:
         self.bounds = dict(bounds)
@@ -226,10 +226,9 @@ class _Bounds(Operator):
 
 
 class Parted(_Bounds):
-    """The columns that have bounds as plain ones, and the bounds as columns beside them."""
+    """Turns the bounds of columns into columns beside them."""
 
     def step(self, batch: Batch) -> Batch:
-        """The change with one column more for each."""
         if len(batch) == 0:
             return batch
         columns = dict(batch.columns)
@@ -245,10 +244,9 @@ class Parted(_Bounds):
 
 
 class Rejoined(_Bounds):
-    """The columns with their bounds again, which are no columns then."""
+    """Turns bound columns back into bounds of the columns."""
 
     def step(self, batch: Batch) -> Batch:
-        """The change with one column less for each."""
         if len(batch) == 0:
             return batch
         columns = dict(batch.columns)
@@ -272,7 +270,6 @@ class Sure(Operator):
         return True
 
     def step(self, batch: Batch) -> Batch:
-        """The change, its columns without bounds."""
         if len(batch) == 0:
             return batch
         columns = dict(batch.columns)
@@ -302,13 +299,10 @@ class _Spans(Operator):
 
 
 class Spanned(_Spans):
-    """Both ends of the columns that have bounds, in their place.
-
-    Of a value of which nothing is known these are the least double and NaN, the greatest.
-    """
+    """Replaces each column that has bounds by its two ends. An unknown value has the least double
+    and NaN, the greatest value."""
 
     def step(self, batch: Batch) -> Batch:
-        """The change with one column more for each."""
         if len(batch) == 0:
             return batch
         columns = dict(batch.columns)
@@ -322,10 +316,9 @@ class Spanned(_Spans):
 
 
 class Narrowed(_Spans):
-    """The value in the middle with its bound, in place of both ends."""
+    """Replaces both ends by the middle value with its bound."""
 
     def step(self, batch: Batch) -> Batch:
-        """The change with one column less for each."""
         if len(batch) == 0:
             return batch
         columns = dict(batch.columns)

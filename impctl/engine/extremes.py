@@ -28,7 +28,7 @@ _PREFIX = 8
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """One ORDER BY term: a column, its direction and the place of NULL."""
+    """One ORDER BY term: a column, its direction and the position of NULL."""
 
     column: AttributeId
     descending: bool
@@ -53,7 +53,7 @@ def codes_of(vector: Vector, key: OrderKey) -> Ints:
 
 
 def _prefixes(values: pa.Array) -> Ints:
-    """The first eight bytes of each text as a number in the order of the bytes."""
+    """The first eight bytes of each text as a number in byte order."""
     texts = values.cast(pa.large_binary()).fill_null(b"").to_pylist()
     padded = b"".join(text[:_PREFIX].ljust(_PREFIX, b"\0") for text in texts)
     words = np.frombuffer(padded, dtype=">u8").astype(np.uint64)
@@ -61,7 +61,7 @@ def _prefixes(values: pa.Array) -> Ints:
 
 
 def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
-    """Ranks by one key among these rows: equal where and only where the values tie."""
+    """Ranks by one key among these rows, equal exactly where the values tie."""
     if vector.is_textual:
         ranks = _text_ranks(vector.values)
     elif has_rank(vector.type):
@@ -79,7 +79,7 @@ def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
 
 
 def _text_ranks(values: pa.Array) -> Ints:
-    """Ranks in the order of the bytes; of NULL any one."""
+    """Ranks in byte order; any rank for NULL."""
     result = values.cast(pa.large_binary()).dictionary_encode()
     order = pc.sort_indices(result.dictionary).to_numpy()
     ranks = np.zeros(max(len(order), 1), dtype=np.int64)
@@ -127,7 +127,7 @@ class OrderedValues:
         self._counts = OrderedCounts(f"{name}.codes")
 
     def add(self, groups: Ints, keys: Vector, values: Vector, weights: Ints) -> None:
-        """Count a change in; one entry per row."""
+        """Count a change; one entry per row."""
         known = np.flatnonzero(keys.validity())
         if not len(known):
             return
@@ -141,9 +141,10 @@ class OrderedValues:
         self._counts.add(groups, codes, weights)
 
     def first(self, groups: Ints) -> tuple[Ints, Vector | None]:
-        """(position in `groups`, value), by position; each of the groups has a known key.
+        """(position in `groups`, value), by position; each of the groups has a known key. None for
+        no groups.
 
-        None for no groups. NotExactError where too many values tie.
+        NotExactError where too many values tie.
         """
         if not len(groups):
             return np.zeros(0, dtype=np.int64), None
@@ -176,7 +177,7 @@ class OrderedValues:
         return least
 
     def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._rows = self._rows.as_it_stands()
         result._counts = self._counts.as_it_stands()
@@ -196,7 +197,7 @@ def _refuse_many(owners: Ints) -> None:
 
 
 _WINDOW = 8
-"""Values per group and run that a look-up starts with."""
+"""Values per group and run that a lookup starts with."""
 _NARROW_DIGITS = 18
 _GROUP, _RANK, _COUNT = "group", "rank", "count"
 
@@ -222,7 +223,7 @@ def ranks_of(vector: Vector, *, reverse: bool) -> Ints:
 
 
 def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
-    """The values that have these ranks."""
+    """The values with these ranks."""
     ranks = ~ranks if reverse else ranks
     if kind.kind is Kind.BOOLEAN:
         return ranks != 0
@@ -236,7 +237,7 @@ def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
 class Extreme:
     """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value.
 
-    With `size`, no more than the best so many values are kept for sure, and the edge of what is.
+    With `size`, only the best so many values are guaranteed to be kept, and the edge of what is.
     """
 
     argument: AttributeId
@@ -260,7 +261,7 @@ class Extreme:
         return f"edge_{self.name}"
 
     def value(self, state: dict[str, Any], kind: SqlType) -> Vector:
-        """The extreme's value; whoever reads it knows where there is none."""
+        """The extreme's value; the caller knows where there is none."""
         return Vector(kind, values_of(state[self.name], kind, reverse=self.reverse))
 
 
@@ -278,12 +279,12 @@ class _Counts:
         return len(self.groups)
 
     def slices(self, groups: Ints) -> tuple[Ints, Ints]:
-        """Where the values of each of these groups begin and end."""
+        """Start and end of the values of each of these groups."""
         first = search(self.pages, self.groups, groups)
         return first, search(self.pages, self.groups, groups, "right")
 
     def at(self, positions: Ints) -> _Counts:
-        """The run, after these of its values were looked at."""
+        """The run, after verifying these of its values."""
         if self.pages is not None:
             for column in (self.groups, self.ranks, self.counts):
                 self.pages.check_rows(column, positions)
@@ -293,7 +294,7 @@ class _Counts:
 class _Firsts(NamedTuple):
     """The first values of some groups in every run: index of the group, rank and count of each.
 
-    Also, by group, up to which rank they are all there is, and whether nothing was left out.
+    By group also the rank up to which they are complete, and whether they are all values.
     """
 
     owners: Ints
@@ -316,13 +317,11 @@ class OrderedCounts:
         return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in runs)
 
     def add(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
-        """Count a change in."""
         run = _summed(self._log.next_sequence, groups, ranks, weights)
         if len(run):
             self._log.append(run)
 
     def clear(self) -> None:
-        """Forget all values."""
         self._log.clear()
 
     def best(self, groups: Ints) -> Ints:
@@ -387,25 +386,21 @@ class OrderedCounts:
         )
 
     def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their values."""
+        """A snapshot of the state. Cost: its runs, not their values."""
         result = copy(self)
         result._log = self._log.as_it_stands()
         return result
 
     def compact(self) -> None:
-        """Bring all runs into one if that is likely to make the state much smaller."""
         self._log.compact()
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        """Take over stored runs; they count as saved."""
         self._log.load(_from_arrow(sequence, table) for sequence, table in tables)
 
     def changes(self) -> RunChange:
-        """What changed since the last `saved`, for the checkpoint to write."""
         return self._log.changes()
 
     def saved(self) -> None:
-        """The last changes are safe now."""
         self._log.saved()
 
 
@@ -429,7 +424,7 @@ def _summed(sequence: int, groups: Ints, ranks: Ints, weights: Ints) -> _Counts:
 
 
 def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, Ints]:
-    """These pairs in order, each once with its sum; those that cancel are left out."""
+    """These pairs in order, each once with its sum; those that cancel are dropped."""
     order = np.lexsort((ranks, groups))
     groups, ranks, weights = groups[order], ranks[order], weights[order]
     starts = np.flatnonzero(starts_in(groups, ranks))
@@ -450,7 +445,7 @@ def _merged(runs: Sequence[_Counts]) -> _Counts:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Per group: the best rank, whether there is one in the buffer, and the buffer's edge."""
+    """Per group: the best rank, whether the buffer has one, and the buffer's edge."""
 
     ranks: Ints
     is_found: Bools
@@ -465,7 +460,7 @@ class BestValues:
         self.counts = OrderedCounts(name)
 
     def change(self, groups: Ints, edges: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
-        """Count a change in; `owners` index into `groups`, which have these edges."""
+        """Count a change; `owners` index into `groups`, which have these edges."""
         owners, ranks, weights = summed_pairs(owners, ranks, weights)
         edges = self._lowered(owners, ranks, weights, edges)
         kept = ranks <= edges[owners]
@@ -473,7 +468,7 @@ class BestValues:
         return self._trimmed(groups, edges)
 
     def clear(self, groups: Ints) -> None:
-        """Forget what the buffers of these groups hold."""
+        """Empty the buffers of these groups."""
         owners, ranks, counts = self.counts.all_of(groups)
         self.counts.add(groups[owners], ranks, -counts)
 
@@ -483,7 +478,7 @@ class BestValues:
         return self.change(groups, edges, owners, ranks, weights)
 
     def shed(self, groups: Ints) -> Ints:
-        """Keep the best `size` of all values of all groups, these; where their edges are then."""
+        """Keep the best `size` of all values of all groups, which `groups` are; the new edges."""
         owners, ranks, counts = self.counts.all_of(groups)
         complete = np.full(len(groups), COMPLETE)
         ones = np.ones(len(owners), dtype=np.int64)
@@ -494,7 +489,8 @@ class BestValues:
         return edges
 
     def _lowered(self, owners: Ints, ranks: Ints, weights: Ints, edges: Ints) -> Ints:
-        """Edges below which a change alone fills a buffer: so a load keeps no more than that."""
+        """Edges below which a change alone fills a buffer, so that a load keeps no more than
+        that."""
         new = np.flatnonzero((weights > 0) & (ranks <= edges[owners]))
         ones = np.ones(len(new), dtype=np.int64)
         return edge_after(owners[new], ranks[new], ones, 2 * self.size, edges, 2 * self.size)

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One input: what is kept of its rows, its keys, and how many sketched accesses it has.
+    """One input: the kept columns, its keys, and the number of its sketched accesses.
 
-    The rows of a distant side are not kept but read when they are asked for; where it is `is_held`
-    they are at hand while the circuit is filled, where not, pairs come from outside then.
+    The rows of a distant side are not kept but read on request. Where it is `is_held` they are at
+    hand while the circuit is filled; otherwise pairs come from outside then.
     """
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
@@ -53,14 +53,12 @@ class Side:
     has_filter: bool = True
     is_held: bool = False
     room: int = 0
-    """Bytes that rows may take which are held on to be kept (`keep_at_hand`)."""
+    """Bytes of rows that may be held to be kept later (`keep_at_hand`)."""
 
 
 class Join(Operator):
-    """Rows of `left` and `right` whose keys are equal, place by place.
-
-    `null_safe[i]` says that NULL equals NULL in the i-th key.
-    """
+    """Rows of `left` and `right` with equal keys; `null_safe[i]` says that NULL equals NULL in the
+    i-th key."""
 
     def __init__(self, name: str, left: Side, right: Side, null_safe: Sequence[bool]) -> None:
         self.sides = self.form = (left, right)
@@ -109,19 +107,18 @@ class Join(Operator):
         return kept
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep those of all rows of a side that steps would have kept: not NULL in a plain key."""
+        """Keep those rows of a side that steps would have kept: no NULL in a plain key."""
         if len(rows):
             keyed = self._keyed(rows, at)
             self._indexes[at].add(keyed.rows, keyed.codes)
 
     def take_in(self, at: int, rows: Batch, pairs: int) -> None:
-        """Keep what changed in a side whose pairs, so many, somebody else has found."""
+        """Keep a side's change whose pairs, so many, were computed elsewhere."""
         self._joined_rows += pairs
         if len(rows):
             self._add([self._keyed(rows, at) if side == at else None for side in (0, 1)], (at,))
 
     def step(self, *batches: Batch | None) -> Batch:
-        """Pairs that came or went."""
         result = [
             None if batch is None or len(batch) == 0 else self._keyed(batch, at)
             for at, batch in enumerate(batches)
@@ -158,7 +155,7 @@ class Join(Operator):
                 self._indexes[at].add(batch.rows, batch.codes)
 
     def _pairs(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> list[Batch]:
-        """Rows of these sides' batches beside their partners of the other side."""
+        """Rows of these sides' batches with their partners from the other side."""
         parts = []
         for at in sides:
             batch = batches[at]
@@ -179,7 +176,7 @@ class Join(Operator):
         return [pairs] if len(pairs) else []
 
     def _keyed(self, batch: Batch, at: int) -> _Keyed:
-        """The rows that can have a partner at all, reduced to what is kept."""
+        """The rows that can have a partner, reduced to the kept columns."""
         side = self.sides[at]
         columns = {name: batch.columns[name] for name, _ in side.columns}
         known = self.known([columns[key] for key in side.keys])
@@ -188,7 +185,7 @@ class Join(Operator):
         return _Keyed(rows, self._indexes[at].codes_of(rows))
 
     def known(self, keys: Sequence[Vector]) -> Bools | None:
-        """Which rows of these keys can have a partner at all; None for all of them."""
+        """Which rows of these keys can have a partner; None for all of them."""
         result: Bools | None = None
         for place in self._plain:
             valid = keys[place].valid
@@ -197,7 +194,6 @@ class Join(Operator):
         return result
 
     def _joined(self, batch: _Keyed, at: int, other: RowIndex | DistantRows) -> Batch:
-        """The batch's rows beside their partners."""
         keys = [normalise(batch.rows.columns[key]) for key in self.sides[at].keys]
         result = other.find(batch.codes, keys)
         mine, theirs = batch.rows.take(result.owners), result.rows
@@ -272,8 +268,8 @@ class SelectByScalars(Operator):
         *,
         must_be_sure: bool,
     ) -> None:
-        """`scalars` are those columns of the second input that the predicate reads, and the
-        `bounds` of those that have one; `accesses` is how many tags the rows have."""
+        """`scalars` are the columns of the second input that the predicate reads, with the `bounds`
+        of those that have one; `accesses` is the number of tags of the rows."""
         self.form = (tuple(rows), tuple(scalars))
         self._bounded = Rejoined(bounds)
         self._names = tuple(column for column, _ in rows)
@@ -289,7 +285,8 @@ class SelectByScalars(Operator):
         self._held: list[Batch] = []
 
     def step(self, rows: Batch | None, scalars: Batch | None) -> Batch:
-        """Rows that came or went, and those that the scalars let in or out."""
+        """Rows that were inserted or deleted, and those that a change of the scalars lets in or
+        out."""
         before = self._row()
         moved = scalars is not None and self._take(scalars)
         after = self._row() if moved else before
@@ -307,11 +304,11 @@ class SelectByScalars(Operator):
         return stacked_batches(parts) if parts else empty_batch(self._accesses)
 
     def _row(self) -> Batch:
-        """The scalars as they are, with their bounds: one row or none."""
+        """The current scalars with their bounds: one row or none."""
         return self._bounded.step(self._scalars.whole())
 
     def _take(self, scalars: Batch) -> bool:
-        """Take the change of the scalars up; whether there is one."""
+        """Apply the change of the scalars; whether there is one."""
         if not len(scalars):
             return False
         columns = {name: scalars.columns[name] for name, _ in self._scalars.columns}
@@ -323,7 +320,7 @@ class SelectByScalars(Operator):
         return Batch({name: rows.columns[name] for name in self._names}, rows.weights, rows.tags)
 
     def _passed(self, rows: Batch, scalars: Batch) -> Batch:
-        """The rows that pass beside these scalars; those that do perhaps are counted."""
+        """The rows that pass beside these scalars; those that perhaps pass are counted."""
         if not len(scalars):
             return empty_batch(self._accesses)
         outcome = self._outcome(rows, scalars)
@@ -337,13 +334,13 @@ class SelectByScalars(Operator):
         return self._select.outcome(Batch({**rows.columns, **beside}, rows.weights, ()))
 
     def _signs(self, rows: Batch, scalars: Batch) -> Ints:
-        """1 of each row that passes beside these scalars, 0 of others."""
+        """1 for each row that passes beside these scalars, 0 for others."""
         if not len(scalars):
             return np.zeros(len(rows), dtype=np.int64)
         return self._outcome(rows, scalars).may_true.astype(np.int64)
 
     def _moved(self, before: Batch, after: Batch) -> Iterator[Batch]:
-        """The rows as after the step that the scalars after it let in (+) and out (-)."""
+        """The rows after the step that the new scalars let in (+) and out (-)."""
         predicate = self._select.predicate
         asked = stated(predicate, before, "before"), stated(predicate, after, "after")
         for rows in self._rows.moved(*asked):
@@ -397,8 +394,8 @@ class SelectByScalars(Operator):
 def stated(predicate: Expr, scalars: Batch, when: str) -> Expr:
     """The predicate with values in place of what it computes of scalars alone, for statistics.
 
-    Scalars that have no value as a constant are unknown columns, of a name of their own for each
-    `when`, so that what is said of them at two times is not taken for the same.
+    Scalars without a value as a constant are unknown columns, named differently for each `when`, so
+    that statements about them at two times are not confused.
     """
     if not len(scalars):
         return _NOTHING

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OneRow(Operator):
-    """Its row comes with `start`."""
+    """A single row, emitted by `start`."""
 
     form = ()
 
@@ -38,7 +38,7 @@ class OneRow(Operator):
         return True
 
     def step(self) -> Batch:
-        """The row: asked only for all that there is."""
+        """The row, when all rows are requested."""
         return Batch({}, np.ones(1, dtype=np.int64), ())
 
     def start(self) -> Batch:
@@ -66,7 +66,7 @@ class Scan:
     def read(self, rows: pa.Table, weights: Ints, shared: Once | None = None) -> Batch:
         """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,).
 
-        Of rows that are `shared`, equal scans read one batch.
+        Equal scans read one batch of `shared` rows.
         """
         if shared is None:
             return self._read(rows, weights, None)
@@ -92,15 +92,13 @@ class Scan:
 
 
 def fragments_of(partition: RangePartition, column: Vector, shared: Once | None) -> Fragments:
-    """The fragment of each row by the partition's column, shape (n,); found once of `shared` rows.
-
-    Nobody may write into it.
-    """
+    """The range of each row by the partition's column, shape (n,); computed once for `shared` rows.
+    Callers may not write into it."""
     return once(shared, (RangePartition, partition.id), lambda: partition.fragments_of(column))
 
 
 class KeyTags(Operator):
-    """Tags for `accesses` accesses, by the fragments of `column`; the column has its type."""
+    """Tags for `accesses` accesses, by the ranges of `column`; the column has its type."""
 
     def __init__(self, column: AttributeId, partition: RangePartition, accesses: int) -> None:
         self.column = column
@@ -109,7 +107,6 @@ class KeyTags(Operator):
         self.form = (column, partition.id, accesses)
 
     def step(self, batch: Batch) -> Batch:
-        """The same rows with tags."""
         if not len(batch):
             none = tuple(no_fragments(0) for _ in range(self.accesses))
             return Batch(batch.columns, batch.weights, none)
@@ -134,7 +131,6 @@ class Select(Operator):
         self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
-        """The part of the change that passes."""
         if len(batch) == 0:
             return batch
         question = (Select, self.predicate, self.must_be_sure)
@@ -160,8 +156,8 @@ class Select(Operator):
         return difference(self.step(rows), was.step(rows))
 
     def outcome(self, batch: Batch) -> Truth:
-        """What the predicate may be of each row; NotExactError where that must be sure, and is not
-        of some."""
+        """The predicate's possible results per row; NotExactError where it must be exact and is
+        not."""
         outcome = self._condition.truth(batch.columns, len(batch))
         if self.must_be_sure and bool(outcome.is_unsure.any()):
             raise NotExactError(
@@ -191,7 +187,6 @@ class Project(Operator):
         self.form = tuple(name for name, _ in self.outputs)
 
     def step(self, batch: Batch) -> Batch:
-        """The change with the new columns only."""
         if len(batch) == 0:
             return Batch({}, batch.weights, batch.tags)
         return once(batch.shared, (Project, self.outputs), lambda: self._computed(batch))
@@ -204,7 +199,7 @@ class Project(Operator):
         return isinstance(other, Project) and self.outputs == other.outputs
 
     def turned(self, rows: Batch, was: Operator) -> Batch:
-        """Without most rows that are in both."""
+        """The difference without most rows that are in both."""
         new, old = self.step(rows), was.step(rows)
         assert old is not None
         differs = np.zeros(len(rows), dtype=np.bool_)
@@ -222,7 +217,7 @@ class Project(Operator):
 
 
 def _is_same(one: Vector, other: Vector) -> Bools:
-    """Where values are the same to the bit, and so are their bounds."""
+    """Where values and their bounds are the same to the bit."""
     same = same_keys([identity_of(one)], [identity_of(other)])
     assert same is not None, "there is one column"
     if one.error is None and other.error is None:
@@ -241,7 +236,7 @@ class Repeat(Operator):
         self.is_difference = is_difference
 
     def step(self, batch: Batch) -> Batch:
-        """The change, every row with its copies as weight."""
+        """The change, with the copies of a row as its weight."""
         if len(batch) == 0:
             return batch
         left, right = batch.columns[self.left].values, batch.columns[self.right].values
@@ -266,13 +261,10 @@ class Branch:
 
 
 class Union(Operator):
-    """The sum of its inputs."""
-
     def __init__(self, branches: Sequence[Branch]) -> None:
         self.branches = tuple(branches)
 
     def step(self, *batches: Batch | None) -> Batch:
-        """All changes, one after the other."""
         pairs = zip(self.branches, batches, strict=True)
         parts = [_moved(branch, batch) for branch, batch in pairs if batch is not None]
         filled = [part for part in parts if len(part)]
@@ -294,14 +286,14 @@ def _moved(branch: Branch, batch: Batch) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class SketchDelta:
-    """Fragments that entered and left one access's sketch; ascending ids."""
+    """Ranges that entered and left one access's sketch; ascending ids."""
 
     added: Ints
     removed: Ints
 
 
 class Merge:
-    """Counts per fragment for each sketched access; `sizes` are the partitions' fragments."""
+    """Counts per range for each sketched access; `sizes` are the partitions' numbers of ranges."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._kept = [
@@ -310,11 +302,11 @@ class Merge:
 
     @property
     def counts(self) -> list[Ints]:
-        """Result rows per fragment, for each access."""
+        """Result rows per range, for each access."""
         return [kept.counts for kept in self._kept]
 
     def step(self, batch: Batch) -> tuple[SketchDelta, ...]:
-        """Count the change in and report what crossed zero."""
+        """Count the change and report the counts that crossed zero."""
         slots = np.zeros(len(batch), dtype=np.int64)
         deltas = []
         for kept, tags in zip(self._kept, batch.tags, strict=True):
@@ -325,12 +317,12 @@ class Merge:
         return tuple(deltas)
 
     def nothing(self) -> tuple[SketchDelta, ...]:
-        """What no change at all does to the sketches."""
+        """The deltas of an empty change."""
         none = np.zeros(0, dtype=np.int64)
         return tuple(SketchDelta(none, none) for _ in self._kept)
 
     def members(self, access: int) -> Bools:
-        """The sketch as a mask over fragments."""
+        """The sketch as a mask over ranges."""
         return self._kept[access].counts > 0
 
     def arrangements(self) -> tuple[Arrangement, ...]:

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 RANKS = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"})
-"""Functions of the place alone."""
+"""Functions of the position alone."""
 
 CHOOSING = frozenset({"row_number", "lag", "lead"})
-"""Functions to which it matters which of two rows that tie comes first."""
+"""Functions whose result depends on the order of tied rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before).
 
-    Where there is no such row, it is the row's own `otherwise`, without one NULL.
+    Where there is no such row, it is the row's own `otherwise`, NULL if None.
     """
 
     result: AttributeId
@@ -68,7 +68,6 @@ class Window(Operator):
         self._rows = RowIndex(f"{name}.rows", columns, partition, 0)
 
     def step(self, batch: Batch) -> Batch:
-        """What the change does to the rows of its partitions."""
         if len(batch) == 0:
             return empty_batch(0)
         batch = Batch({name: batch.columns[name] for name in self._columns}, batch.weights, ())
@@ -132,12 +131,12 @@ class _Places:
 
     @property
     def first(self) -> Ints:
-        """Where each row's partition begins."""
+        """Start of each row's partition."""
         return start_of(self.parts)
 
     @property
     def end(self) -> Ints:
-        """Where it ends: the position after its last row."""
+        """The position after the last row of each partition."""
         return _ends(self.parts)
 
 
@@ -149,7 +148,6 @@ def _no_order(function: str) -> NotExactError:
 
 
 def _values(call: Placed, columns: dict[AttributeId, Vector], places: _Places) -> Vector:
-    """The call's value for each row, in their order."""
     if call.function in RANKS:
         return _rank(call.function, places)
     assert call.argument is not None, "a value of another row"

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A column of the joined rows, and the kept column of the node at `node` that it is.
+    """A column of the joined rows, and the kept column of the node at `node` that it shows.
 
-    Integral types may differ, and the other is the bits of doubles where the node says so.
+    Integral types may differ; a column kept as the bits of doubles is shown as doubles.
     """
 
     name: AttributeId
@@ -50,7 +50,8 @@ class Start:
 
 
 class JoinedTree:
-    """The nodes of a tree in bits mode as they stand; `shown` are the columns asked for."""
+    """The nodes of a tree in bits mode in their current state; `shown` are the requested
+    columns."""
 
     def __init__(self, nodes: Sequence[NodeState], shown: Sequence[Shown]) -> None:
         self.nodes = tuple(nodes)
@@ -71,7 +72,7 @@ class JoinedTree:
         return self.rows(Start(len(self.nodes) - 1, tuples, values[ROWS]))
 
     def rows(self, start: Start) -> Batch:
-        """The joined rows that live ones of these tuples are part of, times their weights."""
+        """The joined rows that contain live ones of these tuples, times their weights."""
         result = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
         at = result.is_alive.nonzero()[0]
         if not len(at):
@@ -90,7 +91,7 @@ class JoinedTree:
         return Batch(columns, rows.weights * rows.signs, ())
 
     def _beside(self, at: int) -> Iterator[int]:
-        """The nodes that hang on this one, or that it hangs on, whose columns are in its rows."""
+        """The parent and children whose columns are in the rows."""
         links = self.nodes[at].node.links
         yield from (link.child for link in links if link.edge not in NO_SLOTS)
         if at in self.parents:
@@ -99,7 +100,7 @@ class JoinedTree:
                 yield parent
 
     def _names(self, at: int) -> Iterator[AttributeId]:
-        """Those of a node's columns that are shown, or lead on."""
+        """The node's columns that are shown or join others."""
         node = self.nodes[at].node
         leading = {name for link in node.links for name in link.columns} | set(node.key)
         shown = {one.column for one in self.shown if one.node == at}
@@ -109,7 +110,7 @@ class JoinedTree:
         return {(at, name): columns[name] for name in self._names(at)}
 
     def _extended(self, rows: _Rows, here: int, there: int) -> _Rows:
-        """The rows with the tuples of a node beside one that they have already."""
+        """The rows joined with the tuples of a neighbor of a node that they contain."""
         asking, keys, reached = self._asked(rows, here, there)
         grouping = group_rows(keys, len(asking))
         matched, left = _NOTHING, np.ones(len(rows), dtype=np.bool_)
@@ -133,7 +134,7 @@ class JoinedTree:
     def _asked(
         self, rows: _Rows, here: int, there: int
     ) -> tuple[Ints, list[Vector], _Above | _Below]:
-        """The rows that can have a partner in a node beside one, their keys, whom to ask."""
+        """The rows that can have a partner in a neighbor, their keys, and the lookup."""
         parent, place = self.parents.get(here, (-1, -1))
         if parent == there:
             keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
@@ -155,7 +156,6 @@ class JoinedTree:
         return present[asking], keys
 
     def _padded(self, rows: _Rows, at: int) -> _Rows:
-        """The rows with NULL in place of a node's columns."""
         kinds = dict(self.nodes[at].node.kept)
         columns = {(at, one): all_null(kinds[one], len(rows)) for one in self._names(at)}
         absent = {**rows.absent, at: np.ones(len(rows), dtype=np.bool_)}
@@ -170,12 +170,13 @@ class JoinedTree:
 
 
 _Held = dict[tuple[int, AttributeId], Vector]
-"""Columns by the node that they are of and their names."""
+"""Columns by their node and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Parts of joined rows: copies, sign and columns so far; `absent` where a node has no tuple."""
+    """Partially joined rows: copies, sign and columns so far; `absent` where a node has no
+    tuple."""
 
     weights: Ints
     columns: _Held
@@ -191,7 +192,7 @@ class _Rows:
         return _Rows(self.weights[at], columns, absent, self.signs[at])
 
     def without(self, at: int, shown: Sequence[AttributeId]) -> _Rows:
-        """Without those of a node's columns that only led on."""
+        """Without those of a node's columns that only joined others."""
         columns = {n: c for n, c in self.columns.items() if n[0] != at or n[1] in shown}
         return _Rows(self.weights, columns, self.absent, self.signs)
 
@@ -201,7 +202,7 @@ def _nobody(rows: _Rows) -> Bools:
 
 
 def _both(first: _Rows, second: _Rows) -> _Rows:
-    """Both, one after the other; of what the second ones have no tuple the first ones may."""
+    """Both, one after the other; `second` may lack nodes that `first` has."""
     absent = {
         at: np.concatenate([first.absent.get(at, _nobody(first)), mask])
         for at, mask in second.absent.items()
@@ -216,7 +217,8 @@ def _both(first: _Rows, second: _Rows) -> _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Tuples by the place of their key among those asked for, ascending; how many rows each has."""
+    """Tuples by the position of their key among the requested ones, ascending; the number of rows
+    of each."""
 
     owners: Ints
     columns: Columns
@@ -258,14 +260,14 @@ class _Above:
 def _told(
     node: NodeState, names: Sequence[AttributeId], keys: Sequence[Vector], *, must_be_wanted: bool
 ) -> _Found:
-    """Tuples that are told by their keys; the values are the same under the node's own types."""
+    """Tuples determined by their keys; the values are the same under the node's own types."""
     kinds, count = dict(node.node.kept), len(keys[0]) if keys else 1
     columns = {n: Vector(kinds[n], k.values, k.valid) for n, k in zip(names, keys, strict=True)}
     return _living(node, np.arange(count), columns, must_be_wanted=must_be_wanted)
 
 
 def _living(node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool) -> _Found:
-    """Those of the tuples that are alive, each once: an index may tell some twice."""
+    """The alive ones of these tuples, each once: an index may return some twice."""
     if not len(owners):
         return _Found(owners, {}, owners)
     vectors = [columns[name] for name in node.order]
@@ -281,21 +283,20 @@ def _living(node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: 
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """How many rows each tuple has, and whether it is alive, or live where that was asked."""
+    """The rows of each tuple, and whether it is alive, or live where that was requested."""
 
     own: Ints
     is_alive: Bools
 
 
 def own_of(node: NodeState, tuples: Tuples) -> Ints:
-    """How many rows each tuple has."""
     located = node.tuples.find(tuples.codes, tuples.vectors(node.order) if len(tuples) else ())
     own: Ints = node.tuples.read(located, {ROWS: np.int64})[ROWS]
     return own
 
 
 def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living:
-    """Which tuples find all they want below; with `must_be_wanted` which are live."""
+    """Which tuples have all partners that they need below; with `must_be_wanted` which are live."""
     if not len(tuples):
         return Living(tuples.codes, np.zeros(0, dtype=np.bool_))
     own = own_of(node, tuples)
@@ -312,7 +313,7 @@ def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living
 
 @dataclass(frozen=True, slots=True)
 class _Matched:
-    """For each joined row the place of the row that it extends, and of the tuple found for it."""
+    """For each joined row the positions of the row that it extends, and of the matching tuple."""
 
     rows: Ints
     places: Ints
@@ -322,7 +323,7 @@ _NOTHING = _Matched(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def _matched(asking: Ints, grouping: Grouping, result: _Found) -> _Matched:
-    """What was found for each group of asking rows, for each of its rows."""
+    """The matches of each row, from those of its group of equal keys."""
     groups = np.arange(grouping.groups, dtype=np.int64)
     low = result.owners.searchsorted(groups)
     high = result.owners.searchsorted(groups, side="right")
@@ -333,7 +334,7 @@ def _matched(asking: Ints, grouping: Grouping, result: _Found) -> _Matched:
 
 
 def _joined(rows: _Rows, matched: _Matched, result: _Found, held: _Held) -> _Rows:
-    """The rows with the tuples found for them, as often as these have rows."""
+    """The rows with their matching tuples, repeated by the tuples' rows."""
     taken = rows.take(matched.rows)
     columns = {name: column.take(matched.places) for name, column in held.items()}
     weights = product([taken.weights, result.own[matched.places]])
@@ -350,7 +351,8 @@ def _check_size(rows: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A tree before and after a change of the input of one node, and what it touched per node."""
+    """A tree before and after a change of the input of one node, and the touched tuples per
+    node."""
 
     before: JoinedTree
     after: JoinedTree
@@ -358,7 +360,7 @@ class Moved:
     seen: Sequence[Seen | None]
 
     def rows(self) -> list[Batch]:
-        """The joined rows that went, and those that came."""
+        """The joined rows deleted, and those inserted."""
         result = []
         for tuples, at, change in self._starts():
             for tree, sign in ((self.before, -1), (self.after, 1)):
@@ -368,7 +370,7 @@ class Moved:
         return [batch for batch in result if len(batch)]
 
     def _starts(self) -> Iterator[tuple[Tuples, int, Ints]]:
-        """Tuples to begin with, their node, and how many rows came (or went) of each."""
+        """Tuples to begin with, their node, and how many rows of each were inserted or deleted."""
         top = self._uppermost_existence()
         if top is None:
             tuples = self._touched(self.at)
@@ -397,7 +399,7 @@ class Moved:
             yield at, place, self.after.nodes[at].node.links[place].edge
 
     def _uppermost_existence(self) -> int | None:
-        """The node that looks through the uppermost semi or anti edge above the change."""
+        """The node above the change with the uppermost semi or anti edge."""
         result = [at for at, _, edge in self._above(self.at) if edge in NO_SLOTS]
         return result[-1] if result else None
 
@@ -434,7 +436,6 @@ class JoinedRows(Operator):
         return self._joined_rows
 
     def step(self, *batches: Batch | None) -> Batch:
-        """The rows that came and went."""
         result: list[Batch] = []
         for number, batch in enumerate(batches):
             if batch is not None and len(batch):
@@ -443,12 +444,12 @@ class JoinedRows(Operator):
         return stacked_batches(result) if result else empty_batch(0)
 
     def step_untold(self, *batches: Batch | None) -> None:
-        """The same step, all inputs at once, for whoever does not ask for the rows."""
+        """The same step for all inputs at once, without computing the rows."""
         ran = self._tree.step(*batches)
         self._told.append(self._live.step(None, ran))
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
-        """The rows that came and went with a change of one input."""
+        """The rows inserted and deleted by a change of one input."""
         before = self.as_it_stands()
         inputs = [batch if at == number else None for at in range(len(self._at))]
         ran = self._tree.step(*inputs)
@@ -458,14 +459,14 @@ class JoinedRows(Operator):
         return Moved(before, after, self._at[number], seen).rows()
 
     def as_it_stands(self) -> JoinedTree:
-        """The tree, not to change with the next step."""
+        """A snapshot of the tree."""
         nodes: list[NodeState] = []
         for node in self._tree.nodes:
             nodes.append(node.as_it_stands([nodes[link.child] for link in node.node.links]))
         return JoinedTree(nodes, self.shown)
 
     def told(self) -> Batch:
-        """The fragments that came and went since this was asked last."""
+        """The ranges that entered and left since the last call."""
         result, self._told = self._told, []
         filled = [batch for batch in result if len(batch)]
         return stacked_batches(filled) if filled else empty_batch(self._tree.tree.accesses)
@@ -483,10 +484,10 @@ class JoinedRows(Operator):
 
 
 class ToldRows(JoinedRows):
-    """The rows of an answer, put out for nobody and kept nowhere: the tree tells them when asked.
+    """The rows of a result that are not stored: the tree enumerates them on request.
 
-    `outputs` makes them of the joined rows. A step costs what the tree's does, unless what comes
-    and goes is to be noted.
+    `outputs` computes them from the joined rows. A step costs what the tree's does, unless changes
+    are noted.
     """
 
     are_told = True
@@ -509,7 +510,7 @@ class ToldRows(JoinedRows):
         self._before: JoinedTree | None = None
 
     def step(self, *batches: Batch | None) -> Batch:
-        """Nothing comes out; `TakingPart` is to be stepped."""
+        """Returns nothing; `TakingPart` is to be stepped."""
         if self._noted is None:
             self.step_untold(*batches)
         else:
@@ -517,22 +518,22 @@ class ToldRows(JoinedRows):
         return empty_batch(0)
 
     def note(self) -> None:
-        """Remember from now on what comes and goes, and how the tree stands."""
+        """Record changes from now on, and a snapshot of the tree."""
         self._noted, self._before = [], self.as_it_stands()
 
     def noted(self) -> Batch:
-        """What came and went since `note`, row by row."""
+        """The changes since `note`, row by row."""
         filled = [batch for batch in self._noted or () if len(batch)]
         self._noted = None
         return self._outputs.step(stacked_batches(filled)) if filled else empty_batch(0)
 
     def before(self, noted: Batch) -> Batch:
-        """The rows of the tree as it stood, whatever became of it."""
+        """The rows of the tree at `note`, whatever became of it."""
         assert self._before is not None, "it was noted"
         return self._put_out(self._before)
 
     def whole(self) -> Batch:
-        """The rows of the tree as it stands."""
+        """The current rows of the tree."""
         return self._put_out(self.as_it_stands())
 
     def _put_out(self, tree: JoinedTree) -> Batch:
@@ -540,7 +541,7 @@ class ToldRows(JoinedRows):
         return self._outputs.step(rows) if len(rows) else rows
 
     def load(self, runs: Runs, code: int | None = None) -> None:
-        """Take over the stored tree, to look at."""
+        """Load the stored tree for reading."""
         with loading():
             for keeper in self.arrangements():
                 keeper.load(runs.get(keeper.name, ()))
@@ -550,11 +551,11 @@ class ToldRows(JoinedRows):
 
 
 class TakingPart(Operator):
-    """The fragments of what the joined rows stem from; stepped after them."""
+    """The ranges of the rows behind the joined rows; stepped after them."""
 
     def __init__(self, joined: JoinedRows) -> None:
         self._joined = joined
 
     def step(self, rows: Batch) -> Batch:
-        """What came into the sketches' counts and what went."""
+        """The changes of the sketches' counts."""
         return self._joined.told()

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Different keys, ascending by code, and whether they were and are wanted; some at least.
+    """Different keys, at least one, ascending by code, and whether they were and are wanted.
 
-    All keys that flipped are among them, and others of which the node above knew it.
+    Includes all keys that flipped, and others that the node above knew.
     """
 
     codes: Ints
@@ -37,11 +37,10 @@ class Wishes:
     now: Bools
 
     def flipped(self) -> Wishes | None:
-        """Those that are wanted since this step, or no longer."""
+        """Those whose wanted state changed in this step."""
         return self.take((self.was != self.now).nonzero()[0])
 
     def take(self, at: Ints) -> Wishes | None:
-        """Those at these positions, which ascend."""
         if not len(at):
             return None
         keys = [key.take(at) for key in self.keys]
@@ -50,7 +49,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """What one node comes to: wishes per child, told fragments per access, tuples that flipped."""
+    """The result at one node: wishes per child, signed ranges per access, tuples that flipped."""
 
     below: tuple[Wishes | None, ...]
     told: tuple[Pairs, ...]
@@ -59,7 +58,7 @@ class Descent:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Tuples that may be live now or were; those that the way up touched come first."""
+    """Tuples that may be or have been live; those touched on the way up come first."""
 
     tuples: Tuples
     was_alive: Bools
@@ -68,7 +67,6 @@ class _Candidates:
     groups: Ints
 
     def between(self, start: int, end: int) -> _Candidates:
-        """Those from one place to before another."""
         part = slice(start, end)
         return _Candidates(
             self.tuples.between(start, end),
@@ -89,7 +87,7 @@ def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
 
 
 def descend(node: NodeState, wishes: Wishes | None) -> Descent:
-    """Bring one node to where the wishes for its keys, and the way up before them, leave it."""
+    """Update one node by the wishes for its keys, after the way up."""
     candidates = _candidates(node, None if wishes is None else wishes.flipped())
     if candidates is None:
         return Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
@@ -97,9 +95,9 @@ def descend(node: NodeState, wishes: Wishes | None) -> Descent:
 
 
 def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
-    """Bring tuples of which none was live to where they are wanted, after all their keys are.
+    """Descend for the first time, once all wishes for the tuples' keys are known.
 
-    The children's flips need not be followed: all their tuples have their turn.
+    The children's flips need not be followed: all their tuples are visited.
     """
     result = _as_they_are(node, tuples, own)
     nobody = np.zeros(len(tuples), dtype=np.bool_)
@@ -148,7 +146,8 @@ def _candidates(node: NodeState, flips: Wishes | None) -> _Candidates | None:
 
 
 def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
-    """The tuples of these keys, ascending by code, each once; some may be gone. None for none."""
+    """The tuples of these keys, ascending by code, each once; some may be deleted. None for
+    none."""
     if node.is_global:
         # The one group survives or falls with all its tuples.
         codes, kept, _ = node.tuples.whole({})
@@ -169,7 +168,7 @@ def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
 
 
 def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
-    """Those of the groups that flipped whose tuples were not all touched."""
+    """Tuples of the flipped groups not all of whose tuples were touched."""
     if node.seen is None or not node.node.is_key_all:
         return flips
     # A group of a root that keeps nothing else is one tuple.
@@ -245,7 +244,7 @@ def _wanted(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> 
 def _asked(
     live: KeyedState, codes: Ints, keys: Sequence[Vector], wishes: Wishes | None
 ) -> tuple[Bools, Bools]:
-    """Whether each key was and is wanted; of a key that is not among the wishes nothing changed."""
+    """Whether each key was and is wanted; a key without a wish has not changed."""
     if wishes is None:
         is_wanted = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE] > 0
         return is_wanted, is_wanted
@@ -260,7 +259,7 @@ def _asked(
 
 
 def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints) -> Wishes | None:
-    """The keys of the i-th child that tuples which flipped have; of each there may be more."""
+    """The keys of the i-th child that flipped tuples have, possibly with repetitions."""
     if node.node.links[at].edge is Edge.ANTI or not len(flipped):
         return None
     rows, keys = node.keys_of(at, tuples.take(flipped))
@@ -268,8 +267,8 @@ def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints)
 
 
 def _below_each(node: NodeState, at: int, tuples: Tuples, was: Bools, now: Bools) -> Wishes | None:
-    """The same of a child whose key tells the tuple: it is wanted while that one is live, so there
-    is nothing to look up, and what did not flip is known too."""
+    """The same of a child whose key determines the tuple: it is wanted while the tuple is live, so
+    no lookup is needed."""
     if node.node.links[at].edge is Edge.ANTI:
         return None
     rows, keys = node.keys_of(at, tuples)
@@ -287,7 +286,6 @@ def _below_each(node: NodeState, at: int, tuples: Tuples, was: Bools, now: Bools
 
 
 def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
-    """Count signed wishes for some keys."""
     grouping = group_rows(keys, len(weights))
     change = grouping.sums(weights)
     leaders = grouping.leaders(keys)
@@ -305,7 +303,7 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
 def _told(
     node: NodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
 ) -> Pairs:
-    """Signed fragments of the i-th access, by position of the tuple."""
+    """Signed ranges of the i-th access, by position of the tuple."""
     access, counts = node.node.accesses[at], node.fragments[at]
     if counts is None:
         assert access.by is not None, "what is not counted is given by a column"

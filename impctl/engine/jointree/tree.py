@@ -45,10 +45,8 @@ def take_in(node: NodeState, batch: Batch) -> None:
 
 
 def settle(node: NodeState) -> int:
-    """Make a node's keys and indexes of its tuples, those of its children being made.
-
-    The number of its tuples.
-    """
+    """Build a node's keys and indexes from its tuples, after its children's; the number of
+    tuples."""
     count = 0
     for tuples, own in _lots(node):
         count += len(tuples)
@@ -71,9 +69,9 @@ def settle(node: NodeState) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FirstTold:
-    """Some live tuples of a node: how many there are, and their fragments per access.
+    """Some live tuples of a node: their number, and their ranges per access.
 
-    Each fragment is told once, with the number of tuples that have it.
+    Each range occurs once, with the number of tuples that have it.
     """
 
     live: int
@@ -81,14 +79,14 @@ class FirstTold:
 
 
 def first_told(node: NodeState) -> Iterator[FirstTold]:
-    """Who of a settled node is live; its children learn whom it wants."""
+    """The live tuples of a settled node; its children get their wishes."""
     for tuples, own in _lots(node):
         result = descend_first(node, tuples, own)
         yield FirstTold(result.flipped, tuple(map(_counted, result.told)))
 
 
 def added(one: Pairs, other: Pairs) -> Pairs:
-    """Both, each fragment once."""
+    """Both, each range once."""
     fragments = np.concatenate([one.fragments, other.fragments])
     weights = np.concatenate([one.weights, other.weights])
     return _counted(Pairs(fragments, fragments, weights))
@@ -105,7 +103,7 @@ def _counted(pairs: Pairs) -> Pairs:
 
 
 def _lots(node: NodeState) -> Iterator[tuple[Tuples, Values]]:
-    """All tuples and what they own, each once and some at a time, each time ascending by code."""
+    """All tuples and their own values, each once, in lots that ascend by code."""
     if node.node.is_virtual:
         for tuples in _combinations(node):
             yield tuples, node.owned_by(tuples)
@@ -118,7 +116,8 @@ def _lots(node: NodeState) -> Iterator[tuple[Tuples, Values]]:
 
 
 def _combinations(node: NodeState) -> Iterator[Tuples]:
-    """Those of a virtual root that may be alive: one child says which, since all must have them."""
+    """Combinations of a virtual root that may be alive: taken from one child, since all must have
+    them."""
     at = next(at for at, link in enumerate(node.node.links) if link.edge is Edge.INNER)
     kinds, child = dict(node.node.kept), node.children[at]
     codes, keys, _ = child.keys.whole({})
@@ -131,7 +130,7 @@ def _combinations(node: NodeState) -> Iterator[Tuples]:
 
 
 class Tree(Operator):
-    """The groups of the rows that `tree` joins; its i-th input is that of the node which says so.
+    """The groups of the rows that `tree` joins; each node names its input.
 
     InvariantError for what is no tree, UnsupportedError for a call that it cannot keep.
     """
@@ -156,7 +155,8 @@ class Tree(Operator):
         return ordered.firsts
 
     def step(self, *batches: Batch | None) -> Batch | None:
-        """Minus the old rows, plus the new rows of the changed groups; None while it fills."""
+        """Minus the old rows, plus the new rows of the changed groups; None while the circuit
+        fills."""
         if not self._is_filling:
             before = self._ordered.as_it_stands()
             return self._rows_of(self._rise(batches), before)
@@ -168,7 +168,7 @@ class Tree(Operator):
         return None
 
     def _rise(self, batches: Sequence[Batch | None]) -> KeyChange | None:
-        """The change of the root's groups, every node's after its children's."""
+        """The change of the root's groups; children are processed before parents."""
         changes: list[KeyChange | None] = []
         with _sums_named():
             for node in self.nodes:
@@ -181,7 +181,7 @@ class Tree(Operator):
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """The change of all groups at once, after every node's keys are made, leaves first."""
+        """The change of all groups at once, after building every node's keys, leaves first."""
         with _sums_named():
             self._touched += sum(map(settle, self.nodes))
         told = self.start()
@@ -238,7 +238,8 @@ class Tree(Operator):
         return tuple(keeper for node in self.nodes for keeper in node.keepers())
 
     def counters(self) -> Mapping[str, int]:
-        """The next number of each node's tuples and keys, and how many tuples were ever touched."""
+        """The next number of each node's tuples and keys, and the count of touched tuples so
+        far."""
         result = {f"{self.tree.name}.touched": self._touched}
         for node in self.nodes:
             name = f"{self.tree.name}.{node.node.name}"
@@ -260,7 +261,7 @@ def _batch_of(node: NodeState, batches: Sequence[Batch | None]) -> Batch | None:
 
 @contextmanager
 def _sums_named() -> Iterator[None]:
-    """What cannot be computed within is a sum on the way up, and is told as one."""
+    """Name sums in errors of sums on the way up."""
     try:
         yield
     # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
@@ -269,7 +270,7 @@ def _sums_named() -> Iterator[None]:
 
 
 class Live(Operator):
-    """The fragments of the rows behind the surviving groups of `tree`, which is stepped before."""
+    """The ranges of the rows behind the surviving groups of `tree`, which is stepped before."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree.tree
@@ -280,7 +281,7 @@ class Live(Operator):
         self._is_filling = False
 
     def step(self, survivors: Batch | None, ran: Batch | None = None) -> Batch:
-        """What came into the sketches' counts and what went, one row per tuple and fragment."""
+        """The changes of the sketches' counts, one row per tuple and range."""
         wishes: list[Wishes | None] = [None] * len(self._nodes)
         if self.tree.mode is Mode.RING and survivors is not None and len(survivors):
             groups = survivors.columns[self.tree.group].values
@@ -303,7 +304,7 @@ class Live(Operator):
         return batch
 
     def _told_first(self) -> Batch:
-        """The fragments of all live tuples, once the tree is filled and its groups have passed."""
+        """The ranges of all live tuples, once the tree is filled and its groups have passed."""
         told = [_NO_PAIRS] * self.tree.accesses
         for node in reversed(self._nodes):
             node.seen = None
@@ -322,7 +323,7 @@ class Live(Operator):
         return (*shared, *(keeper for node in self._nodes for keeper in node.live_keeper))
 
     def counters(self) -> Mapping[str, int]:
-        """How many tuples ever flipped, and how many fragments were ever told."""
+        """The counts of flipped tuples and of reported ranges so far."""
         return {f"{self.tree.name}.flips": self._flips, f"{self.tree.name}.pairs": self._pairs}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -335,7 +336,7 @@ _NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 
 
 def _batch(told: Sequence[Pairs]) -> Batch:
-    """A row per pair, with one fragment of one access and none of the others."""
+    """A row per pair, with one range of one access and none of the others."""
     ends = np.cumsum([len(pairs.fragments) for pairs in told]).tolist()
     tags = tuple(
         SpanTags(ends[-1], end - len(pairs.fragments), pairs.fragments.astype(np.int32))
