@@ -38,7 +38,7 @@ class PageSums:
         self._more(data[max(at, whole) :])
 
     def _more(self, data: memoryview) -> int:
-        """The rest of the current page, in bytes."""
+        """Add what fits the current page; how many bytes."""
         taken = min(PAGE - self._filled, len(data))
         self._sum = zlib.crc32(data[:taken], self._sum)
         self._filled += taken

@@ -173,11 +173,8 @@ class ExactSum:
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
         sums = table[PartialColumn(Meaning.SUM, self.slot)]
         signs = np.full(len(sums), sign, dtype=np.int64)
-        return self._columns(
-            *exact_sums.widen(
-                exact_sums.exact_grouped_sums(sums, signs, grouping.order, grouping.starts)
-            )
-        )
+        sums = exact_sums.exact_grouped_sums(sums, signs, grouping.order, grouping.starts)
+        return self._columns(*exact_sums.widen(sums))
 
     def value(self, state: Values, kind: SqlType) -> Vector:
         """SUM's value; EvaluationError where Spark's SUM would overflow."""
@@ -415,8 +412,8 @@ class FloatSum:
         # Just below the greatest double, adding in another order may overflow.
         size = state[f"size{self.slot}"]
         lost = ~np.isfinite(sums) | ~np.isfinite(error) | (size > _ALL_BUT_LOST)
-        is_open = state[f"open{self.slot}"] > 0 if self.bounded else np.zeros(len(sums), np.bool_)
-        lost |= is_open
+        if self.bounded:
+            lost |= state[f"open{self.slot}"] > 0
         if bool(lost.any()):
             sums, error = np.where(lost, 0.0, sums), np.where(lost, np.inf, error)
         nan, plus, minus = (state[f"{name}{self.slot}"] for name in _SPECIALS)
@@ -468,18 +465,9 @@ _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to, beyond one for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Values of groups, by the position of each one's owner.
-
-    Of changed groups, 0 to n-1 own a group's old row, n to 2n-1 its new one.
-    """
-
-    owners: Ints
-    values: Vector | None
-
-
-Picked = Mapping[First, _Values]
+Picked = Mapping[First, tuple[Ints, Vector | None]]
+"""Values of groups, and the position of each one's owner before them. Of changed groups, 0 to n-1
+own a group's old row, n to 2n-1 its new one."""
 
 
 class Firsts:
@@ -517,7 +505,7 @@ class Firsts:
 
     def nothing(self) -> Picked:
         """The values of an empty group."""
-        return {first: _Values(np.zeros(0, dtype=np.int64), None) for first in self._states}
+        return {first: (np.zeros(0, dtype=np.int64), None) for first in self._states}
 
     def step(
         self,
@@ -541,10 +529,12 @@ class Firsts:
 
     def of(self, groups: Ints, counts: Mapping[str, Any]) -> Picked:
         """The values of groups, by their numbers and their state."""
-        return {
-            first: _first(state, groups, counts[f"count{first.slot}"])
-            for first, state in self._states.items()
-        }
+        result: dict[First, tuple[Ints, Vector | None]] = {}
+        for first, state in self._states.items():
+            known = np.flatnonzero(counts[f"count{first.slot}"] > 0)
+            owners, values = state.first(groups[known])
+            result[first] = known[owners], values
+        return result
 
     def as_it_stands(self) -> Self:
         """A snapshot of the state. Cost: its runs, not their rows."""
@@ -559,16 +549,20 @@ class Firsts:
         fewest = len(origin)
         result: dict[AttributeId, Vector] = {}
         for name, kind, first in self._outputs:
-            values = picked[first]
-            sizes = np.bincount(values.owners, minlength=length).astype(np.int64)
+            owners, values = picked[first]
+            sizes = np.bincount(owners, minlength=length).astype(np.int64)
             starts = np.cumsum(sizes) - sizes
             copies = np.maximum(sizes[origin], 1)
-            _refuse_many(int(copies.sum()) - fewest)
+            if int(copies.sum()) - fewest > _MOST_ROWS:
+                raise NotExactError(
+                    "Tied values of MIN_BY or MAX_BY combine to too many rows",
+                    hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
+                )
             rows = np.repeat(np.arange(len(origin)), copies)
             within = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
             origin = origin[rows]
             result = {other: vector.take(rows) for other, vector in result.items()}
-            result[name] = _picked(values.values, starts[origin] + within, sizes[origin] > 0, kind)
+            result[name] = _picked(values, starts[origin] + within, sizes[origin] > 0, kind)
         whole = batch.take(origin)
         return Batch({**whole.columns, **result}, whole.weights, whole.tags)
 
@@ -576,22 +570,16 @@ class Firsts:
 def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
     """The values of so many groups: those of their old rows, then those of their new ones."""
     picked = {}
-    for first, old in before.items():
-        new = after[first]
-        parts = [result.values for result in (old, new) if result.values is not None]
-        rows = np.concatenate([old.owners, new.owners + groups])
-        picked[first] = _Values(rows, concat(parts) if parts else None)
+    for first, (old_owners, old) in before.items():
+        new_owners, new = after[first]
+        parts = [values for values in (old, new) if values is not None]
+        rows = np.concatenate([old_owners, new_owners + groups])
+        picked[first] = (rows, concat(parts) if parts else None)
     return picked
 
 
-def _first(state: OrderedValues, groups: Ints, counts: Ints) -> _Values:
-    known = np.flatnonzero(counts > 0)
-    owners, values = state.first(groups[known])
-    return _Values(known[owners], values)
-
-
 def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType) -> Vector:
-    """The value at each position, NULL at negative ones."""
+    """The value at each position, NULL where none is known."""
     if values is None or not len(values):
         return all_null(kind, len(places))
     taken = values.take(np.where(is_known, places, 0))
@@ -599,14 +587,6 @@ def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType)
     if bool(is_known.all()):
         return Vector(kind, taken.values, taken.valid)
     return Vector(kind, taken.values, taken.validity() & is_known)
-
-
-def _refuse_many(rows: int) -> None:
-    if rows > _MOST_ROWS:
-        raise NotExactError(
-            "Tied values of MIN_BY or MAX_BY combine to too many rows",
-            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
-        )
 
 
 FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
@@ -785,8 +765,7 @@ def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme,
     result: dict[Accumulator | Extreme, None] = {}
     for column in columns:
         part = column.accumulator
-        parts = part.parts if isinstance(part, Spread) else (column.guard, part)
-        for one in parts:
+        for one in part.parts if isinstance(part, Spread) else (column.guard, part):
             if one is not None and not isinstance(one, First | Spread):
                 result.setdefault(one)
     return tuple(result)

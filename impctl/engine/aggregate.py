@@ -12,7 +12,6 @@ from impctl.data.keys import Grouping, group_normal
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import (
     PARTIAL_ROWS,
-    Accumulator,
     AggregateColumn,
     Count,
     DistinctValues,
@@ -35,11 +34,10 @@ from impctl.engine.lookups import DistantRows, KeyFilter, Refill
 from impctl.engine.operator import Operator
 from impctl.engine.range_counts import FragmentCounts, numbered
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
-from impctl.engine.trace import Arrangement, Located, RowIndex, Run
+from impctl.engine.trace import Arrangement, RowIndex, Run
 from impctl.expr.error_bounds import refuse_unsure
 from impctl.sketch.partition import RangePartition
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
@@ -81,11 +79,12 @@ class Aggregate(Operator):
         self.is_global = not keys and not is_distinct
         self.accesses = accesses
         parts = parts_of(self.columns)
-        self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
+        self.accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
+        """The accumulators, in the order of their slots."""
         self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
         self.buffered = [keeper.name for keeper in self._extremes.arrangements()]
         self._firsts = Firsts(name, self.columns, first_types or {})
-        sums = any(isinstance(part, FloatSum) for part in self._accumulators)
+        sums = any(isinstance(part, FloatSum) for part in self.accumulators)
         ties = any(kind.is_fractional for kind in (first_types or {}).values())
         self.is_told_by_rows = not (sums or ties)
         """Whether the output is a function of the bag of input rows to the bit: sums of doubles
@@ -98,18 +97,10 @@ class Aggregate(Operator):
         self._groups = Arrangement(
             f"{name}.groups", [kind for _, kind in keys], _ROWS, lambda: self._stored_columns
         )
-        self._fragments = (
-            ()
-            if is_keyed
-            else tuple(FragmentCounts(f"{name}.fragments{index}") for index in range(accesses))
-        )
+        counted = range(0 if is_keyed else accesses)
+        self._fragments = tuple(FragmentCounts(f"{name}.fragments{index}") for index in counted)
         self._next_group, self._counter = 1, f"{name}.next_group"
         self._key_ranges = key_ranges
-
-    @property
-    def accumulators(self) -> tuple[Accumulator, ...]:
-        """The accumulators, in the order of their slots."""
-        return self._accumulators
 
     @property
     def is_bounded(self) -> bool:
@@ -143,12 +134,12 @@ class Aggregate(Operator):
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
             return empty_batch(self.accesses)
-        parts = (*self._accumulators, *self._extremes.parts)
+        parts = (*self.accumulators, *self._extremes.parts)
         arguments = [part.argument for part in parts if not takes_bounds(part)]
         arguments += [*self._firsts.arguments, *self._distinct, *(name for name, _ in self.keys)]
         refuse_unsure([batch.columns[argument] for argument in arguments])
         keys, grouping = batch.grouped_by([name for name, _ in self.keys])
-        return self._apply(keys, _Change(grouping, batch.tags, batch.weights, batch))
+        return self._apply(keys, grouping, batch.tags, batch.weights, batch)
 
     def _delta(self, batch: Batch, grouping: Grouping, groups: Ints) -> Values:
         """The change of every group, before extremes."""
@@ -157,7 +148,7 @@ class Aggregate(Operator):
         for argument, values in self._distinct.items():
             owners = groups[grouping.index()]
             once[argument] = values.crossings(owners, batch.columns[argument], batch.weights)
-        for accumulator in self._accumulators:
+        for accumulator in self.accumulators:
             argument = accumulator.argument
             weights = once.get(argument, batch.weights)
             delta.update(accumulator.delta(batch.columns[argument], weights, grouping))
@@ -180,9 +171,9 @@ class Aggregate(Operator):
             return self.step(empty_batch(self.accesses))
         keys, grouping = group_normal(keys, len(rows))
         delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
-        for accumulator in self._accumulators:
+        for accumulator in self.accumulators:
             delta.update(accumulator.partial(partials, grouping, sign))
-        return self._apply(keys, _Change(grouping, tags, rows, delta))
+        return self._apply(keys, grouping, tags, rows, delta)
 
     def adopt(
         self,
@@ -211,7 +202,8 @@ class Aggregate(Operator):
             (mine,), (theirs,) = self._fragments, other._fragments
             mine.adopt(theirs, targets)
             for batch in recounted:
-                self._recount(batch)
+                grouping, groups = self._held(batch)
+                mine.count(groups, batch.tags[0].expand(grouping.index(), batch.weights))
             tags = mine.sets_of(state[_GROUP])
         now = self._inserted(keys, state, tags)
         return stacked_batches([self._empty_row().negated(), now]) if self.is_global else now
@@ -247,7 +239,6 @@ class Aggregate(Operator):
         return sum(part.bytes_held for part in self.arrangements())
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep the groups of all rows of the input; nothing may be kept yet."""
         assert at == 0, "a grouping has one input"
         self.step(rows)
 
@@ -263,13 +254,8 @@ class Aggregate(Operator):
 
     def _inserted(self, keys: Sequence[Vector], state: Values, *tags: Tags) -> Batch:
         columns = {name: key for (name, _), key in zip(self.keys, keys, strict=True)}
-        columns.update(self._values(state))
+        columns.update(outputs_of(self.columns, state))
         return Batch(columns, np.ones(len(state[_ROWS]), dtype=np.int64), tags)
-
-    def _recount(self, batch: Batch) -> None:
-        grouping, groups = self._held(batch)
-        for counts, tag in zip(self._fragments, batch.tags, strict=True):
-            counts.count(groups, tag.expand(grouping.index(), batch.weights))
 
     def _held(self, batch: Batch) -> tuple[Grouping, Ints]:
         """The groups of rows that are already counted, with their numbers."""
@@ -289,20 +275,30 @@ class Aggregate(Operator):
     def _empty_row(self) -> Batch:
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns.items()}
         tags = tuple(no_fragments(1) for _ in range(self.accesses))
-        batch = Batch(self._values(empty), np.ones(1, np.int64), tags)
+        batch = Batch(outputs_of(self.columns, empty), np.ones(1, np.int64), tags)
         return self._firsts.spread_out(batch, self._firsts.nothing())
 
-    def _apply(self, keys: list[Vector], change: _Change) -> Batch:
-        grouping, rows = change.grouping, change.rows
+    def _apply(
+        self,
+        keys: list[Vector],
+        grouping: Grouping,
+        tags: tuple[Tags, ...],
+        weights: Ints,
+        rows: Batch | Values,
+    ) -> Batch:
+        """Count grouped rows, as a batch or as their partial aggregates."""
         leaders = [key.take(grouping.first) for key in keys]
         located = self._groups.find(grouping.codes, leaders)
-        old = self._old(located)
+        old: Values = {
+            name: self._groups.gather(located, name, dtype)
+            for name, dtype in self._state_columns.items()
+        }
         groups = old[_ROWS]
         if self._has_numbers:
             groups, self._next_group = numbered(old[_GROUP], self._next_group)
         delta = self._delta(rows, grouping, groups) if isinstance(rows, Batch) else rows
         new: Values = {_ROWS: old[_ROWS] + delta[_ROWS]}
-        for accumulator in self._accumulators:
+        for accumulator in self.accumulators:
             new.update(accumulator.add(old, delta))
         self._check(new)
         picked = self._firsts.nothing()
@@ -310,10 +306,10 @@ class Aggregate(Operator):
             asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
             new.update(self._extremes.change(rows, asked, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
-        clear_empty(new, (*self._accumulators, *self._extremes.parts))
+        clear_empty(new, (*self.accumulators, *self._extremes.parts))
         if self._has_numbers:
             new[_GROUP] = groups
-        group_tags = self._retag(change.tags, grouping, change.weights, new)
+        group_tags = self._retag(tags, grouping, weights, new)
         self._groups.put(grouping.codes, leaders, new)
         return self._emit(leaders, old, new, group_tags, picked)
 
@@ -322,7 +318,7 @@ class Aggregate(Operator):
         names: dict[str, Any] = {_ROWS: np.int64}
         if self._has_numbers:
             names[_GROUP] = np.int64
-        for part in (*self._accumulators, *self._extremes.parts):
+        for part in (*self.accumulators, *self._extremes.parts):
             names.update(part.columns)
         return names
 
@@ -332,15 +328,9 @@ class Aggregate(Operator):
         edges = dict.fromkeys((part.edge for part in self._extremes.parts), np.int64)
         return {**self._state_columns, **edges}
 
-    def _old(self, located: Located) -> Values:
-        return {
-            name: self._groups.gather(located, name, dtype)
-            for name, dtype in self._state_columns.items()
-        }
-
     def _check(self, state: Values) -> None:
         counts = [state[_ROWS]]
-        counts += [state[f"count{a.slot}"] for a in self._accumulators if isinstance(a, Count)]
+        counts += [state[f"count{a.slot}"] for a in self.accumulators if isinstance(a, Count)]
         if any(bool((count < 0).any()) for count in counts):
             raise never_held("rows")
 
@@ -371,15 +361,12 @@ class Aggregate(Operator):
         columns = {
             name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
         }
-        columns.update(self._values(both))
+        columns.update(outputs_of(self.columns, both))
         weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(old[_ROWS]))
         exists = np.ones(len(weights), np.bool_) if self.is_global else both[_ROWS] > 0
         if self._firsts:
             return self._firsts.spread_out(Batch(columns, weights, tags), picked, exists)
         return Batch(columns, weights, tags).keep(exists)
-
-    def _values(self, state: Values) -> dict[AttributeId, Vector]:
-        return outputs_of(self.columns, state)
 
     def arrangements(self) -> tuple[Arrangement | OrderedCounts | RowIndex, ...]:
         return (
@@ -391,21 +378,10 @@ class Aggregate(Operator):
         )
 
     def counters(self) -> Mapping[str, int]:
-        """The next group number."""
         return {self._counter: self._next_group}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._next_group = counters[self._counter]
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Grouped rows, as a batch or as their partial aggregates."""
-
-    grouping: Grouping
-    tags: tuple[Tags, ...]
-    weights: Ints
-    rows: Batch | Values
 
 
 class GroupsRead(Operator):
@@ -427,8 +403,7 @@ class GroupsRead(Operator):
         self._filled_bytes = 0
 
     def fill(self, is_filling: bool) -> None:
-        """Keep the groups while the circuit is filled, since all of its rows pass; then forget
-        them."""
+        """Keep the groups while the circuit is filled, since all of its rows pass."""
         if is_filling:
             self._filling = self._made()
         elif self._filling is not None:
@@ -439,7 +414,6 @@ class GroupsRead(Operator):
             self._filling = None
 
     def know(self, codes: Ints) -> None:
-        """Record that groups with keys of these codes may exist."""
         self._rows.know(codes)
 
     def group_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -95,7 +95,7 @@ class Batch:
         return once(self.shared, (Grouping, *names), lambda: group_normal(columns, len(self)))
 
     def shares(self, made: Batch) -> Batch:
-        """The results shared by all readers of this batch."""
+        """The batch made of this one, with a cache for those who share it."""
         is_own = self.shared is None or made is self
         return made if is_own else replace(made, shared=Once())
 
@@ -141,6 +141,12 @@ def stacked_batches(batches: Sequence[Batch]) -> Batch:
         stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))
     )
     return Batch(columns, weights, tags)
+
+
+def stacked_or_empty(batches: Iterable[Batch], accesses: int) -> Batch:
+    """The rows of several batches of one form, of which some or all may have none."""
+    parts = [batch for batch in batches if len(batch)]
+    return stacked_batches(parts) if parts else empty_batch(accesses)
 
 
 def difference(came: Batch, went: Batch) -> Batch:

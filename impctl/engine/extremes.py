@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, never_held
 from impctl.engine.lookups import COMPLETE, edge_after
-from impctl.engine.trace import RowIndex, RunChange, RunLog
+from impctl.engine.trace import LoggedState, RowIndex, RunLog
 from impctl.errors import NotExactError
 from impctl.values import dataclass
 
@@ -163,7 +163,11 @@ class OrderedValues:
         alive = alive[np.argsort(owners[alive], kind="stable")]
         alive = self._least(owners, values, alive)
         owners = owners[alive]
-        _refuse_many(owners)
+        if len(owners) and int(np.bincount(owners).max()) > _MOST_TIES:
+            raise NotExactError(
+                f"More than {_MOST_TIES} values tie in MIN_BY or MAX_BY of one group",
+                hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
+            )
         return owners, parts[-1].take(alive)
 
     def _least(self, owners: Ints, keys: Vector, alive: Ints) -> Ints:
@@ -186,14 +190,6 @@ class OrderedValues:
     @property
     def arrangements(self) -> tuple[RowIndex, OrderedCounts]:
         return (self._rows, self._counts)
-
-
-def _refuse_many(owners: Ints) -> None:
-    if len(owners) and int(np.bincount(owners).max()) > _MOST_TIES:
-        raise NotExactError(
-            f"More than {_MOST_TIES} values tie in MIN_BY or MAX_BY of one group",
-            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
-        )
 
 
 _WINDOW = 8
@@ -291,25 +287,12 @@ class _Counts:
         return self
 
 
-class _Firsts(NamedTuple):
-    """The first values of some groups in every run: index of the group, rank and count of each.
-
-    By group also the rank up to which they are complete, and whether they are all values.
-    """
-
-    owners: Ints
-    ranks: Ints
-    counts: Ints
-    limits: Ints
-    is_whole: Bools
-
-
-class OrderedCounts:
+class OrderedCounts(LoggedState[_Counts]):
     """How often each rank occurs in each group, as sorted runs whose counts add up."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._log: RunLog[_Counts] = RunLog(lambda runs, _: _merged(runs), _to_arrow)
+        self._log = RunLog(lambda runs, _: _merged(runs), _to_arrow)
 
     @property
     def bytes_held(self) -> int:
@@ -317,12 +300,9 @@ class OrderedCounts:
         return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in runs)
 
     def add(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
-        run = _summed(self._log.next_sequence, groups, ranks, weights)
+        run = _Counts(self._log.next_sequence, *summed_pairs(groups, ranks, weights))
         if len(run):
             self._log.append(run)
-
-    def clear(self) -> None:
-        self._log.clear()
 
     def best(self, groups: Ints) -> Ints:
         """The least rank of each group, 0 where it has none; shape (n,)."""
@@ -351,16 +331,20 @@ class OrderedCounts:
 
     def all_of(self, groups: Ints) -> tuple[Ints, Ints, Ints]:
         """Every value of these groups as (index into `groups`, rank, count), in this order."""
-        result = self._first(groups, int(np.iinfo(np.int64).max) // 2)
-        owners, ranks, counts = summed_pairs(result.owners, result.ranks, result.counts)
+        owners, ranks, counts, _, _ = self._first(groups, INT64_MAX // 2)
+        owners, ranks, counts = summed_pairs(owners, ranks, counts)
         if bool((counts < 0).any()):
             raise never_held("values")
         return owners, ranks, counts
 
-    def _first(self, groups: Ints, window: int) -> _Firsts:
-        """The first values of each group in every run."""
-        owners, ranks, counts = [], [], []
-        limits = np.full(len(groups), np.iinfo(np.int64).max)
+    def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
+        """The first values of each group in every run: index of the group, rank and count of each.
+
+        By group also the rank up to which they are complete, and whether they are all values.
+        """
+        nothing = np.zeros(0, dtype=np.int64)
+        owners, ranks, counts = [nothing], [nothing], [nothing]
+        limits = np.full(len(groups), INT64_MAX)
         is_whole = np.ones(len(groups), dtype=np.bool_)
         for run in self._log.runs:
             low, high = run.slices(groups)
@@ -374,34 +358,11 @@ class OrderedCounts:
             owners.append(owner)
             ranks.append(result.ranks[positions])
             counts.append(result.counts[positions])
-        if not owners:
-            none = np.zeros(0, dtype=np.int64)
-            return _Firsts(none, none, none, limits, is_whole)
-        return _Firsts(
-            np.concatenate(owners),
-            np.concatenate(ranks),
-            np.concatenate(counts),
-            limits,
-            is_whole,
-        )
-
-    def as_it_stands(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their values."""
-        result = copy(self)
-        result._log = self._log.as_it_stands()
-        return result
-
-    def compact(self) -> None:
-        self._log.compact()
+        every = np.concatenate(owners), np.concatenate(ranks), np.concatenate(counts)
+        return (*every, limits, is_whole)
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
         self._log.load(_from_arrow(sequence, table) for sequence, table in tables)
-
-    def changes(self) -> RunChange:
-        return self._log.changes()
-
-    def saved(self) -> None:
-        self._log.saved()
 
 
 _STORED = pa.schema([(name, pa.int64()) for name in (_GROUP, _RANK, _COUNT)])
@@ -419,10 +380,6 @@ def _from_arrow(sequence: int, stored: StoredTable) -> _Counts:
     return _Counts(sequence, groups, ranks, counts, pages)
 
 
-def _summed(sequence: int, groups: Ints, ranks: Ints, weights: Ints) -> _Counts:
-    return _Counts(sequence, *summed_pairs(groups, ranks, weights))
-
-
 def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, Ints]:
     """These pairs in order, each once with its sum; those that cancel are dropped."""
     order = np.lexsort((ranks, groups))
@@ -435,12 +392,10 @@ def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, 
 
 def _merged(runs: Sequence[_Counts]) -> _Counts:
     check_each(runs)
-    return _summed(
-        runs[-1].sequence,
-        np.concatenate([run.groups for run in runs]),
-        np.concatenate([run.ranks for run in runs]),
-        np.concatenate([run.counts for run in runs]),
-    )
+    groups = np.concatenate([run.groups for run in runs])
+    ranks = np.concatenate([run.ranks for run in runs])
+    counts = np.concatenate([run.counts for run in runs])
+    return _Counts(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +417,10 @@ class BestValues:
     def change(self, groups: Ints, edges: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
         """Count a change; `owners` index into `groups`, which have these edges."""
         owners, ranks, weights = summed_pairs(owners, ranks, weights)
-        edges = self._lowered(owners, ranks, weights, edges)
+        # Edges below which the change alone fills a buffer: so a load keeps no more than that.
+        new = np.flatnonzero((weights > 0) & (ranks <= edges[owners]))
+        ones = np.ones(len(new), dtype=np.int64)
+        edges = edge_after(owners[new], ranks[new], ones, 2 * self.size, edges, 2 * self.size)
         kept = ranks <= edges[owners]
         self.counts.add(groups[owners[kept]], ranks[kept], weights[kept])
         return self._trimmed(groups, edges)
@@ -487,13 +445,6 @@ class BestValues:
         self.counts.clear()
         self.counts.add(groups[owners[kept]], ranks[kept], counts[kept])
         return edges
-
-    def _lowered(self, owners: Ints, ranks: Ints, weights: Ints, edges: Ints) -> Ints:
-        """Edges below which a change alone fills a buffer, so that a load keeps no more than
-        that."""
-        new = np.flatnonzero((weights > 0) & (ranks <= edges[owners]))
-        ones = np.ones(len(new), dtype=np.int64)
-        return edge_after(owners[new], ranks[new], ones, 2 * self.size, edges, 2 * self.size)
 
     def _trimmed(self, groups: Ints, edges: Ints) -> Best:
         owners, ranks, counts = self.counts.all_of(groups)

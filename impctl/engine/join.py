@@ -12,7 +12,7 @@ import numpy as np
 from impctl.data.keys import normalise
 from impctl.data.memory import reserve
 from impctl.data.schema import BOOLEAN, Kind, SqlType
-from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_or_empty
 from impctl.engine.exact_sums import Rejoined
 from impctl.engine.linear import Select
 from impctl.engine.lookups import DistantRows, KeyFilter
@@ -136,9 +136,7 @@ class Join(Operator):
                 for at in (1, 0) if self.sides[0].is_distant else (0, 1):
                     parts += self._pairs(result, (at,))
                     self._add(result, (at,))
-        if not parts:
-            return empty_batch(sum(side.accesses for side in self.sides))
-        pairs = stacked_batches(parts)
+        pairs = stacked_or_empty(parts, sum(side.accesses for side in self.sides))
         self._joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
         return consolidated(pairs) if len(parts) > 1 and _takes_away(result) else pairs
@@ -300,8 +298,7 @@ class SelectByScalars(Operator):
             return empty_batch(self._accesses)
         parts = [] if rows is None else [self._passed(rows, before if is_read else after)]
         parts += self._moved(before, after) if is_read else ()
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else empty_batch(self._accesses)
+        return stacked_or_empty(parts, self._accesses)
 
     def _row(self) -> Batch:
         """The current scalars with their bounds: one row or none."""

@@ -32,10 +32,7 @@ class OneRow(Operator):
     """A single row, emitted by `start`."""
 
     form = ()
-
-    @property
-    def is_linear(self) -> bool:
-        return True
+    is_linear = True
 
     def step(self) -> Batch:
         """The row, when all rows are requested."""
@@ -100,6 +97,8 @@ def fragments_of(partition: RangePartition, column: Vector, shared: Once | None)
 class KeyTags(Operator):
     """Tags for `accesses` accesses, by the ranges of `column`; the column has its type."""
 
+    is_rowwise = True
+
     def __init__(self, column: AttributeId, partition: RangePartition, accesses: int) -> None:
         self.column = column
         self.partition = partition
@@ -113,16 +112,14 @@ class KeyTags(Operator):
         tag = RowTags(fragments_of(self.partition, batch.columns[self.column], batch.shared))
         return Batch(batch.columns, batch.weights, (tag,) * self.accesses)
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column
 
 
 class Select(Operator):
     """Keeps the rows for which `predicate` is true or, where that is sound, unsure."""
+
+    is_rowwise = True
 
     def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
         self.predicate = predicate
@@ -170,16 +167,14 @@ class Select(Operator):
     def unsure_rows(self) -> int:
         return self._unsure_rows
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column
 
 
 class Project(Operator):
     """Computes `outputs`, pairs of a column identity and its expression."""
+
+    is_rowwise = True
 
     def __init__(self, outputs: Sequence[tuple[AttributeId, Expr]]) -> None:
         self.outputs = tuple(outputs)
@@ -207,10 +202,6 @@ class Project(Operator):
             differs |= ~_is_same(old.columns[name], new.columns[name])
         return difference(new.keep(differs), old.keep(differs))
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
     def passes(self, column: AttributeId) -> AttributeId | None:
         expr = dict(self.outputs).get(column)
         return expr.id if isinstance(expr, ColumnRef) else None
@@ -230,6 +221,8 @@ def _is_same(one: Vector, other: Vector) -> Bools:
 class Repeat(Operator):
     """min(left, right) copies of each row, or with `is_difference` max(left - right, 0)."""
 
+    is_linear = True
+
     def __init__(self, left: AttributeId, right: AttributeId, *, is_difference: bool) -> None:
         self.left = left
         self.right = right
@@ -244,10 +237,6 @@ class Repeat(Operator):
         repeated = Batch(batch.columns, batch.weights * copies, batch.tags)
         return repeated.keep(copies > 0)
 
-    @property
-    def is_linear(self) -> bool:
-        return True
-
 
 @dataclass(frozen=True, slots=True)
 class Branch:
@@ -261,6 +250,8 @@ class Branch:
 
 
 class Union(Operator):
+    is_linear = True
+
     def __init__(self, branches: Sequence[Branch]) -> None:
         self.branches = tuple(branches)
 
@@ -269,10 +260,6 @@ class Union(Operator):
         parts = [_moved(branch, batch) for branch, batch in pairs if batch is not None]
         filled = [part for part in parts if len(part)]
         return stacked_batches(filled) if filled else parts[0]
-
-    @property
-    def is_linear(self) -> bool:
-        return True
 
 
 def _moved(branch: Branch, batch: Batch) -> Batch:

@@ -319,8 +319,7 @@ class KeyFilter:
         """For each key whether it may have been added; shape (n,)."""
         result = self._in_words(codes)
         for _, added in self._added:
-            places = np.minimum(added.searchsorted(codes), len(added) - 1)
-            result |= added[places] == codes
+            result |= _among(codes, added)
         return result
 
     @property

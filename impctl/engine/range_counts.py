@@ -173,7 +173,7 @@ def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
 
 
 def numbered(numbers: Ints, following: int) -> tuple[Ints, int]:
-    """The numbers, with unused ones from `following` on for -1; the next unused one."""
+    """The numbers, with unused ones from `following` on in place of 0; the next unused one."""
     fresh = np.flatnonzero(numbers == 0)
     result = numbers.copy()
     result[fresh] = np.arange(following, following + len(fresh))

@@ -15,14 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from impctl.data.pages import StoredTable
-from impctl.engine.batch import (
-    Batch,
-    consolidated,
-    empty_batch,
-    loading,
-    never_held,
-    stacked_batches,
-)
+from impctl.engine.batch import Batch, consolidated, loading, never_held, stacked_or_empty
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.trace import RowIndex
 from impctl.expr.error_bounds import exactly, is_open, unsure_value
@@ -112,11 +105,10 @@ class KeptRows(Operator):
 
     def noted(self) -> Batch:
         result, self._noted = self._noted, None
-        return stacked_batches(result) if result else empty_batch(0)
+        return stacked_or_empty(result or (), 0)
 
     def before(self, noted: Batch) -> Batch:
-        parts = [part for part in (self.whole(), noted.negated()) if len(part)]
-        return consolidated(stacked_batches(parts)) if parts else empty_batch(0)
+        return consolidated(stacked_or_empty((self.whole(), noted.negated()), 0))
 
     def load(self, runs: Runs, code: int | None = None) -> None:
         own = runs.get(self.rows.name, ())

@@ -27,6 +27,9 @@ class Pairs:
     weights: Ints
 
 
+NO_PAIRS = Pairs(*np.zeros((3, 0), dtype=np.int64))
+
+
 class Tags(Protocol):
     def __len__(self) -> int: ...
 
@@ -165,8 +168,7 @@ class GroupTags:
 
     def expand(self, slots: Ints, weights: Ints) -> Pairs:
         if len(self) == 0:
-            nothing = np.zeros(0, dtype=np.int64)
-            return Pairs(nothing, nothing, nothing)
+            return NO_PAIRS
         order = np.lexsort((slots, self.ordinals))
         ordinals, slots = self.ordinals[order], slots[order]
         borders = (ordinals[1:] != ordinals[:-1]) | (slots[1:] != slots[:-1])
@@ -193,17 +195,15 @@ class GroupTags:
         after = np.concatenate([np.setdiff1d(before, left), entered])
         codes = np.concatenate([np.sort(before), np.sort(after)])
         # New sets stand after the old ones: their slots are counted on from there.
+        old_codes, new_codes = codes[: len(before)], codes[len(before) :]
         low = slots << FRAGMENT_BITS
-        start = np.where(
-            self.is_new,
-            len(before) + np.searchsorted(codes[len(before) :], low),
-            np.searchsorted(codes[: len(before)], low),
-        )
-        high = low + (1 << FRAGMENT_BITS)
-        end = np.where(
-            self.is_new,
-            len(before) + np.searchsorted(codes[len(before) :], high),
-            np.searchsorted(codes[: len(before)], high),
+        start, end = (
+            np.where(
+                self.is_new,
+                len(before) + np.searchsorted(new_codes, bound),
+                np.searchsorted(old_codes, bound),
+            )
+            for bound in (low, low + (1 << FRAGMENT_BITS))
         )
         places, _ = slice_positions(start, end)
         fragments = (codes[places] & ((1 << FRAGMENT_BITS) - 1)).astype(np.int32)

@@ -18,6 +18,7 @@ from impctl.engine.batch import (
     identity_of,
     never_held,
     stacked_batches,
+    stacked_or_empty,
 )
 from impctl.engine.extremes import OrderKey, codes_of, exact_ranks
 from impctl.engine.lookups import (
@@ -203,6 +204,8 @@ class First:
 class Top(Operator):
     """The first rows per group of `partition` columns by `order`, as many as `limit` says."""
 
+    can_output = True
+
     can_rebuild = True
 
     def __init__(
@@ -299,13 +302,7 @@ class Top(Operator):
             return empty_batch(self._accesses)
         new = self._first(groups.take(np.flatnonzero(touched)))
         gone = old.rows.keep(touched[old.owners]) if len(old.rows) else old.rows
-        parts = [gone.negated(), new.rows]
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else empty_batch(self._accesses)
-
-    @property
-    def can_output(self) -> bool:
-        return True
+        return stacked_or_empty((gone.negated(), new.rows), self._accesses)
 
     def output(self) -> Batch:
         """The first rows of all groups. Cost: the rows kept, sorted."""
@@ -474,11 +471,6 @@ class LikelyTop(Top):
             return empty_batch(self._accesses)
         worst = Vector(LONG, self._reached(batch, is_best=False))
         return super().step(Batch({**batch.columns, self._worst: worst}, batch.weights, batch.tags))
-
-    @property
-    def can_output(self) -> bool:
-        # What is unsure of them would be counted once more, or fail.
-        return False
 
     @property
     def unsure_rows(self) -> int:

@@ -222,7 +222,8 @@ def merge_at_once(
     is_newest = np.ones(len(codes), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
     is_told = are_told_by_code(runs)
-    keys = [] if is_told else _stacked_keys(runs)
+    columns = zip(*(run.keys for run in runs), strict=True)
+    keys = [] if is_told else [pa.concat_arrays(parts) for parts in columns]
     if not is_told and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
         return None
     kept = order[is_newest]
@@ -234,12 +235,11 @@ def merge_at_once(
             kept = kept[living]
             values = {name: column[living] for name, column in values.items()}
     result = codes[kept]
-    held = [pa.array(result) for _ in runs[-1].keys] if is_told else _taken(keys, kept)
-    return Run(runs[-1].sequence, result, tuple(held), values)
-
-
-def _stacked_keys(runs: Sequence[Run]) -> list[pa.Array]:
-    return [pa.concat_arrays(parts) for parts in zip(*(run.keys for run in runs), strict=True)]
+    if is_told:
+        keys = [pa.array(result) for _ in runs[-1].keys]
+    else:
+        keys = [part.take(pa.array(kept)) for part in keys]
+    return Run(runs[-1].sequence, result, tuple(keys), values)
 
 
 def _are_alike(
@@ -249,10 +249,6 @@ def _are_alike(
     one, other = order[places], order[places + 1]
     same = same_keys(_at(keys, types, one), _at(keys, types, other))
     return same is None or bool(same.all())
-
-
-def _taken(keys: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
-    return [part.take(pa.array(rows)) for part in keys]
 
 
 def _column(runs: Sequence[Run], name: str) -> Any:
@@ -364,9 +360,6 @@ class RunLog(Generic[R]):
         """Remove all runs; runs appended later may reuse their sequences, and replace them."""
         self._runs, self._fresh = (), frozenset()
 
-    def as_it_stands(self) -> Self:
-        return copy(self)
-
     def compact(self) -> None:
         """Merge all runs into one if that is likely to make the state much smaller."""
         if not self._runs or self.rows <= 2 * max(len(run) for run in self._runs):
@@ -393,6 +386,30 @@ class RunLog(Generic[R]):
         """Mark the last changes as safely written."""
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
+
+
+class LoggedState(Generic[R]):
+    """State whose runs are in a log; the part of a keeper that all such state has in common."""
+
+    _log: RunLog[R]
+
+    def clear(self) -> None:
+        self._log.clear()
+
+    def as_it_stands(self) -> Self:
+        """A snapshot of the state. Cost: its runs, not their rows."""
+        result = copy(self)
+        result._log = copy(self._log)
+        return result
+
+    def compact(self) -> None:
+        self._log.compact()
+
+    def changes(self) -> RunChange:
+        return self._log.changes()
+
+    def saved(self) -> None:
+        self._log.saved()
 
 
 def _tier_of(rows: int) -> int:
@@ -426,7 +443,7 @@ class Located:
     length: int
 
 
-class Arrangement:
+class Arrangement(LoggedState[Run]):
     """Keyed rows of state; `alive` names the value column that is zero for a deleted key."""
 
     def __init__(
@@ -441,7 +458,7 @@ class Arrangement:
         self.key_types = tuple(key_types)
         self.alive = alive
         self._columns = columns
-        self._log: RunLog[Run] = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
+        self._log = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -513,10 +530,6 @@ class Arrangement:
         arrays = tuple(key.to_arrow() for key in keys)
         self._log.append(Run(self._log.next_sequence, codes, arrays, kept))
 
-    def clear(self) -> None:
-        """Remove all rows, and with them their columns."""
-        self._log.clear()
-
     def whole(self) -> Run | None:
         """All living rows as one run, without changing the state; None without any."""
         if not self.runs:
@@ -533,21 +546,6 @@ class Arrangement:
         keys = tuple(part.take(pa.array(living)) for part in run.keys)
         values = {name: column[living] for name, column in run.values.items()}
         return Run(run.sequence, run.codes[living], keys, values)
-
-    def as_it_stands(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their rows."""
-        result = copy(self)
-        result._log = self._log.as_it_stands()
-        return result
-
-    def compact(self) -> None:
-        self._log.compact()
-
-    def changes(self) -> RunChange:
-        return self._log.changes()
-
-    def saved(self) -> None:
-        self._log.saved()
 
 
 def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints, Ints, Ints]:
@@ -743,7 +741,7 @@ class _Form:
         return IndexRun(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
 
 
-class RowIndex:
+class RowIndex(LoggedState[IndexRun]):
     """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
 
     With `order`, one of the columns and of type LONG, rows of one key are kept in its order.
@@ -763,7 +761,7 @@ class RowIndex:
         self.keys = tuple(keys)
         self._accesses = accesses
         form = self._form = _Form(self.columns, order)
-        self._log: RunLog[IndexRun] = RunLog(
+        self._log = RunLog(
             lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
         )
         self._waiting: list[IndexRun] = []
@@ -796,7 +794,7 @@ class RowIndex:
 
     def clear(self) -> None:
         self._waiting, self._waiting_rows = [], 0
-        self._log.clear()
+        super().clear()
 
     def runs(self) -> tuple[IndexRun, ...]:
         """All runs; waiting rows are sorted into one first."""
@@ -897,15 +895,14 @@ class RowIndex:
         return Leading(Found(merged.codes, merged.batch), limits, is_whole)
 
     def as_it_stands(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their rows."""
         self.runs()
-        result = copy(self)
-        result._log, result._waiting = self._log.as_it_stands(), []
+        result = super().as_it_stands()
+        result._waiting = []
         return result
 
     def compact(self) -> None:
         self.runs()
-        self._log.compact()
+        super().compact()
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
         self._log.load(
@@ -918,10 +915,7 @@ class RowIndex:
 
     def changes(self) -> RunChange:
         self.runs()
-        return self._log.changes()
-
-    def saved(self) -> None:
-        self._log.saved()
+        return super().changes()
 
 
 def check_size(pairs: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from impctl.data.keys import group_rows, normalise, start_of, starts_in
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
-from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_batches
+from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_or_empty
 from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
@@ -74,12 +74,10 @@ class Window(Operator):
         keys, groups = batch.grouped_by(self._partition)
         old = self._rows.find(groups.codes, [key.take(groups.first) for key in keys]).rows
         self._rows.add(batch, groups.codes[groups.index()])
-        parts = [batch, old] if len(old) else [batch]
-        changes = [self._placed(stacked_batches(parts))]
+        changes = [self._placed(stacked_or_empty((batch, old), 0))]
         if len(old):
             changes.append(self._placed(old).negated())
-        changes = [change for change in changes if len(change)]
-        return consolidated(stacked_batches(changes)) if changes else empty_batch(0)
+        return consolidated(stacked_or_empty(changes, 0))
 
     def _keys(self, rows: Batch) -> list[Vector]:
         return [normalise(rows.columns[name]) for name in self._partition]

@@ -12,7 +12,14 @@ import numpy as np
 from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, slice_positions
-from impctl.engine.batch import Batch, consolidated, disagreement, empty_batch, stacked_batches
+from impctl.engine.batch import (
+    Batch,
+    consolidated,
+    disagreement,
+    empty_batch,
+    stacked_batches,
+    stacked_or_empty,
+)
 from impctl.engine.fixpoint.frontier import Recursion, ToldInTheEnd, apart_in_memory, slots_for
 from impctl.engine.fixpoint.rows import (
     NUMBER,
@@ -422,15 +429,12 @@ class Absorption:
         return all(body in self._functions or body in self._sleepers for body in one.bodies)
 
     def _leaves_of(self, one: Grounded, others: Mapping[int, set[int]]) -> set[int]:
-        """The leaves that the function of a derivation may mention, of all bodies but `there`.
-
-        These bodies have functions: `_product` was called before.
-        """
+        """The leaves that the function of a derivation may mention; `_product` comes before."""
         bodies = (others.get(body, self._mentions.get(body, set())) for body in one.bodies)
         return set(one.leaves).union(*bodies)
 
     def _product(self, one: Grounded, others: Mapping[int, _Function]) -> _Function:
-        """The function of a derivation, of all bodies but `there`."""
+        """The function of a derivation; bodies in `others` have those functions."""
         parts = [others[body] if body in others else self._function(body) for body in one.bodies]
         return self._all_of([*parts, *map(self._variable, one.leaves)])
 
@@ -465,7 +469,7 @@ class Absorption:
                 self._function(row)
 
     def _using(self, index: dict[int, dict[Grounded, None]], number: int) -> Iterable[Grounded]:
-        """The indexes of the derivations that use a row or a leaf."""
+        """The derivations in `index` that use a row or a leaf."""
         if self._asleep is not None:
             self._remember_all(self._asleep.take_of_part(number))
         return index.get(number, ())
@@ -747,7 +751,7 @@ class AbsorbedFixpoint(Recursion):
         asked = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
         codes = self._made.codes_of(asked)
         before = self._made.find(codes, [asked.columns[_HEAD]]).rows
-        after = consolidated(stacked_batches([one for one in (before, less) if len(one)]))
+        after = consolidated(stacked_or_empty((before, less), 0))
         left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
         if not left.issuperset(map(tuple, _matrix(less).tolist())):
             raise disagreement(
@@ -769,16 +773,16 @@ class AbsorbedFixpoint(Recursion):
             own = [gone.columns[name] for name, _ in self.columns]
             self.rows.put(own, gone.columns[self._stamp].values, -1)
             self._by_number.put(own, gone.columns[self._stamp].values, -1)
-        parts = (came, went)
-        there = [part for part in parts if len(part)]
-        if not there:
+        return self._without_numbers(stacked_or_empty((came, went), 0))
+
+    def _without_numbers(self, rows: Batch) -> Batch:
+        if not len(rows):
             return empty_batch(0)
-        rows = stacked_batches(there)
         return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
 
     def told(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags."""
-        return stacked_batches(self._told) if self._told else empty_batch(sum(self._accesses))
+        return stacked_or_empty(self._told, sum(self._accesses))
 
     # Numbers.
 
@@ -845,10 +849,7 @@ class AbsorbedFixpoint(Recursion):
 
     def output(self) -> Batch:
         """All rows of T. Cost: the rows."""
-        rows = self.rows.whole()
-        if not len(rows):
-            return empty_batch(0)
-        return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
+        return self._without_numbers(self.rows.whole())
 
 
 class _Moves:

@@ -20,7 +20,14 @@ from impctl.data.keys import (
 from impctl.data.pages import search
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, slice_positions
-from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_batches
+from impctl.engine.batch import (
+    Batch,
+    consolidated,
+    empty_batch,
+    never_held,
+    stacked_batches,
+    stacked_or_empty,
+)
 from impctl.engine.extremes import ranks_of
 from impctl.engine.fixpoint.rows import (
     HAS_COLUMN,
@@ -914,13 +921,11 @@ class TouchedGroups:
 
     def told(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
-        accesses = self._held.accesses
         is_in = (self._values[_IS_RANK] > 0).astype(np.int64)
         moved = is_in - (self._values[_WAS_RANK] > 0)
         parts = [_signed(one, moved) for one in self._found]
         parts += [_signed(one, is_in) for one in self._changed]
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else empty_batch(accesses)
+        return stacked_or_empty(parts, self._held.accesses)
 
     def kept(self, *, has_moved: bool) -> Batch:
         """End the step and store its changes; the rows inserted (+1) and deleted (-1).

@@ -11,7 +11,7 @@ import numpy as np
 from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector
-from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD, HeadsAndBodies
 from impctl.engine.fixpoint.best_values import (
@@ -422,7 +422,6 @@ class Levels(Recursion):
             rising.setdefault(level + 1, []).append(heads.keep(levels == level))
 
     def _without_levels(self, parts: Sequence[Batch]) -> Batch:
-        """The rows of several levels without their level column."""
         if not parts:
             return empty_batch(0)
         rows = stacked_batches(parts)
@@ -430,8 +429,7 @@ class Levels(Recursion):
 
     def told(self) -> Batch:
         """What the last step changed in the derivations of all rows: tags, the base's first."""
-        result = self._told
-        return stacked_batches(result) if result else empty_batch(sum(self._accesses))
+        return stacked_or_empty(self._told, sum(self._accesses))
 
     # What is remembered.
 

@@ -29,6 +29,7 @@ from impctl.engine.batch import (
     empty_batch,
     never_held,
     stacked_batches,
+    stacked_or_empty,
 )
 from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
 from impctl.engine.operator import Operator
@@ -122,9 +123,7 @@ class Told:
         """End the step; the touched rows are in their final state."""
 
     def batch(self) -> Batch:
-        if not self._batches:
-            return empty_batch(sum(self.accesses))
-        return stacked_batches(self._batches)
+        return stacked_or_empty(self._batches, sum(self.accesses))
 
 
 class ToldInTheEnd(Told):
@@ -259,8 +258,8 @@ class Choices:
         bodies in a column of the rank's name. CountBelowZeroError where more is deleted than there
         was.
         """
-        parts = [self._normal(batch) for batch in derivations if len(batch)]
-        noted = consolidated(stacked_batches(parts)) if parts else empty_batch(self._accesses)
+        parts = (self._normal(batch) for batch in derivations if len(batch))
+        noted = consolidated(stacked_or_empty(parts, self._accesses))
         slots, owners = self._heads(touched, noted)
         keys = [column.take(slots) for column in touched.columns]
         codes = key_codes([normalise(key) for key in keys], len(slots))
@@ -409,6 +408,7 @@ class Recursion(Operator):
     """
 
     holds_back = True
+    can_output = True
 
     def __init__(
         self, name: str, stamp: AttributeId, step: Circuit, accesses: tuple[int, int]
@@ -507,10 +507,6 @@ class Recursion(Operator):
     @property
     def unsure_rows(self) -> int:
         return self._step.unsure_rows
-
-    @property
-    def can_output(self) -> bool:
-        return True
 
     def keeps_like(self, other: Operator) -> bool:
         """Never with other constants in its step, as it would have other rows."""

@@ -13,7 +13,7 @@ import numpy as np
 from impctl.data.keys import ascending, distinct_values, starts_in
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.fixpoint.best_values import (
     BEST,
     BODY,
@@ -81,8 +81,8 @@ class Admission:
 
 
 class Settling:
-    """One step; `found` are changed derivations, `bodies` the ranks of their source keys, -1 for
-    the base."""
+    """One step by changed derivations; `bodies` are the ranks of their source keys, -1 for the
+    base."""
 
     def __init__(
         self, rows: ValuedRows, links: Links, derivations: Derivations, bodies: Ints
@@ -297,19 +297,14 @@ class OneByOne:
             self._send_out(derivations, bodies)
             self._improve(admission)
         except _LeftError:
-            self._undo()
+            values, touched = self._rows.values, list(self._touched)
+            values[:WAS, touched] = values[WAS : 2 * WAS, touched]
             return None
         return self._rows.are_other(np.array(sorted(self._touched), dtype=np.int64))
 
-    def _undo(self) -> None:
-        values, touched = self._rows.values, list(self._touched)
-        values[:WAS, touched] = values[WAS : 2 * WAS, touched]
-
     def _view(self) -> None:
         values = self._rows.values
-        self._best, self._rank, self._low = map(
-            view_of, (values[BEST], values[RANKED], values[COUNTED])
-        )
+        self._best, self._rank, self._low = map(view_of, values[:WAS])
         self._key, self._known = view_of(values[KEY]), view_of(values[KNOWN])
 
     def _send_out(self, derivations: Derivations, bodies: Ints) -> None:
@@ -540,12 +535,12 @@ class ValuedChanges:
         self._keep_inside(touched, is_moved)
         ranked = touched[is_moved | (values[RANKED, touched] != values[WAS + RANKED, touched])]
         self._keep_own(ranked, pairs)
-        parts = [
-            Batch(self._columns(moved[mask], at), _weights(mask, sign), ())
-            for at, sign in ((WAS + BEST, -1), (BEST, 1))
-            if (mask := values[at, moved] != NONE).any()
-        ]
-        return stacked_batches(parts) if parts else empty_batch(0)
+        parts = []
+        for at, sign in ((WAS + BEST, -1), (BEST, 1)):
+            slots = moved[values[at, moved] != NONE]
+            weights = np.full(len(slots), sign, dtype=np.int64)
+            parts.append(Batch(self._columns(slots, at), weights, ()))
+        return stacked_or_empty(parts, 0)
 
     def end(self) -> bool:
         """Leave the lookups to the next step; whether it may reuse them."""
@@ -562,9 +557,7 @@ class ValuedChanges:
         pairs = 0
         for at, sign in ((WAS + BEST, -1), (BEST, 1)):
             slots = moved[rows.values[at, moved] != NONE]
-            if not len(slots):
-                continue
-            places = links.of(slots)
+            places = links.of(slots) if len(slots) else slots
             if not len(places):
                 continue
             pairs += len(places)
@@ -603,10 +596,9 @@ class ValuedChanges:
         rows = Batch(dict(zip(self._held.names, columns, strict=True)), result.weights, self._tags)
         self._held.derived.add(rows, keys)
 
-    def _telling(self) -> Batch | None:
-        """Report the changed derivations of rows that are in: their tags."""
+    def _telling(self) -> Batch:
         if not any(self._accesses):
-            return None
+            return empty_batch(0)
         rows, result, moved = self._rows, self._every, self._moved
         values = rows.values
         is_in = result.values == values[BEST, result.heads]
@@ -624,14 +616,12 @@ class ValuedChanges:
                 signs *= column.validity()
                 told = Batch({}, of_moved.rows.weights * signs, of_moved.rows.tags)
                 parts.append(told.keep(signs != 0))
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else None
+        return stacked_or_empty(parts, sum(self._accesses))
 
     @property
     def told(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags; after `keep`."""
-        told = self._told if len(self._every.heads) else None
-        return empty_batch(sum(self._accesses)) if told is None else told
+        return self._told if len(self._every.heads) else empty_batch(sum(self._accesses))
 
     def _keep_best(self, moved: Ints) -> None:
         if not len(moved):
@@ -681,10 +671,6 @@ def _joined(parts: Sequence[Derivations]) -> Derivations:
     heads = np.concatenate([_NOTHING, *(part.heads for part in parts)])
     values = np.concatenate([_NOTHING, *(part.values for part in parts)])
     return Derivations(heads, values, np.concatenate([_NOTHING, *(p.weights for p in parts)]))
-
-
-def _weights(mask: Ints, sign: int) -> Ints:
-    return np.full(int(np.count_nonzero(mask)), sign, dtype=np.int64)
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

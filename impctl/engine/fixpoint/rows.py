@@ -20,7 +20,7 @@ from impctl.data.memory import reserve
 from impctl.data.pages import InPages, search
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
-from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_batches
+from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_or_empty
 from impctl.engine.tags import FRAGMENT_BITS, RowTags
 from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
 from impctl.errors import UnsupportedError
@@ -720,8 +720,8 @@ class TouchedRows:
         parts = []
         for at, weight in ((WAS + RANK, -1), (RANK, 1)):
             slots = (is_other & (self.values[at, : self.count] > 0)).nonzero()[0]
-            parts += [self._ranked(slots, weight, rank, at)] if len(slots) else []
-        return stacked_batches(parts) if parts else empty_batch(0)
+            parts.append(self._ranked(slots, weight, rank, at))
+        return stacked_or_empty(parts, 0)
 
     def gone(self) -> Ints:
         """Those that were in the fixpoint and are not now."""

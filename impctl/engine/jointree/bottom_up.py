@@ -9,7 +9,7 @@ import numpy as np
 
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat
-from impctl.engine.accumulators import ROWS, Values
+from impctl.engine.accumulators import ROWS, Values, clear_empty
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.jointree import node as lots
 from impctl.engine.jointree.node import (
@@ -32,7 +32,6 @@ from impctl.engine.jointree.values import (
     Tuples,
     change,
     changed,
-    clear_empty,
     counted_in,
     different,
     multiplied,
@@ -213,7 +212,9 @@ def _risen(
         before, to_keys = value_of(node, touched.old, [old for old, _ in below]), add_to_keys
     write(node, touched)
     if node.is_flat:
-        moved, groups = _own_change(node, touched), tuples.codes[:0]
+        # The tuples of a leaf are its keys.
+        keys, own = tuples.vectors(node.order), Tally(touched.old, touched.new)
+        moved, groups = key_change(node, tuples.codes, keys, own), tuples.codes[:0]
     else:
         # The tuples of a virtual root come and go with their rows: nobody owns them.
         values, own = Tally(before, after), Tally(touched.old, touched.new)
@@ -366,14 +367,3 @@ def _alive_product(alive: Bools, counts: Sequence[Ints]) -> Ints:
     for count in counts:
         result = result * np.where(alive, count, 0)
     return result
-
-
-# What is seen from above.
-
-
-def _own_change(node: NodeState, touched: Touched) -> KeyChange | None:
-    """The change of a leaf, whose tuples are its keys."""
-    tuples = touched.tuples
-    return key_change(
-        node, tuples.codes, tuples.vectors(node.order), Tally(touched.old, touched.new)
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from impctl.data.keys import key_codes, normalise
-from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.operator import Operator
 from impctl.engine.trace import Found, RowIndex
 from impctl.errors import InvariantError
@@ -213,14 +213,10 @@ class Arriving:
         return self._made[key]
 
     def add(self) -> None:
-        for index, rows in self._targets():
-            index.add(rows, index.codes_of(rows))
-
-    def _targets(self) -> Iterator[tuple[RowIndex, Batch]]:
         for store, rows in enumerate(self._rows):
             if rows is not None:
                 for index in self._stores._indexes[store].values():
-                    yield index, rows
+                    index.add(rows, index.codes_of(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,11 +339,11 @@ def _divided(
 ) -> Iterator[tuple[int, Ints | None]]:
     """Which rows (None: all) are extended by which input, a lot at a time; those without matches
     may be dropped."""
-    if len(following) == 1 and _is_bound(partial, following[0]):
+    if len(following) == 1 and partial.circle.inputs[following[0]].bound <= partial.bound:
         # Hardly any row has more than one such: not worth counting first.
         yield following[0], None
         return
-    counts = np.stack([_counts(partial, at, view) for at in following])
+    counts = np.stack([view.count(at, *_keyed(partial, at)[:2]) for at in following])
     choice = counts.argmin(axis=0)
     fewest = counts.min(axis=0)
     for place, at in enumerate(following):
@@ -358,24 +354,18 @@ def _divided(
         yield from ((at, rows[lots == lot]) for lot in np.unique(lots))
 
 
-def _is_bound(partial: Partial, at: int) -> bool:
-    return partial.circle.inputs[at].bound <= partial.bound
-
-
-def _counts(partial: Partial, at: int, view: View) -> Ints:
-    """The number of rows of the input per row, an upper bound."""
+def _keyed(partial: Partial, at: int) -> tuple[Places, Ints, list[Vector]]:
+    """The columns by which the input joins the rows, and the codes and keys of the rows."""
     classes, places = partial.circle.inputs[at].asked_by(partial.bound)
     keys = [partial.value_of(one) for one in classes]
-    return view.count(at, places, key_codes(keys, len(partial)))
+    return places, key_codes(keys, len(partial)), keys
 
 
 def _extended(partial: Partial, at: int, view: View) -> Partial:
-    own = partial.circle.inputs[at]
-    classes, places = own.asked_by(partial.bound)
-    keys = [partial.value_of(one) for one in classes]
-    result = view.find(at, places, key_codes(keys, len(partial)), keys)
+    result = view.find(at, *_keyed(partial, at))
     grown = partial.take(result.owners).beside(at, result.rows)
-    return _known(grown, own.bound - partial.bound) if len(grown) else grown
+    fresh = partial.circle.inputs[at].bound - partial.bound
+    return _known(grown, fresh) if len(grown) else grown
 
 
 def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
@@ -393,8 +383,11 @@ def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
 class Probe(Operator):
     """The joined rows of `circle`; its i-th input is that of the operator."""
 
+    can_output = True
+
     def __init__(self, name: str, circle: Circle) -> None:
         self.circle = self.form = circle
+        self._accesses = sum(one.accesses for one in circle.inputs)
         self._stores = Stores(name, circle)
         self._is_filling = False
 
@@ -414,14 +407,9 @@ class Probe(Operator):
                 begun = beginning(self.circle, at, rows)
                 parts += joined(begun, View(self._stores, arriving, at))
         arriving.add()
-        if not parts:
-            return self._nothing()
-        result = stacked_batches(parts)
+        result = stacked_or_empty(parts, self._accesses)
         # Rows that several inputs exchange meet in joined rows that cancel.
         return consolidated(result) if changed > 1 and takes_away else result
-
-    def _nothing(self) -> Batch:
-        return empty_batch(sum(one.accesses for one in self.circle.inputs))
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling
@@ -432,14 +420,9 @@ class Probe(Operator):
         if len(rows):
             yield from joined(beginning(self.circle, 0, rows), View(self._stores))
 
-    @property
-    def can_output(self) -> bool:
-        return True
-
     def output(self) -> Batch:
         """All joined rows. Cost: the rows of one input, and their matches."""
-        parts = list(self.filled())
-        return stacked_batches(parts) if parts else self._nothing()
+        return stacked_or_empty(self.filled(), self._accesses)
 
     def arrangements(self) -> Sequence[RowIndex]:
         return self._stores.keepers()

@@ -10,7 +10,7 @@ import numpy as np
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
 from impctl.engine.accumulators import ROWS
-from impctl.engine.batch import Batch, disagreement, empty_batch, loading, stacked_batches
+from impctl.engine.batch import Batch, disagreement, empty_batch, loading, stacked_or_empty
 from impctl.engine.jointree.node import LIVE, NodeState, Seen
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree
 from impctl.engine.jointree.tree import Live, Tree
@@ -73,8 +73,8 @@ class JoinedTree:
 
     def rows(self, start: Start) -> Batch:
         """The joined rows that contain live ones of these tuples, times their weights."""
-        result = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
-        at = result.is_alive.nonzero()[0]
+        _, is_alive = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
+        at = is_alive.nonzero()[0]
         if not len(at):
             return empty_batch(0)
         weights = start.weights[at]
@@ -113,15 +113,16 @@ class JoinedTree:
         """The rows joined with the tuples of a neighbor of a node that they contain."""
         asking, keys, reached = self._asked(rows, here, there)
         grouping = group_rows(keys, len(asking))
-        matched, left = _NOTHING, np.ones(len(rows), dtype=np.bool_)
+        left = np.ones(len(rows), dtype=np.bool_)
         parts: list[_Rows] = []
         if grouping.groups:
             leaders = [key.take(grouping.first) for key in keys]
             result = reached.found(grouping.codes, leaders)
-            matched = _matched(asking, grouping, result)
-            left[matched.rows] = False
-            if len(matched.rows):
-                parts.append(_joined(rows, matched, result, self._held(there, result.columns)))
+            extended, places = _matched(asking, grouping, result)
+            left[extended] = False
+            if len(extended):
+                held = self._held(there, result.columns)
+                parts.append(_joined(rows.take(extended), places, result, held))
         is_absent = rows.absent.get(here, _nobody(rows))
         if not reached.is_padded and bool((left & ~is_absent).any()):
             raise disagreement(
@@ -274,19 +275,11 @@ def _living(node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: 
     grouping = group_rows(vectors, len(owners))
     first = grouping.first
     tuples = Tuples(grouping.codes, {name: columns[name].take(first) for name in node.order})
-    living = alive_of(node, tuples, must_be_wanted=must_be_wanted)
-    at = living.is_alive.nonzero()[0]
+    own, is_alive = alive_of(node, tuples, must_be_wanted=must_be_wanted)
+    at = is_alive.nonzero()[0]
     owners = owners[first[at]]
     order = np.argsort(owners, kind="stable")
-    return _Found(owners[order], tuples.take(at[order]).columns, living.own[at[order]])
-
-
-@dataclass(frozen=True, slots=True)
-class Living:
-    """The rows of each tuple, and whether it is alive, or live where that was requested."""
-
-    own: Ints
-    is_alive: Bools
+    return _Found(owners[order], tuples.take(at[order]).columns, own[at[order]])
 
 
 def own_of(node: NodeState, tuples: Tuples) -> Ints:
@@ -295,10 +288,11 @@ def own_of(node: NodeState, tuples: Tuples) -> Ints:
     return own
 
 
-def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living:
-    """Which tuples have all partners that they need below; with `must_be_wanted` which are live."""
+def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> tuple[Ints, Bools]:
+    """The rows of each tuple, and whether it has all partners that it needs below; with
+    `must_be_wanted` whether it is live."""
     if not len(tuples):
-        return Living(tuples.codes, np.zeros(0, dtype=np.bool_))
+        return tuples.codes, np.zeros(0, dtype=np.bool_)
     own = own_of(node, tuples)
     below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
     alive = node.alive_of({ROWS: own}, below)
@@ -308,45 +302,30 @@ def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living
         located = node.live.find(grouping.codes, [key.take(grouping.first) for key in keys])
         wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
         alive = alive & wanted[grouping.index()]
-    return Living(own, alive)
+    return own, alive
 
 
-@dataclass(frozen=True, slots=True)
-class _Matched:
+def _matched(asking: Ints, grouping: Grouping, result: _Found) -> tuple[Ints, Ints]:
     """For each joined row the positions of the row that it extends, and of the matching tuple."""
-
-    rows: Ints
-    places: Ints
-
-
-_NOTHING = _Matched(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-
-def _matched(asking: Ints, grouping: Grouping, result: _Found) -> _Matched:
-    """The matches of each row, from those of its group of equal keys."""
     groups = np.arange(grouping.groups, dtype=np.int64)
     low = result.owners.searchsorted(groups)
     high = result.owners.searchsorted(groups, side="right")
     index = grouping.index()
-    _check_size(int((high - low)[index].sum()))
-    places, owners = slice_positions(low[index], high[index])
-    return _Matched(asking[owners], places)
-
-
-def _joined(rows: _Rows, matched: _Matched, result: _Found, held: _Held) -> _Rows:
-    """The rows with their matching tuples, repeated by the tuples' rows."""
-    taken = rows.take(matched.rows)
-    columns = {name: column.take(matched.places) for name, column in held.items()}
-    weights = product([taken.weights, result.own[matched.places]])
-    return _Rows(weights, {**taken.columns, **columns}, taken.absent, taken.signs)
-
-
-def _check_size(rows: int) -> None:
-    if rows > MOST_PAIRS:
+    count = int((high - low)[index].sum())
+    if count > MOST_PAIRS:
         raise JoinTooLargeError(
-            f"A join returns {rows:,} rows in one request",
+            f"A join returns {count:,} rows in one request",
             hint="group the rows in the query, or restrict the join's condition",
         )
+    places, owners = slice_positions(low[index], high[index])
+    return asking[owners], places
+
+
+def _joined(rows: _Rows, places: Ints, result: _Found, held: _Held) -> _Rows:
+    """The rows with their matching tuples, repeated by the tuples' rows."""
+    columns = {name: column.take(places) for name, column in held.items()}
+    weights = product([rows.weights, result.own[places]])
+    return _Rows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +350,10 @@ class Moved:
 
     def _starts(self) -> Iterator[tuple[Tuples, int, Ints]]:
         """Tuples to begin with, their node, and how many rows of each were inserted or deleted."""
-        top = self._uppermost_existence()
+        # The node above the change with the uppermost semi or anti edge.
+        top = None
+        for at, _, edge in self._above(self.at):
+            top = at if edge in NO_SLOTS else top
         if top is None:
             tuples = self._touched(self.at)
             had, has = (own_of(tree.nodes[self.at], tuples) for tree in self._both)
@@ -381,7 +363,9 @@ class Moved:
             if seen is not None:
                 came = seen.is_alive.astype(np.int64) - seen.was_alive
                 yield seen.tuples, top, came * own_of(self.after.nodes[top], seen.tuples)
-        for at, place in self._left_edges(self.at if top is None else top):
+        for at, place, edge in self._above(self.at if top is None else top):
+            if edge is not Edge.LEFT:
+                continue
             tuples = self._touched(at)
             result = [self._has_partner(tree, at, place, tuples) for tree in self._both]
             padded = result[0].astype(np.int64) - result[1]
@@ -398,19 +382,9 @@ class Moved:
             at, place = parents[at]
             yield at, place, self.after.nodes[at].node.links[place].edge
 
-    def _uppermost_existence(self) -> int | None:
-        """The node above the change with the uppermost semi or anti edge."""
-        result = [at for at, _, edge in self._above(self.at) if edge in NO_SLOTS]
-        return result[-1] if result else None
-
-    def _left_edges(self, below: int) -> Iterator[tuple[int, int]]:
-        return ((at, place) for at, place, edge in self._above(below) if edge is Edge.LEFT)
-
     def _touched(self, at: int) -> Tuples:
         seen = self.seen[at]
-        if seen is None:
-            return Tuples(np.zeros(0, dtype=np.int64), {})
-        return seen.tuples
+        return Tuples(np.zeros(0, dtype=np.int64), {}) if seen is None else seen.tuples
 
     def _has_partner(self, tree: JoinedTree, at: int, place: int, tuples: Tuples) -> Bools:
         if not len(tuples):
@@ -441,12 +415,11 @@ class JoinedRows(Operator):
             if batch is not None and len(batch):
                 result += self._changed(number, batch)
         self._joined_rows += sum(map(len, result))
-        return stacked_batches(result) if result else empty_batch(0)
+        return stacked_or_empty(result, 0)
 
     def step_untold(self, *batches: Batch | None) -> None:
         """The same step for all inputs at once, without computing the rows."""
-        ran = self._tree.step(*batches)
-        self._told.append(self._live.step(None, ran))
+        self._told.append(self._live.step(None, self._tree.step(*batches)))
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
         """The rows inserted and deleted by a change of one input."""
@@ -468,8 +441,7 @@ class JoinedRows(Operator):
     def told(self) -> Batch:
         """The ranges that entered and left since the last call."""
         result, self._told = self._told, []
-        filled = [batch for batch in result if len(batch)]
-        return stacked_batches(filled) if filled else empty_batch(self._tree.tree.accesses)
+        return stacked_or_empty(result, self._tree.tree.accesses)
 
     def arrangements(self) -> Sequence[Keeper]:
         result = {one.name: one for part in (self._tree, self._live) for one in part.arrangements()}
@@ -523,21 +495,19 @@ class ToldRows(JoinedRows):
 
     def noted(self) -> Batch:
         """The changes since `note`, row by row."""
-        filled = [batch for batch in self._noted or () if len(batch)]
-        self._noted = None
-        return self._outputs.step(stacked_batches(filled)) if filled else empty_batch(0)
+        rows, self._noted = stacked_or_empty(self._noted or (), 0), None
+        return self._computed(rows)
 
     def before(self, noted: Batch) -> Batch:
         """The rows of the tree at `note`, whatever became of it."""
         assert self._before is not None, "it was noted"
-        return self._put_out(self._before)
+        return self._computed(self._before.whole())
 
     def whole(self) -> Batch:
         """The current rows of the tree."""
-        return self._put_out(self.as_it_stands())
+        return self._computed(self.as_it_stands().whole())
 
-    def _put_out(self, tree: JoinedTree) -> Batch:
-        rows = tree.whole()
+    def _computed(self, rows: Batch) -> Batch:
         return self._outputs.step(rows) if len(rows) else rows
 
     def load(self, runs: Runs, code: int | None = None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from impctl.data.keys import Grouping, group_rows, key_codes, normalise, starts_in
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.accumulators import ROWS, Count, Values, parts_of, takes_bounds
+from impctl.engine.accumulators import ROWS, Count, Values, clear_empty, parts_of, takes_bounds
 from impctl.engine.batch import Batch, disagreement, identity_of
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree, Mode
@@ -23,13 +23,12 @@ from impctl.engine.jointree.values import (
     Part,
     Tuples,
     changed,
-    clear_empty,
     counted_in,
     once_columns,
     product,
 )
 from impctl.engine.range_counts import FragmentCounts, GroupSets, numbered
-from impctl.engine.tags import Pairs
+from impctl.engine.tags import NO_PAIRS, Pairs
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import is_known, unsure_value
 from impctl.values import dataclass
@@ -186,16 +185,14 @@ def write(node: NodeState, touched: Touched) -> None:
 
 def count_fragments(node: NodeState, touched: Touched) -> tuple[GroupSets | None, ...]:
     """Count the batch's rows in their ranges; per access the sets before and the crossings."""
-    entering, nothing = touched.entering, np.zeros(0, dtype=np.int64)
+    entering = touched.entering
     group_sets: list[GroupSets | None] = []
     for at, counts in enumerate(node.fragments):
         if counts is None:
             group_sets.append(None)
-            continue
-        pairs = Pairs(nothing, nothing, nothing)
-        if entering is not None:
-            pairs = entering.fragments_of(at)
-        group_sets.append(counts.count(touched.new[NUMBER], pairs))
+        else:
+            pairs = NO_PAIRS if entering is None else entering.fragments_of(at)
+            group_sets.append(counts.count(touched.new[NUMBER], pairs))
     return tuple(group_sets)
 
 

@@ -17,7 +17,7 @@ from impctl.engine.jointree.node import LIVE, NUMBER, NodeState
 from impctl.engine.jointree.spec import Edge
 from impctl.engine.jointree.values import KeyedState, Tuples, different, stacked
 from impctl.engine.range_counts import GroupSets
-from impctl.engine.tags import Pairs
+from impctl.engine.tags import NO_PAIRS, Pairs
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def descend(node: NodeState, wishes: Wishes | None) -> Descent:
     """Update one node by the wishes for its keys, after the way up."""
     candidates = _candidates(node, None if wishes is None else wishes.flipped())
     if candidates is None:
-        return Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
+        return Descent((None,) * len(node.children), (NO_PAIRS,) * len(node.fragments), 0)
     return _brought_down(node, candidates, wishes)
 
 
@@ -122,7 +122,6 @@ def _brought_down(node: NodeState, candidates: _Candidates, wishes: Wishes | Non
 
 
 _NONE = np.zeros(0, dtype=np.int64)
-_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 
 
 # Which tuples may flip.
@@ -313,7 +312,7 @@ def _told(
     seen = None if node.seen is None else node.seen.sets[at]
     # Of a tuple that flips its old set is told, then what crossed zero: never the new set and that.
     runs = counts.arrangement.runs if seen is None else seen.runs
-    old = GroupSets(runs, candidates.numbers, _NO_PAIRS).old_sets(flipped)
+    old = GroupSets(runs, candidates.numbers, NO_PAIRS).old_sets(flipped)
     slots = flipped[old.slots]
     if seen is None or not len(seen.crossed.slots):
         return Pairs(slots, old.fragments, signs[slots])

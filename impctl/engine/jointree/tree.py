@@ -26,9 +26,8 @@ from impctl.engine.jointree.spec import Edge, JoinTree, Mode, checked
 from impctl.engine.jointree.top_down import Wishes, descend, descend_first, surviving
 from impctl.engine.jointree.values import Tuples, sum_too_large, zeros
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.tags import Pairs, SpanTags
+from impctl.engine.tags import NO_PAIRS, Pairs, SpanTags
 from impctl.errors import EvaluationError
-from impctl.values import dataclass
 
 
 def take_in(node: NodeState, batch: Batch) -> None:
@@ -40,8 +39,7 @@ def take_in(node: NodeState, batch: Batch) -> None:
             write(node, touched)
             for at, counts in enumerate(node.fragments):
                 if counts is not None:
-                    pairs = entering.fragments_of(at)
-                    counts.add(touched.new[NUMBER], pairs)
+                    counts.add(touched.new[NUMBER], entering.fragments_of(at))
 
 
 def settle(node: NodeState) -> int:
@@ -67,22 +65,14 @@ def settle(node: NodeState) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class FirstTold:
-    """Some live tuples of a node: their number, and their ranges per access.
+def first_told(node: NodeState) -> Iterator[tuple[int, list[Pairs]]]:
+    """The number of live tuples of a settled node and their ranges per access, in lots.
 
-    Each range occurs once, with the number of tuples that have it.
+    Each range occurs once, with the number of tuples that have it. The children get their wishes.
     """
-
-    live: int
-    told: tuple[Pairs, ...]
-
-
-def first_told(node: NodeState) -> Iterator[FirstTold]:
-    """The live tuples of a settled node; its children get their wishes."""
     for tuples, own in _lots(node):
         result = descend_first(node, tuples, own)
-        yield FirstTold(result.flipped, tuple(map(_counted, result.told)))
+        yield result.flipped, [_counted(pairs) for pairs in result.told]
 
 
 def added(one: Pairs, other: Pairs) -> Pairs:
@@ -261,7 +251,7 @@ def _batch_of(node: NodeState, batches: Sequence[Batch | None]) -> Batch | None:
 
 @contextmanager
 def _sums_named() -> Iterator[None]:
-    """Name sums in errors of sums on the way up."""
+    """Report an EvaluationError as that of a sum on the way up."""
     try:
         yield
     # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
@@ -273,8 +263,7 @@ class Live(Operator):
     """The ranges of the rows behind the surviving groups of `tree`, which is stepped before."""
 
     def __init__(self, tree: Tree) -> None:
-        self.tree = tree.tree
-        self.form = tree.tree
+        self.tree = self.form = tree.tree
         self._nodes = tree.nodes
         self._flips = 0
         self._pairs = 0
@@ -305,14 +294,14 @@ class Live(Operator):
 
     def _told_first(self) -> Batch:
         """The ranges of all live tuples, once the tree is filled and its groups have passed."""
-        told = [_NO_PAIRS] * self.tree.accesses
+        told = [NO_PAIRS] * self.tree.accesses
         for node in reversed(self._nodes):
             node.seen = None
-            for result in first_told(node):
-                for access, pairs in zip(node.node.accesses, result.told, strict=True):
+            for live, ranges in first_told(node):
+                for access, pairs in zip(node.node.accesses, ranges, strict=True):
                     told[access.position] = added(told[access.position], pairs)
                     self._pairs += int(pairs.weights.sum())
-                self._flips += result.live
+                self._flips += live
         return _batch(told)
 
     def fill(self, is_filling: bool) -> None:
@@ -329,10 +318,6 @@ class Live(Operator):
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._flips = counters[f"{self.tree.name}.flips"]
         self._pairs = counters[f"{self.tree.name}.pairs"]
-
-
-_NONE = np.zeros(0, dtype=np.int64)
-_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 
 
 def _batch(told: Sequence[Pairs]) -> Batch:

@@ -141,8 +141,7 @@ class KeyedState:
         """All living rows: codes, key columns and state columns. Cost: the state."""
         run = self.arrangement.whole()
         if run is None:
-            empty = Run(0, np.zeros(0, dtype=np.int64), (), {})
-            return empty.codes, [], {}
+            return np.zeros(0, dtype=np.int64), [], {}
         keys = [from_stored(k, t) for k, t in zip(run.keys, self._types, strict=False)]
         if self._is_told:
             keys = [Vector(kind, run.codes) for kind in self._types]
@@ -320,9 +319,8 @@ def multiplied(part: Accumulator, values: Values, factor: Ints) -> Values:
 
 @_OVERFLOWS
 def _multiplied_doubles(part: FloatSum, values: Values, factor: Ints) -> Values:
-    result = {
-        name: values[name] * factor for name, kind in part.columns.items() if kind is np.int64
-    }
+    counts = (name for name, kind in part.columns.items() if kind is np.int64)
+    result = {name: values[name] * factor for name in counts}
     total, rest, size, drift = _names(part.slot)
     times = factor.astype(np.float64)
     sizes, is_exact = values[size] * times, np.zeros(len(factor), dtype=np.bool_)
@@ -344,13 +342,9 @@ def _names(slot: int) -> tuple[str, str, str, str]:
 
 def _times(sums: Any, factor: Ints) -> Any:
     """Exact products; int64 where that cannot overflow."""
-    if sums.dtype != object and _largest(sums) * _largest(factor) < 2**62:
+    if sums.dtype != object and exact_sums.magnitude(sums) * exact_sums.magnitude(factor) < 2**62:
         return sums * factor
     return sums.astype(object) * factor.astype(object)
-
-
-def _largest(values: Any) -> int:
-    return max(abs(int(values.max())), abs(int(values.min()))) if len(values) else 0
 
 
 def _split_product(high: Floats, low: Floats, factor: Ints) -> tuple[Floats, Floats]:
@@ -393,7 +387,11 @@ def change(part: Accumulator, after: Values, before: Values, grouping: Grouping)
     if isinstance(part, ExactSum):
         high, low = part.columns
         new, old = (exact_sums.unwiden(value[high], value[low]) for value in (after, before))
-        if new.dtype == object or old.dtype == object or max(map(_largest, (new, old))) >= 2**62:
+        if (
+            new.dtype == object
+            or old.dtype == object
+            or max(map(exact_sums.magnitude, (new, old))) >= 2**62
+        ):
             new, old = new.astype(object), old.astype(object)
         ones = np.ones(len(new), dtype=np.int64)
         totals = exact_sums.exact_grouped_sums(new - old, ones, order, starts)
@@ -436,15 +434,3 @@ def _reach(after: Values, before: Values, name: str, grouping: Grouping) -> Floa
     """The magnitudes inserted and deleted, per group."""
     both: Floats = np.add.reduceat((after[name] + before[name])[grouping.order], grouping.starts)
     return both
-
-
-def clear_empty(state: Values, parts: Sequence[Part]) -> None:
-    """Set the sum over nothing to zero: what is left of it is rounding error."""
-    counts = {part.argument: part.slot for part in parts if isinstance(part, Count)}
-    for part in parts:
-        slot = counts.get(part.argument)
-        empty = state[ROWS if slot is None else f"count{slot}"] == 0
-        if isinstance(part, Count) or not bool(empty.any()):
-            continue
-        for name in part.columns:
-            state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
