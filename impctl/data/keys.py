@@ -44,7 +44,7 @@ def key_codes(columns: Sequence[Vector], length: int) -> Ints:
     """One code per row; shape (length,). A single integer-like column is its own code."""
     if not columns:
         return np.zeros(length, dtype=np.int64)
-    # The codes, those of one column, and what mixing takes.
+    # The codes, those of one column, and the temporaries of mixing.
     reserve(3 * length * _TEXT_BASE.itemsize)
     codes = _column_codes(columns[0])
     for column in columns[1:]:
@@ -114,7 +114,7 @@ def _text_codes(values: pa.Array) -> Ints:
         data = np.frombuffer(values.buffers()[2], dtype=np.uint8)
         borders: Sequence[int] | Ints = (0, length)
         if offsets[-1] - offsets[0] > _TEXT_LOT:
-            # Each byte takes some words, so that a lot of texts has few bytes, or is one text.
+            # Each byte takes several words, so a lot of texts has few bytes, or is one text.
             ends = np.arange(offsets[0], offsets[-1], _TEXT_LOT)[1:]
             borders = np.unique([0, *np.searchsorted(offsets, ends), length])
         for low, high in zip(borders[:-1], borders[1:], strict=True):
@@ -123,7 +123,6 @@ def _text_codes(values: pa.Array) -> Ints:
 
 
 def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _Words:
-    """The polynomials of the texts between these offsets, shape (texts,)."""
     sizes, start = np.diff(offsets), offsets[0]
     sums = np.zeros(len(sizes), dtype=np.uint64)
     filled = np.flatnonzero(sizes)
@@ -324,7 +323,7 @@ _CACHED = 1 << 19
 
 def ascending(codes: Ints) -> Ints:
     """Positions that sort the codes stably; shape (n,)."""
-    # The order, and beside it the words or what merging takes, with some digits.
+    # The order, and the words or the temporaries of merging, with some digits.
     reserve(3 * codes.nbytes)
     if len(codes) <= _FEW or _has_few_runs(codes):
         return np.argsort(codes, kind="stable")

@@ -1,12 +1,10 @@
-"""Memory of the process: what it holds, the bound that a run keeps to, and giving it back.
+"""Memory of the process: its size, the bound of a run, and returning it to the system.
 
-Law: whoever is about to make large arrays says so with `reserve`; within `bounded` that fails
-before they are made where they would exceed the bound. Small arrays are not announced: what a run
-takes may exceed its bound by these and by what one operation needs meanwhile. Memory that is mapped
-from files does not count, because the kernel can take it back. Where a machine does not tell what a
-process holds, nothing is bounded.
+Law: large arrays are announced with `reserve` before they are made; within `bounded` this fails
+where they would exceed the bound. Small arrays are not announced: a run may exceed its bound by
+these and by the temporaries of one operation. Memory mapped from files does not count, because the
+kernel can reclaim it. Where the system does not report a process's memory, nothing is bounded.
 Cost: some microseconds for each large array.
-Out of scope: how much a run may take (`service.memory_limit`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Memory whose pages have checksums, each looked at before the first byte of it is used.
+"""Memory whose pages have checksums, each verified before its first byte is used.
 
-Law: no byte is used before the page that holds it was found right, once per mapping. A search may
-pass over pages that nobody looked at: where it ends is looked at, and that the neighbours there
-enclose what was looked for, which determines the place. What was altered is an error, never used.
-Cost: the pages that are used, 4,096 bytes each; nothing once all of them were.
-Out of scope: where bytes and checksums lie (`store`), what they mean (`engine`).
+Law: no byte is used before its page was verified, once per mapping. A search may pass over
+unverified pages: its end is verified, and that the neighbors there enclose the searched value,
+which determines the position. An altered page is an error, never used.
+Cost: the pages that are used, 4,096 bytes each; nothing once all are verified.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class CheckedPages:
             self._check_items(valid.address, 1, rows >> 3)
         self._check_items(buffers[0].address, width, rows)
         if len(buffers) > 1 and buffers[1] is not None:
-            # Arrow asks the first offset and the last one how much room texts will take.
+            # Arrow reads the first and the last offset to size the result.
             all_ends = np.array([array.offset, array.offset + len(array)])
             self._check_items(buffers[0].address, width, np.concatenate([rows + 1, all_ends]))
             ends = np.frombuffer(buffers[0], dtype=f"i{width}")
@@ -154,7 +153,6 @@ class CheckedPages:
         return result if 0 <= result < self._size else None
 
     def _check(self, pages: Ints) -> None:
-        """Verify those of these pages, in any order, that were not verified."""
         from impctl.data.keys import distinct_values
 
         todo = pages[self._is_open[pages]]
@@ -165,7 +163,7 @@ class CheckedPages:
             if zlib.crc32(view[page * PAGE : (page + 1) * PAGE]) != sums[page]:
                 raise self._damaged()
             self._is_open[page] = False
-        # Counted anew: two threads may have looked at the same page.
+        # Counted again: two threads may have verified the same page.
         self._left = int(np.count_nonzero(self._is_open))
 
 
@@ -246,7 +244,7 @@ def checked_places(
     above = np.less_equal if side == "left" else np.less
     is_right = bool(below(codes[before], wanted[has_before]).all())
     if not is_right or not bool(above(wanted[has_after], codes[after]).all()):
-        # Something that it passed over is not what was written.
+        # A page that the search only passed was altered.
         pages.check_all()
         return codes.searchsorted(wanted, side)
     return places

@@ -244,7 +244,6 @@ class FloatSum:
         }
 
     def _delta(self, values: Any, errors: Any, weights: Ints, grouping: Grouping) -> Values:
-        """The change by known values, within `errors` if there are any."""
         specials: Values = {}
         # One that is not finite shows in the sum of all.
         if not math.isfinite(float(values.sum())):
@@ -256,7 +255,7 @@ class FloatSum:
         sizes = np.abs(values)
         reach = np.add.reduceat(sizes, starts)
         sizes = sizes + errors[order] if self.bounded else sizes
-        # Where rows only come, as in a capture, nothing is to be multiplied.
+        # Where rows are only inserted, as in a capture, nothing is to be multiplied.
         is_plain = bool((weights == 1).all())
         if is_plain and not self.bounded:
             touched = net = reach
@@ -284,7 +283,6 @@ class FloatSum:
         }
 
     def _whole(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
-        """The change in the number of values that are surely whole."""
         if self.integral:
             return {}
         is_whole = vector.values == np.rint(vector.values)
@@ -366,7 +364,7 @@ class FloatSum:
             f"touched{self.slot}": size,
         }
         if not self.integral and sign < 0:
-            # Which were whole is not told: all may have been.
+            # Unknown how many were whole: possibly all.
             counts = table[PartialColumn(Meaning.COUNT, self.slot)]
             values[f"whole{self.slot}"] = -np.add.reduceat(counts[grouping.order], grouping.starts)
         for name, meaning in zip(_SPECIALS, SPECIALS, strict=True):
@@ -496,7 +494,6 @@ class Firsts:
 
     @property
     def arguments(self) -> list[AttributeId]:
-        """The columns that are read."""
         return [name for first in self._states for name in (first.key, first.value)]
 
     @property
@@ -579,11 +576,10 @@ def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
 
 
 def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType) -> Vector:
-    """The value at each position, NULL where none is known."""
     if values is None or not len(values):
         return all_null(kind, len(places))
     taken = values.take(np.where(is_known, places, 0))
-    # Of an integral type another one may stand for it, with the same values.
+    # The stored type may be another integral type with the same values.
     if bool(is_known.all()):
         return Vector(kind, taken.values, taken.valid)
     return Vector(kind, taken.values, taken.validity() & is_known)
@@ -873,7 +869,6 @@ class Extremes:
         return lacking
 
     def _refilled(self, at: Ints, asked: Touched, new: Values, result: Values) -> None:
-        """Fill the empty buffers of these groups from their rows."""
         keys = [key.take(at) for key in asked.leaders]
         owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), asked.names)
         for extreme, values in self._bounded.items():

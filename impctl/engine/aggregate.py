@@ -142,7 +142,6 @@ class Aggregate(Operator):
         return self._apply(keys, grouping, batch.tags, batch.weights, batch)
 
     def _delta(self, batch: Batch, grouping: Grouping, groups: Ints) -> Values:
-        """The change of every group, before extremes."""
         delta: Values = {_ROWS: grouping.sums(batch.weights)}
         once: dict[AttributeId, Ints] = {}
         for argument, values in self._distinct.items():
@@ -258,7 +257,6 @@ class Aggregate(Operator):
         return Batch(columns, np.ones(len(state[_ROWS]), dtype=np.int64), tags)
 
     def _held(self, batch: Batch) -> tuple[Grouping, Ints]:
-        """The groups of rows that are already counted, with their numbers."""
         keys, grouping = batch.grouped_by([name for name, _ in self.keys])
         leaders = [key.take(grouping.first) for key in keys]
         groups: Ints = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
@@ -337,7 +335,6 @@ class Aggregate(Operator):
     def _retag(
         self, tags: tuple[Tags, ...], grouping: Grouping, weights: Ints, new: Values
     ) -> tuple[Tags, ...]:
-        """Tags of the changed groups, old rows first, then new rows."""
         twice = np.tile(np.arange(grouping.groups, dtype=np.int64), 2)
         if self.is_keyed or not tags:
             return tuple(tag.take(grouping.first[twice]) for tag in tags)
@@ -420,7 +417,6 @@ class GroupsRead(Operator):
         return self._filled_bytes
 
     def step(self, batch: Batch) -> Batch:
-        """Minus the old rows, plus the new rows of the changed groups."""
         if self._filling is not None:
             return self._filling.step(batch)
         if len(batch) == 0:

@@ -118,7 +118,6 @@ class Batch:
         )
 
     def negated(self) -> Batch:
-        """The same rows with negated weights."""
         return Batch(self.columns, -self.weights, self.tags)
 
 
@@ -164,7 +163,7 @@ def consolidated(batch: Batch) -> Batch:
     """The batch with each row once, in no order. Cost: rows log(rows), and their tags."""
     kept, weights = summed(batch, list(batch.columns.values()))
     if len(kept) == len(batch):
-        # Each is the only one of its kind.
+        # All rows are different.
         return batch
     rows = batch.take(kept)
     return Batch(rows.columns, weights, rows.tags)
@@ -266,7 +265,7 @@ def _comparable(tag: Tags) -> Vector:
     sizes = np.diff(sets.offsets)
     if not len(sizes) or sizes.max() > 1:
         return contents_of(sets)
-    # At most one each: a number tells it.
+    # At most one range each: its number identifies the set.
     numbers = np.full(len(sizes), -1, dtype=np.int64)
     start, end = int(sets.offsets[0]), int(sets.offsets[-1])
     numbers[sizes > 0] = sets.fragments[start:end]

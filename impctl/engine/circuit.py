@@ -1,12 +1,10 @@
 """A circuit: operators in the order in which a change passes them, sources below.
 
-Law: `step` takes the signed change of every source, leaves in every operator the state it would
-have had if it had seen all input at once, and gives the change of the last operator's output. An
-operator whose inputs did not change is not stepped. A circuit is itself an operator and keeps an
-operator's obligations, so it can stand in another one. A failing step leaves it unusable: take it
-up again from its last checkpoint (state is only written by `store`, in one transaction).
-Out of scope: building circuits from plans (`compile.compile`); what becomes of the output (`merge`
-makes sketches of it).
+Law: `step` takes the signed change of every source, leaves every operator in the state it would
+have after seeing all input at once, and returns the change of the last operator's output. An
+operator whose inputs did not change is not stepped. A circuit is itself an operator with an
+operator's obligations, so it can be part of another one. A failing step leaves it unusable: restore
+it from its last checkpoint (state is only written by `store`, in one transaction).
 """
 
 from __future__ import annotations
@@ -80,7 +78,6 @@ class Circuit(Operator):
         return tuple(self._spent)
 
     def place_of(self, operator: Operator) -> int:
-        """The position of one of the circuit's operators."""
         return self._place[id(operator)]
 
     def can_tell(self, wire: int) -> bool:

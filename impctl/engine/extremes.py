@@ -247,13 +247,11 @@ class Extreme:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """State columns and their NumPy types."""
         edge = {} if self.size is None else {self.edge: np.int64}
         return {self.name: np.int64, **edge}
 
     @property
     def edge(self) -> str:
-        """The state column of the buffer's edge."""
         return f"edge_{self.name}"
 
     def value(self, state: dict[str, Any], kind: SqlType) -> Vector:
@@ -275,7 +273,6 @@ class _Counts:
         return len(self.groups)
 
     def slices(self, groups: Ints) -> tuple[Ints, Ints]:
-        """Start and end of the values of each of these groups."""
         first = search(self.pages, self.groups, groups)
         return first, search(self.pages, self.groups, groups, "right")
 

@@ -81,7 +81,7 @@ class Join(Operator):
         return self._joined_rows
 
     def fill(self, is_filling: bool) -> None:
-        # Pairs of sides that are at hand are found here, filling or not.
+        # Pairs of sides that are at hand are computed here, filling or not.
         are_outside = any(side.is_distant and not side.is_held for side in self.sides)
         self._is_filling = is_filling and are_outside
         for side in self.reads:
@@ -132,7 +132,7 @@ class Join(Operator):
                 parts += [*self._pairs(result, (0, 1)), *self._of_both(result)]
                 self._add(result, (0, 1))
             else:
-                # The side that is read is asked before what it gets in this step is added.
+                # The side that is read is looked up before its change in this step is added.
                 for at in (1, 0) if self.sides[0].is_distant else (0, 1):
                     parts += self._pairs(result, (at,))
                     self._add(result, (at,))
@@ -153,7 +153,6 @@ class Join(Operator):
                 self._indexes[at].add(batch.rows, batch.codes)
 
     def _pairs(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> list[Batch]:
-        """Rows of these sides' batches with their partners from the other side."""
         parts = []
         for at in sides:
             batch = batches[at]
@@ -163,7 +162,6 @@ class Join(Operator):
         return parts
 
     def _of_both(self, batches: Sequence[_Keyed | None]) -> list[Batch]:
-        """Pairs of rows that are both of this step."""
         left, right = batches
         if left is None or right is None:
             return []
@@ -174,7 +172,6 @@ class Join(Operator):
         return [pairs] if len(pairs) else []
 
     def _keyed(self, batch: Batch, at: int) -> _Keyed:
-        """The rows that can have a partner, reduced to the kept columns."""
         side = self.sides[at]
         columns = {name: batch.columns[name] for name, _ in side.columns}
         known = self.known([columns[key] for key in side.keys])
@@ -223,8 +220,6 @@ class Join(Operator):
 
 @dataclass(frozen=True, slots=True)
 class _Keyed:
-    """Rows with the codes of their join keys."""
-
     rows: Batch
     codes: Ints
 
@@ -301,7 +296,6 @@ class SelectByScalars(Operator):
         return stacked_or_empty(parts, self._accesses)
 
     def _row(self) -> Batch:
-        """The current scalars with their bounds: one row or none."""
         return self._bounded.step(self._scalars.whole())
 
     def _take(self, scalars: Batch) -> bool:
@@ -331,13 +325,11 @@ class SelectByScalars(Operator):
         return self._select.outcome(Batch({**rows.columns, **beside}, rows.weights, ()))
 
     def _signs(self, rows: Batch, scalars: Batch) -> Ints:
-        """1 for each row that passes beside these scalars, 0 for others."""
         if not len(scalars):
             return np.zeros(len(rows), dtype=np.int64)
         return self._outcome(rows, scalars).may_true.astype(np.int64)
 
     def _moved(self, before: Batch, after: Batch) -> Iterator[Batch]:
-        """The rows after the step that the new scalars let in (+) and out (-)."""
         predicate = self._select.predicate
         asked = stated(predicate, before, "before"), stated(predicate, after, "after")
         for rows in self._rows.moved(*asked):
@@ -417,7 +409,7 @@ def _constant(expr: Expr, scalars: Batch) -> Literal | None:
     try:
         value = Evaluator(expr).values(scalars.columns, 1)
     except ImpctlError:
-        # Rows that are asked this fail, or it is asked of none.
+        # Evaluating rows will raise this error, or there are none.
         return None
     if value.error is not None and bool(value.error.any()):
         return None

@@ -35,7 +35,6 @@ class OneRow(Operator):
     is_linear = True
 
     def step(self) -> Batch:
-        """The row, when all rows are requested."""
         return Batch({}, np.ones(1, dtype=np.int64), ())
 
     def start(self) -> Batch:
@@ -136,7 +135,6 @@ class Select(Operator):
         return kept
 
     def _kept(self, batch: Batch) -> tuple[Batch, int]:
-        """The rows that pass, and how many of the batch are unsure."""
         outcome = self.outcome(batch)
         return batch.shares(batch.keep(outcome.may_true)), int(outcome.is_unsure.sum())
 
@@ -263,7 +261,6 @@ class Union(Operator):
 
 
 def _moved(branch: Branch, batch: Batch) -> Batch:
-    """The batch in the union's form."""
     columns = {}
     if len(batch):
         columns = {output: batch.columns[name] for output, name in branch.columns}

@@ -83,7 +83,6 @@ class DistantRows:
         return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
 
     def fill(self, is_filling: bool) -> None:
-        """Start or stop holding the rows that come from now on."""
         self._is_filling = is_filling
         self._held = self._index() if is_filling and self._is_held else None
         self._bytes, self._is_asked = 0, is_filling
@@ -147,7 +146,7 @@ class DistantRows:
         rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
         index = self._index()
         if len(rows):
-            # Only what is asked for is worth putting in order.
+            # Only requested rows are worth sorting.
             given = index.codes_of(rows)
             is_asked = _among(given, np.sort(codes[asked]))
             index.add(rows.keep(is_asked), given[is_asked])
@@ -337,7 +336,6 @@ class KeyFilter:
         return result
 
     def _merge(self) -> None:
-        """Merge all keys that are not in the words into one run."""
         sequence = self._next_sequence
         codes = distinct_values(np.concatenate([added for _, added in self._added]))
         self._added = [(sequence, codes)]
@@ -420,19 +418,17 @@ def _first_words(mixed: _Words, words: int) -> Ints:
 
 
 def _bits(mixed: _Words, at: int) -> _Words:
-    """The bit of each key in the word at that position of its block."""
     shifts: _Words = (mixed * _SPREAD[at]) >> np.uint64(58)
     return np.left_shift(np.uint64(1), shifts)
 
 
 def _set_bits(words: _Words, mixed: _Words) -> None:
-    """Set the bits of these keys, in place."""
     first = _first_words(mixed, len(words))
     if _WORDS_PER_KEY * len(mixed) < len(words):
         for at in range(_WORDS_PER_BLOCK):
             np.bitwise_or.at(words, first + at, _bits(mixed, at))
         return
-    # Of many keys all bits are spelled out: setting them one by one is what takes long.
+    # For many keys all bits are expanded: setting them one by one is slow.
     is_set = np.zeros(64 * len(words), dtype=np.bool_)
     for at in range(_WORDS_PER_BLOCK):
         shifts = ((mixed * _SPREAD[at]) >> np.uint64(58)).astype(np.int64)

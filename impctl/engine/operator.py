@@ -314,7 +314,6 @@ class Operator(ABC):
 
 
 def _form(keeper: Keeper) -> tuple[object, ...]:
-    """The name of a piece of state, and its columns where these are rows."""
     if isinstance(keeper, RowIndex):
         return keeper.name, keeper.columns, keeper.keys
     return (keeper.name,)

@@ -52,7 +52,6 @@ class DenseCounts:
         return CountChange(places, before, after)
 
     def _summed(self, fragments: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
-        """Every range whose weights do not cancel, once, and their sum."""
         if len(fragments) * _FEW > len(self.counts):
             change = np.zeros(len(self.counts), dtype=np.int64)
             np.add.at(change, fragments, weights)

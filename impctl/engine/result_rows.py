@@ -1,12 +1,10 @@
-"""Kept rows: all rows that pass, for whoever asks for the answer later.
+"""The rows of a materialized result.
 
-Identity: the output is the input; state: the sum of all rows ever passed, without tags, by a key
-that rows are looked up by. Cost: the rows of the change, and merges that each row takes part in a
-logarithmic number of times. Rows that cancel are gone when their runs merge.
-Bounds of values are not kept: a row that goes has the very values that it came with. A value of
-which nothing is known (a sum beyond the greatest double) is none to keep: NotExactError. Who wants
-to know what came and went has it noted (`note`), with the bounds.
-Not to be confused with `merge`, which counts the fragments of the same rows.
+Law: the output is the input; state: the sum of all rows passed, without tags, by a lookup key.
+Cost: the rows of the change, and merges that each row takes part in a logarithmic number of times.
+Rows that cancel disappear when their runs merge. Bounds of values are not kept: a deleted row has
+exactly the values that were inserted. An unknown value (a sum beyond the greatest double) raises
+NotExactError. `note` records changes with their bounds.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class GroupTags:
         left = crossed[known & (crossings.weights < 0)]
         after = np.concatenate([np.setdiff1d(before, left), entered])
         codes = np.concatenate([np.sort(before), np.sort(after)])
-        # New sets stand after the old ones: their slots are counted on from there.
+        # New sets follow the old ones: their positions start there.
         old_codes, new_codes = codes[: len(before)], codes[len(before) :]
         low = slots << FRAGMENT_BITS
         start, end = (

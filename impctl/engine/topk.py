@@ -323,7 +323,6 @@ class Top(Operator):
             self._buffer.settle(groups.take(np.unique(owners[kept])))
 
     def _first(self, groups: Groups) -> First:
-        """The first rows of these groups, by reading on until there are enough."""
         owners, parts = [], []
         open_ = np.arange(len(groups.codes), dtype=np.int64)
         window = self.limit.size + _SPARE
@@ -404,7 +403,6 @@ class Top(Operator):
     def _numbered(
         self, owners: Ints, rows: Batch, weights: Ints, numbers: Ints
     ) -> tuple[Ints, Batch]:
-        """The rows with these weights, and their rank where requested."""
         if self._rank is None:
             return owners, Batch(rows.columns, weights, rows.tags)
         if self.limit.cut is Cut.ROW:
@@ -568,7 +566,7 @@ class LikelyTop(Top):
         elif len(rows):
             counts = self._standings(owners, rows, groups)
         beyond = np.maximum(counts - self.limit.size, 0)
-        # Where bounds are not zero, what seems to tie may be told apart by Spark.
+        # Where bounds are not zero, Spark may distinguish values that seem to tie.
         is_open = self._has_more | (
             rows.columns[self._worst].values != rows.columns[self._code].values
         )

@@ -151,7 +151,7 @@ def hits_in(
     if len(run) == 0:
         return codes[:0], codes[:0]
     inside = search(run.pages, run.codes, codes)
-    # Beyond the last code stands that one again, which is another.
+    # Clipping repeats the last code beyond the end, where it differs from the one searched.
     hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
     places = inside[hits]
     if not len(hits) or not run.keys or is_told_by_code(run.keys, keys):
@@ -175,7 +175,7 @@ def _further(
 ) -> tuple[Ints, Ints]:
     """The matches of keys that share their code with an earlier key of the run."""
     hits, result = [], []
-    # Another key with this code may stand next to the first one; as good as never.
+    # Another key with this code may come next; this practically never happens.
     for row, first in zip(rows, places, strict=True):
         place = int(first) + 1
         while place < len(run) and run.checked_codes(np.array([place]))[0] == codes[row]:
@@ -500,7 +500,7 @@ class Arrangement(LoggedState[Run]):
                 break
             taken[hits] = True
             if 2 * left < len(codes):
-                # Asking for what is found already costs less than picking out the rest of many.
+                # Looking matches up again costs less than selecting the rest, unless most matched.
                 rest = (~taken).nonzero()[0]
                 rows, codes, taken = rows[rest], codes[rest], taken[rest]
                 keys = [key.take(rest) for key in keys]
@@ -509,7 +509,7 @@ class Arrangement(LoggedState[Run]):
     def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
         """Values of one column for located keys; zero where absent; shape (n,)."""
         if len(located.parts) == 1 and len(located.parts[0][1]) == located.length:
-            # All in one run, as after its merge: in the order asked for.
+            # All in one run, as after a merge: in the requested order.
             run, _, positions = located.parts[0]
             match = run.checked_values(name, positions)
             if match is not None:
@@ -600,10 +600,9 @@ def _bytes(run: Run) -> int:
 
 
 def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_oldest: bool) -> Run:
-    """The merge of all these runs."""
     check_each(runs)
     if sum(map(len, runs)) >= _MANY:
-        # What comes out, a copy of the keys, and what sorts all of it.
+        # The result, a copy of the keys, and the codes with their order.
         keys = sum(int(part.nbytes) for run in runs for part in run.keys)
         words = sum(int(run.codes.nbytes) for run in runs)
         reserve(sum(map(_bytes, runs)) + keys + 2 * words)
@@ -669,7 +668,6 @@ class IndexRun:
         return len(self.codes)
 
     def slices(self, codes: Ints) -> tuple[Ints, Ints]:
-        """Start and end of the rows of each of these codes."""
         first = search(self.pages, self.codes, codes)
         last = ends_of(self.codes, first, codes, "right")
         return first, checked_places(self.pages, self.codes, codes, last, "right")
@@ -731,7 +729,6 @@ class _Form:
         return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
 
     def merged(self, runs: Sequence[IndexRun]) -> IndexRun:
-        """Merge runs; each row once, without rows that cancel."""
         check_each(runs)
         codes, batch = self.in_turn(runs)
         columns = [batch.columns[name] for name, _ in self.columns]
@@ -809,7 +806,7 @@ class RowIndex(LoggedState[IndexRun]):
         """All rows with these keys; each key has none, one or many."""
         owners, parts = [], []
         runs = self.runs() if len(codes) else ()
-        # Of few runs each is asked for what it may hold, which may be far less to sort.
+        # Few runs are searched for the codes they may hold, which may be far fewer to sort.
         ordered = when_many(codes) if len(runs) > _FEW_RUNS else None
         for run in runs:
             is_far_more = len(codes) >= max(_FEWER * len(run), MANY)

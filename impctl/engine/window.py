@@ -1,11 +1,10 @@
-"""Values of rows by their place in a partition: ranks, and the values of rows before and after.
+"""Window functions by position in a partition: ranks, and the values of rows before and after.
 
-Identity: the change is, for every partition with a changed row, minus its old rows plus its new
-ones, each with its values; rows whose values stay cancel. State: all rows by partition, without
-tags. Cost: the rows of the partitions that changed, sorted. NULL is a partition. Copies of a row
-are neighbours; where other rows tie, a function that would have to choose among them is an error.
-A batch and its negative cancel; a row that is deleted but was never there is an error.
-Out of scope: aggregates of a window, which are groupings beside the rows (`compile.ordering`).
+Law: the change is, for every partition with a changed row, minus its old rows plus its new ones,
+each with its values; rows with unchanged values cancel. State: all rows by partition, without tags.
+Cost: the rows of the changed partitions, sorted. NULL is a partition. Copies of a row are
+neighbors; where other rows tie, a function that has to choose among them is an error. A batch and
+its negative cancel; deleting a row that never existed is an error.
 """
 
 from __future__ import annotations
@@ -101,8 +100,7 @@ class Window(Operator):
         weights = np.ones(int(rows.weights.sum()), dtype=np.int64)
         return Batch(columns, weights, ())
 
-    def _ordered(self, rows: Batch, owners: Ints, call: Placed) -> tuple[Ints, _Places]:
-        """The order of all copies, and their places in it."""
+    def _ordered(self, rows: Batch, owners: Ints, call: Placed) -> tuple[Ints, _PartitionPlaces]:
         ranks = [exact_ranks(rows.columns[key.column], key) for key in call.order]
         together = [Vector(LONG, column) for column in (owners, *ranks)]
         tied = group_rows(together, len(rows)).index()
@@ -113,14 +111,14 @@ class Window(Operator):
         copies, _ = slice_positions((ends - rows.weights)[order], ends[order])
         weights = rows.weights[order]
         owners, peers = np.repeat(owners[order], weights), np.repeat(tied[order], weights)
-        return copies, _Places(starts_in(owners), starts_in(owners, peers), copies)
+        return copies, _PartitionPlaces(starts_in(owners), starts_in(owners, peers), copies)
 
     def arrangements(self) -> tuple[RowIndex, ...]:
         return (self._rows,)
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _PartitionPlaces:
     """Sorted rows: where partitions and peers begin, and which copy of a row each one is."""
 
     parts: Bools
@@ -129,12 +127,10 @@ class _Places:
 
     @property
     def first(self) -> Ints:
-        """Start of each row's partition."""
         return start_of(self.parts)
 
     @property
     def end(self) -> Ints:
-        """The position after the last row of each partition."""
         return _ends(self.parts)
 
 
@@ -145,7 +141,7 @@ def _no_order(function: str) -> NotExactError:
     )
 
 
-def _values(call: Placed, columns: dict[AttributeId, Vector], places: _Places) -> Vector:
+def _values(call: Placed, columns: dict[AttributeId, Vector], places: _PartitionPlaces) -> Vector:
     if call.function in RANKS:
         return _rank(call.function, places)
     assert call.argument is not None, "a value of another row"
@@ -160,7 +156,7 @@ def _values(call: Placed, columns: dict[AttributeId, Vector], places: _Places) -
     return concat([argument, otherwise]).take(np.where(is_there, wanted, beyond))
 
 
-def _rank(function: str, places: _Places) -> Vector:
+def _rank(function: str, places: _PartitionPlaces) -> Vector:
     first, peers = places.first, places.peers
     positions = np.arange(len(first))
     standing = start_of(peers) - first
@@ -182,7 +178,6 @@ def _rank(function: str, places: _Places) -> Vector:
 
 
 def _ends(starts: Bools) -> Ints:
-    """The position after the last row of each one's stretch."""
     borders = np.append(np.flatnonzero(starts), len(starts))
     ends: Ints = borders[np.cumsum(starts)]
     return ends

@@ -68,9 +68,9 @@ class Asleep:
         self._numbers = numbers
         self._is_here = np.ones(len(numbers), dtype=np.bool_)
         heads, parts = numbers[:, 0], numbers[:, 1:]
-        self._of_head = _Places(heads)
+        self._of_head = _ValuePlaces(heads)
         owners, columns = (parts >= 0).nonzero()
-        self._of_part = _Places(parts[owners, columns], owners)
+        self._of_part = _ValuePlaces(parts[owners, columns], owners)
         self._rows = distinct_values(self._of_head.values)
         self._chosen = np.full(len(self._rows), -1, dtype=np.int64)
         """Which derivation is chosen for each row, -1 for none."""
@@ -94,7 +94,6 @@ class Asleep:
         return self._rows[self._chosen >= 0]
 
     def chosen(self, row: int) -> Grounded:
-        """The derivation chosen for a row."""
         place = int(np.searchsorted(self._rows, row))
         (result,) = grounded(self._numbers[self._chosen[place]][None])
         return result
@@ -112,7 +111,6 @@ class Asleep:
         return result
 
     def take_of_head(self, row: int) -> list[Grounded]:
-        """Hand out the derivations of a row."""
         return self._taken(self._of_head.of(np.array([row])))
 
     def take_of_part(self, number: int) -> list[Grounded]:
@@ -131,7 +129,7 @@ class Asleep:
         return int(self._is_here.sum())
 
 
-class _Places:
+class _ValuePlaces:
     """Positions of values, sorted; `owners` are reported instead of positions."""
 
     def __init__(self, values: Ints, owners: Ints | None = None) -> None:
@@ -223,7 +221,6 @@ class HeadsAndBodies(ToldInTheEnd):
             self.keep(Batch(columns, noted.weights, tags).keep(bodies != NOTHING))
 
     def _numbered(self, touched: TouchedRows, batch: Batch) -> Batch:
-        """The derivations by the slots of their heads; without bodies where there are none."""
         heads = [batch.columns[name] for name in self._columns]
         columns = {_SLOT: Vector(LONG, slots_for(touched, heads, len(batch)))}
         nothing: Ints = np.full(len(batch), NOTHING, dtype=np.int64)
@@ -338,14 +335,13 @@ class Absorption:
             self._release(leaf)
         return entered - left, left - entered
 
-    # Leaves that go.
+    # Deleted leaves.
 
     def gone_without(self, leaves: Iterable[int]) -> set[int]:
         """The rows that would be deleted with these leaves; nothing is changed."""
         return self._without(set(leaves)).rows_gone
 
     def _without(self, gone: Collection[int]) -> _After:
-        """The functions that mention these leaves, as they would be without them."""
         for leaf in gone:
             self._wake_all_of(leaf)
         known = [leaf for leaf in sorted(gone) if leaf in self._variables]
@@ -375,7 +371,7 @@ class Absorption:
                 continue
             after.functions[row] = self._product(one, after.functions)
             after.mentions[row] = self._leaves_of(one, after.mentions)
-            # What uses it may have a ground again.
+            # The rows that use it may be derived again.
             left += [
                 user.head
                 for user in self._using(self._used_by, row)
@@ -383,7 +379,6 @@ class Absorption:
             ]
 
     def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
-        """A derivation of a row that uses nothing deleted."""
         if self._asleep is not None:
             self._remember_all(self._asleep.take_of_head(row))
         for one in self._derivations.get(row, ()):
@@ -395,7 +390,7 @@ class Absorption:
                 return one
         return None
 
-    # Derivations that come.
+    # Inserted derivations.
 
     def _add(self, came: Iterable[Grounded]) -> set[int]:
         """Add these derivations; the rows that they insert."""
@@ -438,10 +433,9 @@ class Absorption:
         parts = [others[body] if body in others else self._function(body) for body in one.bodies]
         return self._all_of([*parts, *map(self._variable, one.leaves)])
 
-    # What was taken up.
+    # Restored derivations.
 
     def _function(self, row: int) -> _Function:
-        """The function of a row, made now if it was not needed before."""
         left = [row] if row in self._sleepers else []
         while left:
             row_left = left[-1]
@@ -478,7 +472,7 @@ class Absorption:
         for one in derivations:
             self._remember(one)
 
-    # What is known of which leaf.
+    # Indexes of derivations and leaves.
 
     def _remember(self, one: Grounded) -> None:
         self._derivations.setdefault(one.head, {})[one] = None
@@ -568,7 +562,7 @@ def missing_package() -> UsageError | None:
 
 
 def _missing() -> UsageError:
-    # By its own name it is found from wherever impctl itself was installed.
+    # Naming the package works wherever impctl itself was installed from.
     return UsageError(
         f"Provenance by absorption needs the package `{PACKAGE}`, which is not installed",
         hint=f"run `pip install '{PACKAGE}>=0.13'` (the only package in impctl's extra `bdd`)",
@@ -577,7 +571,6 @@ def _missing() -> UsageError:
 
 
 def _manager(nodes: int) -> Any:
-    """The manager of decision diagrams."""
     try:
         from oxidd.bdd import BDDManager
     except ImportError as error:
@@ -669,7 +662,6 @@ class AbsorbedFixpoint(Recursion):
         return self._changed(None, (), result)
 
     def _numbered(self, at: int, batch: Batch | None) -> Batch | None:
-        """Rows of an ingredient with their numbers; records deleted leaves."""
         if batch is None or not len(batch):
             return None
         ingredient = self.ingredients[at]
@@ -725,7 +717,7 @@ class AbsorbedFixpoint(Recursion):
             parts[name] = Vector(LONG, np.where(column.validity(), column.values, -1))
         noted = consolidated(Batch(parts, batch.weights, ()))
         if len(new):
-            # Without one that is there now a row does not come, and its number is never used.
+            # A row without a present derivation is not inserted, and its number is never used.
             heads = noted.columns[_HEAD].values[noted.weights > 0]
             new = new[np.isin(known[new], heads)]
             own = [column.take(new) for column in keys]
@@ -797,10 +789,9 @@ class AbsorbedFixpoint(Recursion):
         self._given[counter] = start + count
         return np.arange(start, start + count, dtype=np.int64)
 
-    # What is remembered.
+    # State.
 
     def _held(self) -> Absorption:
-        """The functions, built from the stored state where that was restored."""
         if self._absorption is None:
             self._absorption = Absorption(self.absorbs.ship, self.absorbs.nodes)
             rows = self.rows.whole()
@@ -853,8 +844,6 @@ class AbsorbedFixpoint(Recursion):
 
 
 class _Moves:
-    """One step so far: derivations inserted or deleted, and rows inserted."""
-
     def __init__(self) -> None:
         self.noted: list[Batch] = []
         self.entered: set[int] = set()

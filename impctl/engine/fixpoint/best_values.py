@@ -97,7 +97,7 @@ def valued_step(
     (key,), ((value, is_greatest),) = grouped.keys, grouped.values
     if kinds[key].kind not in WHOLE_NUMBERS or kinds[value].kind is not Kind.LONG:
         return None
-    above = _Above(step)
+    above = _Projections(step)
     join = above.join
     if join is None:
         return None
@@ -125,15 +125,13 @@ def valued_step(
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A column of the fixpoint's side and what is added to it."""
-
     own: AttributeId
     column: AttributeId | None = None
     sign: int = 1
     constant: int = 0
 
 
-class _Above:
+class _Projections:
     """The operators above the join of a step: projections alone, from the last operator down."""
 
     def __init__(self, step: Circuit) -> None:
@@ -185,7 +183,6 @@ class _Above:
     def _more(
         self, result: _Sum, other: Expr, sign: int, table: Mapping[AttributeId, SqlType]
     ) -> _Sum | None:
-        """A sum plus one more leaf, of integers; at most one leaf is a column."""
         if isinstance(other, Literal):
             if other.type.kind not in _ADDED or other.value is None:
                 return None
@@ -216,7 +213,6 @@ class Links:
 
     @cached_property
     def _runs(self) -> Sequence[IndexRun]:
-        """The table's rows, and the inserted and deleted ones."""
         runs, changed = self._step.table.runs(), self._changed
         self._rows.of_runs(runs)
         if changed is None or not len(changed):
@@ -247,7 +243,6 @@ class Links:
         return np.concatenate(self._linked) if self._linked else _NOTHING
 
     def offsets(self, rows: Batch) -> Ints:
-        """What rows of the table add."""
         offset = self._step.offset
         if offset.column is None:
             return np.full(len(rows), offset.constant, dtype=np.int64)
@@ -257,7 +252,6 @@ class Links:
         return offset.sign * result + offset.constant
 
     def heads(self, rows: Batch) -> Ints:
-        """The keys that rows of the table derive."""
         return numbers(rows.columns[self._step.head])
 
     def of(self, slots: Ints) -> Ints:
@@ -275,7 +269,6 @@ class Links:
         return slice_positions(first, last)[0]
 
     def _look_up(self, slots: Ints) -> None:
-        """Look up the rows of these keys."""
         step, rows = self._step, self._rows
         order, codes = when_many(rows.values[KEY, slots])
         slots = slots if order is None else slots[order]
@@ -302,7 +295,6 @@ class Links:
         self._add(slots, parts)
 
     def _add(self, slots: Ints, parts: Sequence[Ints]) -> None:
-        """Add the links, by slot."""
         values = self._rows.values
         if not parts:
             values[FIRST, slots] = values[LAST, slots] = self.count
@@ -411,7 +403,7 @@ class ValuedRows:
             self._places = None if self._direct is None else view_of(self._direct)
         self._waiting += 1
         if self._waiting > _MOST_WAITING:
-            # Nobody may ask for them for long, and each batch that waits takes room.
+            # They may not be read for long, and each waiting batch takes memory.
             for index in (self.held.derived, self.step.table, self.step.own):
                 index.runs()
             self._waiting = 0
@@ -455,7 +447,6 @@ class ValuedRows:
         return int(self.slots_of(np.array([key], dtype=np.int64))[0])
 
     def _sorted_slots(self, keys: Ints) -> Ints:
-        """The same by searching sorted keys."""
         slots = np.empty(len(keys), dtype=np.int64)
         rest: Ints | None = None
         for codes, held in (self._many, self._few):
@@ -552,12 +543,10 @@ class ValuedRows:
         return result
 
     def rows(self, slots: Ints, values: Ints) -> tuple[Ints, list[Vector]]:
-        """Rows of these keys with such values: their codes and columns."""
         columns = self.columns(self.values[KEY, slots], values)
         return key_codes(columns, len(slots)), columns
 
     def columns(self, keys: Ints, values: Ints) -> list[Vector]:
-        """Columns of rows of these keys and values."""
         held, step = self.held, self.step
         both = {step.key: keys, step.value: ~values if step.is_greatest else values}
         pairs = zip(held.names, held.kinds, strict=True)
@@ -591,7 +580,6 @@ def _check_values(values: Ints) -> None:
 
 
 def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
-    """Start and end of the rows of these keys, by searching."""
     first = search(run.pages, run.codes, codes)
     asking = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
     if not len(asking):
@@ -683,7 +671,7 @@ class TouchedGroups:
         low = np.where(is_low, batch.weights, 0)[grouping.order]
         every = self._values[_ALL, slots] + grouping.sums(batch.weights)
         lows = self._values[_IS_LOW, slots] + np.add.reduceat(low, grouping.starts)
-        # Of groups that are not at hand only what changed is counted.
+        # Of groups that are not loaded only changes are counted.
         is_held = self._bests[_IS_HELD, self._values[_GROUP, slots]] > 0
         if lows.min() < 0 or (every[is_held] < 0).any():
             raise never_held("ways to derive rows")
@@ -709,7 +697,6 @@ class TouchedGroups:
         return counts
 
     def _slots_of(self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints) -> Ints:
-        """The slots of these rows, of these groups."""
         slots = self._rows.find(grouping.codes, leaders)
         new = (slots < 0).nonzero()[0]
         if len(new):
@@ -740,7 +727,6 @@ class TouchedGroups:
         return of_rows
 
     def _hold(self, groups: Ints) -> None:
-        """Load all derived rows of these groups, each group once."""
         groups = groups[self._bests[_IS_HELD, groups] == 0]
         if not len(groups):
             return
@@ -779,7 +765,6 @@ class TouchedGroups:
         return _Derived(rows, slots[grouping.index()])
 
     def _taken_up(self, codes: Ints, keys: Sequence[Vector], groups: Ints) -> Ints:
-        """Slots for new rows."""
         slots = self._rows.add(codes, keys)
         start, end = int(slots[0]), len(self._rows)
         self._values = _with_room(self._values, end)
@@ -803,7 +788,7 @@ class TouchedGroups:
                 self._values[is_at, slots] = self._values[was_at, slots] = result
         return slots
 
-    # What comes and goes.
+    # Insertions and deletions.
 
     def groundless(self, slots: Ints) -> Ints:
         """The rows that are in without a derivation of lower rank."""
@@ -897,7 +882,6 @@ class TouchedGroups:
         self._values[_IS_LOW, slots] = self._values[_ALL, slots]
 
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
-        """These rows with their ranks in a column of that name."""
         weights = np.full(len(slots), weight, dtype=np.int64)
         rows = self._held.batch([key.take(slots) for key in self._rows.columns()], weights)
         ranks = Vector(LONG, self._values[_IS_RANK, slots])
@@ -906,7 +890,6 @@ class TouchedGroups:
     # The end of a step.
 
     def _keep_bests(self) -> None:
-        """Store the best values of groups where they changed."""
         held, bests = self._held, self._bests
         is_changed = bests[_HAS] != bests[_HAD]
         for at in range(_FIRST_BEST, len(bests), 2):
@@ -956,7 +939,6 @@ class TouchedGroups:
 
 
 def _with_room(values: Ints, most: int) -> Ints:
-    """The array by slot, with room for so many."""
     have = values.shape[1]
     if most <= have:
         return values

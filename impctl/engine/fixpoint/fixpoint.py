@@ -107,7 +107,7 @@ class Fixpoint(Recursion):
         self._stage = 0
         self._stage_counter = f"{name}.stage"
         self._told = Told(accesses)
-        # What is followed row by row tells no derivations.
+        # Following row by row reports no single derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
         """The step, where it is a single join: it is followed without stepping its operators."""
@@ -181,7 +181,6 @@ class Fixpoint(Recursion):
             groundless = left
 
     def _let_in(self, touched: TouchedRows, moves: Moves) -> None:
-        """Insert rows that are derived from present rows, round by round."""
         rounds = 0
 
         def admit(rows: int) -> int:
@@ -201,7 +200,7 @@ class Fixpoint(Recursion):
         ones: their tags, the base's first; with a numbering heads and bodies."""
         return self._told.batch()
 
-    # What is remembered.
+    # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         chosen = () if self._choices is None else (self._choices.index,)
@@ -310,7 +309,6 @@ class BestFixpoint(Recursion):
         return has_gone
 
     def _settle(self, touched: TouchedGroups) -> None:
-        """Bring every group to its best rows, round by round."""
         rounds = 0
         slots = touched.every_row()
         while len(slots):
@@ -328,8 +326,6 @@ class BestFixpoint(Recursion):
             slots = self._moved(touched, stacked_batches(parts))
 
     def _moved(self, touched: TouchedGroups, rows: Batch) -> Ints:
-        """Step by rows inserted into or deleted from T; the derivations that this adds or
-        removes."""
         result = self._stepped(rows)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
@@ -340,7 +336,7 @@ class BestFixpoint(Recursion):
         first."""
         return self._told
 
-    # What is remembered.
+    # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         return (*self.rows.keepers, *self._step.arrangements())
@@ -400,7 +396,7 @@ class Levels(Recursion):
             if not len(rows):
                 continue
             change = int(rows.weights.sum())
-            # Of levels above nobody knows yet; what came to this one and those below stays.
+            # Higher levels are not known yet; insertions up to this level are final.
             came += max(change, 0)
             self._count += change
             self.limits.check(level + 1, came)
@@ -431,7 +427,7 @@ class Levels(Recursion):
         """What the last step changed in the derivations of all rows: tags, the base's first."""
         return stacked_or_empty(self._told, sum(self._accesses))
 
-    # What is remembered.
+    # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         return (self.rows.arrangement, *self._step.arrangements())
@@ -471,7 +467,7 @@ class Lineage(Operator):
 
     def step(self, batch: Batch) -> Batch:
         """The derivations inserted or deleted in this step."""
-        del batch  # It tells that there was a step: derivations may change where no row does.
+        del batch  # It signals a step: derivations may change where no row does.
         return self._fixpoint.told()
 
 

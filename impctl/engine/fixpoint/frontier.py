@@ -98,7 +98,6 @@ class Told:
             self.of_step(batch.weights, batch.tags)
 
     def of_step(self, weights: Ints, tags: Sequence[Tags]) -> None:
-        """Derivations by the step."""
         self._tell(weights, tags, 0)
 
     def _tell(self, weights: Ints, tags: Sequence[Tags], other: int) -> None:
@@ -192,7 +191,6 @@ class CircuitMoves:
         pass
 
     def _stepped(self, *sources: Batch | None) -> Ints:
-        """Count the derivations of this change; the slots of the rows affected."""
         result = self._step.step(*sources)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
@@ -204,7 +202,7 @@ def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints
     """Count derivations; the slots of the derived rows, one for each derivation."""
     columns = [derivations.columns[name] for name, _ in touched.held.columns]
     slots = slots_for(touched, columns, len(derivations))
-    # Of a row that is not in the fixpoint nothing is counted low for good: all is when it comes in.
+    # The low of a row outside the fixpoint does not matter: it is set when the row is inserted.
     is_low = derivations.columns[rank].values < touched.ranks[slots]
     touched.count_in(slots, derivations.weights, is_low)
     return slots
@@ -221,7 +219,6 @@ def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> I
 
 
 def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
-    """The same of one column of integers, which are their own codes."""
     order = ascending(column.values)
     codes: Ints = column.values[order]
     is_start = starts_in(codes)
@@ -278,7 +275,6 @@ class Choices:
         return held.moved(before, after)
 
     def _normal(self, batch: Batch) -> Batch:
-        """The derivations with the stored columns alone."""
         columns = {name: normalise(batch.columns[name]) for name in self._columns}
         return Batch({**columns, self._rank: batch.columns[self._rank]}, batch.weights, batch.tags)
 
@@ -357,7 +353,6 @@ class _Held:
         return places
 
     def moved(self, before: Ints, after: Ints) -> Batch:
-        """The tags of old and new choices, of rows that changed their choice."""
         is_same = (before < 0) == (after < 0)
         for order in self.orders:
             is_same &= order[before] == order[after]
@@ -463,11 +458,9 @@ class Recursion(Operator):
         return max((-wire for wires in self._step.wires for wire in wires), default=1)
 
     def _stepped(self, rows: Batch) -> Batch | None:
-        """The derivations that rows inserted into or deleted from T add or remove."""
         return self._step.step(rows, *[None] * (self._inputs - 1))
 
     def _stamped(self, base: Batch) -> Batch:
-        """Rows of the base, derived from nothing."""
         lowest = Vector(LONG, np.full(len(base), NO_BODY, dtype=np.int64))
         return Batch({**base.columns, self._stamp: lowest}, base.weights, base.tags)
 
@@ -490,7 +483,7 @@ class Recursion(Operator):
         none = tuple(no_fragments(len(batch)) for _ in range(self._accesses[0]))
         return Batch(batch.columns, batch.weights, (*none, *batch.tags))
 
-    # What is remembered.
+    # State.
 
     def counters(self) -> Mapping[str, int]:
         """How many rows T has, and the step's own counters."""

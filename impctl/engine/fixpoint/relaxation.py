@@ -75,7 +75,7 @@ class Admission:
         limits."""
         self.stage, self.count, self._rounds = self.stage + 1, self.count + more, self._rounds + 1
         if self._rounds > self._limits.rounds or self.count > self._limits.rows:
-            # The rounds of the operators tell, which may be fewer.
+            # The operators decide: they may need fewer rounds.
             raise NotThisWayError
         return self.stage
 
@@ -99,12 +99,12 @@ class Settling:
         out, result = self._send_out(), self._found
         values = self._rows.values
         if not len(out) and not (result.values < values[BEST, result.heads]).any():
-            # As of most links that come or go: another way is better.
+            # The usual case of a change: another derivation is better.
             return self._of_touched(out)
         heads = self._improve(out, admission)
         return self._count(out, heads)
 
-    # What goes.
+    # Deletions.
 
     def _send_out(self) -> Ints:
         """Withdraw deleted derivations; the slots of keys without ground, with those that depend on
@@ -143,7 +143,7 @@ class Settling:
             raise NotThisWayError
         return distinct_values(heads[low == 0])
 
-    # What comes.
+    # Insertions.
 
     def _candidates(self, out: Ints) -> Derivations:
         """All derivations for deleted keys, except from such keys, and inserted ones that are
@@ -188,7 +188,6 @@ class Settling:
         return np.concatenate(came)
 
     def _enter(self, slots: Ints, admission: Admission, more: int) -> None:
-        """Set new values, and ranks, of these keys."""
         rows = self._rows
         rows.know_ranks(slots)
         ranks = rows.values[RANKED]
@@ -242,7 +241,6 @@ class Settling:
         return self._of_touched(changed)
 
     def _of_touched(self, changed: Ints) -> Ints:
-        """The changed ones of these and of all recounted keys."""
         if not len(self._counts):
             return changed
         touched = distinct_values(np.concatenate([changed, *self._counts]))
@@ -308,7 +306,6 @@ class OneByOne:
         self._key, self._known = view_of(values[KEY]), view_of(values[KNOWN])
 
     def _send_out(self, derivations: Derivations, bodies: Ints) -> None:
-        """Withdraw deleted derivations, with what depends on them."""
         every = (derivations.heads, derivations.values, derivations.weights, bodies)
         for head, value, weight, body in zip(*(part.tolist() for part in every), strict=True):
             self._derive(head, value, weight)
@@ -355,10 +352,9 @@ class OneByOne:
         if not self._known[slot]:
             self._rows.know_ranks(np.array([slot], dtype=np.int64))
 
-    # What comes.
+    # Insertions.
 
     def _improve(self, admission: Admission) -> None:
-        """Settle, by value, keys that were deleted or are derived with a better value."""
         best, rank, low = self._best, self._rank, self._low
         for slot in self._out:
             for value, weight in self._held(slot):
@@ -401,7 +397,6 @@ class OneByOne:
                     heappush(heap, (made, head))
 
     def _held(self, slot: int) -> Iterator[tuple[int, int]]:
-        """Values and weights of all derivations of a key."""
         key, is_greatest = self._key[slot], self._rows.step.is_greatest
         for view in self._derived:
             first, last = _span(view, key)
@@ -431,7 +426,6 @@ class OneByOne:
 
 
 def _span(view: IndexView, key: int) -> tuple[int, int]:
-    """Start and end of the rows of a key."""
     codes = view.codes
     first = bisect_left(codes, key)
     if first == len(codes) or codes[first] != key:
@@ -440,7 +434,6 @@ def _span(view: IndexView, key: int) -> tuple[int, int]:
 
 
 def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
-    """The links added up, where some are deleted."""
     sums: dict[tuple[int, int], int] = {}
     for head, more, weight in links:
         sums[head, more] = sums.get((head, more), 0) + weight
@@ -479,7 +472,7 @@ class ValuedChanges:
         every = np.concatenate([*bodies, _NOTHING])
         self.admitted = admission
         best = rows.values[BEST, result.heads]
-        # As of most that comes or goes: another way is better.
+        # The usual case of a change: another derivation is better.
         touched = None if (result.values <= best).any() else _NOTHING
         if touched is None and len(result.heads) <= few:
             self.admitted = copy(admission)
@@ -499,7 +492,6 @@ class ValuedChanges:
         return np.full(len(base), NO_BODY, dtype=np.int64)
 
     def _of_table(self, table: Batch) -> Ints:
-        """The derivations of changed rows from the old values."""
         rows, links = self._rows, self._links
         bodies = rows.slots_of(numbers(table.columns[self._step.table.keys[0]]))
         has_body = rows.values[BEST, bodies] != NONE
@@ -552,7 +544,6 @@ class ValuedChanges:
         return dict(zip(self._held.names, columns, strict=True))
 
     def _move(self, moved: Ints) -> int:
-        """The old and new derivations from keys with other values; how many derivations."""
         rows, links = self._rows, self._links
         pairs = 0
         for at, sign in ((WAS + BEST, -1), (BEST, 1)):
@@ -651,7 +642,6 @@ class ValuedChanges:
         self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
 
     def _keep_own(self, ranked: Ints, pairs: int) -> None:
-        """Bring the join's rows up to date."""
         values, step = self._rows.values, self._step
         parts = []
         for at, sign in ((WAS, -1), (0, 1)):

@@ -61,7 +61,7 @@ class Slots:
             same = same_keys(
                 [key.take(slots[rows]) for key in self.columns()], [key.take(rows) for key in keys]
             )
-            # Another key may have the code, and stand before it; as good as never.
+            # Another key with the code may come first; this practically never happens.
             rows = _NONE if same is None else rows[~same]
             places[rows] += 1
             slots[rows] = self._by_code.take(places[rows], mode="clip")
@@ -188,7 +188,6 @@ class Views:
 
 
 def _all_known(views: Sequence[V | None]) -> list[V] | None:
-    """The views, if there is one of each run."""
     known = [view for view in views if view is not None]
     return known if len(known) == len(views) else None
 
@@ -215,7 +214,6 @@ def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
 
 
 def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
-    """Whether all of it is verified, or is now."""
     if run.pages is None or not run.pages.is_open:
         return True
     if rows > _ROWS_A_PAGE * (1 + spent):
@@ -290,7 +288,7 @@ class RowNumbers:
         result = self.index.find(codes, leaders)
         if not len(result.owners):
             return numbers, copies
-        # A row and its negative are both found until the index cancels them.
+        # A lookup returns a row and its negative until the index cancels them.
         given = result.rows.columns[NUMBER].values
         order = np.lexsort((given, result.owners))
         owners, given = result.owners[order], given[order]
@@ -382,7 +380,6 @@ class RankedRows:
         return self.batch(result.keys, np.ones(len(result), dtype=np.int64))
 
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
-        """Rows of these columns, without ranges."""
         columns = {name: key for (name, _), key in zip(self.columns, keys, strict=True)}
         return Batch(columns, weights, ())
 
@@ -445,7 +442,6 @@ class BestRows:
         return self.batch(keys, np.ones(len(run), dtype=np.int64))
 
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
-        """Rows of these columns, without ranges."""
         return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
 
 
@@ -454,8 +450,6 @@ _WEIGHT = "weight"
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """New state of the rows of one level, by their codes."""
-
     codes: Ints
     keys: Sequence[Vector]
     weights: Ints
@@ -503,7 +497,6 @@ class LevelledRows:
         return Batch({**named, self.level: keys[-1]}, changes, ())
 
     def _weights(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """The stored weights of these rows."""
         result: Ints = self.arrangement.gather(self.arrangement.find(codes, keys), _WEIGHT)
         return result
 
@@ -581,7 +574,7 @@ class TouchedRows:
             if are_told:
                 result[rows] = owners[places]
                 continue
-            # Another row may have the code, and stand before it; as good as never.
+            # Another row with the code may come first; this practically never happens.
             while len(rows):
                 is_same = self._is_same(owners[places], keys, rows)
                 result[rows[is_same]] = owners[places[is_same]]
@@ -597,7 +590,6 @@ class TouchedRows:
         return np.ones(len(rows), dtype=np.bool_) if same is None else same
 
     def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """Slots for new rows."""
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
         are_told = are_told_by_codes(keys, keys)
@@ -612,14 +604,13 @@ class TouchedRows:
         return slots
 
     def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
-        """Load the stored values of these rows, into slots from `start` on."""
         arrangement, end = self.held.arrangement, start + len(codes)
         if not are_told or not are_told_by_code(arrangement.runs):
             located = arrangement.find(codes, keys)
             for at, name in enumerate(NAMES if located.parts else ()):
                 self.values[at, start:end] = arrangement.gather(located, name)
         else:
-            # The oldest first: what a newer run has of a row stands last.
+            # The oldest first: a newer run overwrites the values of a row.
             for run in arrangement.runs:
                 places = search(run.pages, run.codes, codes)
                 rows = (run.codes.take(places, mode="clip") == codes).nonzero()[0]
@@ -705,7 +696,6 @@ class TouchedRows:
         self.values[LOW, slots] = self.values[ALL, slots]
 
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
-        """These rows with their ranks in a column of that name."""
         return self._ranked(slots, weight, rank, RANK)
 
     def _ranked(self, slots: Ints, weight: int, rank: AttributeId, at: int) -> Batch:
@@ -864,7 +854,6 @@ class NumberedRows(RankedRows):
         return np.concatenate([given, again])
 
     def _numbers(self) -> Ints:
-        """The numbers of all rows, in the order of `whole`."""
         run = self.arrangement.whole()
         if run is None:
             return np.zeros(0, dtype=np.int64)
@@ -906,7 +895,7 @@ class TouchedNumbers(TouchedRows):
         return Batch({**rows.columns, self._held.number: numbers}, rows.weights, ())
 
     def values_of(self, slots: Ints) -> dict[str, Ints]:
-        # A row that goes out gives its number back, also where it is not yet forgotten.
+        # A deleted row returns its number, even while it is still stored.
         numbers = np.where(self.values[ALL, slots] > 0, self.numbers[slots], 0)
         return {**super().values_of(slots), _NUMBER: numbers}
 

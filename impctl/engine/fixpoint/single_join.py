@@ -75,7 +75,6 @@ class JoinedMoves:
 
     @cached_property
     def _runs(self) -> TableRuns | None:
-        """The table's rows, where they are integers."""
         runs = table_runs(self._plain)
         self._tags = [] if runs is None else runs.tags
         return runs
@@ -133,7 +132,6 @@ class JoinedMoves:
         return heads
 
     def _one_by_one(self) -> ThinFronts | None:
-        """The row-by-row processing, where it applies."""
         touched = self._touched
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
@@ -144,7 +142,6 @@ class JoinedMoves:
         return self._thin
 
     def _fronts(self, slots: Ints) -> ThinFronts | None:
-        """The row-by-row processing of this front, where it is small enough."""
         self._spent += len(slots)
         fronts = self._one_by_one() if len(slots) <= self._most else None
         if fronts is None or fronts.has_table:
@@ -172,7 +169,6 @@ class JoinedMoves:
         return left
 
     def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
-        """Delete the whole front."""
         if not may_go(len(slots)):
             return slots
         touched, partners = self._touched, self._partners
@@ -188,7 +184,6 @@ class JoinedMoves:
         return distinct_values(touched.groundless(result.heads[is_low]))
 
     def _all_come(self, slots: Ints, admit: Admit) -> Ints:
-        """Insert the whole front."""
         touched, partners = self._touched, self._partners
         touched.enter(slots, admit(len(slots)))
         first = touched.values[FIRST, slots]
@@ -226,12 +221,11 @@ class JoinedMoves:
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
         self._seen.waiting += 1
         if self._seen.waiting > _MOST_WAITING:
-            # Nobody may ask for them for long, and each batch that waits takes room.
+            # They may not be read for long, and each waiting batch takes memory.
             self._plain.own.runs()
             self._seen.waiting = 0
 
     def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
-        """Report derivations inserted or deleted, with their tags at these positions."""
         if not len(weights) or not any(self._told.accesses):
             return
         if bool((source[1:] < source[:-1]).any()):
@@ -244,7 +238,6 @@ class JoinedMoves:
             self._told.of_step(weights[part], taken)
 
     def _derived(self, slots: Ints) -> Derived:
-        """The derivations from these rows by the table's rows."""
         columns = self._touched.columns
         keys = [columns[place] for place in self._plain.key_places]
         if self._runs is not None and not keys[0].has_null:
@@ -273,7 +266,6 @@ class JoinedMoves:
         return Derived(owners, heads, rows.weights, source, np.arange(len(owners)))
 
     def _heads(self, bodies: Ints, theirs: Mapping[AttributeId, Vector]) -> Ints:
-        """The slots of the heads, each from a body and a row of the table."""
         self._pairs += len(bodies)
         if not len(bodies):
             return bodies

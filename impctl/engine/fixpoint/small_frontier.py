@@ -136,7 +136,6 @@ class RowByRow:
         return self._slot_of(key) if slot is None else slot
 
     def _slot_of(self, key: Any) -> int:
-        """The slot of a row that is not known yet."""
         values = (key,) if self._is_single else key
         code = key if self._is_single else code_of(key)
         for codes, slots in self._parts:
@@ -163,7 +162,6 @@ class RowByRow:
         return all(held[slot] == one for held, one in zip(self._columns, values, strict=True))
 
     def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
-        """Load the stored values of a row."""
         for view, codes, length in self._held:
             place = bisect_left(codes, code)
             if place == length or codes[place] != code:
@@ -186,7 +184,6 @@ class RowByRow:
         self._hit = []
 
     def _view(self) -> None:
-        """Take views of the current `values` and columns."""
         touched = self._touched
         rows = [view_of(row) for row in touched.values]
         self._room = touched.values.shape[1]
@@ -317,7 +314,6 @@ class ThinFronts(RowByRow):
         return Derived(result.source, result.heads, result.weights, result.source, result.place)
 
     def _head(self, mine: list[int], theirs: list[int]) -> int:
-        """The slot of a row with these values in turn."""
         ours = iter(mine)
         values = tuple(next(ours) if at < 0 else theirs[at] for _, at in self._heads)
         return self._known_slot(values[0] if self._is_single else values)
@@ -387,7 +383,6 @@ class ThinFronts(RowByRow):
         return None if pairs > _PAIRS * self._most else spans
 
     def _went(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
-        """Delete a front; the rows that lose their ground."""
         rank, low = self._rank, self._low
         ranks = [rank[slot] for slot in front]
         for slot in front:
@@ -454,7 +449,6 @@ class ThinFronts(RowByRow):
             slot = head
 
     def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
-        """Insert a front; the derived rows that are not in yet."""
         rank, every, low = self._rank, self._every, self._low
         for slot in front:
             rank[slot], low[slot] = stage, every[slot]
@@ -481,7 +475,6 @@ class ThinFronts(RowByRow):
         return [head for head in some if not rank[head] and every[head] > 0]
 
     def _take(self, slot: int, span: _Span) -> None:
-        """Record the derivations of a row by these rows of the table."""
         number, view, start, end = span
         heads, weights, source, place = self._found
         known = self._known
@@ -501,7 +494,6 @@ class ThinFronts(RowByRow):
         place += range(start, end)
 
     def _keys(self, slot: int, span: _Span) -> Any:
-        """The heads of a row by these rows of the table."""
         _, view, start, end = span
         columns = [
             repeat(self._columns[place][slot], end - start)

@@ -158,14 +158,14 @@ def _is_seen(node: NodeState, state: Tally) -> Bools:
         crossed: Bools = state.came() != 0
         return crossed
     if node.ordered:
-        # Values may have taken each other's place, of which nothing in the group's state tells.
+        # Values may have replaced each other without a change of the group's state.
         return np.ones(len(state.new[ROWS]), dtype=np.bool_)
     return changed(node.key_parts, state.new, state.old)
 
 
 def _number(node: NodeState, old: Values, new: Values) -> None:
     if node.is_global:
-        # It is there before any row is, and has been told under this number.
+        # The group exists before any row, and was emitted under this number.
         new[NUMBER] = np.full(len(old[NUMBER]), GLOBAL, dtype=np.int64)
     elif node.has_key_numbers:
         new[NUMBER], node.next_key = numbered(old[NUMBER], node.next_key)
@@ -241,7 +241,6 @@ def _in_lots(tuples: Tuples, entering: Entering | None) -> Iterator[tuple[Tuples
 
 
 def _one(parts: Sequence[Seen]) -> Seen:
-    """The combined result of several lots of tuples."""
     if len(parts) == 1:
         return parts[0]
     return Seen(
@@ -266,11 +265,11 @@ def _sets(parts: Sequence[Seen], at: int) -> GroupSets | None:
         np.concatenate([one.crossed.fragments for one in known]),
         np.concatenate([one.crossed.weights for one in known]),
     )
-    # Each lot counted for tuples of its own, so what the first one found is how all were.
+    # Lots have different tuples, so the runs before the first lot hold the old sets of all.
     return GroupSets(known[0].runs, np.concatenate([one.numbers for one in parts]), crossed)
 
 
-# Which tuples are touched, and what they own.
+# Touched tuples and their own values.
 
 
 def _touched(
@@ -335,7 +334,7 @@ def _without_ghosts(touched: Touched) -> Touched | None:
     return Touched(touched.tuples.take(at), old, new, entering)
 
 
-# What they are worth.
+# Values of tuples.
 
 
 def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:

@@ -43,7 +43,6 @@ class Probed:
         return frozenset(one for one, _ in self.classes)
 
     def column_of(self, one: Class) -> AttributeId:
-        """The column of a class."""
         return next(self.columns[place][0] for own, place in self.classes if own == one)
 
     def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
@@ -131,7 +130,6 @@ class Stores:
         }
 
     def _index(self, store: int, places: Places) -> RowIndex:
-        """An empty index; its columns have the names of the store's first input."""
         first = self.circle.inputs[self._members[store][0]]
         keys = [first.columns[place][0] for place in places]
         name = f"{self._name}.{store}.by{'_'.join(map(str, places))}"
@@ -141,7 +139,6 @@ class Stores:
         return tuple(index for sets in self._indexes.values() for index in sets.values())
 
     def index_of(self, at: int, places: Places) -> RowIndex:
-        """The rows of an input by these columns."""
         return self._indexes[self.circle.inputs[at].store][places]
 
     def whole(self, at: int) -> Batch:
@@ -196,7 +193,6 @@ class Arriving:
         self._made: dict[tuple[int, Places], RowIndex] = {}
 
     def rows_of(self, at: int) -> Batch | None:
-        """The rows of an input under its own names; None for none."""
         rows = self._rows[self._stores.circle.inputs[at].store]
         return None if rows is None else self._stores.renamed(at, rows)
 
@@ -242,7 +238,6 @@ class View:
         return counts
 
     def find(self, at: int, places: Places, codes: Ints, keys: Sequence[Vector]) -> Found:
-        """The rows of an input with these keys, under its own names."""
         parts = [index.find(codes, keys) for index in self._indexes(at, places)]
         parts = [part for part in parts if len(part.owners)]
         if not parts:
@@ -295,7 +290,6 @@ class Partial:
         return Partial(self.circle, rows, len(positions))
 
     def beside(self, at: int, rows: Batch) -> Partial:
-        """Each with the row of one more input at its position."""
         return Partial(self.circle, {**self.rows, at: (rows, None)}, self.length)
 
     def batch(self) -> Batch:

@@ -79,7 +79,7 @@ class JoinedTree:
             return empty_batch(0)
         weights = start.weights[at]
         held = self._held(start.at, start.tuples.take(at).columns)
-        rows = _Rows(np.abs(weights), held, {}, np.sign(weights))
+        rows = _PartialRows(np.abs(weights), held, {}, np.sign(weights))
         reached = [(start.at, -1)]
         for here, before in reached:
             for there in self._beside(here):
@@ -91,7 +91,6 @@ class JoinedTree:
         return Batch(columns, rows.weights * rows.signs, ())
 
     def _beside(self, at: int) -> Iterator[int]:
-        """The parent and children whose columns are in the rows."""
         links = self.nodes[at].node.links
         yield from (link.child for link in links if link.edge not in NO_SLOTS)
         if at in self.parents:
@@ -109,12 +108,11 @@ class JoinedTree:
     def _held(self, at: int, columns: Columns) -> _Held:
         return {(at, name): columns[name] for name in self._names(at)}
 
-    def _extended(self, rows: _Rows, here: int, there: int) -> _Rows:
-        """The rows joined with the tuples of a neighbor of a node that they contain."""
+    def _extended(self, rows: _PartialRows, here: int, there: int) -> _PartialRows:
         asking, keys, reached = self._asked(rows, here, there)
         grouping = group_rows(keys, len(asking))
         left = np.ones(len(rows), dtype=np.bool_)
-        parts: list[_Rows] = []
+        parts: list[_PartialRows] = []
         if grouping.groups:
             leaders = [key.take(grouping.first) for key in keys]
             result = reached.found(grouping.codes, leaders)
@@ -133,20 +131,18 @@ class JoinedTree:
         return parts[0] if len(parts) == 1 else _both(*parts)
 
     def _asked(
-        self, rows: _Rows, here: int, there: int
-    ) -> tuple[Ints, list[Vector], _Above | _Below]:
-        """The rows that can have a partner in a neighbor, their keys, and the lookup."""
+        self, rows: _PartialRows, here: int, there: int
+    ) -> tuple[Ints, list[Vector], _AboveChild | _BelowParent]:
         parent, place = self.parents.get(here, (-1, -1))
         if parent == there:
             keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
-            return np.arange(len(rows)), keys, _Above(self.nodes[there], place)
+            return np.arange(len(rows)), keys, _AboveChild(self.nodes[there], place)
         place = self.parents[there][1]
         is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
         asking, keys = self._key_below(rows, here, place)
-        return asking, keys, _Below(self.nodes[there], is_padded)
+        return asking, keys, _BelowParent(self.nodes[there], is_padded)
 
-    def _key_below(self, rows: _Rows, at: int, place: int) -> tuple[Ints, list[Vector]]:
-        """The rows that can have a partner in a child, and their keys."""
+    def _key_below(self, rows: _PartialRows, at: int, place: int) -> tuple[Ints, list[Vector]]:
         present = np.arange(len(rows))
         is_absent = rows.absent.get(at)
         if is_absent is not None:
@@ -156,13 +152,13 @@ class JoinedTree:
         asking, keys = self.nodes[at].keys_of(place, Tuples(present, columns))
         return present[asking], keys
 
-    def _padded(self, rows: _Rows, at: int) -> _Rows:
+    def _padded(self, rows: _PartialRows, at: int) -> _PartialRows:
         kinds = dict(self.nodes[at].node.kept)
         columns = {(at, one): all_null(kinds[one], len(rows)) for one in self._names(at)}
         absent = {**rows.absent, at: np.ones(len(rows), dtype=np.bool_)}
-        return _Rows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
+        return _PartialRows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
 
-    def _column(self, rows: _Rows, shown: Shown) -> Vector:
+    def _column(self, rows: _PartialRows, shown: Shown) -> Vector:
         held = rows.columns[shown.node, shown.column]
         values = held.values
         if shown.column in self.nodes[shown.node].node.bitwise:
@@ -175,7 +171,7 @@ _Held = dict[tuple[int, AttributeId], Vector]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _PartialRows:
     """Partially joined rows: copies, sign and columns so far; `absent` where a node has no
     tuple."""
 
@@ -187,22 +183,21 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.weights)
 
-    def take(self, at: Ints) -> _Rows:
+    def take(self, at: Ints) -> _PartialRows:
         columns = {name: column.take(at) for name, column in self.columns.items()}
         absent = {node: mask[at] for node, mask in self.absent.items()}
-        return _Rows(self.weights[at], columns, absent, self.signs[at])
+        return _PartialRows(self.weights[at], columns, absent, self.signs[at])
 
-    def without(self, at: int, shown: Sequence[AttributeId]) -> _Rows:
-        """Without those of a node's columns that only joined others."""
+    def without(self, at: int, shown: Sequence[AttributeId]) -> _PartialRows:
         columns = {n: c for n, c in self.columns.items() if n[0] != at or n[1] in shown}
-        return _Rows(self.weights, columns, self.absent, self.signs)
+        return _PartialRows(self.weights, columns, self.absent, self.signs)
 
 
-def _nobody(rows: _Rows) -> Bools:
+def _nobody(rows: _PartialRows) -> Bools:
     return np.zeros(len(rows), dtype=np.bool_)
 
 
-def _both(first: _Rows, second: _Rows) -> _Rows:
+def _both(first: _PartialRows, second: _PartialRows) -> _PartialRows:
     """Both, one after the other; `second` may lack nodes that `first` has."""
     absent = {
         at: np.concatenate([first.absent.get(at, _nobody(first)), mask])
@@ -210,14 +205,14 @@ def _both(first: _Rows, second: _Rows) -> _Rows:
     }
     columns = {n: concat([first.columns[n], second.columns[n]]) for n in second.columns}
     weights = np.concatenate([first.weights, second.weights])
-    return _Rows(weights, columns, absent, np.concatenate([first.signs, second.signs]))
+    return _PartialRows(weights, columns, absent, np.concatenate([first.signs, second.signs]))
 
 
 # Tuples by a key, from above and from below.
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundTuples:
     """Tuples by the position of their key among the requested ones, ascending; the number of rows
     of each."""
 
@@ -227,13 +222,13 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Below:
+class _BelowParent:
     """Alive tuples of a node by its key; with `is_padded` there may be none."""
 
     node: NodeState
     is_padded: bool
 
-    def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
+    def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
         node = self.node
         if node.up is None:
             return _told(node, node.node.key, keys, must_be_wanted=False)
@@ -242,14 +237,14 @@ class _Below:
 
 
 @dataclass(frozen=True, slots=True)
-class _Above:
+class _AboveChild:
     """Live tuples of a node by the key of its child at `place`."""
 
     node: NodeState
     place: int
     is_padded = False
 
-    def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
+    def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
         node, index = self.node, self.node.by[self.place]
         if index is None:
             names = node.node.links[self.place].columns
@@ -260,17 +255,19 @@ class _Above:
 
 def _told(
     node: NodeState, names: Sequence[AttributeId], keys: Sequence[Vector], *, must_be_wanted: bool
-) -> _Found:
+) -> _FoundTuples:
     """Tuples determined by their keys; the values are the same under the node's own types."""
     kinds, count = dict(node.node.kept), len(keys[0]) if keys else 1
     columns = {n: Vector(kinds[n], k.values, k.valid) for n, k in zip(names, keys, strict=True)}
     return _living(node, np.arange(count), columns, must_be_wanted=must_be_wanted)
 
 
-def _living(node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool) -> _Found:
+def _living(
+    node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool
+) -> _FoundTuples:
     """The alive ones of these tuples, each once: an index may return some twice."""
     if not len(owners):
-        return _Found(owners, {}, owners)
+        return _FoundTuples(owners, {}, owners)
     vectors = [columns[name] for name in node.order]
     grouping = group_rows(vectors, len(owners))
     first = grouping.first
@@ -279,7 +276,7 @@ def _living(node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: 
     at = is_alive.nonzero()[0]
     owners = owners[first[at]]
     order = np.argsort(owners, kind="stable")
-    return _Found(owners[order], tuples.take(at[order]).columns, own[at[order]])
+    return _FoundTuples(owners[order], tuples.take(at[order]).columns, own[at[order]])
 
 
 def own_of(node: NodeState, tuples: Tuples) -> Ints:
@@ -305,7 +302,7 @@ def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> tuple[
     return own, alive
 
 
-def _matched(asking: Ints, grouping: Grouping, result: _Found) -> tuple[Ints, Ints]:
+def _matched(asking: Ints, grouping: Grouping, result: _FoundTuples) -> tuple[Ints, Ints]:
     """For each joined row the positions of the row that it extends, and of the matching tuple."""
     groups = np.arange(grouping.groups, dtype=np.int64)
     low = result.owners.searchsorted(groups)
@@ -321,11 +318,11 @@ def _matched(asking: Ints, grouping: Grouping, result: _Found) -> tuple[Ints, In
     return asking[owners], places
 
 
-def _joined(rows: _Rows, places: Ints, result: _Found, held: _Held) -> _Rows:
+def _joined(rows: _PartialRows, places: Ints, result: _FoundTuples, held: _Held) -> _PartialRows:
     """The rows with their matching tuples, repeated by the tuples' rows."""
     columns = {name: column.take(places) for name, column in held.items()}
     weights = product([rows.weights, result.own[places]])
-    return _Rows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
+    return _PartialRows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +419,6 @@ class JoinedRows(Operator):
         self._told.append(self._live.step(None, self._tree.step(*batches)))
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
-        """The rows inserted and deleted by a change of one input."""
         before = self.as_it_stands()
         inputs = [batch if at == number else None for at in range(len(self._at))]
         ran = self._tree.step(*inputs)
@@ -432,7 +428,6 @@ class JoinedRows(Operator):
         return Moved(before, after, self._at[number], seen).rows()
 
     def as_it_stands(self) -> JoinedTree:
-        """A snapshot of the tree."""
         nodes: list[NodeState] = []
         for node in self._tree.nodes:
             nodes.append(node.as_it_stands([nodes[link.child] for link in node.node.links]))
@@ -504,14 +499,12 @@ class ToldRows(JoinedRows):
         return self._computed(self._before.whole())
 
     def whole(self) -> Batch:
-        """The current rows of the tree."""
         return self._computed(self.as_it_stands().whole())
 
     def _computed(self, rows: Batch) -> Batch:
         return self._outputs.step(rows) if len(rows) else rows
 
     def load(self, runs: Runs, code: int | None = None) -> None:
-        """Load the stored tree for reading."""
         with loading():
             for keeper in self.arrangements():
                 keeper.load(runs.get(keeper.name, ()))
@@ -527,5 +520,4 @@ class TakingPart(Operator):
         self._joined = joined
 
     def step(self, rows: Batch) -> Batch:
-        """The changes of the sketches' counts."""
         return self._joined.told()

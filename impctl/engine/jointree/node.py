@@ -241,7 +241,7 @@ class NodeState:
         arguments = {name for name, _ in node.arguments}
         self.own_parts = tuple(p for p in parts_of(tree.columns) if p.argument in arguments)
         self.once = once_columns(tree, f"{tree.name}.{node.name}") if self.is_root else ()
-        # Of the root: other nodes' tuples do not tell the group.
+        # Only at the root: other nodes' tuples do not determine the group.
         self.ordered = OrderedColumns(tree, f"{tree.name}.{node.name}") if self.is_root else None
         self.seen: Seen | None = None
         self.next_tuple = self.next_key = 1
@@ -250,7 +250,7 @@ class NodeState:
     def _make(self, name: str) -> None:
         node, kinds = self.node, dict(self.node.kept)
         self.never_null = _never_null(self)
-        # To a virtual root a child may bring a NULL that another one has no partner for.
+        # A child may bring a NULL to a virtual root for which another child has no partner.
         has_null = node.is_virtual or not set(self.order) <= self.never_null
         types = [kinds[column] for column in self.order]
         self.tuples = KeyedState(
@@ -270,7 +270,7 @@ class NodeState:
                 f"{name}.keys", node.key_types, alive, lambda: self.key_columns, has_null=key_null
             )
         )
-        # At the root by the group's number, for that is what goes through HAVING and top-k.
+        # At the root by the group's number, which passes through HAVING and top-k.
         live_types = (LONG,) if self.is_root else node.key_types
         live_null = not self.is_root and key_null
         self.live = KeyedState(f"{name}.live", live_types, LIVE, has_null=live_null)
@@ -322,12 +322,10 @@ class NodeState:
 
     @cached_property
     def own_columns(self) -> Mapping[str, Any]:
-        """State columns of a tuple and their NumPy types."""
         return _columns(self.own_parts, has_number=self.has_tuple_numbers)
 
     @cached_property
     def key_columns(self) -> Mapping[str, Any]:
-        """State columns of a key and their NumPy types."""
         if self.is_flat:
             return self.own_columns
         columns = _columns(self.key_parts, has_number=self.has_key_numbers)
@@ -367,7 +365,6 @@ class NodeState:
         return (self.live.arrangement,) if self.has_keys else ()
 
     def as_it_stands(self, children: Sequence[NodeState]) -> Self:
-        """A read-only snapshot of the node."""
         result = copy(self)
         result.children = tuple(children)
         result.tuples = self.tuples.as_it_stands()
@@ -420,7 +417,7 @@ class NodeState:
         places = state.places(change.codes, change.keys, codes, keys)
         before = {name: change.old[name][places] for name in wanted}
         after = {name: change.new[name][places] for name in wanted}
-        # The change tells both values of a key that is in it; only the others are looked up.
+        # The change has both values of its keys; only the others are looked up.
         rest = (places < 0).nonzero()[0]
         if len(rest):
             others = [key.take(rest) for key in keys]
@@ -457,7 +454,6 @@ class NodeState:
         return alive
 
     def factors_of(self, below: Sequence[Values]) -> list[Ints]:
-        """The factor of each child in a tuple's rows."""
         return [self._factor(at, value) for at, value in enumerate(below)]
 
     def _factor(self, at: int, value: Values) -> Ints:
@@ -538,7 +534,6 @@ def _plain(column: Vector) -> Vector:
 
 
 def _spread(values: Values, index: Ints, rows: Ints, length: int) -> Values:
-    """A value per group as one per row; zero for rows without a group."""
     if len(rows) == length:
         return {name: value[index] for name, value in values.items()}
     result: Values = {}

@@ -1,12 +1,11 @@
-"""What a join tree is: nodes, how each looks at its children, what is kept and what is asked for.
+"""The description of a join tree: nodes, edges, kept columns and outputs.
 
 A *node* is one flow of rows (a *bag*). Its *kept* columns are those it shares with other nodes and,
 at the root, the group columns; a *tuple* is a different combination of their values. Its *key* are
-those of them that its parent has too; at the root they are the group columns. Law: a tree is a
+the kept columns that its parent has too; at the root they are the group columns. Law: a tree is a
 frozen description without sizes, so the same plan always has the same state. Columns that two
-nodes share lie on all nodes between them (running intersection), which makes children independent
-of each other given a tuple; whoever builds a tree sees to that, it is not looked at here.
-Out of scope: which plans have a tree (`circuits`), state (`engine.jointree.node`).
+nodes share are kept by all nodes between them (running intersection), which makes children
+independent of each other given a tuple; the builder of a tree ensures this, it is not checked here.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class _Candidates:
 def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
     """Count rows of the result into their groups, by number; these, and the touched groups."""
     if node.seen is not None and len(node.seen.groups) <= lots.MOST:
-        # Whether these are wanted is asked next, so all are looked up at once.
+        # These are looked up next, so all are looked up at once.
         groups = np.concatenate([groups, node.seen.groups])
         weights = np.concatenate([weights, np.zeros(len(node.seen.groups), dtype=np.int64)])
     return _want(node.live, [Vector(LONG, groups)], weights)
@@ -177,7 +177,6 @@ def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
 
 
 def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
-    """The tuples that are not known already."""
     places = node.tuples.places(
         known.codes, known.vectors(node.order), more.codes, more.vectors(node.order)
     )
@@ -214,11 +213,10 @@ def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
     )
 
 
-# Whom their parents want.
+# Which tuples are wanted.
 
 
 def _wanted(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
-    """Whether each tuple's key was and is wanted."""
     if not node.has_keys:
         everyone = np.ones(len(candidates.tuples), dtype=np.bool_)
         return everyone, everyone
@@ -296,13 +294,12 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
     return Wishes(grouping.codes, leaders, old > 0, new > 0)
 
 
-# What is told.
+# Signed ranges.
 
 
 def _told(
     node: NodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
 ) -> Pairs:
-    """Signed ranges of the i-th access, by position of the tuple."""
     access, counts = node.node.accesses[at], node.fragments[at]
     if counts is None:
         assert access.by is not None, "what is not counted is given by a column"
@@ -310,7 +307,7 @@ def _told(
         fragments = partition.fragments_of(candidates.tuples.columns[name].take(flipped))
         return Pairs(flipped, fragments.astype(np.int64), signs[flipped])
     seen = None if node.seen is None else node.seen.sets[at]
-    # Of a tuple that flips its old set is told, then what crossed zero: never the new set and that.
+    # For a flipped tuple: its old set, then the crossings; never the new set and the crossings.
     runs = counts.arrangement.runs if seen is None else seen.runs
     old = GroupSets(runs, candidates.numbers, NO_PAIRS).old_sets(flipped)
     slots = flipped[old.slots]

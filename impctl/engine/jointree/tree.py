@@ -55,7 +55,7 @@ def settle(node: NodeState) -> int:
         came = (value if node.node.is_virtual else own)[ROWS] > 0
         signs = came.astype(np.int64)
         if node.is_told_by_key:
-            # Nothing is stored yet, and nothing is asked for twice.
+            # Nothing is stored yet, so there is nothing to look up.
             nothing = {n: np.zeros(len(tuples), k) for n, k in node.key_columns.items()}
             _, groups = set_keys(node, tuples, Tally(nothing, value), signs)
         else:
@@ -186,7 +186,7 @@ class Tree(Operator):
         groups = change.new[NUMBER]
         old, new = before.of(groups, change.old), self._ordered.of(groups, change.new)
         both = {name: np.concatenate([change.old[name], change.new[name]]) for name in change.new}
-        # A group that comes has its number since now, one that goes had it all along.
+        # An inserted group has got its number now, a deleted one had it before.
         both[NUMBER] = np.tile(groups, 2)
         weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(change.codes))
         picked = before_and_after(old, new, len(groups))
@@ -254,7 +254,7 @@ def _sums_named() -> Iterator[None]:
     """Report an EvaluationError as that of a sum on the way up."""
     try:
         yield
-    # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
+    # Spark does not sum rows without a join partner, so the query itself may not fail.
     except EvaluationError as error:
         raise sum_too_large() from error
 
@@ -321,7 +321,6 @@ class Live(Operator):
 
 
 def _batch(told: Sequence[Pairs]) -> Batch:
-    """A row per pair, with one range of one access and none of the others."""
     ends = np.cumsum([len(pairs.fragments) for pairs in told]).tolist()
     tags = tuple(
         SpanTags(ends[-1], end - len(pairs.fragments), pairs.fragments.astype(np.int32))

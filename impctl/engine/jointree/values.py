@@ -431,6 +431,5 @@ def _change_of_doubles(part: FloatSum, after: Values, before: Values, grouping: 
 
 
 def _reach(after: Values, before: Values, name: str, grouping: Grouping) -> Floats:
-    """The magnitudes inserted and deleted, per group."""
     both: Floats = np.add.reduceat((after[name] + before[name])[grouping.order], grouping.starts)
     return both
