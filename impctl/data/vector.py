@@ -273,20 +273,20 @@ class Once:
     """Cached results by key; a key names everything that its result depends on besides the
     subject."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_results",)
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, Any] = {}
+        self._results: dict[Hashable, Any] = {}
 
     def of(self, question: Hashable, make: Callable[[], T]) -> T:
         """The cached result, or the one that `make` computes now."""
-        if question in self._found:
-            known: T = self._found[question]
+        if question in self._results:
+            known: T = self._results[question]
             return known
         made = make()
-        while len(self._found) >= _HELD:
-            del self._found[next(iter(self._found))]
-        self._found[question] = made
+        while len(self._results) >= _HELD:
+            del self._results[next(iter(self._results))]
+        self._results[question] = made
         return made
 
 

@@ -821,21 +821,21 @@ class Extremes:
             if part.size is not None
         }
 
-    def change(self, batch: Batch, asked: Touched, old: Values, new: Values) -> Values:
+    def change(self, batch: Batch, changed: Touched, old: Values, new: Values) -> Values:
         """The extremes after the change; `new` already has the groups' counts."""
         result: Values = {}
         for extreme, counts in self._kept.items():
-            owners, ranks, weights = _ranked(extreme, batch, asked.owners)
-            counts.add(asked.groups[owners], ranks, weights)
+            owners, ranks, weights = _ranked(extreme, batch, changed.owners)
+            counts.add(changed.groups[owners], ranks, weights)
             touched = np.unique(owners)
             best = old[extreme.name].copy()
-            best[touched] = counts.best(asked.groups[touched])
+            best[touched] = counts.best(changed.groups[touched])
             result[extreme.name] = best
-        lacking = np.zeros(len(asked.groups), dtype=np.bool_)
+        lacking = np.zeros(len(changed.groups), dtype=np.bool_)
         for extreme, values in self._bounded.items():
-            lacking |= self._bounded_change(extreme, values, batch, asked, old, new, result)
+            lacking |= self._bounded_change(extreme, values, batch, changed, old, new, result)
         if bool(lacking.any()):
-            self._refilled(np.flatnonzero(lacking), asked, new, result)
+            self._refilled(np.flatnonzero(lacking), changed, new, result)
         return result
 
     def _bounded_change(
@@ -843,41 +843,41 @@ class Extremes:
         extreme: Extreme,
         values: BestValues,
         batch: Batch,
-        asked: Touched,
+        changed: Touched,
         old: Values,
         new: Values,
         result: Values,
     ) -> Bools:
         """Groups that have values, but none in their buffer."""
-        owners, ranks, weights = _ranked(extreme, batch, asked.owners)
+        owners, ranks, weights = _ranked(extreme, batch, changed.owners)
         best, edges = old[extreme.name].copy(), old[extreme.edge].copy()
         known = stored_edges(edges)
         # What lies beyond the edge is no buffer's matter, and most changes do.
         inside = np.flatnonzero(ranks <= known[owners])
         owners, ranks, weights = owners[inside], ranks[inside], weights[inside]
-        if len(asked.groups) == 1:
+        if len(changed.groups) == 1:
             # All rows are one group: nothing has to be sorted to know it.
             touched, index = owners[:1], owners
         else:
             touched, index = np.unique(owners, return_inverse=True)
         known = known[touched]
-        state = values.change(asked.groups[touched], known, index, ranks, weights)
+        state = values.change(changed.groups[touched], known, index, ranks, weights)
         best[touched], edges[touched] = state.ranks, stored_edges(state.edges)
         result[extreme.name], result[extreme.edge] = best, edges
-        lacking = np.zeros(len(asked.groups), dtype=np.bool_)
+        lacking = np.zeros(len(changed.groups), dtype=np.bool_)
         lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
         return lacking
 
-    def _refilled(self, at: Ints, asked: Touched, new: Values, result: Values) -> None:
-        keys = [key.take(at) for key in asked.leaders]
-        owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), asked.names)
+    def _refilled(self, at: Ints, changed: Touched, new: Values, result: Values) -> None:
+        keys = [key.take(at) for key in changed.leaders]
+        owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), changed.names)
         for extreme, values in self._bounded.items():
             owners, ranks, weights = _ranked(extreme, rows, owners_of_rows)
             counts = np.zeros(len(at), dtype=np.int64)
             np.add.at(counts, owners, weights)
             if bool((counts != new[f"count{extreme.slot}"][at]).any()):
                 raise refill_differs()
-            groups = asked.groups[at]
+            groups = changed.groups[at]
             values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)
             result[extreme.name][at] = state.ranks

@@ -301,8 +301,8 @@ class Aggregate(Operator):
         self._check(new)
         picked = self._firsts.nothing()
         if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
-            asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
-            new.update(self._extremes.change(rows, asked, old, new))
+            changed = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
+            new.update(self._extremes.change(rows, changed, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
         clear_empty(new, (*self.accumulators, *self._extremes.parts))
         if self._has_numbers:

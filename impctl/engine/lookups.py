@@ -72,7 +72,7 @@ class DistantRows:
         self._held: RowIndex | None = None
         self._room = room
         self._bytes = 0
-        self._is_asked = False
+        self._is_needed = False
         self.filled_rows = 0
         """Rows that came while the circuit was filled."""
         self._is_filling = False
@@ -85,17 +85,17 @@ class DistantRows:
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling
         self._held = self._index() if is_filling and self._is_held else None
-        self._bytes, self._is_asked = 0, is_filling
+        self._bytes, self._is_needed = 0, is_filling
 
     def let_go(self) -> None:
         """Release the held rows while the circuit is filled: nothing will ask for them."""
-        self._is_asked = False
+        self._is_needed = False
         self._make_room(0)
 
     def _make_room(self, coming: int) -> None:
         """Release rows that nothing asks for, where so many new bytes make them too large."""
         self._bytes += coming
-        if not self._is_asked and self._bytes > self._room:
+        if not self._is_needed and self._bytes > self._room:
             self._held = None
 
     @property
@@ -104,7 +104,7 @@ class DistantRows:
 
         Rows that had to be held to the end were paid for, and may be larger.
         """
-        largest = _WORTH_KEEPING * self._room if self._is_asked else self._room
+        largest = _WORTH_KEEPING * self._room if self._is_needed else self._room
         return self._held if self._bytes <= largest else None
 
     def _index(self) -> RowIndex:
@@ -135,25 +135,25 @@ class DistantRows:
         """All rows with these keys; each key has none, one or many."""
         if self._held is not None:
             return self._held.find(codes, keys)
-        asked = np.arange(len(codes), dtype=np.int64)
+        requested = np.arange(len(codes), dtype=np.int64)
         if self._filter is not None:
-            asked = np.flatnonzero(self._filter.may_hold(codes))
-        if not len(asked):
-            return Found(asked, empty_batch(self._accesses))
+            requested = np.flatnonzero(self._filter.may_hold(codes))
+        if not len(requested):
+            return Found(requested, empty_batch(self._accesses))
         assert self.reader is not None, "a session with distant sides is given a reader"
-        wanted = [key.take(asked) for key in keys]
-        grouping = group_rows(wanted, len(asked))
+        wanted = [key.take(requested) for key in keys]
+        grouping = group_rows(wanted, len(requested))
         rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
         index = self._index()
         if len(rows):
             # Only requested rows are worth sorting.
             given = index.codes_of(rows)
-            is_asked = _among(given, np.sort(codes[asked]))
+            is_asked = _among(given, np.sort(codes[requested]))
             index.add(rows.keep(is_asked), given[is_asked])
         for part, of_part in self._coming:
             index.add(part, of_part)
-        result = index.find(codes[asked], wanted)
-        return Found(asked[result.owners], result.rows)
+        result = index.find(codes[requested], wanted)
+        return Found(requested[result.owners], result.rows)
 
     def whole(self) -> Iterator[Batch]:
         assert self.reader is not None, "a session with distant sides is given a reader"
@@ -203,15 +203,15 @@ def no_refill(keys: Sequence[Vector]) -> Batch:
 
 
 def owners_of(
-    asked: Sequence[Vector], groups: int, rows: Batch, keys: Sequence[str]
+    requested: Sequence[Vector], groups: int, rows: Batch, keys: Sequence[str]
 ) -> tuple[Ints, Batch]:
     """The requested group of each row, and the rows without those of other groups."""
-    if not asked:
+    if not requested:
         return np.zeros(len(rows), dtype=np.int64), rows
     if len(rows) == 0:
         return np.zeros(0, dtype=np.int64), rows
     held = [normalise(rows.columns[name]) for name in keys]
-    both = [concat([one, other]) for one, other in zip(asked, held, strict=True)]
+    both = [concat([one, other]) for one, other in zip(requested, held, strict=True)]
     result = group_rows(both, groups + len(rows))
     index = result.index()
     owner = np.full(result.groups, -1, dtype=np.int64)

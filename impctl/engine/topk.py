@@ -328,8 +328,8 @@ class Top(Operator):
         window = self.limit.size + _SPARE
         # Each round reads twice as far, so there are about log2(rows of a group) of them.
         while len(open_):
-            asked = groups.take(open_)
-            leading = self._rows.leading(asked.codes, asked.keys, window)
+            requested = groups.take(open_)
+            leading = self._rows.leading(requested.codes, requested.keys, window)
             result, rows = leading.found.owners, leading.found.rows
             is_done = leading.is_whole.copy()
             if len(rows):

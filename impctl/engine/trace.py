@@ -810,9 +810,9 @@ class RowIndex(LoggedState[IndexRun]):
         ordered = when_many(codes) if len(runs) > _FEW_RUNS else None
         for run in runs:
             is_far_more = len(codes) >= max(_FEWER * len(run), MANY)
-            asked = perhaps_in(whole(run.pages, run.codes), codes) if is_far_more else None
-            if asked is not None or ordered is None:
-                order, some = when_many(codes if asked is None else codes[asked])
+            requested = perhaps_in(whole(run.pages, run.codes), codes) if is_far_more else None
+            if requested is not None or ordered is None:
+                order, some = when_many(codes if requested is None else codes[requested])
             else:
                 order, some = ordered
             first, last = run.slices(some)
@@ -822,7 +822,7 @@ class RowIndex(LoggedState[IndexRun]):
             check_size(pairs)
             positions, owner = slice_positions(first, last)
             owner = owner if order is None else order[owner]
-            owner = owner if asked is None else asked[owner]
+            owner = owner if requested is None else requested[owner]
             batch = run.at(positions)
             held = [batch.columns[key] for key in self.keys]
             if not are_told_by_codes(held, keys):
