@@ -1,4 +1,4 @@
-"""Columns with types and weights; no meaning, no queries, no files.
+"""Typed columns: `schema` names value types, `vector` holds one column, `keys` computes key codes.
 
-`schema` names value types, `vector` holds one column, `keys` turns key columns into codes.
+No meaning, no queries, no files.
 """

@@ -23,12 +23,12 @@ _TEXT_BASE = np.uint64(0x9E3779B97F4A7C15)
 _LOW_WORD = (1 << 64) - 1
 _SIGN = 1 << 63
 _TEXT_LOT = 1 << 16
-"""Bytes of texts whose codes are computed at once: what each takes stays in the caches, in half the
-time of all at once."""
+"""Bytes of text whose codes are computed at once: the temporaries then fit the caches, which halves
+the time."""
 _MANY = 1000
-"""Codes from which on looking at how far they spread pays."""
+"""Codes from which checking their spread pays."""
 _AS_THEY_ARE = slice(None)
-"""The order of rows that are sorted already: picking by it copies nothing."""
+"""The order of sorted rows: indexing with it copies nothing."""
 
 
 def normalise(vector: Vector) -> Vector:
@@ -44,7 +44,7 @@ def key_codes(columns: Sequence[Vector], length: int) -> Ints:
     """One code per row; shape (length,). A single integer-like column is its own code."""
     if not columns:
         return np.zeros(length, dtype=np.int64)
-    # The codes, those of one column, and what mixing takes.
+    # The codes, those of one column, and the temporaries of mixing.
     reserve(3 * length * _TEXT_BASE.itemsize)
     codes = _column_codes(columns[0])
     for column in columns[1:]:
@@ -54,7 +54,7 @@ def key_codes(columns: Sequence[Vector], length: int) -> Ints:
 
 
 def code_of(values: Sequence[int]) -> int:
-    """The code of one row of whole numbers of 64 bits, at least one, as `key_codes` has it."""
+    """The code that `key_codes` gives a single row of 64-bit integers, at least one."""
     first, *rest = values
     if not rest:
         return first
@@ -65,7 +65,6 @@ def code_of(values: Sequence[int]) -> int:
 
 
 def _mixed(word: int) -> int:
-    """`_mix` of one word."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _LOW_WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _LOW_WORD
     return word ^ (word >> 31)
@@ -84,7 +83,7 @@ def _column_codes(vector: Vector) -> Ints:
 
 
 def _wide_code(value: int) -> int:
-    """The value itself where it fits 64 bits, as the narrow column has it; else its words mixed."""
+    """The value itself where it fits 64 bits, as in a narrow column; else its words mixed."""
     if INT64_MIN <= value <= INT64_MAX:
         return value
     words = np.array([value & _LOW_WORD, (value >> 64) & _LOW_WORD], dtype=np.uint64)
@@ -115,7 +114,7 @@ def _text_codes(values: pa.Array) -> Ints:
         data = np.frombuffer(values.buffers()[2], dtype=np.uint8)
         borders: Sequence[int] | Ints = (0, length)
         if offsets[-1] - offsets[0] > _TEXT_LOT:
-            # Each byte takes some words, so that a lot of texts has few bytes, or is one text.
+            # Each byte takes several words, so a lot of texts has few bytes, or is one text.
             ends = np.arange(offsets[0], offsets[-1], _TEXT_LOT)[1:]
             borders = np.unique([0, *np.searchsorted(offsets, ends), length])
         for low, high in zip(borders[:-1], borders[1:], strict=True):
@@ -124,7 +123,6 @@ def _text_codes(values: pa.Array) -> Ints:
 
 
 def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _Words:
-    """The polynomials of the texts between these offsets, shape (texts,)."""
     sizes, start = np.diff(offsets), offsets[0]
     sums = np.zeros(len(sizes), dtype=np.uint64)
     filled = np.flatnonzero(sizes)
@@ -139,7 +137,7 @@ def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _W
 
 
 def same_keys(left: Sequence[Vector], right: Sequence[Vector]) -> Bools | None:
-    """Row by row, whether two equally long lists of keys are equal; None for no key columns."""
+    """Whether two equally long lists of keys are equal, row by row; None without key columns."""
     result: Bools | None = None
     for mine, theirs in zip(left, right, strict=True):
         same = _same_column(mine, theirs)
@@ -166,8 +164,7 @@ class Grouping:
     """Rows of a batch by key: `order` sorts rows so that groups are runs from `starts`.
 
     `codes` are the groups' codes, ascending; `first` a row of each group; shapes (rows,) for
-    `order`, (groups,) for the rest. `order` is to index with: a slice where rows are sorted as they
-    are.
+    `order`, (groups,) for the rest. `order` is an index: a slice where the rows are already sorted.
     """
 
     rows: int
@@ -182,11 +179,11 @@ class Grouping:
 
     @property
     def is_each_alone(self) -> bool:
-        """Whether every row is a group of its own, and they are sorted as they are."""
+        """Whether every row is a group and the rows are already sorted."""
         return self.order is _AS_THEY_ARE and self.groups == self.rows
 
     def leaders(self, columns: Sequence[Vector]) -> list[Vector]:
-        """The columns of a row of each group."""
+        """The key columns, one row per group."""
         if self.is_each_alone:
             return list(columns)
         return [column.take(self.first) for column in columns]
@@ -203,21 +200,20 @@ class Grouping:
         return index
 
     def sizes(self) -> Ints:
-        """Rows of each group; shape (groups,)."""
         sizes = np.empty_like(self.starts)
         np.subtract(self.starts[1:], self.starts[:-1], out=sizes[:-1])
         sizes[-1:] = self.rows - self.starts[-1:]
         return sizes
 
     def sums(self, weights: Ints) -> Ints:
-        """What the rows of each group weigh; shape (groups,)."""
+        """Total weight per group; shape (groups,)."""
         if bool((weights == 1).all()):
             return self.sizes()
         return np.add.reduceat(weights[self.order], self.starts)
 
 
 def group_rows(columns: Sequence[Vector], length: int) -> Grouping:
-    """Groups of equal keys; sorted by code. Cost: length log(length)."""
+    """Groups of equal keys, sorted by code. Cost: length log(length)."""
     codes = key_codes(columns, length)
     if length and bool((codes[1:] > codes[:-1]).all()):
         # As of what was grouped before: rows of different codes are different.
@@ -237,7 +233,6 @@ def group_normal(columns: Sequence[Vector], length: int) -> tuple[list[Vector], 
 
 
 def _ordered(codes: Ints) -> Positions | slice:
-    """What sorts them."""
     if len(codes) >= _MANY and _is_sorted(codes[:_MANY]) and _is_sorted(codes):
         return _AS_THEY_ARE
     return ascending(codes)
@@ -248,7 +243,7 @@ def _is_sorted(codes: Ints) -> bool:
 
 
 def _grouped(codes: Ints, order: Positions | slice, also: Bools | None) -> Grouping:
-    """The groups of sorted codes; a border lies where a code differs, and at what is `also` one."""
+    """The groups of sorted codes; a group starts where the code changes or `also` is set."""
     reserve(2 * codes.nbytes)
     ordered = codes[order]
     if len(ordered) == 0:
@@ -271,20 +266,20 @@ def _is_injective(columns: Sequence[Vector]) -> bool:
 
 
 def is_told_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
-    """Whether equal codes of keys that were stored and of these mean equal keys: there is one
-    column of numbers, and no NULL on either side."""
+    """Whether equal codes of stored keys and of these mean equal keys: one column of numbers
+    without NULL on either side."""
     if len(held) != 1 or not _is_injective(keys):
         return False
     return bool(pa.types.is_primitive(held[0].type)) and held[0].null_count == 0
 
 
 def are_told_by_codes(one: Sequence[Vector], other: Sequence[Vector]) -> bool:
-    """Whether equal codes of these keys mean equal keys, as of one column of whole numbers each."""
+    """Whether equal codes mean equal keys: one integer-like column without NULL on either side."""
     return _is_injective(one) and _is_injective(other)
 
 
 def are_codes(held: pa.Array) -> bool:
-    """Whether stored values of an only key are their own codes: whole numbers without NULL."""
+    """Whether a stored single key column is its own code: integers without NULL."""
     return bool(pa.types.is_int64(held.type)) and held.null_count == 0
 
 
@@ -315,20 +310,20 @@ def _split_collisions(columns: Sequence[Vector], codes: Ints) -> Grouping:
 
 
 MANY = 1_000
-"""Codes that are looked for from which on it pays to sort them first."""
+"""Lookups from which sorting their codes first pays."""
 _DIGIT = 16
 _FEW = 2_000
 """Codes that are sorted in no time."""
 _RUNS = 32
-"""Sorted runs that are merged sooner than counted."""
+"""Sorted runs up to which merging is faster than counting."""
 _MOST_PASSES = 3
 _CACHED = 1 << 19
-"""Codes that stay in the caches, of which a fourth pass pays."""
+"""Codes that fit the caches; up to so many a fourth radix pass pays."""
 
 
 def ascending(codes: Ints) -> Ints:
-    """Positions that sort the codes, equal ones as they come; shape (n,)."""
-    # The order, and beside it the words or what merging takes, with some digits.
+    """Positions that sort the codes stably; shape (n,)."""
+    # The order, and the words or the temporaries of merging, with some digits.
     reserve(3 * codes.nbytes)
     if len(codes) <= _FEW or _has_few_runs(codes):
         return np.argsort(codes, kind="stable")
@@ -347,22 +342,24 @@ def ascending(codes: Ints) -> Ints:
 
 
 def _has_few_runs(codes: Ints) -> bool:
-    """Whether they are sorted but for some places; most that are not show it early."""
+    """Whether the codes are nearly sorted; most that are not show it early."""
     if np.count_nonzero(codes[1:_FEW] < codes[: _FEW - 1]) > _RUNS:
         return False
     return bool(np.count_nonzero(codes[1:] < codes[:-1]) <= _RUNS)
 
 
 def in_order(codes: Ints) -> Ints:
-    """The codes, ascending."""
+    """The codes in ascending order."""
     if len(codes) <= _FEW:
         return np.sort(codes)
     return codes[ascending(codes)]
 
 
 def when_many(codes: Ints) -> tuple[Ints | None, Ints]:
-    """Codes that are asked for in ascending order, and what sorts them; None where they are few, or
-    sorted as they are. Neighbours are found in the same part of a run, in a quarter of the time."""
+    """Lookup codes in ascending order, and what sorts them; None where they are few or sorted.
+
+    Neighbors hit the same part of a run, which takes a quarter of the time.
+    """
     if len(codes) < MANY or bool((codes[1:] >= codes[:-1]).all()):
         return None, codes
     order = ascending(codes)
@@ -370,15 +367,15 @@ def when_many(codes: Ints) -> tuple[Ints | None, Ints]:
 
 
 _DENSE, _MANY_RUNS = 16, 1_000
-"""Places per value up to which many values are marked sooner than sorted."""
+"""Places per value up to which marking many values is faster than sorting them."""
 _BITS = 8
-"""Places per code that is held: one in so many that are not there is taken for one that is."""
+"""Bits per code held: the share of false positives is one in so many."""
 _SHORT = 3
-"""Rows of a slice up to which its end is looked for row by row."""
+"""Rows of a slice up to which its end is searched row by row."""
 
 
 def starts_in(*columns: Ints) -> Bools:
-    """Whether each row differs from the one before it in some column; the first one does."""
+    """Whether each row differs from the one before it in some column; the first row does."""
     is_start = np.ones(len(columns[0]), dtype=np.bool_)
     np.not_equal(columns[0][1:], columns[0][:-1], out=is_start[1:])
     for column in columns[1:]:
@@ -389,7 +386,7 @@ def starts_in(*columns: Ints) -> Bools:
 def ends_of(codes: Ints, first: Ints, high: Ints, side: Literal["left", "right"]) -> Ints:
     """Where slices that begin at `first` end, as `codes.searchsorted(high, side)`; shape (n,).
 
-    Most are short: looking at what comes next takes less than a search in many codes.
+    Most slices are short: scanning forward is faster than a binary search in many codes.
     """
     if not len(codes):
         return first
@@ -430,7 +427,8 @@ def distinct_values(values: Ints) -> Ints:
 
 
 def perhaps_in(held: Ints, asked: Ints) -> Ints:
-    """Which of many codes may be among far fewer, by some of their bits: positions, ascending."""
+    """Positions, ascending, of those codes that may be among far fewer `held`, judged by some of
+    their bits."""
     mask = (1 << (_BITS * len(held)).bit_length()) - 1
     is_there = np.zeros(mask + 1, dtype=np.bool_)
     is_there[held & mask] = True

@@ -1,12 +1,10 @@
-"""Memory of the process: what it holds, the bound that a run keeps to, and giving it back.
+"""Memory of the process: its size, the bound of a run, and returning it to the system.
 
-Law: whoever is about to make large arrays says so with `reserve`; within `bounded` that fails
-before they are made where they would exceed the bound. Small arrays are not announced: what a run
-takes may exceed its bound by these and by what one operation needs meanwhile. Memory that is mapped
-from files does not count, because the kernel can take it back. Where a machine does not tell what a
-process holds, nothing is bounded.
+Law: large arrays are announced with `reserve` before they are made; within `bounded` this fails
+where they would exceed the bound. Small arrays are not announced: a run may exceed its bound by
+these and by the temporaries of one operation. Memory mapped from files does not count, because the
+kernel can reclaim it. Where the system does not report a process's memory, nothing is bounded.
 Cost: some microseconds for each large array.
-Out of scope: how much a run may take (`service.memory_limit`).
 """
 
 from __future__ import annotations
@@ -26,7 +24,8 @@ _CHECK: ContextVar[Callable[[int], None] | None] = ContextVar("memory_check", de
 
 
 def reserve(size: int) -> None:
-    """Announce arrays of so many bytes; the error of `bounded` where they would be too large."""
+    """Announce arrays of so many bytes; raises the error of `bounded` where they would be too
+    large."""
     if size >= SMALL:
         check = _CHECK.get()
         if check is not None:
@@ -35,9 +34,9 @@ def reserve(size: int) -> None:
 
 @contextmanager
 def bounded(check: Callable[[int], None]) -> Iterator[None]:
-    """Within it, `check` is called before so many bytes are taken, and raises to prevent that.
+    """Call `check` before so many bytes are allocated; it raises to prevent that.
 
-    A bound around it still holds. Holds for this thread, and for others that run in a copy of its
+    An outer bound still holds. Applies to this thread, and to others that run in a copy of its
     context.
     """
     outer = _CHECK.get()
@@ -55,7 +54,7 @@ def bounded(check: Callable[[int], None]) -> Iterator[None]:
 
 
 def held_memory() -> int | None:
-    """Bytes of its own that the process holds now, mapped files aside."""
+    """Return the process's own memory in bytes, without mapped files."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             resident, shared = file.read().split()[1:3]
@@ -65,10 +64,10 @@ def held_memory() -> int | None:
 
 
 def give_back() -> None:
-    """Give the machine what allocators keep for what comes next.
+    """Return unused memory of the allocators to the system.
 
-    For where one large piece of work ends and another begins, whose arrays are of other sizes.
-    Nothing that is in use is touched. Where the C library has no such call, Arrow's part alone.
+    For the boundary between two large pieces of work whose arrays differ in size. Memory in use is
+    not touched. Where the C library has no such call, only Arrow's pool is released.
     """
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:  # else there is nothing of it, and loading it takes long

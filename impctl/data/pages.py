@@ -1,10 +1,9 @@
-"""Memory whose pages have checksums, each looked at before the first byte of it is used.
+"""Memory whose pages have checksums, each verified before its first byte is used.
 
-Law: no byte is used before the page that holds it was found right, once per mapping. A search may
-pass over pages that nobody looked at: where it ends is looked at, and that the neighbours there
-enclose what was looked for, which determines the place. What was altered is an error, never used.
-Cost: the pages that are used, 4,096 bytes each; nothing once all of them were.
-Out of scope: where bytes and checksums lie (`store`), what they mean (`engine`).
+Law: no byte is used before its page was verified, once per mapping. A search may pass over
+unverified pages: its end is verified, and that the neighbors there enclose the searched value,
+which determines the position. An altered page is an error, never used.
+Cost: the pages that are used, 4,096 bytes each; nothing once all are verified.
 """
 
 from __future__ import annotations
@@ -25,21 +24,20 @@ PAGE = 4096
 
 
 class PageSums:
-    """The CRC-32 of each page of bytes that come piece by piece; the last may be shorter."""
+    """The CRC-32 of each page of a byte stream; the last page may be shorter."""
 
     def __init__(self) -> None:
         self._sums: list[int] = []
         self._sum = self._filled = 0
 
     def add(self, data: memoryview) -> None:
-        """The next bytes."""
         at = self._more(data) if self._filled else 0
         whole = len(data) - (len(data) - at) % PAGE
         self._sums += [zlib.crc32(data[page : page + PAGE]) for page in range(at, whole, PAGE)]
         self._more(data[max(at, whole) :])
 
     def _more(self, data: memoryview) -> int:
-        """What still belongs to the page that has begun: so many bytes."""
+        """Add what fits the current page; how many bytes."""
         taken = min(PAGE - self._filled, len(data))
         self._sum = zlib.crc32(data[:taken], self._sum)
         self._filled += taken
@@ -48,7 +46,7 @@ class PageSums:
         return taken
 
     def table(self) -> bytes:
-        """All of them as they are stored; nothing more may be added."""
+        """The sums as they are stored; nothing may be added afterwards."""
         if self._filled:
             self._close()
         return np.array(self._sums, dtype="<u4").tobytes()
@@ -59,13 +57,13 @@ class PageSums:
 
 
 class CheckedPages:
-    """Bytes in memory, and which of their pages nobody looked at yet.
+    """Bytes in memory whose pages are verified on first use.
 
-    Arrays that lie elsewhere have nothing to be looked at.
+    Arrays outside this memory need no verification.
     """
 
     def __init__(self, content: pa.Buffer, sums: bytes, damaged: Callable[[], Exception]) -> None:
-        """`sums` as `PageSums.table` made them; `damaged` makes the error that is raised."""
+        """`sums` come from `PageSums.table`; `damaged` makes the error that is raised."""
         self._start, self._size = content.address, content.size
         self._view = memoryview(content)
         self._sums = np.frombuffer(sums, dtype="<u4")
@@ -77,21 +75,21 @@ class CheckedPages:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are pages that nobody looked at."""
+        """Whether some pages are not verified yet."""
         return self._left > 0
 
     def check_span(self, first: int, last: int) -> None:
-        """Look at the bytes from `first` up to `last`, counted from the start."""
+        """Verify the bytes from `first` up to `last`, counted from the start."""
         if self._left and first < last:
             self._check(np.arange(first // PAGE, (last - 1) // PAGE + 1))
 
     def check_all(self) -> None:
-        """Look at every page that nobody looked at."""
+        """Verify every remaining page."""
         if self._left:
             self._check(self._is_open.nonzero()[0])
 
     def check_whole(self, array: Any) -> None:
-        """Look at all memory of an Arrow or a NumPy array."""
+        """Verify all memory of an Arrow or NumPy array."""
         if isinstance(array, np.ndarray):
             self._check_memory(_address(array), array.nbytes)
             return
@@ -100,7 +98,7 @@ class CheckedPages:
                 self._check_memory(buffer.address, buffer.size)
 
     def check_rows(self, array: Any, rows: Ints) -> None:
-        """Look at these rows of an Arrow or a NumPy array."""
+        """Verify these rows of an Arrow or NumPy array."""
         if not self._left or not len(rows):
             return
         if isinstance(array, np.ndarray):
@@ -116,7 +114,7 @@ class CheckedPages:
             self._check_items(valid.address, 1, rows >> 3)
         self._check_items(buffers[0].address, width, rows)
         if len(buffers) > 1 and buffers[1] is not None:
-            # Arrow asks the first offset and the last one how much room texts will take.
+            # Arrow reads the first and the last offset to size the result.
             all_ends = np.array([array.offset, array.offset + len(array)])
             self._check_items(buffers[0].address, width, np.concatenate([rows + 1, all_ends]))
             ends = np.frombuffer(buffers[0], dtype=f"i{width}")
@@ -150,12 +148,11 @@ class CheckedPages:
             self._check((places + (width - 1)) // PAGE)
 
     def _offset(self, address: int) -> int | None:
-        """How far behind the start; None for memory elsewhere."""
+        """The offset from the start; None for memory elsewhere."""
         result = address - self._start
         return result if 0 <= result < self._size else None
 
     def _check(self, pages: Ints) -> None:
-        """Look at those of these pages that nobody looked at; in any order."""
         from impctl.data.keys import distinct_values
 
         todo = pages[self._is_open[pages]]
@@ -166,31 +163,31 @@ class CheckedPages:
             if zlib.crc32(view[page * PAGE : (page + 1) * PAGE]) != sums[page]:
                 raise self._damaged()
             self._is_open[page] = False
-        # Counted anew: two threads may have looked at the same page.
+        # Counted again: two threads may have verified the same page.
         self._left = int(np.count_nonzero(self._is_open))
 
 
 @dataclass(frozen=True, slots=True)
 class PagedTable:
-    """A table that lies in pages which are yet to be looked at."""
+    """A table in pages that are not verified yet."""
 
     table: pa.Table
     pages: CheckedPages
 
 
 StoredTable: TypeAlias = pa.Table | PagedTable
-"""A stored run as it is read: all of it was checked, or its pages are to be."""
+"""A stored run as it is read: verified, or in pages to be verified."""
 
 
 def table_of(stored: StoredTable) -> tuple[pa.Table, CheckedPages | None]:
-    """The table, and its pages where some are to be looked at."""
+    """The table, and its pages where some are not verified."""
     if isinstance(stored, PagedTable):
         return stored.table, stored.pages if stored.pages.is_open else None
     return stored, None
 
 
 def whole_table(stored: StoredTable) -> pa.Table:
-    """The table, after all of it was looked at."""
+    """The table, fully verified."""
     table, pages = table_of(stored)
     if pages is not None:
         pages.check_all()
@@ -198,21 +195,19 @@ def whole_table(stored: StoredTable) -> pa.Table:
 
 
 class InPages(Protocol):
-    """What may lie in pages."""
-
     @property
     def pages(self) -> CheckedPages | None: ...
 
 
 def check_each(runs: Iterable[InPages]) -> None:
-    """Look at all of each of these."""
+    """Verify all of each of these."""
     for run in runs:
         if run.pages is not None:
             run.pages.check_all()
 
 
 def whole(pages: CheckedPages | None, values: Ints) -> Ints:
-    """The values, after all of their memory was looked at."""
+    """The values, after all of their memory was verified."""
     if pages is not None:
         pages.check_whole(values)
     return values
@@ -224,7 +219,7 @@ def search(
     wanted: Ints,
     side: Literal["left", "right"] = "left",
 ) -> Ints:
-    """`codes.searchsorted(wanted, side)`, after what it rests on was looked at."""
+    """`codes.searchsorted(wanted, side)`, after verifying the codes that the result depends on."""
     return checked_places(pages, codes, wanted, codes.searchsorted(wanted, side), side)
 
 
@@ -235,9 +230,9 @@ def checked_places(
     places: Ints,
     side: Literal["left", "right"] = "left",
 ) -> Ints:
-    """What `codes.searchsorted(wanted, side)` came to, after what it rests on was looked at.
+    """Check the result of `codes.searchsorted(wanted, side)` after verifying what it depends on.
 
-    Where pages were altered that it only passed over, so that it ended elsewhere, that is found.
+    Detects pages altered where the search only passed, so that it ended elsewhere.
     """
     if pages is None or not pages.is_open or not len(wanted):
         return places
@@ -249,7 +244,7 @@ def checked_places(
     above = np.less_equal if side == "left" else np.less
     is_right = bool(below(codes[before], wanted[has_before]).all())
     if not is_right or not bool(above(wanted[has_after], codes[after]).all()):
-        # Something that it passed over is not what was written.
+        # A page that the search only passed was altered.
         pages.check_all()
         return codes.searchsorted(wanted, side)
     return places
@@ -261,7 +256,7 @@ def _address(array: Any) -> int:
 
 
 def _width_of(kind: pa.DataType) -> int | None:
-    """Bytes of a fixed-width value, or of the offsets of a text; None for what is neither."""
+    """Bytes of a fixed-width value, or of a text's offsets; None for other types."""
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return 8
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -276,7 +271,7 @@ def _width_of(kind: pa.DataType) -> int | None:
 
 
 def rows_of_code(stored: StoredTable, column: str, code: int) -> StoredTable:
-    """The rows of a stored table that have this code, which lie side by side."""
+    """The rows of a stored table with this code; they are contiguous."""
     table, pages = table_of(stored)
     codes, wanted = table.column(column).to_numpy(), np.array([code])
     first, last = (int(search(pages, codes, wanted, side)[0]) for side in ("left", "right"))

@@ -55,7 +55,6 @@ class SqlType:
 
     @property
     def spark_name(self) -> str:
-        """The type as Spark's DDL spells it."""
         if self.kind is Kind.DECIMAL:
             return f"decimal({self.precision},{self.scale})"
         if self.kind is Kind.OTHER:
@@ -100,12 +99,12 @@ def decimal(precision: int, scale: int) -> SqlType:
 
 
 def other(detail: str) -> SqlType:
-    """A type impctl only passes through, by its Spark name."""
+    """A type that impctl only passes through, by its Spark name."""
     return SqlType(Kind.OTHER, detail=detail)
 
 
 def from_delta(name: str) -> SqlType:
-    """The type for a primitive type name of the Delta log; anything else becomes OTHER."""
+    """The type of a primitive type name in the Delta log; any other name becomes OTHER."""
     match = _DELTA_DECIMAL.fullmatch(name)
     if match is not None:
         return decimal(int(match.group(1)), int(match.group(2)))
@@ -117,7 +116,7 @@ def from_delta(name: str) -> SqlType:
 
 
 def from_spark(name: str) -> SqlType | None:
-    """The type that Spark's DDL spells so; None for arrays, maps, structs and what is unknown."""
+    """The type that Spark's DDL spells so; None for arrays, maps, structs and unknown types."""
     kinds = {spelled: kind.value for kind, spelled in _SPARK_NAMES.items()}
     result = from_delta(kinds.get(name, name))
     return None if result.kind is Kind.OTHER else result
@@ -125,8 +124,6 @@ def from_spark(name: str) -> SqlType | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A named, typed column of a table."""
-
     name: str
     type: SqlType
 
@@ -145,7 +142,7 @@ class Schema:
         return tuple(column.name for column in self.columns)
 
     def find(self, name: str) -> Column | None:
-        """The column of that name, compared without regard to case as Spark does."""
+        """The column of that name, without regard to case, as in Spark."""
         wanted = name.lower()
         for column in self.columns:
             if column.name.lower() == wanted:
@@ -162,7 +159,7 @@ def quoted(name: str) -> str:
 
 
 def name_parts(written: str) -> tuple[str, ...] | None:
-    """The parts of a name such as `main.shop.sales`, backticks taken off; None for no such name."""
+    """The parts of a name such as `main.shop.sales` without backticks; None if it is no name."""
     parts: list[str] = []
     position = 0
     while True:

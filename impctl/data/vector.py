@@ -24,9 +24,9 @@ _INT_LIKE = frozenset(
 )
 _TEXTUAL = frozenset({Kind.STRING, Kind.BINARY})
 _MANY = 1 << 10
-"""Values that may be worth weighing before they are made."""
+"""Values from which the size is reserved before they are made."""
 _WORD = 8
-"""Bytes of a value, or of where a text begins."""
+"""Bytes of a value, or of a text's offset."""
 _NARROW_DIGITS = 18
 """Decimals of at most this precision always fit int64."""
 
@@ -50,7 +50,7 @@ class Vector:
 
     @property
     def size(self) -> int:
-        """Bytes of the values; of Python numbers those of what points to them."""
+        """Bytes of the values; of Python numbers those of the pointers to them."""
         size = int(self.values.nbytes)
         size += 0 if self.valid is None else self.valid.nbytes
         return size if self.error is None else size + self.error.nbytes
@@ -82,11 +82,10 @@ class Vector:
         )
 
     def keep(self, mask: Bools) -> Vector:
-        """The values where `mask` is set."""
         return self.take(np.flatnonzero(mask))
 
     def validity(self) -> Bools:
-        """`valid`, spelled out."""
+        """`valid` as an array."""
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
 
     def filled(self) -> Any:
@@ -94,7 +93,8 @@ class Vector:
         return self.values if self.valid is None else np.where(self.valid, self.values, 0)
 
     def to_arrow(self) -> pa.Array:
-        """An Arrow array that `from_arrow` turns back into an equal vector (errors are dropped)."""
+        """An Arrow array that `from_stored` turns back into an equal vector (errors are
+        dropped)."""
         mask = None if self.valid is None else ~self.valid
         if self.is_textual:
             return self.values if mask is None else _with_nulls(self.values, mask)
@@ -104,7 +104,6 @@ class Vector:
 
 
 def from_stored(array: pa.Array, kind: SqlType) -> Vector:
-    """The inverse of `Vector.to_arrow`."""
     if kind.kind is Kind.DECIMAL and pa.types.is_decimal(array.type):
         unscaled = from_arrow(array, SqlType(Kind.DECIMAL, 38, 0))
         return Vector(kind, unscaled.values, unscaled.valid)
@@ -112,13 +111,13 @@ def from_stored(array: pa.Array, kind: SqlType) -> Vector:
 
 
 def check_stored(data_type: pa.DataType, kind: SqlType) -> None:
-    """TypeError where `Vector.to_arrow` makes no such array of that SQL type."""
+    """Raise TypeError unless `Vector.to_arrow` makes such an array of that SQL type."""
     if data_type != all_null(kind, 0).to_arrow().type:
         raise TypeError(f"a column of {kind} has type {data_type}")
 
 
 def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:
-    """The texts with NULL where it is said, whatever stands there."""
+    """The texts with NULL where `valid` is unset, whatever is there."""
     if texts.null_count == np.count_nonzero(is_null):
         # Nothing but `valid` makes a text NULL, so these are the same ones.
         return texts
@@ -221,7 +220,6 @@ def _unscaled(array: pa.Array, kind: SqlType) -> Any:
 
 
 def all_null(kind: SqlType, length: int) -> Vector:
-    """So many rows of NULL."""
     nothing = np.zeros(length, dtype=np.bool_)
     if kind.kind in _TEXTUAL:
         arrow = pa.large_string() if kind.kind is Kind.STRING else pa.large_binary()
@@ -268,29 +266,30 @@ def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 T = TypeVar("T")
 
 _HELD = 8
-"""Answers held at once; each may be as large as what it was computed of."""
+"""Results held at once; each may be as large as its input."""
 
 
 class Once:
-    """Answers by question; a question says all that its answer depends on besides the subject."""
+    """Cached results by key; a key names everything that its result depends on besides the
+    subject."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_results",)
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, Any] = {}
+        self._results: dict[Hashable, Any] = {}
 
     def of(self, question: Hashable, make: Callable[[], T]) -> T:
-        """The answer, made now if it is not held."""
-        if question in self._found:
-            known: T = self._found[question]
+        """The cached result, or the one that `make` computes now."""
+        if question in self._results:
+            known: T = self._results[question]
             return known
         made = make()
-        while len(self._found) >= _HELD:
-            del self._found[next(iter(self._found))]
-        self._found[question] = made
+        while len(self._results) >= _HELD:
+            del self._results[next(iter(self._results))]
+        self._results[question] = made
         return made
 
 
 def once(shared: Once | None, question: Hashable, make: Callable[[], T]) -> T:
-    """The answer of what others share, or made for the only one who asks."""
+    """The shared result, or computed directly without a cache."""
     return make() if shared is None else shared.of(question, make)

@@ -1,6 +1,6 @@
-"""What remembers something between two batches: a circuit of operators over signed rows.
+"""Circuits of operators over signed rows, and the state that operators keep between two batches.
 
-Words: a *batch* holds rows with *weights*; a *tag* is a row's fragments; an *arrangement* is keyed
-state in sorted *runs*. The engine never sees plans, SQL, files or tables: `maintain` builds it,
-`store` keeps what it hands out as Arrow tables.
+A *batch* holds rows with *weights*; a *tag* is the ranges of a row; an *arrangement* is keyed state
+in sorted *runs*. The engine never sees plans, SQL, files or tables: `compile` builds circuits, and
+`store` keeps the Arrow tables that they hand out.
 """

@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 
 
 class Meaning(StrEnum):
-    """What was counted or added up over the rows of a group."""
+    """What is counted or summed over the rows of a group."""
 
     ROWS = "rows"
     """All rows."""
     COUNT = "count"
     """Rows whose argument is not NULL."""
     SUM = "sum"
-    """The argument; of doubles, where specials are counted apart, the finite ones."""
+    """The argument; of doubles only the finite ones, as specials are counted apart."""
     SIZE = "size"
-    """The argument's magnitude, of doubles."""
+    """The magnitude of a double argument."""
     NAN = "nan"
-    """Rows whose argument is NaN; so for the infinities."""
+    """Rows whose argument is NaN; likewise for the infinities."""
     PLUS_INFINITY = "pinf"
     MINUS_INFINITY = "ninf"
 
 
 @dataclass(frozen=True, slots=True)
 class PartialColumn:
-    """One column; `slot` is that of the accumulator whose argument it is about."""
+    """A column of partial aggregates; `slot` is that of the accumulator of the argument."""
 
     meaning: Meaning
     slot: int = 0
 
     @property
     def name(self) -> str:
-        """A name no other column of the pass has."""
+        """A name that no other column of the pass has."""
         return f"{self.meaning}{self.slot}"
 
 
@@ -78,9 +78,9 @@ class DistinctValues:
         self.arrangement = Arrangement(name, (LONG, kind), _COUNT)
 
     def crossings(self, groups: Ints, values: Vector, weights: Ints) -> Ints:
-        """Count a change in; +1 where a row brings its value into its group, -1 out of it.
+        """Count a change; +1 where a row brings its value into its group, -1 out of it.
 
-        At most one row per pair of group and value says so; the others have 0; shape (rows,).
+        At most one row per pair of group and value has such a sign, others 0; shape (rows,).
         """
         result = np.zeros(len(groups), dtype=np.int64)
         rows = np.flatnonzero(values.validity())
@@ -104,20 +104,18 @@ class DistinctValues:
 
 
 Values = dict[str, Any]
-"""State columns by name; arrays of one length."""
+"""State columns by name, arrays of one length."""
 
 _ROUNDING = 2.0**-53
 _ALL_BUT_LOST = float(np.finfo(np.float64).max) * 0.99
 _OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
-"""Of doubles an overflow is no mistake: it leaves bounds that are infinite, or NaN, and so open."""
+"""An overflow of doubles is no error: it leaves bounds that are infinite or NaN, and so open."""
 _EXACT_DOUBLE = 2.0**53
 _SPECIALS = ("nan", "pinf", "ninf")
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Rows whose argument is not NULL."""
-
     argument: AttributeId
     slot: int
 
@@ -137,15 +135,12 @@ class Count:
         return {name: old[name] + delta[name]}
 
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
-        """The change from partial aggregates, grouped again.
-
-        `sign` is 1 where their rows came, -1 where they went.
-        """
+        """The change from partial aggregates, grouped again; `sign` is 1 for inserted rows, -1 for
+        deleted."""
         counts = table[PartialColumn(Meaning.COUNT, self.slot)] * sign
         return {f"count{self.slot}": np.add.reduceat(counts[grouping.order], grouping.starts)}
 
     def value(self, state: Values, kind: SqlType) -> Vector:
-        """COUNT's value."""
         return Vector(kind, state[f"count{self.slot}"])
 
 
@@ -178,11 +173,8 @@ class ExactSum:
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
         sums = table[PartialColumn(Meaning.SUM, self.slot)]
         signs = np.full(len(sums), sign, dtype=np.int64)
-        return self._columns(
-            *exact_sums.widen(
-                exact_sums.exact_grouped_sums(sums, signs, grouping.order, grouping.starts)
-            )
-        )
+        sums = exact_sums.exact_grouped_sums(sums, signs, grouping.order, grouping.starts)
+        return self._columns(*exact_sums.widen(sums))
 
     def value(self, state: Values, kind: SqlType) -> Vector:
         """SUM's value; EvaluationError where Spark's SUM would overflow."""
@@ -205,10 +197,11 @@ class FloatSum:
     """Compensated sum of a double argument.
 
     Where every value is a whole number the sum is exact, in Spark too, as long as the magnitudes
-    add up to less than 2^53. `integral` says that all are (AVG over integers); else those known to
-    be are counted: never more than there are, so what was not looked at is not taken for whole.
-    `bounded` says that values
-    have bounds: these add up, and values of which nothing is known are counted apart.
+    add up to less than 2^53. `integral` says that all are (AVG over integers); otherwise those
+    known to be are counted, never too many: an unchecked value does not count as whole.
+
+    `bounded` says that values have bounds. These add up; values without a known bound are counted
+    apart.
     """
 
     argument: AttributeId
@@ -251,7 +244,6 @@ class FloatSum:
         }
 
     def _delta(self, values: Any, errors: Any, weights: Ints, grouping: Grouping) -> Values:
-        """The change of values that are known, within `errors` if there are any."""
         specials: Values = {}
         # One that is not finite shows in the sum of all.
         if not math.isfinite(float(values.sum())):
@@ -263,7 +255,7 @@ class FloatSum:
         sizes = np.abs(values)
         reach = np.add.reduceat(sizes, starts)
         sizes = sizes + errors[order] if self.bounded else sizes
-        # Where rows only come, as in a capture, nothing is to be multiplied.
+        # Where rows are only inserted, as in a capture, nothing is to be multiplied.
         is_plain = bool((weights == 1).all())
         if is_plain and not self.bounded:
             touched = net = reach
@@ -291,7 +283,6 @@ class FloatSum:
         }
 
     def _whole(self, vector: Vector, weights: Ints, grouping: Grouping) -> Values:
-        """The change of how many values are surely whole numbers."""
         if self.integral:
             return {}
         is_whole = vector.values == np.rint(vector.values)
@@ -339,7 +330,8 @@ class FloatSum:
         return added
 
     def _widened(self, old: Values, delta: Values) -> Values:
-        """What the bounds of the values come to, an upper bound as `size` is, and open values."""
+        """The total of the values' bounds, an upper bound as `size` is, and the number of open
+        values."""
         if not self.bounded:
             return {}
         slack, is_open = f"slack{self.slot}", f"open{self.slot}"
@@ -349,9 +341,9 @@ class FloatSum:
 
     @_OVERFLOWS
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
-        """From Spark's partial sums and magnitudes, grouped again.
+        """The change from Spark's partial sums and magnitudes, grouped again.
 
-        Spark's partial sum is itself off by at most its rows times 2^-53 of its magnitude.
+        Spark's partial sum is off by at most its rows times 2^-53 of its magnitude.
         """
         sums = table[PartialColumn(Meaning.SUM, self.slot)] * sign
         sizes = table[PartialColumn(Meaning.SIZE, self.slot)]
@@ -372,7 +364,7 @@ class FloatSum:
             f"touched{self.slot}": size,
         }
         if not self.integral and sign < 0:
-            # Which were whole is not told: all may have been.
+            # Unknown how many were whole: possibly all.
             counts = table[PartialColumn(Meaning.COUNT, self.slot)]
             values[f"whole{self.slot}"] = -np.add.reduceat(counts[grouping.order], grouping.starts)
         for name, meaning in zip(_SPECIALS, SPECIALS, strict=True):
@@ -385,17 +377,17 @@ class FloatSum:
         return values
 
     def pair(self, state: Values) -> tuple[Any, Any]:
-        """The sum of the finite values in twice the precision, off by at most the `drift`."""
+        """The sum of the finite values in twice the precision, off by at most `drift`."""
         return state[f"sum{self.slot}"], state[f"rest{self.slot}"]
 
     def drift(self, state: Values) -> Any:
-        """By how much the pair may be off, besides `compensated.DRIFT` of the magnitudes."""
+        """The pair's error besides `compensated.DRIFT` of the magnitudes."""
         drift = state[f"drift{self.slot}"]
         return drift + state[f"slack{self.slot}"] if self.bounded else drift
 
     @_OVERFLOWS
     def value(self, state: Values, kind: SqlType) -> Vector:
-        """SUM's value with the bound on how far Spark's may lie from it."""
+        """SUM's value with the bound on its distance from Spark's."""
         sums = state[f"sum{self.slot}"] + state[f"rest{self.slot}"]
         size, rows = state[f"size{self.slot}"], state["rows"]
         spread = rows * _ROUNDING * size * 1.01 + state[f"drift{self.slot}"]
@@ -411,7 +403,6 @@ class FloatSum:
         return Vector(DOUBLE, sums, None, error)
 
     def _is_whole(self, state: Values) -> Any:
-        """Where all values are known to be whole numbers; shape (groups,)."""
         counted: Any = state.get(f"count{self.slot}", state["rows"])
         return state.get(f"whole{self.slot}", np.zeros(len(counted), np.int64)) == counted
 
@@ -419,8 +410,8 @@ class FloatSum:
         # Just below the greatest double, adding in another order may overflow.
         size = state[f"size{self.slot}"]
         lost = ~np.isfinite(sums) | ~np.isfinite(error) | (size > _ALL_BUT_LOST)
-        is_open = state[f"open{self.slot}"] > 0 if self.bounded else np.zeros(len(sums), np.bool_)
-        lost |= is_open
+        if self.bounded:
+            lost |= state[f"open{self.slot}"] > 0
         if bool(lost.any()):
             sums, error = np.where(lost, 0.0, sums), np.where(lost, np.inf, error)
         nan, plus, minus = (state[f"{name}{self.slot}"] for name in _SPECIALS)
@@ -436,9 +427,9 @@ class FloatSum:
 
 
 def _at_least(sizes: Any, bound: Any, grouping: Grouping) -> Any:
-    """A lower bound on the sum of these magnitudes per group, of which `bound` is an upper one.
+    """A lower bound on the sum of these magnitudes per group, where `bound` is an upper one.
 
-    What is taken off a magnitude may only be what was certainly in it. Whole ones stay exact.
+    A magnitude is reduced only by what it surely contained. Whole magnitudes stay exact.
     """
     total = np.add.reduceat(np.maximum(sizes, 0.0)[grouping.order], grouping.starts)
     is_whole = (total == bound) & (total < _EXACT_DOUBLE / 2) & (total == np.rint(total))
@@ -450,7 +441,7 @@ Accumulator = Count | ExactSum | FloatSum
 
 
 def takes_bounds(part: object) -> bool:
-    """Whether the argument may have bounds: to count it, or to sum it with them."""
+    """Whether the argument may have bounds, for COUNT or for a SUM with bounds."""
     return isinstance(part, Count) or (isinstance(part, FloatSum) and part.bounded)
 
 
@@ -463,7 +454,6 @@ def sum_of(
     integral: bool,
     bounded: bool = False,
 ) -> ExactSum | FloatSum:
-    """The accumulator for SUM over an argument of this type."""
     if kind.is_fractional:
         return FloatSum(argument, slot, integral, bounded)
     return ExactSum(argument, slot, result if result != DOUBLE else LONG)
@@ -473,16 +463,9 @@ _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to, beyond one for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Values of groups, by the place of each one's owner. Of changed groups 0 to n-1 owns a group's
-    old row, n to 2n-1 its new one."""
-
-    owners: Ints
-    values: Vector | None
-
-
-Picked = Mapping[First, _Values]
+Picked = Mapping[First, tuple[Ints, Vector | None]]
+"""Values of groups, and the position of each one's owner before them. Of changed groups, 0 to n-1
+own a group's old row, n to 2n-1 its new one."""
 
 
 class Firsts:
@@ -511,7 +494,6 @@ class Firsts:
 
     @property
     def arguments(self) -> list[AttributeId]:
-        """The columns that are read."""
         return [name for first in self._states for name in (first.key, first.value)]
 
     @property
@@ -519,8 +501,8 @@ class Firsts:
         return tuple(part for state in self._states.values() for part in state.arrangements)
 
     def nothing(self) -> Picked:
-        """What an empty group has."""
-        return {first: _Values(np.zeros(0, dtype=np.int64), None) for first in self._states}
+        """The values of an empty group."""
+        return {first: (np.zeros(0, dtype=np.int64), None) for first in self._states}
 
     def step(
         self,
@@ -530,7 +512,7 @@ class Firsts:
         old: Mapping[str, Any],
         new: Mapping[str, Any],
     ) -> Picked:
-        """Count a change of these groups in; the values before and after."""
+        """Count a change of these groups; the values before and after."""
         if not self._states:
             return {}
         before = self.of(groups, old)
@@ -538,92 +520,83 @@ class Firsts:
         return before_and_after(before, self.of(groups, new), len(groups))
 
     def add(self, columns: Mapping[AttributeId, Vector], groups: Ints, weights: Ints) -> None:
-        """Count a change in, by the number of each row's group."""
+        """Count a change, given each row's group number."""
         for first, state in self._states.items():
             state.add(groups, columns[first.key], columns[first.value], weights)
 
     def of(self, groups: Ints, counts: Mapping[str, Any]) -> Picked:
         """The values of groups, by their numbers and their state."""
-        return {
-            first: _first(state, groups, counts[f"count{first.slot}"])
-            for first, state in self._states.items()
-        }
+        result: dict[First, tuple[Ints, Vector | None]] = {}
+        for first, state in self._states.items():
+            known = np.flatnonzero(counts[f"count{first.slot}"] > 0)
+            owners, values = state.first(groups[known])
+            result[first] = known[owners], values
+        return result
 
     def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._states = {first: state.as_it_stands() for first, state in self._states.items()}
         return result
 
     def spread_out(self, batch: Batch, picked: Picked, exists: Bools | None = None) -> Batch:
-        """The rows that exist with the values added, repeated where there are several."""
+        """The existing rows with the values added; a row with several values is repeated."""
         length = len(batch)
         origin = np.arange(length) if exists is None else np.flatnonzero(exists)
         fewest = len(origin)
         result: dict[AttributeId, Vector] = {}
         for name, kind, first in self._outputs:
-            values = picked[first]
-            sizes = np.bincount(values.owners, minlength=length).astype(np.int64)
+            owners, values = picked[first]
+            sizes = np.bincount(owners, minlength=length).astype(np.int64)
             starts = np.cumsum(sizes) - sizes
             copies = np.maximum(sizes[origin], 1)
-            _refuse_many(int(copies.sum()) - fewest)
+            if int(copies.sum()) - fewest > _MOST_ROWS:
+                raise NotExactError(
+                    "Tied values of MIN_BY or MAX_BY combine to too many rows",
+                    hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
+                )
             rows = np.repeat(np.arange(len(origin)), copies)
             within = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
             origin = origin[rows]
             result = {other: vector.take(rows) for other, vector in result.items()}
-            result[name] = _picked(values.values, starts[origin] + within, sizes[origin] > 0, kind)
+            result[name] = _picked(values, starts[origin] + within, sizes[origin] > 0, kind)
         whole = batch.take(origin)
         return Batch({**whole.columns, **result}, whole.weights, whole.tags)
 
 
 def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
-    """The values of so many groups, those of their old rows and then those of their new ones."""
+    """The values of so many groups: those of their old rows, then those of their new ones."""
     picked = {}
-    for first, old in before.items():
-        new = after[first]
-        parts = [result.values for result in (old, new) if result.values is not None]
-        rows = np.concatenate([old.owners, new.owners + groups])
-        picked[first] = _Values(rows, concat(parts) if parts else None)
+    for first, (old_owners, old) in before.items():
+        new_owners, new = after[first]
+        parts = [values for values in (old, new) if values is not None]
+        rows = np.concatenate([old_owners, new_owners + groups])
+        picked[first] = (rows, concat(parts) if parts else None)
     return picked
 
 
-def _first(state: OrderedValues, groups: Ints, counts: Ints) -> _Values:
-    known = np.flatnonzero(counts > 0)
-    owners, values = state.first(groups[known])
-    return _Values(known[owners], values)
-
-
 def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType) -> Vector:
-    """The value at each place where there is one, else NULL."""
     if values is None or not len(values):
         return all_null(kind, len(places))
     taken = values.take(np.where(is_known, places, 0))
-    # Of an integral type another one may stand for it, with the same values.
+    # The stored type may be another integral type with the same values.
     if bool(is_known.all()):
         return Vector(kind, taken.values, taken.valid)
     return Vector(kind, taken.values, taken.validity() & is_known)
 
 
-def _refuse_many(rows: int) -> None:
-    if rows > _MOST_ROWS:
-        raise NotExactError(
-            "Tied values of MIN_BY or MAX_BY combine to too many rows",
-            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
-        )
-
-
 FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
-"""The population's, and the sample's, which is NULL for one row."""
+"""The functions over the population and over the sample; the latter are NULL for one row."""
 
 _UNIT = 2.0**-53
 _MOST_ROWS_EXACT = 2.0**32
-"""Beyond so many rows in a group the first-order bounds above do not hold."""
+"""Rows in a group beyond which the first-order bounds above do not hold."""
 _ROUGH = 2.0**-20
-"""What may be wrong of a variance, where that is more than Spark's may be off by."""
+"""Relative error allowed for a variance where that is more than Spark's own error."""
 _DUST = 2.0**-70
-"""What larger values that went may have left in the sum of the squares of those that are there."""
+"""Share of deleted larger values that may remain in the sum of squares of the others."""
 _TINY = 1e-250
-"""More than what products of denormal size may lose."""
+"""An upper bound on what products of denormal size lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,7 +604,7 @@ class Spread:
     """A function of `FUNCTIONS` over the argument of `count` and `total`.
 
     `squares` sums the argument's squares; its argument has twice the scale of `total`'s. `residues`
-    sums what squares of doubles lost when they were rounded.
+    sums the rounding errors of squares of doubles.
     """
 
     function: str
@@ -644,7 +617,7 @@ class Spread:
 
     @property
     def parts(self) -> tuple[Accumulator, ...]:
-        """What is remembered for it; each sum with its own count, which tells when it is empty."""
+        """Its accumulators; each sum comes with its own count, which tells when it is empty."""
         sums = (self.squares,) if self.residues is None else (self.squares, self.residues)
         counted = (part for one in sums for part in (Count(one.argument, one.slot), one))
         return (self.count, self.total, *counted)
@@ -670,7 +643,7 @@ class Spread:
         return Vector(DOUBLE, value, None if bool(valid.all()) else valid, error)
 
     def _centred(self, state: Values, kind: SqlType, counts: Any, rows: Floats) -> Any:
-        """The sum of squares about the mean, how far Spark's may be off, and where it is NaN."""
+        """The sum of squares about the mean, the bound on Spark's error, and where it is NaN."""
         is_nan = np.zeros(len(counts), dtype=np.bool_)
         with np.errstate(all="ignore"):
             if isinstance(self.total, ExactSum) and isinstance(self.squares, ExactSum):
@@ -687,7 +660,7 @@ class Spread:
     def _from_doubles(
         self, state: Values, kind: SqlType, rows: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """Centred and whole sum of squares, and the error of the first."""
+        """Centered and whole sum of squares, and the error of the first."""
         total, squares, residues = self.total, self.squares, self.residues
         assert residues is not None, "doubles are squared with what rounding takes off"
         assert isinstance(total, FloatSum)
@@ -730,7 +703,7 @@ class Spread:
 
 
 def residue(value: Expr) -> Expr:
-    """What rounding takes off the square of a double, exactly (Dekker): v * v - fl(v * v)."""
+    """The rounding error of the square of a double, exactly (Dekker): v * v - fl(v * v)."""
     far = times(value, Literal(float((1 << 27) + 1), DOUBLE))
     head = minus(far, minus(far, value))
     tail = minus(value, head)
@@ -740,14 +713,13 @@ def residue(value: Expr) -> Expr:
 
 
 def _divided(high: Floats, low: Floats, rows: Floats) -> tuple[Floats, Floats]:
-    """A pair divided by numbers of rows, as a pair."""
     first = high / rows
     back = two_product(first, rows)
     return two_sum(first, ((high - back[0]) - back[1] + low) / rows)
 
 
 def _slip(rows: Floats, squares: Floats, centred: Floats) -> Floats:
-    """How far Spark's centred sum may lie from the true one, which is at most `centred`."""
+    """The distance of Spark's centered sum from the true one, which is at most `centred`."""
     levels = 1 + np.log2(rows)
     size = np.sqrt(squares * (1 + 4 * _UNIT)) * _UNIT
     means = 2.2 * size * (np.sqrt(rows) + 8) * (7.1 + 3.1 * np.sqrt(levels))
@@ -758,7 +730,7 @@ def _slip(rows: Floats, squares: Floats, centred: Floats) -> Floats:
 
 
 def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
-    """The square root and its error; below the value it is the larger."""
+    """The square root and its error; below the value the error is larger."""
     root = np.sqrt(value)
     low = np.sqrt(np.maximum(value - error, 0.0))
     high = np.sqrt(value + error)
@@ -770,7 +742,7 @@ ROWS = "rows"
 """The state column with a group's rows."""
 
 Part = Accumulator | Extreme | Spread | First
-"""What gives an output its value."""
+"""The source of an output's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -785,12 +757,11 @@ class AggregateColumn:
 
 
 def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
-    """What these columns remember per group, each once."""
+    """The accumulators of these columns, each once."""
     result: dict[Accumulator | Extreme, None] = {}
     for column in columns:
         part = column.accumulator
-        parts = part.parts if isinstance(part, Spread) else (column.guard, part)
-        for one in parts:
+        for one in part.parts if isinstance(part, Spread) else (column.guard, part):
             if one is not None and not isinstance(one, First | Spread):
                 result.setdefault(one)
     return tuple(result)
@@ -816,7 +787,7 @@ def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[Attrib
 
 
 def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -> None:
-    """What is left of a sum over nothing is rounding dust: clear it."""
+    """Set the sum over nothing to zero: what is left of it is rounding error."""
     counts = {a.argument: a.slot for a in accumulators if isinstance(a, Count)}
     for accumulator in accumulators:
         slot = counts.get(accumulator.argument)
@@ -829,7 +800,7 @@ def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) ->
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Changed groups: their numbers, the group of each row, their keys and the keys' columns."""
+    """Changed groups: their numbers, the group of each row, their keys and the key columns."""
 
     groups: Ints
     owners: Ints
@@ -838,8 +809,6 @@ class Touched:
 
 
 class Extremes:
-    """The state of all MIN and MAX of one aggregate."""
-
     def __init__(self, name: str, parts: Sequence[Extreme]) -> None:
         self.parts = tuple(parts)
         self.refill: Refill = no_refill
@@ -852,21 +821,21 @@ class Extremes:
             if part.size is not None
         }
 
-    def change(self, batch: Batch, asked: Touched, old: Values, new: Values) -> Values:
-        """The extremes after the change; `new` has the groups' counts already."""
+    def change(self, batch: Batch, changed: Touched, old: Values, new: Values) -> Values:
+        """The extremes after the change; `new` already has the groups' counts."""
         result: Values = {}
         for extreme, counts in self._kept.items():
-            owners, ranks, weights = _ranked(extreme, batch, asked.owners)
-            counts.add(asked.groups[owners], ranks, weights)
+            owners, ranks, weights = _ranked(extreme, batch, changed.owners)
+            counts.add(changed.groups[owners], ranks, weights)
             touched = np.unique(owners)
             best = old[extreme.name].copy()
-            best[touched] = counts.best(asked.groups[touched])
+            best[touched] = counts.best(changed.groups[touched])
             result[extreme.name] = best
-        lacking = np.zeros(len(asked.groups), dtype=np.bool_)
+        lacking = np.zeros(len(changed.groups), dtype=np.bool_)
         for extreme, values in self._bounded.items():
-            lacking |= self._bounded_change(extreme, values, batch, asked, old, new, result)
+            lacking |= self._bounded_change(extreme, values, batch, changed, old, new, result)
         if bool(lacking.any()):
-            self._refilled(np.flatnonzero(lacking), asked, new, result)
+            self._refilled(np.flatnonzero(lacking), changed, new, result)
         return result
 
     def _bounded_change(
@@ -874,62 +843,63 @@ class Extremes:
         extreme: Extreme,
         values: BestValues,
         batch: Batch,
-        asked: Touched,
+        changed: Touched,
         old: Values,
         new: Values,
         result: Values,
     ) -> Bools:
-        """Which groups have values, but none in their buffer."""
-        owners, ranks, weights = _ranked(extreme, batch, asked.owners)
+        """Groups that have values, but none in their buffer."""
+        owners, ranks, weights = _ranked(extreme, batch, changed.owners)
         best, edges = old[extreme.name].copy(), old[extreme.edge].copy()
         known = stored_edges(edges)
         # What lies beyond the edge is no buffer's matter, and most changes do.
         inside = np.flatnonzero(ranks <= known[owners])
         owners, ranks, weights = owners[inside], ranks[inside], weights[inside]
-        if len(asked.groups) == 1:
+        if len(changed.groups) == 1:
             # All rows are one group: nothing has to be sorted to know it.
             touched, index = owners[:1], owners
         else:
             touched, index = np.unique(owners, return_inverse=True)
         known = known[touched]
-        state = values.change(asked.groups[touched], known, index, ranks, weights)
+        state = values.change(changed.groups[touched], known, index, ranks, weights)
         best[touched], edges[touched] = state.ranks, stored_edges(state.edges)
         result[extreme.name], result[extreme.edge] = best, edges
-        lacking = np.zeros(len(asked.groups), dtype=np.bool_)
+        lacking = np.zeros(len(changed.groups), dtype=np.bool_)
         lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
         return lacking
 
-    def _refilled(self, at: Ints, asked: Touched, new: Values, result: Values) -> None:
-        """Fill the buffers of these groups, where they are empty, from their rows."""
-        keys = [key.take(at) for key in asked.leaders]
-        owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), asked.names)
+    def _refilled(self, at: Ints, changed: Touched, new: Values, result: Values) -> None:
+        keys = [key.take(at) for key in changed.leaders]
+        owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), changed.names)
         for extreme, values in self._bounded.items():
             owners, ranks, weights = _ranked(extreme, rows, owners_of_rows)
             counts = np.zeros(len(at), dtype=np.int64)
             np.add.at(counts, owners, weights)
             if bool((counts != new[f"count{extreme.slot}"][at]).any()):
                 raise refill_differs()
-            groups = asked.groups[at]
+            groups = changed.groups[at]
             values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)
             result[extreme.name][at] = state.ranks
             result[extreme.edge][at] = stored_edges(state.edges)
 
     def clear(self) -> None:
-        """Forget the values of extremes that are to be kept whole."""
+        """Remove the values of extremes that are not bounded."""
         for counts in self._kept.values():
             counts.clear()
 
     def count(self, batch: Batch, groups: Ints) -> None:
-        """Count values in that are to be kept, without a change: `groups` has that of each row."""
+        """Count values of unbounded extremes without reporting a change; `groups` has each row's
+        group."""
         for extreme, counts in self._kept.items():
             rows, ranks, weights = _ranked(extreme, batch, np.arange(len(batch)))
             counts.add(groups[rows], ranks, weights)
 
     def settled(self, groups: Ints, state: Values) -> Values:
-        """Keep the best of values that are all there, where not all are kept: their edges.
+        """Keep the best values of bounded extremes, once all values have been counted: their edges.
 
-        Raises where values that are kept are not as many as the groups, which are all, count.
+        Raises an error where kept values do not match the count of the groups, which are all
+        groups.
         """
         for extreme, counts in self._kept.items():
             owners, _, number = counts.all_of(groups)

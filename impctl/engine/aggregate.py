@@ -12,7 +12,6 @@ from impctl.data.keys import Grouping, group_normal
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import (
     PARTIAL_ROWS,
-    Accumulator,
     AggregateColumn,
     Count,
     DistinctValues,
@@ -35,11 +34,10 @@ from impctl.engine.lookups import DistantRows, KeyFilter, Refill
 from impctl.engine.operator import Operator
 from impctl.engine.range_counts import FragmentCounts, numbered
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
-from impctl.engine.trace import Arrangement, Located, RowIndex, Run
+from impctl.engine.trace import Arrangement, RowIndex, Run
 from impctl.expr.error_bounds import refuse_unsure
 from impctl.sketch.partition import RangePartition
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
@@ -49,7 +47,7 @@ KeyRanges = tuple[AttributeId, RangePartition]
 
 
 class Aggregate(Operator):
-    """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one fragment per access."""
+    """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one range per access."""
 
     can_rebuild = True
 
@@ -68,9 +66,9 @@ class Aggregate(Operator):
     ) -> None:
         """`is_distinct`: without keys there is a row only where there is input.
 
-        `key_ranges`: of keyed input, the key that tells a group's fragment, and how it does.
-        `distinct` are the arguments of which every value counts once, with their types;
-        `first_types` the types of the arguments of every `First`.
+        `key_ranges`: of keyed input, the key that determines a group's range, and how. `distinct`
+        are the arguments of DISTINCT calls with their types; `first_types` the types of the
+        arguments of every `First`.
         """
         self.piece = name
         self.keys = tuple(keys)
@@ -81,11 +79,12 @@ class Aggregate(Operator):
         self.is_global = not keys and not is_distinct
         self.accesses = accesses
         parts = parts_of(self.columns)
-        self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
+        self.accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
+        """The accumulators, in the order of their slots."""
         self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
         self.buffered = [keeper.name for keeper in self._extremes.arrangements()]
         self._firsts = Firsts(name, self.columns, first_types or {})
-        sums = any(isinstance(part, FloatSum) for part in self._accumulators)
+        sums = any(isinstance(part, FloatSum) for part in self.accumulators)
         ties = any(kind.is_fractional for kind in (first_types or {}).values())
         self.is_told_by_rows = not (sums or ties)
         """Whether the output is a function of the bag of input rows to the bit: sums of doubles
@@ -98,18 +97,10 @@ class Aggregate(Operator):
         self._groups = Arrangement(
             f"{name}.groups", [kind for _, kind in keys], _ROWS, lambda: self._stored_columns
         )
-        self._fragments = (
-            ()
-            if is_keyed
-            else tuple(FragmentCounts(f"{name}.fragments{index}") for index in range(accesses))
-        )
+        counted = range(0 if is_keyed else accesses)
+        self._fragments = tuple(FragmentCounts(f"{name}.fragments{index}") for index in counted)
         self._next_group, self._counter = 1, f"{name}.next_group"
         self._key_ranges = key_ranges
-
-    @property
-    def accumulators(self) -> tuple[Accumulator, ...]:
-        """What is remembered per group, in the order of their slots."""
-        return self._accumulators
 
     @property
     def is_bounded(self) -> bool:
@@ -136,28 +127,27 @@ class Aggregate(Operator):
 
     @property
     def needs_rows(self) -> bool:
-        """Whether only rows fill the state: no partial aggregate tells each value's count."""
+        """Whether only rows fill the state: partial aggregates do not give each value's count."""
         return bool(self._extremes.parts or self._distinct or self._firsts)
 
     def step(self, batch: Batch) -> Batch:
         """Minus the old rows, plus the new rows of the changed groups."""
         if len(batch) == 0:
             return empty_batch(self.accesses)
-        parts = (*self._accumulators, *self._extremes.parts)
+        parts = (*self.accumulators, *self._extremes.parts)
         arguments = [part.argument for part in parts if not takes_bounds(part)]
         arguments += [*self._firsts.arguments, *self._distinct, *(name for name, _ in self.keys)]
         refuse_unsure([batch.columns[argument] for argument in arguments])
         keys, grouping = batch.grouped_by([name for name, _ in self.keys])
-        return self._apply(keys, _Change(grouping, batch.tags, batch.weights, batch))
+        return self._apply(keys, grouping, batch.tags, batch.weights, batch)
 
     def _delta(self, batch: Batch, grouping: Grouping, groups: Ints) -> Values:
-        """The change of every group, before extremes."""
         delta: Values = {_ROWS: grouping.sums(batch.weights)}
         once: dict[AttributeId, Ints] = {}
         for argument, values in self._distinct.items():
             owners = groups[grouping.index()]
             once[argument] = values.crossings(owners, batch.columns[argument], batch.weights)
-        for accumulator in self._accumulators:
+        for accumulator in self.accumulators:
             argument = accumulator.argument
             weights = once.get(argument, batch.weights)
             delta.update(accumulator.delta(batch.columns[argument], weights, grouping))
@@ -170,19 +160,19 @@ class Aggregate(Operator):
         tags: tuple[Tags, ...],
         sign: int = 1,
     ) -> Batch:
-        """Count partial aggregates in: one row per (group, fragment) or group.
+        """Count partial aggregates: one row per (group, range) or group.
 
-        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 where their rows went.
-        Returns the change of the output.
+        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 for deleted rows. Returns
+        the change of the output.
         """
         rows = partials[PARTIAL_ROWS] * sign
         if len(rows) == 0:
             return self.step(empty_batch(self.accesses))
         keys, grouping = group_normal(keys, len(rows))
         delta: Values = {_ROWS: np.add.reduceat(rows[grouping.order], grouping.starts)}
-        for accumulator in self._accumulators:
+        for accumulator in self.accumulators:
             delta.update(accumulator.partial(partials, grouping, sign))
-        return self._apply(keys, _Change(grouping, tags, rows, delta))
+        return self._apply(keys, grouping, tags, rows, delta)
 
     def adopt(
         self,
@@ -193,10 +183,10 @@ class Aggregate(Operator):
     ) -> Batch:
         """Fill the empty state from that of the same grouping under other ranges, one access.
 
-        Groups stay as they are, fragments go by `targets` (see `FragmentCounts.adopt`); the rows of
-        fragments at -1 come again in `recounted`, with their new tags. `key_tags` tells a keyed
-        group's fragment from its keys. Returns the output as one batch of insertions (without keys,
-        the change from the empty input's row).
+        Groups stay the same, ranges map by `targets` (see `FragmentCounts.adopt`); the rows of
+        ranges at -1 come again in `recounted`, with their new tags. `key_tags` maps keys to ranges
+        in a keyed grouping. Returns the output as one batch of insertions (without keys, the change
+        from the empty input's row).
         """
         run = other._groups.whole()
         if run is None:
@@ -211,7 +201,8 @@ class Aggregate(Operator):
             (mine,), (theirs,) = self._fragments, other._fragments
             mine.adopt(theirs, targets)
             for batch in recounted:
-                self._recount(batch)
+                grouping, groups = self._held(batch)
+                mine.count(groups, batch.tags[0].expand(grouping.index(), batch.weights))
             tags = mine.sets_of(state[_GROUP])
         now = self._inserted(keys, state, tags)
         return stacked_batches([self._empty_row().negated(), now]) if self.is_global else now
@@ -226,7 +217,7 @@ class Aggregate(Operator):
         return self.can_output and bool(self.keys) and not self.is_keyed
 
     def output(self) -> Batch:
-        """The rows of all groups. Cost: the groups, and their fragments."""
+        """The rows of all groups. Cost: the groups, and their ranges."""
         run = self._groups.whole()
         if run is None:
             return self._empty_row() if self.is_global else empty_batch(self.accesses)
@@ -247,7 +238,6 @@ class Aggregate(Operator):
         return sum(part.bytes_held for part in self.arrangements())
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep the groups of all rows of the input; nothing must be kept yet."""
         assert at == 0, "a grouping has one input"
         self.step(rows)
 
@@ -263,17 +253,10 @@ class Aggregate(Operator):
 
     def _inserted(self, keys: Sequence[Vector], state: Values, *tags: Tags) -> Batch:
         columns = {name: key for (name, _), key in zip(self.keys, keys, strict=True)}
-        columns.update(self._values(state))
+        columns.update(outputs_of(self.columns, state))
         return Batch(columns, np.ones(len(state[_ROWS]), dtype=np.int64), tags)
 
-    def _recount(self, batch: Batch) -> None:
-        """Count rows that the groups hold already in their fragments."""
-        grouping, groups = self._held(batch)
-        for counts, tag in zip(self._fragments, batch.tags, strict=True):
-            counts.count(groups, tag.expand(grouping.index(), batch.weights))
-
     def _held(self, batch: Batch) -> tuple[Grouping, Ints]:
-        """The groups of rows that they hold already, with their numbers."""
         keys, grouping = batch.grouped_by([name for name, _ in self.keys])
         leaders = [key.take(grouping.first) for key in keys]
         groups: Ints = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
@@ -290,31 +273,41 @@ class Aggregate(Operator):
     def _empty_row(self) -> Batch:
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns.items()}
         tags = tuple(no_fragments(1) for _ in range(self.accesses))
-        batch = Batch(self._values(empty), np.ones(1, np.int64), tags)
+        batch = Batch(outputs_of(self.columns, empty), np.ones(1, np.int64), tags)
         return self._firsts.spread_out(batch, self._firsts.nothing())
 
-    def _apply(self, keys: list[Vector], change: _Change) -> Batch:
-        grouping, rows = change.grouping, change.rows
+    def _apply(
+        self,
+        keys: list[Vector],
+        grouping: Grouping,
+        tags: tuple[Tags, ...],
+        weights: Ints,
+        rows: Batch | Values,
+    ) -> Batch:
+        """Count grouped rows, as a batch or as their partial aggregates."""
         leaders = [key.take(grouping.first) for key in keys]
         located = self._groups.find(grouping.codes, leaders)
-        old = self._old(located)
+        old: Values = {
+            name: self._groups.gather(located, name, dtype)
+            for name, dtype in self._state_columns.items()
+        }
         groups = old[_ROWS]
         if self._has_numbers:
             groups, self._next_group = numbered(old[_GROUP], self._next_group)
         delta = self._delta(rows, grouping, groups) if isinstance(rows, Batch) else rows
         new: Values = {_ROWS: old[_ROWS] + delta[_ROWS]}
-        for accumulator in self._accumulators:
+        for accumulator in self.accumulators:
             new.update(accumulator.add(old, delta))
         self._check(new)
         picked = self._firsts.nothing()
         if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
-            asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
-            new.update(self._extremes.change(rows, asked, old, new))
+            changed = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
+            new.update(self._extremes.change(rows, changed, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
-        clear_empty(new, (*self._accumulators, *self._extremes.parts))
+        clear_empty(new, (*self.accumulators, *self._extremes.parts))
         if self._has_numbers:
             new[_GROUP] = groups
-        group_tags = self._retag(change.tags, grouping, change.weights, new)
+        group_tags = self._retag(tags, grouping, weights, new)
         self._groups.put(grouping.codes, leaders, new)
         return self._emit(leaders, old, new, group_tags, picked)
 
@@ -323,33 +316,25 @@ class Aggregate(Operator):
         names: dict[str, Any] = {_ROWS: np.int64}
         if self._has_numbers:
             names[_GROUP] = np.int64
-        for part in (*self._accumulators, *self._extremes.parts):
+        for part in (*self.accumulators, *self._extremes.parts):
             names.update(part.columns)
         return names
 
     @property
     def _stored_columns(self) -> dict[str, Any]:
-        """The columns that stored groups may have: those of a buffer too, which it may have been
-        until now."""
+        """The columns that stored groups may have, those of an earlier buffer included."""
         edges = dict.fromkeys((part.edge for part in self._extremes.parts), np.int64)
         return {**self._state_columns, **edges}
 
-    def _old(self, located: Located) -> Values:
-        return {
-            name: self._groups.gather(located, name, dtype)
-            for name, dtype in self._state_columns.items()
-        }
-
     def _check(self, state: Values) -> None:
         counts = [state[_ROWS]]
-        counts += [state[f"count{a.slot}"] for a in self._accumulators if isinstance(a, Count)]
+        counts += [state[f"count{a.slot}"] for a in self.accumulators if isinstance(a, Count)]
         if any(bool((count < 0).any()) for count in counts):
             raise never_held("rows")
 
     def _retag(
         self, tags: tuple[Tags, ...], grouping: Grouping, weights: Ints, new: Values
     ) -> tuple[Tags, ...]:
-        """Tags of the changed groups, old rows first, then new rows."""
         twice = np.tile(np.arange(grouping.groups, dtype=np.int64), 2)
         if self.is_keyed or not tags:
             return tuple(tag.take(grouping.first[twice]) for tag in tags)
@@ -373,15 +358,12 @@ class Aggregate(Operator):
         columns = {
             name: concat([key, key]) for (name, _), key in zip(self.keys, leaders, strict=True)
         }
-        columns.update(self._values(both))
+        columns.update(outputs_of(self.columns, both))
         weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(old[_ROWS]))
         exists = np.ones(len(weights), np.bool_) if self.is_global else both[_ROWS] > 0
         if self._firsts:
             return self._firsts.spread_out(Batch(columns, weights, tags), picked, exists)
         return Batch(columns, weights, tags).keep(exists)
-
-    def _values(self, state: Values) -> dict[AttributeId, Vector]:
-        return outputs_of(self.columns, state)
 
     def arrangements(self) -> tuple[Arrangement | OrderedCounts | RowIndex, ...]:
         return (
@@ -393,21 +375,10 @@ class Aggregate(Operator):
         )
 
     def counters(self) -> Mapping[str, int]:
-        """The number of the next group that gets one."""
         return {self._counter: self._next_group}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._next_group = counters[self._counter]
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Rows grouped, as a batch or as the partial aggregates they come to."""
-
-    grouping: Grouping
-    tags: tuple[Tags, ...]
-    weights: Ints
-    rows: Batch | Values
 
 
 class GroupsRead(Operator):
@@ -418,7 +389,7 @@ class GroupsRead(Operator):
     def __init__(
         self, columns: Sequence[tuple[AttributeId, SqlType]], made: Callable[[], Aggregate]
     ) -> None:
-        """`made` gives a new grouping each time, empty, that keeps all values of its extremes."""
+        """`made` gives a new, empty grouping each time, which keeps all values of its extremes."""
         self._made = made
         form = made()
         self.form, self.group_keys, self._accesses = form.form, form.group_keys, form.accesses
@@ -429,7 +400,7 @@ class GroupsRead(Operator):
         self._filled_bytes = 0
 
     def fill(self, is_filling: bool) -> None:
-        """Keep the groups while the circuit is filled, since all of its rows pass; then forget."""
+        """Keep the groups while the circuit is filled, since all of its rows pass."""
         if is_filling:
             self._filling = self._made()
         elif self._filling is not None:
@@ -440,14 +411,12 @@ class GroupsRead(Operator):
             self._filling = None
 
     def know(self, codes: Ints) -> None:
-        """From now on groups with keys of these codes may be there."""
         self._rows.know(codes)
 
     def group_bytes(self) -> int:
         return self._filled_bytes
 
     def step(self, batch: Batch) -> Batch:
-        """Minus the old rows, plus the new rows of the changed groups."""
         if self._filling is not None:
             return self._filling.step(batch)
         if len(batch) == 0:
@@ -483,5 +452,5 @@ class GroupsRead(Operator):
         return self._rows.arrangements()
 
     def counters(self) -> Mapping[str, int]:
-        """Where numbering of groups begins once they are kept."""
+        """The first group number once groups are kept."""
         return self._counters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def disagreement(message: str) -> CountBelowZeroError:
-    """The error; `message` says what was removed or found."""
+    """The error for state that contradicts its input; `message` says what was deleted or found."""
     return CountBelowZeroError(
         message, hint="the table's history does not match the state; run `impctl capture` again"
     )
 
 
 def never_held(what: str) -> CountBelowZeroError:
-    """The error for a change that removes what the state never counted."""
+    """The error for a change that deletes what the state never counted."""
     return disagreement(f"The change removes {what} that the stored state never contained")
 
 
@@ -44,7 +44,7 @@ def unreadable(what: str) -> StateCorruptError:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """While stored state is loaded: what fails then fails for what is stored."""
+    """Blame the stored state for errors while it is loaded."""
     try:
         yield
     except KeyError as error:
@@ -57,7 +57,7 @@ def loading() -> Iterator[None]:
 class Batch:
     """Columns by identity, weights of shape (n,), and one tag column per sketched access.
 
-    Several circuits may read one batch; what they find alike of it is then `shared`.
+    Several circuits may read one batch; results that they have in common are `shared`.
     """
 
     columns: Mapping[AttributeId, Vector]
@@ -70,11 +70,9 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Bytes of the columns and weights."""
         return sum(column.size for column in self.columns.values()) + self.weights.nbytes
 
     def keep(self, mask: Bools) -> Batch:
-        """The rows where `mask` is set."""
         kept = int(np.count_nonzero(mask))
         if kept == len(mask):
             return self
@@ -92,12 +90,12 @@ class Batch:
             yield self._between(start, min(start + most, len(self)))
 
     def grouped_by(self, names: Sequence[AttributeId]) -> tuple[list[Vector], Grouping]:
-        """The columns of these names in canonical form, and the groups of rows alike in them."""
+        """The columns of these names in canonical form, and the groups of equal rows in them."""
         columns = [self.columns[name] for name in names]
         return once(self.shared, (Grouping, *names), lambda: group_normal(columns, len(self)))
 
     def shares(self, made: Batch) -> Batch:
-        """What was made of this batch, to be shared by those who share this one."""
+        """The batch made of this one, with a cache for those who share it."""
         is_own = self.shared is None or made is self
         return made if is_own else replace(made, shared=Once())
 
@@ -120,7 +118,6 @@ class Batch:
         )
 
     def negated(self) -> Batch:
-        """The same rows taken away."""
         return Batch(self.columns, -self.weights, self.tags)
 
 
@@ -145,29 +142,35 @@ def stacked_batches(batches: Sequence[Batch]) -> Batch:
     return Batch(columns, weights, tags)
 
 
+def stacked_or_empty(batches: Iterable[Batch], accesses: int) -> Batch:
+    """The rows of several batches of one form, of which some or all may have none."""
+    parts = [batch for batch in batches if len(batch)]
+    return stacked_batches(parts) if parts else empty_batch(accesses)
+
+
 def difference(came: Batch, went: Batch) -> Batch:
-    """The one less the other; of one form, but for what is empty."""
+    """The difference of two batches of one form; an empty one may have any form."""
     parts = [part for part in (came, went.negated()) if len(part)]
     return stacked_batches(parts) if parts else came
 
 
 _BINARY = SqlType(Kind.BINARY)
 _FEW = 8
-"""Rows, per one that repeats a code, from which on it pays to pick those with such a code."""
+"""Rows per repeated code from which picking the rows with such a code pays."""
 
 
 def consolidated(batch: Batch) -> Batch:
     """The batch with each row once, in no order. Cost: rows log(rows), and their tags."""
     kept, weights = summed(batch, list(batch.columns.values()))
     if len(kept) == len(batch):
-        # Each is the only one of its kind.
+        # All rows are different.
         return batch
     rows = batch.take(kept)
     return Batch(rows.columns, weights, rows.tags)
 
 
 def summed(batch: Batch, columns: Sequence[Vector]) -> tuple[Ints, Ints]:
-    """Positions of one row for each that does not cancel, ascending, and what these weigh."""
+    """Positions, ascending, of one row for each that does not cancel, and their total weights."""
     vectors = [*map(identity_of, columns), *map(_comparable, batch.tags)]
     some = _perhaps_again(key_codes(vectors, len(batch)))
     weights = batch.weights
@@ -183,9 +186,9 @@ def summed(batch: Batch, columns: Sequence[Vector]) -> tuple[Ints, Ints]:
 
 
 def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
-    """The rows and their ascending codes, those that are one with the row before it added to it.
+    """The rows and their ascending codes, with equal neighbors added up.
 
-    For rows that do not cancel. Cost: the rows that have a code like the one before.
+    For rows that do not cancel. Cost: the rows whose code equals the one before.
     """
     again = (codes[1:] == codes[:-1]).nonzero()[0]
     vectors = [*map(identity_of, batch.columns.values()), *map(_comparable, batch.tags)]
@@ -204,7 +207,7 @@ def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
 
 
 def repeating(batch: Batch) -> float:
-    """Which share of the rows is one that is there already."""
+    """The share of rows that repeat another."""
     kept, _ = summed(batch, list(batch.columns.values()))
     return 1.0 - len(kept) / max(len(batch), 1)
 
@@ -223,19 +226,19 @@ def _perhaps_again(codes: Ints) -> Ints:
 
 
 def identity_of(column: Vector) -> Vector:
-    """A column in which values are equal only when the same: 0.0 does not cancel -0.0."""
+    """A column in which values are equal only when identical: 0.0 does not cancel -0.0."""
     if not column.type.is_fractional:
         return column
     return Vector(LONG, column.values.view(np.int64), column.valid)
 
 
 def contents_of(tag: Tags) -> Vector:
-    """Each tag's set as the bytes of its fragments."""
+    """Each tag's set as the bytes of its ranges."""
     return Vector(_BINARY, packed(tag.sets()))
 
 
 def packed(tag: SetTags) -> pa.Array:
-    """Each set as the bytes of its fragments."""
+    """Each set as the bytes of its ranges."""
     start, end = int(tag.offsets[0]), int(tag.offsets[-1])
     data = np.ascontiguousarray(tag.fragments[start:end], dtype=np.int32)
     offsets = np.ascontiguousarray((tag.offsets - start) * data.itemsize)
@@ -245,7 +248,6 @@ def packed(tag: SetTags) -> pa.Array:
 
 
 def unpacked(array: pa.Array) -> SetTags:
-    """The inverse of `packed`."""
     _, offsets, data = array.buffers()
     size = np.dtype(np.int32).itemsize
     ends = np.frombuffer(offsets, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
@@ -263,7 +265,7 @@ def _comparable(tag: Tags) -> Vector:
     sizes = np.diff(sets.offsets)
     if not len(sizes) or sizes.max() > 1:
         return contents_of(sets)
-    # At most one each: a number tells it.
+    # At most one range each: its number identifies the set.
     numbers = np.full(len(sizes), -1, dtype=np.int64)
     start, end = int(sets.offsets[0]), int(sets.offsets[-1])
     numbers[sizes > 0] = sets.fragments[start:end]

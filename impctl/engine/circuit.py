@@ -1,12 +1,10 @@
 """A circuit: operators in the order in which a change passes them, sources below.
 
-Law: `step` takes the signed change of every source, leaves in every operator the state it would
-have had if it had seen all input at once, and gives the change of the last operator's output. An
-operator whose inputs did not change is not stepped. A circuit is itself an operator and keeps an
-operator's obligations, so it can stand in another one. A failing step leaves it unusable: take it
-up again from its last checkpoint (state is only written by `store`, in one transaction).
-Out of scope: building circuits from plans (`compile.compile`); what becomes of the output (`merge`
-makes sketches of it).
+Law: `step` takes the signed change of every source, leaves every operator in the state it would
+have after seeing all input at once, and returns the change of the last operator's output. An
+operator whose inputs did not change is not stepped. A circuit is itself an operator with an
+operator's obligations, so it can be part of another one. A failing step leaves it unusable: restore
+it from its last checkpoint (state is only written by `store`, in one transaction).
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from impctl.engine.lookups import DistantRows
 
 _MANY = 1 << 12
-"""Rows that may be worth weighing before an operator works on them."""
+"""Rows from which memory is reserved before an operator works on them."""
 
 
 class Circuit(Operator):
@@ -34,7 +32,8 @@ class Circuit(Operator):
     def __init__(
         self, operators: Sequence[Operator], inputs: Sequence[Sequence[int]] | None = None
     ) -> None:
-        """`inputs[i]` are the positions operator i reads, -1 - s for source s; default: a chain."""
+        """`inputs[i]` are the positions that operator i reads, -1 - s for source s; default: a
+        chain."""
         self._operators = tuple(operators)
         chain = [(position - 1,) for position in range(len(self._operators))]
         self._inputs = tuple(tuple(wires) for wires in (chain if inputs is None else inputs))
@@ -48,7 +47,7 @@ class Circuit(Operator):
         return iter(self._operators)
 
     def step(self, *sources: Batch | None) -> Batch | None:
-        """One change of all sources through all operators."""
+        """Pass one change of all sources through all operators."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         return self._run(known, 0, len(self._operators))
 
@@ -58,11 +57,11 @@ class Circuit(Operator):
         past: Mapping[Operator, Batch],
         turned: Mapping[int, Batch],
     ) -> Batch | None:
-        """One change of all sources, and of the outputs of these operators, at once.
+        """Process one change of all sources together with changes of these operators' outputs.
 
-        Operators in `past`, and what lies between them and their sources, are not stepped: the
-        change of a source below one of them must not be given. Those at the positions in `turned`
-        are, and put this out too.
+        Operators in `past`, and those between them and their sources, are not stepped: the change
+        of a source below one of them must not be given. Operators at the positions in `turned` are
+        stepped, and emit this change too.
         """
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         known.update({self._place[id(operator)]: batch for operator, batch in past.items()})
@@ -79,11 +78,10 @@ class Circuit(Operator):
         return tuple(self._spent)
 
     def place_of(self, operator: Operator) -> int:
-        """The position of one of the circuit's operators."""
         return self._place[id(operator)]
 
     def can_tell(self, wire: int) -> bool:
-        """Whether all rows at this position can be told from the state alone."""
+        """Whether all rows at this position can be read from the state alone."""
         if wire < 0:
             return False
         operator = self._operators[wire]
@@ -91,10 +89,8 @@ class Circuit(Operator):
         return operator.can_output or is_known
 
     def told(self, wire: int, linear: Circuit) -> Batch:
-        """All rows at a position that `can_tell`.
-
-        Operators without state are those of `linear`, a circuit with others at the same places.
-        """
+        """All rows at a position that `can_tell`. Operators without state are those of `linear`, a
+        circuit with others at the same positions."""
         operator = self._operators[wire]
         if operator.can_output:
             return operator.output()
@@ -120,9 +116,9 @@ class Circuit(Operator):
         return self._run({at: batch}, at + 1, len(self._operators))
 
     def arriving(self, batch: Batch, operator: Operator) -> Batch | None:
-        """What of a change of the only source arrives at an operator that reads one other.
+        """The change that arrives at an operator with one input, given a change of the only source.
 
-        It goes through what is below as in a step, but no further.
+        It passes the operators below as in a step, but no further.
         """
         at = self._place[id(operator)]
         (wire,) = self._inputs[at]
@@ -165,9 +161,9 @@ class Circuit(Operator):
             operator.take_up(counters)
 
     def start(self) -> Batch | None:
-        """Bring all operators to where empty sources leave them, those at the output's side first.
+        """Bring all operators to their state over empty sources, those at the output's side first.
 
-        So the own row of an upper one is in place before rows from below arrive.
+        So the own row of an upper operator is in place before rows from below arrive.
         """
         return self._start(0)
 
@@ -204,7 +200,7 @@ class Circuit(Operator):
             operator.fill(is_filling)
 
     def ended(self, inputs: Sequence[bool]) -> None:
-        """While it fills: of which sources no more rows will come."""
+        """Announce, while filling, the sources from which no more rows will come."""
         known = {-1 - source: has_ended for source, has_ended in enumerate(inputs)}
         for at, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
             of_wires = [known[wire] for wire in wires]
@@ -217,7 +213,7 @@ class Circuit(Operator):
         return kept
 
     def filled(self) -> Iterator[Batch]:
-        """What becomes of the output that operators held back, the lower ones' first."""
+        """The output's change from rows that operators held back, the lower ones' first."""
         for operator in self._operators:
             for batch in operator.filled():
                 output = self.resume(batch, operator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 Words = npt.NDArray[np.uint64]
+_Columns = dict[str, Vector]
 _LOW = (1 << 64) - 1
 _LIMIT = 1 << 127
 
@@ -62,7 +64,7 @@ def unwiden(high: Ints, low: Words) -> Any:
 
 def exact_grouped_sums(values: Any, weights: Ints, order: Any, starts: Any) -> Any:
     """Exact `sum(weight * value)` per group; int64 where that cannot overflow."""
-    biggest = _magnitude(values) * _magnitude(weights) * max(len(weights), 1)
+    biggest = magnitude(values) * magnitude(weights) * max(len(weights), 1)
     if values.dtype == object or biggest > INT64_MAX:
         products = values.astype(object) * weights.astype(object)
         return np.add.reduceat(products[order], starts)
@@ -70,18 +72,18 @@ def exact_grouped_sums(values: Any, weights: Ints, order: Any, starts: Any) -> A
     return np.add.reduceat(products[order], starts)
 
 
-def _magnitude(values: Any) -> int:
+def magnitude(values: Any) -> int:
     return max(abs(int(values.max())), abs(int(values.min()))) if len(values) else 0
 
 
 DRIFT = 2.0**-98
 """Relative error of one reduction, generously: pairwise in double-double depth * 2^-104."""
 _SLICED = 18
-"""Bits of the rows of a group that sums by slices are within that error for."""
+"""Bits of the row count of a group up to which sums by slices are within that error."""
 _HEAD = ~((1 << 27) - 1)
-"""The bits of a double but for the lower half of its digits."""
+"""The bits of a double without the lower half of its digits."""
 _FAR = 2.0**1000
-"""Magnitudes far enough below the greatest double that powers above them are numbers too."""
+"""Magnitudes far enough below the greatest double that powers above them are finite."""
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -141,7 +143,7 @@ def compensated_grouped_sums(
 ) -> tuple[Floats, Floats]:
     """Sum of each group's values as pairs; values sorted by group.
 
-    `reach` are the sums of their magnitudes, where they are known.
+    `reach` are the sums of their magnitudes, where known.
     """
     rows = len(values)
     if len(starts) == rows:
@@ -161,11 +163,11 @@ def _sliced(
     """The sums by slices of the values' digits (Rump's extraction): in three passes, not one for
     each doubling of a group.
 
-    Adding and taking away a power of two above twice the sum of a group's magnitudes leaves digits
-    that add up without rounding, whatever the order, and a rest that is exact. The second slice
-    takes the rest's upper digits, below that comes less than 2^(2 `bits` - 105) of the power, whose
-    sum is off by at most 2^(3 `bits` - 158) of it: 2^-102 of the magnitudes. One power serves all
-    groups where that holds of the smallest one too.
+    Adding and subtracting a power of two above twice the sum of a group's magnitudes leaves digits
+    that add up without rounding in any order, and an exact rest. The second slice takes the rest's
+    upper digits; below that remains less than 2^(2 `bits` - 105) of the power, whose sum is off by
+    at most 2^(3 `bits` - 158) of it: 2^-102 of the magnitudes. One power serves all groups where
+    that also holds of the smallest one.
     """
     power: Any = np.ldexp(1.0, int(np.frexp(reach.max())[1]) + 1)
     if not _serves_all(float(power), reach, bits):
@@ -183,8 +185,8 @@ def _sliced(
 
 
 def _serves_all(power: float, reach: Floats, bits: int) -> bool:
-    """Whether slices by this power are as right for every group as by its own; one of nothing but
-    zeros is so by any."""
+    """Whether slices by this power are as exact for every group as by its own; a group of zeros is
+    so by any power."""
     least = float(reach.min())
     if least == 0.0:
         some = reach[reach > 0.0]
@@ -214,87 +216,75 @@ def grouped_bound(magnitudes: Any, starts: Ints) -> Floats:
     return np.asarray(sums * (1.0 + len(magnitudes) * 2.0**-52), dtype=np.float64)
 
 
-class _Bounds(Operator):
-    """`bounds` names the column of the bound for each column that has one."""
+class _ColumnOperator(Operator):
+    """Replaces columns row by row; nothing is changed where there are no rows."""
+
+    is_rowwise = True
+
+    def step(self, batch: Batch) -> Batch:
+        if len(batch) == 0:
+            return batch
+        columns = dict(batch.columns)
+        self._replace(columns)
+        return Batch(columns, batch.weights, batch.tags)
+
+    @abstractmethod
+    def _replace(self, columns: _Columns) -> None: ...
+
+
+class Parted(_ColumnOperator):
+    """Turns bounds into columns; `bounds` names the bound column of each column that has one."""
 
     def __init__(self, bounds: Mapping[AttributeId, AttributeId]) -> None:
         self.bounds = dict(bounds)
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
-
-class Parted(_Bounds):
-    """The columns that have bounds as plain ones, and the bounds as columns beside them."""
-
-    def step(self, batch: Batch) -> Batch:
-        """The change with one column more for each."""
-        if len(batch) == 0:
-            return batch
-        columns = dict(batch.columns)
+    def _replace(self, columns: _Columns) -> None:
         for name, bound in self.bounds.items():
             result = columns[name]
-            error = np.zeros(len(batch)) if result.error is None else result.error
+            error = np.zeros(len(result)) if result.error is None else result.error
             columns[name] = Vector(result.type, result.values, result.valid)
             columns[bound] = Vector(DOUBLE, error)
-        return Batch(columns, batch.weights, batch.tags)
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return None if column in self.bounds or column in self.bounds.values() else column
 
 
-class Rejoined(_Bounds):
-    """The columns with their bounds again, which are no columns then."""
+class Rejoined(_ColumnOperator):
+    """The inverse of `Parted`."""
 
-    def step(self, batch: Batch) -> Batch:
-        """The change with one column less for each."""
-        if len(batch) == 0:
-            return batch
-        columns = dict(batch.columns)
+    def __init__(self, bounds: Mapping[AttributeId, AttributeId]) -> None:
+        self.bounds = dict(bounds)
+
+    def _replace(self, columns: _Columns) -> None:
         for name, bound in self.bounds.items():
             result, error = columns[name], columns.pop(bound)
             columns[name] = Vector(result.type, result.values, result.valid, error.values)
-        return Batch(columns, batch.weights, batch.tags)
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return None if column in self.bounds else column
 
 
-class Sure(Operator):
+class Sure(_ColumnOperator):
     """These columns as exact ones; NotExactError for a row where one is not."""
 
     def __init__(self, names: Iterable[AttributeId]) -> None:
         self.names = tuple(sorted(names))
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
-    def step(self, batch: Batch) -> Batch:
-        """The change, its columns without bounds."""
-        if len(batch) == 0:
-            return batch
-        columns = dict(batch.columns)
+    def _replace(self, columns: _Columns) -> None:
         for name in self.names:
             if not is_known(columns[name]):
                 raise unsure_value("A value used to join, group or compare whole rows")
             columns[name] = exactly(columns[name])
-        return Batch(columns, batch.weights, batch.tags)
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column
 
 
-class _Spans(Operator):
+class _Spans(_ColumnOperator):
     """`spans` names the columns of both ends for each column that has bounds."""
 
     def __init__(self, spans: Mapping[AttributeId, tuple[AttributeId, AttributeId]]) -> None:
         self.spans = dict(spans)
-
-    @property
-    def is_rowwise(self) -> bool:
-        return True
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         added = {name for pair in self.spans.values() for name in (*pair, *self.spans)}
@@ -302,34 +292,22 @@ class _Spans(Operator):
 
 
 class Spanned(_Spans):
-    """Both ends of the columns that have bounds, in their place.
+    """Replaces each column that has bounds by its two ends. An unknown value has the least double
+    and NaN, the greatest value."""
 
-    Of a value of which nothing is known these are the least double and NaN, the greatest.
-    """
-
-    def step(self, batch: Batch) -> Batch:
-        """The change with one column more for each."""
-        if len(batch) == 0:
-            return batch
-        columns = dict(batch.columns)
+    def _replace(self, columns: _Columns) -> None:
         for name, (low, high) in self.spans.items():
             result = columns.pop(name)
             lost = is_open(result)
             least, most = ends(result)
             columns[low] = Vector(DOUBLE, np.where(lost, -np.inf, least.values), result.valid)
             columns[high] = Vector(DOUBLE, np.where(lost, np.nan, most.values), result.valid)
-        return Batch(columns, batch.weights, batch.tags)
 
 
 class Narrowed(_Spans):
-    """The value in the middle with its bound, in place of both ends."""
+    """Replaces both ends by the middle value with its bound."""
 
-    def step(self, batch: Batch) -> Batch:
-        """The change with one column less for each."""
-        if len(batch) == 0:
-            return batch
-        columns = dict(batch.columns)
+    def _replace(self, columns: _Columns) -> None:
         for name, (low, high) in self.spans.items():
             least, most = columns.pop(low), columns.pop(high)
             columns[name] = between(least.values, most.values, least.valid)
-        return Batch(columns, batch.weights, batch.tags)

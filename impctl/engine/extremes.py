@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, never_held
 from impctl.engine.lookups import COMPLETE, edge_after
-from impctl.engine.trace import RowIndex, RunChange, RunLog
+from impctl.engine.trace import LoggedState, RowIndex, RunLog
 from impctl.errors import NotExactError
 from impctl.values import dataclass
 
@@ -28,7 +28,7 @@ _PREFIX = 8
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """One ORDER BY term: a column, its direction and the place of NULL."""
+    """One ORDER BY term: a column, its direction and the position of NULL."""
 
     column: AttributeId
     descending: bool
@@ -53,7 +53,7 @@ def codes_of(vector: Vector, key: OrderKey) -> Ints:
 
 
 def _prefixes(values: pa.Array) -> Ints:
-    """The first eight bytes of each text as a number in the order of the bytes."""
+    """The first eight bytes of each text as a number in byte order."""
     texts = values.cast(pa.large_binary()).fill_null(b"").to_pylist()
     padded = b"".join(text[:_PREFIX].ljust(_PREFIX, b"\0") for text in texts)
     words = np.frombuffer(padded, dtype=">u8").astype(np.uint64)
@@ -61,7 +61,7 @@ def _prefixes(values: pa.Array) -> Ints:
 
 
 def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
-    """Ranks by one key among these rows: equal where and only where the values tie."""
+    """Ranks by one key among these rows, equal exactly where the values tie."""
     if vector.is_textual:
         ranks = _text_ranks(vector.values)
     elif has_rank(vector.type):
@@ -79,7 +79,7 @@ def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
 
 
 def _text_ranks(values: pa.Array) -> Ints:
-    """Ranks in the order of the bytes; of NULL any one."""
+    """Ranks in byte order; any rank for NULL."""
     result = values.cast(pa.large_binary()).dictionary_encode()
     order = pc.sort_indices(result.dictionary).to_numpy()
     ranks = np.zeros(max(len(order), 1), dtype=np.int64)
@@ -127,7 +127,7 @@ class OrderedValues:
         self._counts = OrderedCounts(f"{name}.codes")
 
     def add(self, groups: Ints, keys: Vector, values: Vector, weights: Ints) -> None:
-        """Count a change in; one entry per row."""
+        """Count a change; one entry per row."""
         known = np.flatnonzero(keys.validity())
         if not len(known):
             return
@@ -141,9 +141,10 @@ class OrderedValues:
         self._counts.add(groups, codes, weights)
 
     def first(self, groups: Ints) -> tuple[Ints, Vector | None]:
-        """(position in `groups`, value), by position; each of the groups has a known key.
+        """(position in `groups`, value), by position; each of the groups has a known key. None for
+        no groups.
 
-        None for no groups. NotExactError where too many values tie.
+        NotExactError where too many values tie.
         """
         if not len(groups):
             return np.zeros(0, dtype=np.int64), None
@@ -162,7 +163,11 @@ class OrderedValues:
         alive = alive[np.argsort(owners[alive], kind="stable")]
         alive = self._least(owners, values, alive)
         owners = owners[alive]
-        _refuse_many(owners)
+        if len(owners) and int(np.bincount(owners).max()) > _MOST_TIES:
+            raise NotExactError(
+                f"More than {_MOST_TIES} values tie in MIN_BY or MAX_BY of one group",
+                hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
+            )
         return owners, parts[-1].take(alive)
 
     def _least(self, owners: Ints, keys: Vector, alive: Ints) -> Ints:
@@ -176,7 +181,7 @@ class OrderedValues:
         return least
 
     def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._rows = self._rows.as_it_stands()
         result._counts = self._counts.as_it_stands()
@@ -187,16 +192,8 @@ class OrderedValues:
         return (self._rows, self._counts)
 
 
-def _refuse_many(owners: Ints) -> None:
-    if len(owners) and int(np.bincount(owners).max()) > _MOST_TIES:
-        raise NotExactError(
-            f"More than {_MOST_TIES} values tie in MIN_BY or MAX_BY of one group",
-            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
-        )
-
-
 _WINDOW = 8
-"""Values per group and run that a look-up starts with."""
+"""Values per group and run that a lookup starts with."""
 _NARROW_DIGITS = 18
 _GROUP, _RANK, _COUNT = "group", "rank", "count"
 
@@ -222,7 +219,7 @@ def ranks_of(vector: Vector, *, reverse: bool) -> Ints:
 
 
 def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
-    """The values that have these ranks."""
+    """The values with these ranks."""
     ranks = ~ranks if reverse else ranks
     if kind.kind is Kind.BOOLEAN:
         return ranks != 0
@@ -236,7 +233,7 @@ def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
 class Extreme:
     """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value.
 
-    With `size`, no more than the best so many values are kept for sure, and the edge of what is.
+    With `size`, only the best so many values are guaranteed to be kept, and the edge of what is.
     """
 
     argument: AttributeId
@@ -250,17 +247,15 @@ class Extreme:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """State columns and their NumPy types."""
         edge = {} if self.size is None else {self.edge: np.int64}
         return {self.name: np.int64, **edge}
 
     @property
     def edge(self) -> str:
-        """The state column of the buffer's edge."""
         return f"edge_{self.name}"
 
     def value(self, state: dict[str, Any], kind: SqlType) -> Vector:
-        """The extreme's value; whoever reads it knows where there is none."""
+        """The extreme's value; the caller knows where there is none."""
         return Vector(kind, values_of(state[self.name], kind, reverse=self.reverse))
 
 
@@ -278,37 +273,23 @@ class _Counts:
         return len(self.groups)
 
     def slices(self, groups: Ints) -> tuple[Ints, Ints]:
-        """Where the values of each of these groups begin and end."""
         first = search(self.pages, self.groups, groups)
         return first, search(self.pages, self.groups, groups, "right")
 
     def at(self, positions: Ints) -> _Counts:
-        """The run, after these of its values were looked at."""
+        """The run, after verifying these of its values."""
         if self.pages is not None:
             for column in (self.groups, self.ranks, self.counts):
                 self.pages.check_rows(column, positions)
         return self
 
 
-class _Firsts(NamedTuple):
-    """The first values of some groups in every run: index of the group, rank and count of each.
-
-    Also, by group, up to which rank they are all there is, and whether nothing was left out.
-    """
-
-    owners: Ints
-    ranks: Ints
-    counts: Ints
-    limits: Ints
-    is_whole: Bools
-
-
-class OrderedCounts:
+class OrderedCounts(LoggedState[_Counts]):
     """How often each rank occurs in each group, as sorted runs whose counts add up."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._log: RunLog[_Counts] = RunLog(lambda runs, _: _merged(runs), _to_arrow)
+        self._log = RunLog(lambda runs, _: _merged(runs), _to_arrow)
 
     @property
     def bytes_held(self) -> int:
@@ -316,14 +297,9 @@ class OrderedCounts:
         return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in runs)
 
     def add(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
-        """Count a change in."""
-        run = _summed(self._log.next_sequence, groups, ranks, weights)
+        run = _Counts(self._log.next_sequence, *summed_pairs(groups, ranks, weights))
         if len(run):
             self._log.append(run)
-
-    def clear(self) -> None:
-        """Forget all values."""
-        self._log.clear()
 
     def best(self, groups: Ints) -> Ints:
         """The least rank of each group, 0 where it has none; shape (n,)."""
@@ -352,16 +328,20 @@ class OrderedCounts:
 
     def all_of(self, groups: Ints) -> tuple[Ints, Ints, Ints]:
         """Every value of these groups as (index into `groups`, rank, count), in this order."""
-        result = self._first(groups, int(np.iinfo(np.int64).max) // 2)
-        owners, ranks, counts = summed_pairs(result.owners, result.ranks, result.counts)
+        owners, ranks, counts, _, _ = self._first(groups, INT64_MAX // 2)
+        owners, ranks, counts = summed_pairs(owners, ranks, counts)
         if bool((counts < 0).any()):
             raise never_held("values")
         return owners, ranks, counts
 
-    def _first(self, groups: Ints, window: int) -> _Firsts:
-        """The first values of each group in every run."""
-        owners, ranks, counts = [], [], []
-        limits = np.full(len(groups), np.iinfo(np.int64).max)
+    def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
+        """The first values of each group in every run: index of the group, rank and count of each.
+
+        By group also the rank up to which they are complete, and whether they are all values.
+        """
+        nothing = np.zeros(0, dtype=np.int64)
+        owners, ranks, counts = [nothing], [nothing], [nothing]
+        limits = np.full(len(groups), INT64_MAX)
         is_whole = np.ones(len(groups), dtype=np.bool_)
         for run in self._log.runs:
             low, high = run.slices(groups)
@@ -375,38 +355,11 @@ class OrderedCounts:
             owners.append(owner)
             ranks.append(result.ranks[positions])
             counts.append(result.counts[positions])
-        if not owners:
-            none = np.zeros(0, dtype=np.int64)
-            return _Firsts(none, none, none, limits, is_whole)
-        return _Firsts(
-            np.concatenate(owners),
-            np.concatenate(ranks),
-            np.concatenate(counts),
-            limits,
-            is_whole,
-        )
-
-    def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their values."""
-        result = copy(self)
-        result._log = self._log.as_it_stands()
-        return result
-
-    def compact(self) -> None:
-        """Bring all runs into one if that is likely to make the state much smaller."""
-        self._log.compact()
+        every = np.concatenate(owners), np.concatenate(ranks), np.concatenate(counts)
+        return (*every, limits, is_whole)
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        """Take over stored runs; they count as saved."""
         self._log.load(_from_arrow(sequence, table) for sequence, table in tables)
-
-    def changes(self) -> RunChange:
-        """What changed since the last `saved`, for the checkpoint to write."""
-        return self._log.changes()
-
-    def saved(self) -> None:
-        """The last changes are safe now."""
-        self._log.saved()
 
 
 _STORED = pa.schema([(name, pa.int64()) for name in (_GROUP, _RANK, _COUNT)])
@@ -424,12 +377,8 @@ def _from_arrow(sequence: int, stored: StoredTable) -> _Counts:
     return _Counts(sequence, groups, ranks, counts, pages)
 
 
-def _summed(sequence: int, groups: Ints, ranks: Ints, weights: Ints) -> _Counts:
-    return _Counts(sequence, *summed_pairs(groups, ranks, weights))
-
-
 def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, Ints]:
-    """These pairs in order, each once with its sum; those that cancel are left out."""
+    """These pairs in order, each once with its sum; those that cancel are dropped."""
     order = np.lexsort((ranks, groups))
     groups, ranks, weights = groups[order], ranks[order], weights[order]
     starts = np.flatnonzero(starts_in(groups, ranks))
@@ -440,17 +389,15 @@ def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, 
 
 def _merged(runs: Sequence[_Counts]) -> _Counts:
     check_each(runs)
-    return _summed(
-        runs[-1].sequence,
-        np.concatenate([run.groups for run in runs]),
-        np.concatenate([run.ranks for run in runs]),
-        np.concatenate([run.counts for run in runs]),
-    )
+    groups = np.concatenate([run.groups for run in runs])
+    ranks = np.concatenate([run.ranks for run in runs])
+    counts = np.concatenate([run.counts for run in runs])
+    return _Counts(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Per group: the best rank, whether there is one in the buffer, and the buffer's edge."""
+    """Per group: the best rank, whether the buffer has one, and the buffer's edge."""
 
     ranks: Ints
     is_found: Bools
@@ -465,15 +412,18 @@ class BestValues:
         self.counts = OrderedCounts(name)
 
     def change(self, groups: Ints, edges: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
-        """Count a change in; `owners` index into `groups`, which have these edges."""
+        """Count a change; `owners` index into `groups`, which have these edges."""
         owners, ranks, weights = summed_pairs(owners, ranks, weights)
-        edges = self._lowered(owners, ranks, weights, edges)
+        # Edges below which the change alone fills a buffer: so a load keeps no more than that.
+        new = np.flatnonzero((weights > 0) & (ranks <= edges[owners]))
+        ones = np.ones(len(new), dtype=np.int64)
+        edges = edge_after(owners[new], ranks[new], ones, 2 * self.size, edges, 2 * self.size)
         kept = ranks <= edges[owners]
         self.counts.add(groups[owners[kept]], ranks[kept], weights[kept])
         return self._trimmed(groups, edges)
 
     def clear(self, groups: Ints) -> None:
-        """Forget what the buffers of these groups hold."""
+        """Empty the buffers of these groups."""
         owners, ranks, counts = self.counts.all_of(groups)
         self.counts.add(groups[owners], ranks, -counts)
 
@@ -483,7 +433,7 @@ class BestValues:
         return self.change(groups, edges, owners, ranks, weights)
 
     def shed(self, groups: Ints) -> Ints:
-        """Keep the best `size` of all values of all groups, these; where their edges are then."""
+        """Keep the best `size` of all values of all groups, which `groups` are; the new edges."""
         owners, ranks, counts = self.counts.all_of(groups)
         complete = np.full(len(groups), COMPLETE)
         ones = np.ones(len(owners), dtype=np.int64)
@@ -492,12 +442,6 @@ class BestValues:
         self.counts.clear()
         self.counts.add(groups[owners[kept]], ranks[kept], counts[kept])
         return edges
-
-    def _lowered(self, owners: Ints, ranks: Ints, weights: Ints, edges: Ints) -> Ints:
-        """Edges below which a change alone fills a buffer: so a load keeps no more than that."""
-        new = np.flatnonzero((weights > 0) & (ranks <= edges[owners]))
-        ones = np.ones(len(new), dtype=np.int64)
-        return edge_after(owners[new], ranks[new], ones, 2 * self.size, edges, 2 * self.size)
 
     def _trimmed(self, groups: Ints, edges: Ints) -> Best:
         owners, ranks, counts = self.counts.all_of(groups)

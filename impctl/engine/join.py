@@ -12,7 +12,7 @@ import numpy as np
 from impctl.data.keys import normalise
 from impctl.data.memory import reserve
 from impctl.data.schema import BOOLEAN, Kind, SqlType
-from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_or_empty
 from impctl.engine.exact_sums import Rejoined
 from impctl.engine.linear import Select
 from impctl.engine.lookups import DistantRows, KeyFilter
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One input: what is kept of its rows, its keys, and how many sketched accesses it has.
+    """One input: the kept columns, its keys, and the number of its sketched accesses.
 
-    The rows of a distant side are not kept but read when they are asked for; where it is `is_held`
-    they are at hand while the circuit is filled, where not, pairs come from outside then.
+    The rows of a distant side are not kept but read on request. Where it is `is_held` they are at
+    hand while the circuit is filled; otherwise pairs come from outside then.
     """
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
@@ -53,14 +53,12 @@ class Side:
     has_filter: bool = True
     is_held: bool = False
     room: int = 0
-    """Bytes that rows may take which are held on to be kept (`keep_at_hand`)."""
+    """Bytes of rows that may be held to be kept later (`keep_at_hand`)."""
 
 
 class Join(Operator):
-    """Rows of `left` and `right` whose keys are equal, place by place.
-
-    `null_safe[i]` says that NULL equals NULL in the i-th key.
-    """
+    """Rows of `left` and `right` with equal keys; `null_safe[i]` says that NULL equals NULL in the
+    i-th key."""
 
     def __init__(self, name: str, left: Side, right: Side, null_safe: Sequence[bool]) -> None:
         self.sides = self.form = (left, right)
@@ -83,7 +81,7 @@ class Join(Operator):
         return self._joined_rows
 
     def fill(self, is_filling: bool) -> None:
-        # Pairs of sides that are at hand are found here, filling or not.
+        # Pairs of sides that are at hand are computed here, filling or not.
         are_outside = any(side.is_distant and not side.is_held for side in self.sides)
         self._is_filling = is_filling and are_outside
         for side in self.reads:
@@ -109,19 +107,18 @@ class Join(Operator):
         return kept
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep those of all rows of a side that steps would have kept: not NULL in a plain key."""
+        """Keep those rows of a side that steps would have kept: no NULL in a plain key."""
         if len(rows):
             keyed = self._keyed(rows, at)
             self._indexes[at].add(keyed.rows, keyed.codes)
 
     def take_in(self, at: int, rows: Batch, pairs: int) -> None:
-        """Keep what changed in a side whose pairs, so many, somebody else has found."""
+        """Keep a side's change whose pairs, so many, were computed elsewhere."""
         self._joined_rows += pairs
         if len(rows):
             self._add([self._keyed(rows, at) if side == at else None for side in (0, 1)], (at,))
 
     def step(self, *batches: Batch | None) -> Batch:
-        """Pairs that came or went."""
         result = [
             None if batch is None or len(batch) == 0 else self._keyed(batch, at)
             for at, batch in enumerate(batches)
@@ -135,13 +132,11 @@ class Join(Operator):
                 parts += [*self._pairs(result, (0, 1)), *self._of_both(result)]
                 self._add(result, (0, 1))
             else:
-                # The side that is read is asked before what it gets in this step is added.
+                # The side that is read is looked up before its change in this step is added.
                 for at in (1, 0) if self.sides[0].is_distant else (0, 1):
                     parts += self._pairs(result, (at,))
                     self._add(result, (at,))
-        if not parts:
-            return empty_batch(sum(side.accesses for side in self.sides))
-        pairs = stacked_batches(parts)
+        pairs = stacked_or_empty(parts, sum(side.accesses for side in self.sides))
         self._joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
         return consolidated(pairs) if len(parts) > 1 and _takes_away(result) else pairs
@@ -158,7 +153,6 @@ class Join(Operator):
                 self._indexes[at].add(batch.rows, batch.codes)
 
     def _pairs(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> list[Batch]:
-        """Rows of these sides' batches beside their partners of the other side."""
         parts = []
         for at in sides:
             batch = batches[at]
@@ -168,7 +162,6 @@ class Join(Operator):
         return parts
 
     def _of_both(self, batches: Sequence[_Keyed | None]) -> list[Batch]:
-        """Pairs of rows that are both of this step."""
         left, right = batches
         if left is None or right is None:
             return []
@@ -179,7 +172,6 @@ class Join(Operator):
         return [pairs] if len(pairs) else []
 
     def _keyed(self, batch: Batch, at: int) -> _Keyed:
-        """The rows that can have a partner at all, reduced to what is kept."""
         side = self.sides[at]
         columns = {name: batch.columns[name] for name, _ in side.columns}
         known = self.known([columns[key] for key in side.keys])
@@ -188,7 +180,7 @@ class Join(Operator):
         return _Keyed(rows, self._indexes[at].codes_of(rows))
 
     def known(self, keys: Sequence[Vector]) -> Bools | None:
-        """Which rows of these keys can have a partner at all; None for all of them."""
+        """Which rows of these keys can have a partner; None for all of them."""
         result: Bools | None = None
         for place in self._plain:
             valid = keys[place].valid
@@ -197,7 +189,6 @@ class Join(Operator):
         return result
 
     def _joined(self, batch: _Keyed, at: int, other: RowIndex | DistantRows) -> Batch:
-        """The batch's rows beside their partners."""
         keys = [normalise(batch.rows.columns[key]) for key in self.sides[at].keys]
         result = other.find(batch.codes, keys)
         mine, theirs = batch.rows.take(result.owners), result.rows
@@ -229,8 +220,6 @@ class Join(Operator):
 
 @dataclass(frozen=True, slots=True)
 class _Keyed:
-    """Rows with the codes of their join keys."""
-
     rows: Batch
     codes: Ints
 
@@ -272,8 +261,8 @@ class SelectByScalars(Operator):
         *,
         must_be_sure: bool,
     ) -> None:
-        """`scalars` are those columns of the second input that the predicate reads, and the
-        `bounds` of those that have one; `accesses` is how many tags the rows have."""
+        """`scalars` are the columns of the second input that the predicate reads, with the `bounds`
+        of those that have one; `accesses` is the number of tags of the rows."""
         self.form = (tuple(rows), tuple(scalars))
         self._bounded = Rejoined(bounds)
         self._names = tuple(column for column, _ in rows)
@@ -289,7 +278,8 @@ class SelectByScalars(Operator):
         self._held: list[Batch] = []
 
     def step(self, rows: Batch | None, scalars: Batch | None) -> Batch:
-        """Rows that came or went, and those that the scalars let in or out."""
+        """Rows that were inserted or deleted, and those that a change of the scalars lets in or
+        out."""
         before = self._row()
         moved = scalars is not None and self._take(scalars)
         after = self._row() if moved else before
@@ -303,15 +293,13 @@ class SelectByScalars(Operator):
             return empty_batch(self._accesses)
         parts = [] if rows is None else [self._passed(rows, before if is_read else after)]
         parts += self._moved(before, after) if is_read else ()
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else empty_batch(self._accesses)
+        return stacked_or_empty(parts, self._accesses)
 
     def _row(self) -> Batch:
-        """The scalars as they are, with their bounds: one row or none."""
         return self._bounded.step(self._scalars.whole())
 
     def _take(self, scalars: Batch) -> bool:
-        """Take the change of the scalars up; whether there is one."""
+        """Apply the change of the scalars; whether there is one."""
         if not len(scalars):
             return False
         columns = {name: scalars.columns[name] for name, _ in self._scalars.columns}
@@ -323,7 +311,7 @@ class SelectByScalars(Operator):
         return Batch({name: rows.columns[name] for name in self._names}, rows.weights, rows.tags)
 
     def _passed(self, rows: Batch, scalars: Batch) -> Batch:
-        """The rows that pass beside these scalars; those that do perhaps are counted."""
+        """The rows that pass beside these scalars; those that perhaps pass are counted."""
         if not len(scalars):
             return empty_batch(self._accesses)
         outcome = self._outcome(rows, scalars)
@@ -337,13 +325,11 @@ class SelectByScalars(Operator):
         return self._select.outcome(Batch({**rows.columns, **beside}, rows.weights, ()))
 
     def _signs(self, rows: Batch, scalars: Batch) -> Ints:
-        """1 of each row that passes beside these scalars, 0 of others."""
         if not len(scalars):
             return np.zeros(len(rows), dtype=np.int64)
         return self._outcome(rows, scalars).may_true.astype(np.int64)
 
     def _moved(self, before: Batch, after: Batch) -> Iterator[Batch]:
-        """The rows as after the step that the scalars after it let in (+) and out (-)."""
         predicate = self._select.predicate
         asked = stated(predicate, before, "before"), stated(predicate, after, "after")
         for rows in self._rows.moved(*asked):
@@ -397,8 +383,8 @@ class SelectByScalars(Operator):
 def stated(predicate: Expr, scalars: Batch, when: str) -> Expr:
     """The predicate with values in place of what it computes of scalars alone, for statistics.
 
-    Scalars that have no value as a constant are unknown columns, of a name of their own for each
-    `when`, so that what is said of them at two times is not taken for the same.
+    Scalars without a value as a constant are unknown columns, named differently for each `when`, so
+    that statements about them at two times are not confused.
     """
     if not len(scalars):
         return _NOTHING
@@ -423,7 +409,7 @@ def _constant(expr: Expr, scalars: Batch) -> Literal | None:
     try:
         value = Evaluator(expr).values(scalars.columns, 1)
     except ImpctlError:
-        # Rows that are asked this fail, or it is asked of none.
+        # Evaluating rows will raise this error, or there are none.
         return None
     if value.error is not None and bool(value.error.any()):
         return None

@@ -29,16 +29,12 @@ if TYPE_CHECKING:
 
 
 class OneRow(Operator):
-    """Its row comes with `start`."""
+    """A single row, emitted by `start`."""
 
     form = ()
-
-    @property
-    def is_linear(self) -> bool:
-        return True
+    is_linear = True
 
     def step(self) -> Batch:
-        """The row: asked only for all that there is."""
         return Batch({}, np.ones(1, dtype=np.int64), ())
 
     def start(self) -> Batch:
@@ -66,7 +62,7 @@ class Scan:
     def read(self, rows: pa.Table, weights: Ints, shared: Once | None = None) -> Batch:
         """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,).
 
-        Of rows that are `shared`, equal scans read one batch.
+        Equal scans read one batch of `shared` rows.
         """
         if shared is None:
             return self._read(rows, weights, None)
@@ -92,15 +88,15 @@ class Scan:
 
 
 def fragments_of(partition: RangePartition, column: Vector, shared: Once | None) -> Fragments:
-    """The fragment of each row by the partition's column, shape (n,); found once of `shared` rows.
-
-    Nobody may write into it.
-    """
+    """The range of each row by the partition's column, shape (n,); computed once for `shared` rows.
+    Callers may not write into it."""
     return once(shared, (RangePartition, partition.id), lambda: partition.fragments_of(column))
 
 
 class KeyTags(Operator):
-    """Tags for `accesses` accesses, by the fragments of `column`; the column has its type."""
+    """Tags for `accesses` accesses, by the ranges of `column`; the column has its type."""
+
+    is_rowwise = True
 
     def __init__(self, column: AttributeId, partition: RangePartition, accesses: int) -> None:
         self.column = column
@@ -109,16 +105,11 @@ class KeyTags(Operator):
         self.form = (column, partition.id, accesses)
 
     def step(self, batch: Batch) -> Batch:
-        """The same rows with tags."""
         if not len(batch):
             none = tuple(no_fragments(0) for _ in range(self.accesses))
             return Batch(batch.columns, batch.weights, none)
         tag = RowTags(fragments_of(self.partition, batch.columns[self.column], batch.shared))
         return Batch(batch.columns, batch.weights, (tag,) * self.accesses)
-
-    @property
-    def is_rowwise(self) -> bool:
-        return True
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column
@@ -127,6 +118,8 @@ class KeyTags(Operator):
 class Select(Operator):
     """Keeps the rows for which `predicate` is true or, where that is sound, unsure."""
 
+    is_rowwise = True
+
     def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
         self.predicate = predicate
         self.must_be_sure = must_be_sure
@@ -134,7 +127,6 @@ class Select(Operator):
         self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
-        """The part of the change that passes."""
         if len(batch) == 0:
             return batch
         question = (Select, self.predicate, self.must_be_sure)
@@ -143,7 +135,6 @@ class Select(Operator):
         return kept
 
     def _kept(self, batch: Batch) -> tuple[Batch, int]:
-        """The rows that pass, and how many of the batch are unsure."""
         outcome = self.outcome(batch)
         return batch.shares(batch.keep(outcome.may_true)), int(outcome.is_unsure.sum())
 
@@ -160,8 +151,8 @@ class Select(Operator):
         return difference(self.step(rows), was.step(rows))
 
     def outcome(self, batch: Batch) -> Truth:
-        """What the predicate may be of each row; NotExactError where that must be sure, and is not
-        of some."""
+        """The predicate's possible results per row; NotExactError where it must be exact and is
+        not."""
         outcome = self._condition.truth(batch.columns, len(batch))
         if self.must_be_sure and bool(outcome.is_unsure.any()):
             raise NotExactError(
@@ -174,10 +165,6 @@ class Select(Operator):
     def unsure_rows(self) -> int:
         return self._unsure_rows
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column
 
@@ -185,13 +172,14 @@ class Select(Operator):
 class Project(Operator):
     """Computes `outputs`, pairs of a column identity and its expression."""
 
+    is_rowwise = True
+
     def __init__(self, outputs: Sequence[tuple[AttributeId, Expr]]) -> None:
         self.outputs = tuple(outputs)
         self._evaluators = [(name, Evaluator(expr)) for name, expr in self.outputs]
         self.form = tuple(name for name, _ in self.outputs)
 
     def step(self, batch: Batch) -> Batch:
-        """The change with the new columns only."""
         if len(batch) == 0:
             return Batch({}, batch.weights, batch.tags)
         return once(batch.shared, (Project, self.outputs), lambda: self._computed(batch))
@@ -204,7 +192,7 @@ class Project(Operator):
         return isinstance(other, Project) and self.outputs == other.outputs
 
     def turned(self, rows: Batch, was: Operator) -> Batch:
-        """Without most rows that are in both."""
+        """The difference without most rows that are in both."""
         new, old = self.step(rows), was.step(rows)
         assert old is not None
         differs = np.zeros(len(rows), dtype=np.bool_)
@@ -212,17 +200,13 @@ class Project(Operator):
             differs |= ~_is_same(old.columns[name], new.columns[name])
         return difference(new.keep(differs), old.keep(differs))
 
-    @property
-    def is_rowwise(self) -> bool:
-        return True
-
     def passes(self, column: AttributeId) -> AttributeId | None:
         expr = dict(self.outputs).get(column)
         return expr.id if isinstance(expr, ColumnRef) else None
 
 
 def _is_same(one: Vector, other: Vector) -> Bools:
-    """Where values are the same to the bit, and so are their bounds."""
+    """Where values and their bounds are the same to the bit."""
     same = same_keys([identity_of(one)], [identity_of(other)])
     assert same is not None, "there is one column"
     if one.error is None and other.error is None:
@@ -235,23 +219,21 @@ def _is_same(one: Vector, other: Vector) -> Bools:
 class Repeat(Operator):
     """min(left, right) copies of each row, or with `is_difference` max(left - right, 0)."""
 
+    is_linear = True
+
     def __init__(self, left: AttributeId, right: AttributeId, *, is_difference: bool) -> None:
         self.left = left
         self.right = right
         self.is_difference = is_difference
 
     def step(self, batch: Batch) -> Batch:
-        """The change, every row with its copies as weight."""
+        """The change, with the copies of a row as its weight."""
         if len(batch) == 0:
             return batch
         left, right = batch.columns[self.left].values, batch.columns[self.right].values
         copies = np.maximum(left - right, 0) if self.is_difference else np.minimum(left, right)
         repeated = Batch(batch.columns, batch.weights * copies, batch.tags)
         return repeated.keep(copies > 0)
-
-    @property
-    def is_linear(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,25 +248,19 @@ class Branch:
 
 
 class Union(Operator):
-    """The sum of its inputs."""
+    is_linear = True
 
     def __init__(self, branches: Sequence[Branch]) -> None:
         self.branches = tuple(branches)
 
     def step(self, *batches: Batch | None) -> Batch:
-        """All changes, one after the other."""
         pairs = zip(self.branches, batches, strict=True)
         parts = [_moved(branch, batch) for branch, batch in pairs if batch is not None]
         filled = [part for part in parts if len(part)]
         return stacked_batches(filled) if filled else parts[0]
 
-    @property
-    def is_linear(self) -> bool:
-        return True
-
 
 def _moved(branch: Branch, batch: Batch) -> Batch:
-    """The batch in the union's form."""
     columns = {}
     if len(batch):
         columns = {output: batch.columns[name] for output, name in branch.columns}
@@ -294,14 +270,14 @@ def _moved(branch: Branch, batch: Batch) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class SketchDelta:
-    """Fragments that entered and left one access's sketch; ascending ids."""
+    """Ranges that entered and left one access's sketch; ascending ids."""
 
     added: Ints
     removed: Ints
 
 
 class Merge:
-    """Counts per fragment for each sketched access; `sizes` are the partitions' fragments."""
+    """Counts per range for each sketched access; `sizes` are the partitions' numbers of ranges."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._kept = [
@@ -310,11 +286,11 @@ class Merge:
 
     @property
     def counts(self) -> list[Ints]:
-        """Result rows per fragment, for each access."""
+        """Result rows per range, for each access."""
         return [kept.counts for kept in self._kept]
 
     def step(self, batch: Batch) -> tuple[SketchDelta, ...]:
-        """Count the change in and report what crossed zero."""
+        """Count the change and report the counts that crossed zero."""
         slots = np.zeros(len(batch), dtype=np.int64)
         deltas = []
         for kept, tags in zip(self._kept, batch.tags, strict=True):
@@ -325,12 +301,12 @@ class Merge:
         return tuple(deltas)
 
     def nothing(self) -> tuple[SketchDelta, ...]:
-        """What no change at all does to the sketches."""
+        """The deltas of an empty change."""
         none = np.zeros(0, dtype=np.int64)
         return tuple(SketchDelta(none, none) for _ in self._kept)
 
     def members(self, access: int) -> Bools:
-        """The sketch as a mask over fragments."""
+        """The sketch as a mask over ranges."""
         return self._kept[access].counts > 0
 
     def arrangements(self) -> tuple[Arrangement, ...]:

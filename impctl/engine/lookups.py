@@ -28,7 +28,7 @@ class RowReader(Protocol):
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         """All rows of the side as after the step, with their tags, whose keys are among these.
 
-        Rows of other keys may come too. `keys` are the side's key columns, each row of them once.
+        Rows of other keys may be included. `keys` are the side's key columns, each key once.
         """
         ...
 
@@ -39,13 +39,13 @@ class RowReader(Protocol):
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
         """The rows of the side as after the step that meet the one condition and not the other.
 
-        Other rows may come too. Only of a side over one table; in parts.
+        Other rows may be included. Only of a side over one table; in parts.
         """
         ...
 
 
 _WORTH_KEEPING = 2
-"""Times `room` that rows may take which are there when all has come."""
+"""Times `room` that rows may take once all have arrived."""
 
 
 class DistantRows:
@@ -72,7 +72,7 @@ class DistantRows:
         self._held: RowIndex | None = None
         self._room = room
         self._bytes = 0
-        self._is_asked = False
+        self._is_needed = False
         self.filled_rows = 0
         """Rows that came while the circuit was filled."""
         self._is_filling = False
@@ -80,44 +80,43 @@ class DistantRows:
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
 
     def codes_of(self, batch: Batch) -> Ints:
-        """The codes of the batch's keys, as `add` and `find` want them."""
         return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
 
     def fill(self, is_filling: bool) -> None:
-        """Hold the rows that come from now on, where that is asked; or no longer."""
         self._is_filling = is_filling
         self._held = self._index() if is_filling and self._is_held else None
-        self._bytes, self._is_asked = 0, is_filling
+        self._bytes, self._is_needed = 0, is_filling
 
     def let_go(self) -> None:
-        """While the circuit is filled: nothing will ask for what it holds."""
-        self._is_asked = False
+        """Release the held rows while the circuit is filled: nothing will ask for them."""
+        self._is_needed = False
         self._make_room(0)
 
     def _make_room(self, coming: int) -> None:
-        """Let go what nothing asks for, where it takes too much with so many bytes that come."""
+        """Release rows that nothing asks for, where so many new bytes make them too large."""
         self._bytes += coming
-        if not self._is_asked and self._bytes > self._room:
+        if not self._is_needed and self._bytes > self._room:
             self._held = None
 
     @property
     def at_hand(self) -> RowIndex | None:
-        """While the circuit is filled: all its rows, where these are few enough to be kept.
+        """While the circuit is filled: all rows, where they are few enough to be kept.
 
-        What had to be held to the end was paid for, and may be larger.
+        Rows that had to be held to the end were paid for, and may be larger.
         """
-        largest = _WORTH_KEEPING * self._room if self._is_asked else self._room
+        largest = _WORTH_KEEPING * self._room if self._is_needed else self._room
         return self._held if self._bytes <= largest else None
 
     def _index(self) -> RowIndex:
         return RowIndex(self.name, self.columns, self.keys, self._accesses)
 
     def expect(self, batch: Batch, codes: Ints) -> None:
-        """This step changes the side so; what is read has that already, and `add` will follow."""
+        """Announce the side's change in this step; reads already include it, and `add` will
+        follow."""
         self._coming.append((batch.negated(), codes))
 
     def add(self, batch: Batch, codes: Ints) -> None:
-        """From now on the keys of these rows may be there; of a deletion they already were."""
+        """Record that the keys of these rows may exist; those of a deletion already did."""
         self._coming.clear()
         self.filled_rows += len(batch) if self._is_filling else 0
         if self._held is not None:
@@ -128,36 +127,35 @@ class DistantRows:
             self._filter.add(codes[batch.weights > 0])
 
     def know(self, codes: Ints) -> None:
-        """From now on these keys may be there, by their codes."""
+        """Record that keys of these codes may exist."""
         if self._filter is not None:
             self._filter.add(codes)
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
-        """All rows with these keys; a row asked for finds none, one or many."""
+        """All rows with these keys; each key has none, one or many."""
         if self._held is not None:
             return self._held.find(codes, keys)
-        asked = np.arange(len(codes), dtype=np.int64)
+        requested = np.arange(len(codes), dtype=np.int64)
         if self._filter is not None:
-            asked = np.flatnonzero(self._filter.may_hold(codes))
-        if not len(asked):
-            return Found(asked, empty_batch(self._accesses))
+            requested = np.flatnonzero(self._filter.may_hold(codes))
+        if not len(requested):
+            return Found(requested, empty_batch(self._accesses))
         assert self.reader is not None, "a session with distant sides is given a reader"
-        wanted = [key.take(asked) for key in keys]
-        grouping = group_rows(wanted, len(asked))
+        wanted = [key.take(requested) for key in keys]
+        grouping = group_rows(wanted, len(requested))
         rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
         index = self._index()
         if len(rows):
-            # Only what is asked for is worth putting in order.
+            # Only requested rows are worth sorting.
             given = index.codes_of(rows)
-            is_asked = _among(given, np.sort(codes[asked]))
+            is_asked = _among(given, np.sort(codes[requested]))
             index.add(rows.keep(is_asked), given[is_asked])
         for part, of_part in self._coming:
             index.add(part, of_part)
-        result = index.find(codes[asked], wanted)
-        return Found(asked[result.owners], result.rows)
+        result = index.find(codes[requested], wanted)
+        return Found(requested[result.owners], result.rows)
 
     def whole(self) -> Iterator[Batch]:
-        """All rows as after the step; in parts."""
         assert self.reader is not None, "a session with distant sides is given a reader"
         return self.reader.whole(self.name)
 
@@ -173,14 +171,13 @@ class DistantRows:
 
 
 def _among(codes: Ints, ordered: Ints) -> Bools:
-    """Which codes are among these."""
     places = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
     result: Bools = ordered[places] == codes
     return result
 
 
 def _bytes_of(batch: Batch) -> int:
-    """About what the rows take in an index, in which codes, weights and fragments lie beside."""
+    """Approximate bytes of the rows in an index, with codes, weights and ranges."""
     beside = 16 + 4 * len(batch.tags)
     return sum(int(one.values.nbytes) for one in batch.columns.values()) + beside * len(batch)
 
@@ -189,15 +186,15 @@ class Refill(Protocol):
     """Gives an operator its input again, for some groups."""
 
     def __call__(self, keys: Sequence[Vector]) -> Batch:
-        """All input rows after the change whose keys are among these; others may come along.
+        """All input rows after the change whose keys are among these; others may be included.
 
-        One vector per key column, all of one length; none at all asks for every row.
+        One vector per key column, all of one length; no column asks for every row.
         """
         ...
 
 
 def no_refill(keys: Sequence[Vector]) -> Batch:
-    """RecaptureNeededError: nobody said where rows come from."""
+    """RecaptureNeededError: no source of rows was set."""
     raise RecaptureNeededError(
         "Deletions exhausted a buffer, and the table cannot be read here",
         code="buffer_exhausted",
@@ -206,15 +203,15 @@ def no_refill(keys: Sequence[Vector]) -> Batch:
 
 
 def owners_of(
-    asked: Sequence[Vector], groups: int, rows: Batch, keys: Sequence[str]
+    requested: Sequence[Vector], groups: int, rows: Batch, keys: Sequence[str]
 ) -> tuple[Ints, Batch]:
-    """The group asked for that each row belongs to, and the rows without those of no such group."""
-    if not asked:
+    """The requested group of each row, and the rows without those of other groups."""
+    if not requested:
         return np.zeros(len(rows), dtype=np.int64), rows
     if len(rows) == 0:
         return np.zeros(0, dtype=np.int64), rows
     held = [normalise(rows.columns[name]) for name in keys]
-    both = [concat([one, other]) for one, other in zip(asked, held, strict=True)]
+    both = [concat([one, other]) for one, other in zip(requested, held, strict=True)]
     result = group_rows(both, groups + len(rows))
     index = result.index()
     owner = np.full(result.groups, -1, dtype=np.int64)
@@ -234,14 +231,14 @@ COMPLETE = INT64_MAX
 
 
 def stored_edges(edges: Ints) -> Ints:
-    """Edges as state keeps them, and state's as edges: the same turn both ways."""
+    """Edges as state keeps them, or state's as edges: the mapping is its own inverse."""
     return edges ^ np.int64(COMPLETE)
 
 
 def edge_after(
     owners: Ints, codes: Ints, counts: Ints, wanted: int, edges: Ints, beyond: int
 ) -> Ints:
-    """Lower edges for groups that hold more than `beyond`: where `wanted` are reached.
+    """Lower edges for groups that hold more than `beyond`: the code at which `wanted` are reached.
 
     `owners` and `codes` are sorted, by owner first; counts are not negative.
     """
@@ -261,14 +258,14 @@ def edge_after(
 _WORDS_PER_BLOCK = 4
 _BITS_PER_KEY = 12
 _HEADROOM = 2
-"""How many times the keys at its making a filter is sized for."""
+"""The ratio of a new filter's capacity to its keys."""
 _SMALLEST = 1024
 _FOLDED_SHARE = 8
-"""Keys added since that come to this part of the filter's own go into its words."""
+"""Share of the filter's keys from which added keys are folded into its words."""
 _MOST_RUNS = 16
-"""Runs of keys that a look-up may have to search."""
+"""Runs of keys that a lookup may have to search."""
 _WORDS_PER_KEY = 8
-"""Words of a filter, per key that goes into them, up to which all bits are spelled out."""
+"""Words of a filter, per key to fold in, up to which all bits are expanded."""
 _WORD, _CODE, _COUNT = "word", "code", b"count"
 _SPREAD = np.array(
     [
@@ -285,7 +282,8 @@ _Words = npt.NDArray[np.uint64]
 
 
 class KeyFilter:
-    """Codes of keys (`data.keys`) that were ever added."""
+    """A set of key codes (`data.keys`) without deletion; it may report keys that were never
+    added."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -304,7 +302,6 @@ class KeyFilter:
         return int(self._words.nbytes) + sum(int(codes.nbytes) for _, codes in self._added)
 
     def add(self, codes: Ints) -> None:
-        """From now on these keys may be there."""
         fresh = distinct_values(codes[~self._in_words(codes)])
         if not len(fresh):
             return
@@ -321,8 +318,7 @@ class KeyFilter:
         """For each key whether it may have been added; shape (n,)."""
         result = self._in_words(codes)
         for _, added in self._added:
-            places = np.minimum(added.searchsorted(codes), len(added) - 1)
-            result |= added[places] == codes
+            result |= _among(codes, added)
         return result
 
     @property
@@ -340,14 +336,13 @@ class KeyFilter:
         return result
 
     def _merge(self) -> None:
-        """Bring all keys that are not in the words into one run."""
         sequence = self._next_sequence
         codes = distinct_values(np.concatenate([added for _, added in self._added]))
         self._added = [(sequence, codes)]
         self._fresh = frozenset((sequence,)) | (self._fresh & {self._base})
 
     def _fold(self) -> None:
-        """Bring all keys into the words, which are made to fit the keys there are.
+        """Fold all keys into the words, sized for the present keys.
 
         Words cannot be read back, so a filter that outgrows its words keeps them, only fuller.
         """
@@ -363,17 +358,14 @@ class KeyFilter:
         self._fresh = frozenset((sequence,))
 
     def clear(self) -> None:
-        """Forget all keys."""
         self._words, self._counted, self._base = np.zeros(0, np.uint64), 0, 0
         self._added, self._fresh = [], frozenset()
 
     def compact(self) -> None:
-        """Bring all keys into words."""
         if self._added:
             self._fold()
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        """Take over what a checkpoint wrote; it counts as saved."""
         self._added = []
         for sequence, stored in sorted(tables, key=lambda result: result[0]):
             table, pages = table_of(stored)
@@ -390,7 +382,6 @@ class KeyFilter:
         self._fresh = frozenset()
 
     def changes(self) -> RunChange:
-        """What changed since the last `saved`, for the checkpoint to write."""
         put = [(at, pa.table({_CODE: codes})) for at, codes in self._added if at in self._fresh]
         if self._base in self._fresh:
             metadata = {_COUNT: str(self._counted).encode()}
@@ -398,7 +389,6 @@ class KeyFilter:
         return RunChange(tuple(put), tuple(sorted(self._saved - self._present)))
 
     def saved(self) -> None:
-        """The last changes are safe now."""
         self._saved = self._present
         self._fresh = frozenset()
 
@@ -428,19 +418,17 @@ def _first_words(mixed: _Words, words: int) -> Ints:
 
 
 def _bits(mixed: _Words, at: int) -> _Words:
-    """The bit of each key in the word at that place of its block."""
     shifts: _Words = (mixed * _SPREAD[at]) >> np.uint64(58)
     return np.left_shift(np.uint64(1), shifts)
 
 
 def _set_bits(words: _Words, mixed: _Words) -> None:
-    """Set the bits of these keys, in place."""
     first = _first_words(mixed, len(words))
     if _WORDS_PER_KEY * len(mixed) < len(words):
         for at in range(_WORDS_PER_BLOCK):
             np.bitwise_or.at(words, first + at, _bits(mixed, at))
         return
-    # Of many keys all bits are spelled out: setting them one by one is what takes long.
+    # For many keys all bits are expanded: setting them one by one is slow.
     is_set = np.zeros(64 * len(words), dtype=np.bool_)
     for at in range(_WORDS_PER_BLOCK):
         shifts = ((mixed * _SPREAD[at]) >> np.uint64(58)).astype(np.int64)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rounds in which rows come in, in one go, and rows there may be."""
+    """Limits on the rounds of a step that insert rows, and on the number of rows."""
 
     rounds: int = 100_000
     rows: int = 20_000_000
 
     def check(self, rounds: int, rows: int, *, bests: bool = False) -> None:
-        """UnsupportedError beyond either; `bests`: only the best rows stay, so no circle goes on
-        but one round which a value gets better."""
+        """Raise UnsupportedError beyond either; `bests`: only the best rows are kept, so that only
+        a cycle that improves a value never ends."""
         for what, result, most in (("rounds", rounds, self.rounds), ("rows", rows, self.rows)):
             if result > most:
                 bound = "limit the recursion in the query, for example by a level"
@@ -50,18 +50,18 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class LevelLimits:
-    """Of UNION ALL: so many levels may have rows, and so many rows are too many.
+    """Limits of UNION ALL: the number of levels with rows, and the number of rows that is too many.
 
-    As Spark has it (4.3: `spark.sql.cteRecursionLevelLimit`, `cteRecursionRowLimit`), so that it is
-    part of what such a query means: the base is the first level, and as many rows as the limit are
-    an error already.
+    As in Spark (4.3: `spark.sql.cteRecursionLevelLimit`, `cteRecursionRowLimit`), so that they are
+    part of the query's meaning: the base is the first level, and as many rows as the limit are an
+    error already.
     """
 
     levels: int = 100
     rows: int = 1_000_000
 
     def check(self, levels: int, rows: int) -> None:
-        """UnsupportedError for rows in more levels, or for so many rows."""
+        """Raise UnsupportedError for rows in more levels, or for so many rows."""
         what, most = "levels", self.levels
         if levels <= most:
             what, most = "rows", self.rows
@@ -79,13 +79,11 @@ LEVEL_LIMITS = LevelLimits()
 
 
 def level_limits(levels: int | None) -> LevelLimits:
-    """The limits of an entry that says so many levels; of one that says nothing for None."""
+    """The limits for a configured number of levels; the default for None."""
     return LEVEL_LIMITS if levels is None else replace(LEVEL_LIMITS, levels=levels)
 
 
 class Keeper(Protocol):
-    """Keyed state that a checkpoint writes."""
-
     @property
     def name(self) -> str: ...
 
@@ -93,15 +91,13 @@ class Keeper(Protocol):
     def bytes_held(self) -> int: ...
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        """Take over stored runs; they count as saved."""
+        """Load stored runs; they count as saved."""
         ...
 
-    def clear(self) -> None:
-        """Forget all of it."""
-        ...
+    def clear(self) -> None: ...
 
     def compact(self) -> None:
-        """Make the state smaller if that is worth it."""
+        """Merge runs if that is likely to make the state much smaller."""
         ...
 
     def changes(self) -> RunChange:
@@ -109,14 +105,14 @@ class Keeper(Protocol):
         ...
 
     def saved(self) -> None:
-        """The last changes are safe now."""
+        """Mark the last changes as safely written."""
         ...
 
 
 class Operator(ABC):
-    """One step of a circuit: the change of its input, or of each, in; the change of its output out.
+    """One step of a circuit: maps the change of its inputs to the change of its output.
 
-    An operator without state has nothing to write but `step`.
+    An operator without state only writes `step`.
     """
 
     @property
@@ -124,53 +120,53 @@ class Operator(ABC):
     def step(self) -> Callable[..., Batch | None]:
         """Consume the change of each input and return the output's.
 
-        None is no change: of an input where there are several, of the output where nothing came
-        out. An operator with no input changed is not stepped.
+        None is no change: of an input where there are several, of the output where nothing is
+        emitted. An operator with no input changed is not stepped.
         """
 
     # State.
 
     def arrangements(self) -> Sequence[Keeper]:
-        """The keyed state to checkpoint; of a keeper that is shared, every operator that has it."""
+        """The keyed state to checkpoint; every operator that shares a keeper lists it."""
         return ()
 
     def counters(self) -> Mapping[str, int]:
-        """Numbers to checkpoint beside the keyed state, by names of their own."""
+        """Numbers to checkpoint beside the keyed state, under names unique to the operator."""
         return {}
 
     def take_up(self, counters: Mapping[str, int]) -> None:  # noqa: B027 - most have none
-        """Go on from the counters of a checkpoint, which may be those of others too.
+        """Restore the counters of a checkpoint, which may include those of others.
 
-        Raises KeyError for one of its own that is missing.
+        Raises KeyError for a missing one.
         """
 
     @property
     def joined_rows(self) -> int:
-        """Rows written down by joining so far."""
+        """Rows stored by joining so far."""
         return 0
 
     # The output as a whole.
 
     def start(self) -> Batch | None:
-        """Stand where empty input leaves it; the output over that, None where it is empty.
+        """Bring it to its state over empty input; the output over that, None where it is empty.
 
-        Asked once of a fresh operator, after those that read it.
+        Called once on a fresh operator, after those that read it.
         """
         return None
 
     @property
     def can_output(self) -> bool:
-        """Whether `output` can tell the rows from the state alone."""
+        """Whether `output` can compute the rows from the state alone."""
         return False
 
     def output(self) -> Batch:
-        """All rows of the output as it stands, as insertions; only where `can_output`, or after the
-        step where it `can_refill`."""
+        """All rows of the output, as insertions; only where `can_output`, or after the step where
+        it `can_refill`."""
         raise NotImplementedError
 
     @property
     def can_refill(self) -> bool:
-        """Whether what stands above it may keep its best rows only, and ask for `output` again."""
+        """Whether the operator above may keep its best rows only, and call `output` again."""
         return False
 
     @property
@@ -182,22 +178,22 @@ class Operator(ABC):
 
     @property
     def is_rowwise(self) -> bool:
-        """Whether what it does to a row depends on that row alone and is the same at any time."""
+        """Whether its effect on a row depends on that row alone and is the same at any time."""
         return False
 
     @property
     def is_linear(self) -> bool:
-        """Whether its output is the sum of what every row of its inputs becomes by itself."""
+        """Whether its output is the sum of the outputs for every single input row."""
         return self.is_rowwise
 
     def passes(self, column: AttributeId) -> AttributeId | None:
-        """The column of its only input that this one of the output is, unchanged; None for none."""
+        """The column of its only input that this output column is, unchanged; None for none."""
         return None
 
     # Constants that move.
 
     form: object = None
-    """What it keeps or puts out, as far as `arrangements` do not tell."""
+    """What it keeps or emits, as far as `arrangements` do not determine it."""
 
     def keeps_like(self, other: Operator) -> bool:
         """Whether both keep the same of the same columns, whatever their constants."""
@@ -209,7 +205,8 @@ class Operator(ABC):
         return True
 
     def turned(self, rows: Batch, was: Operator) -> Batch:
-        """What it makes of all its input less what `was` makes, the same with other constants."""
+        """Its output over all its input minus that of `was`, the same operator with other
+        constants."""
         raise NotImplementedError
 
     # State that could be done without.
@@ -218,67 +215,67 @@ class Operator(ABC):
     """For each input, where it holds their rows by keys: the name of that state, and the keys."""
 
     group_keys: tuple[AttributeId, ...] = ()
-    """Columns by which its output has one row per group of rows of its input; () where it is
-    no such grouping."""
+    """Columns by which its output has one row per group of rows of its input; () where it is no
+    such grouping."""
 
     piece: str = ""
-    """Where it is such a grouping, or gives first rows, the name that these go by, kept or not."""
+    """Where it is such a grouping, or computes first rows, their name, whether stored or not."""
 
     can_rebuild: bool = False
-    """Whether its state may be made of all rows of its input for one step, and be forgotten."""
+    """Whether its state may be built from all rows of its input for one step, and dropped."""
 
     def group_codes(self) -> Ints:
         """The codes of the keys of all groups; only where it keeps them by `group_keys`."""
         raise NotImplementedError
 
     def group_bytes(self) -> int:
-        """Bytes of all groups, those of when they were filled where it keeps none; only of such a
-        grouping."""
+        """Bytes of all groups, or where it keeps none, of those when they were filled; only of such
+        a grouping."""
         raise NotImplementedError
 
     def know(self, codes: Ints) -> None:
-        """From now on there may be groups with keys of these codes; only where it reads them."""
+        """Record that groups with keys of these codes may exist; only where it reads them."""
         raise NotImplementedError
 
     # Rows that are not kept.
 
     @property
     def indexes(self) -> Sequence[RowIndex | DistantRows]:
-        """For each input whose rows are found by keys, what finds them; the same ones each time."""
+        """For each input whose rows are found by keys, their index; the same object each time."""
         return ()
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep rows that input `at`, one of those, has by now, in the end all; before a step."""
+        """Keep the present rows of input `at`, one of those, eventually all; before a step."""
         raise NotImplementedError
 
     @property
     def reads(self) -> Sequence[DistantRows]:
-        """Inputs that are read where they lie; each wants a reader before its first step."""
+        """Inputs that are read from the tables; each needs a reader before its first step."""
         return ()
 
     def end_by(self, limits: Limits) -> None:  # noqa: B027 - most end by themselves
-        """How far a step may go from now on, where it may go on and on."""
+        """Limit the steps from now on, where they may not terminate."""
 
     def fill(self, is_filling: bool) -> None:  # noqa: B027 - most just step
-        """While it fills, some operators take rows in and give none.
+        """Start or end filling, during which some operators consume rows without emitting any.
 
         The output of one that `reads` comes from outside then (`Circuit.resume`); others hold
-        theirs back until it is asked for (`filled`). Most are filled by their steps.
+        theirs back until `filled`. Most are filled by their steps.
         """
 
     holds_back: bool = False
-    """Whether rows come from it after its inputs have ended: with `filled`."""
+    """Whether it emits rows after its inputs have ended: with `filled`."""
 
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
-        """While it fills: of which inputs no more rows will come."""
+        """While it fills: announce inputs from which no more rows will come."""
 
     first_inputs: Sequence[int] = ()
-    """While it fills: inputs that are to come whole before the others, which else are held back or
-    looked up again and again."""
+    """While it fills: inputs that must come whole before the others, which are otherwise held back
+    or looked up again and again."""
 
     def known_condition(self) -> Expr | None:
-        """While it fills: what rows of its only input that `reads` must meet to come further, by
-        what it knows; None where that is nothing."""
+        """While it fills: a condition that rows of its only input that it `reads` must meet, as far
+        as known; None for none."""
         return None
 
     def keep_at_hand(self) -> Sequence[str]:
@@ -286,7 +283,7 @@ class Operator(ABC):
         return ()
 
     def filled(self) -> Iterable[Batch]:
-        """The output that was held back while it filled; asked for once, before filling ends."""
+        """The output held back while it filled; called once, before filling ends."""
         return ()
 
     @property
@@ -295,29 +292,28 @@ class Operator(ABC):
         return False
 
     def refill_from(self, refill: Refill) -> None:
-        """Where its input comes from again; only where it `is_bounded`."""
+        """Set the source of its input for refills; only where it `is_bounded`."""
         raise NotImplementedError
 
     buffered: Sequence[str] = ()
-    """Where not all of it must be kept, the names of the state with its rows or values."""
+    """The names of the state with its rows or values, where not all of it must be kept."""
 
     def buffer_groups(self) -> int:
-        """How many groups have first rows; only where they are kept by groups."""
+        """The number of groups with first rows; only where they are kept by groups."""
         raise NotImplementedError
 
     def shed(self) -> None:
-        """Keep the best alone of what it took up, which is all; before a step, only where it
+        """Keep only the best of the restored rows, which are all; before a step, only where it
         `is_bounded`."""
         raise NotImplementedError
 
     def keep_all(self, rows: Iterable[Batch]) -> None:
-        """Keep these, all rows of its input, in place of the best that it took up; before a step,
-        only where it could be bounded and is not."""
+        """Replace the restored best by these, all rows of its input; before a step, only where it
+        could be bounded and is not."""
         raise NotImplementedError
 
 
 def _form(keeper: Keeper) -> tuple[object, ...]:
-    """The name of a piece of state, and its columns where these are rows."""
     if isinstance(keeper, RowIndex):
         return keeper.name, keeper.columns, keeper.keys
     return (keeper.name,)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _COUNT = "count"
 _FEW = 8
-"""Fragments per pair from which on sorting the pairs takes less than looking at all fragments."""
+"""Ranges per pair from which sorting the pairs is faster than scanning all ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountChange:
-    """Fragments whose count changed, ascending, and the counts before and after."""
+    """Ranges whose count changed, ascending, and the counts before and after."""
 
     fragments: Ints
     before: Ints
@@ -32,7 +32,7 @@ class CountChange:
 
 
 class DenseCounts:
-    """Counts of `size` fragments; `what` names the things counted, for an error."""
+    """Counts of `size` ranges; `what` names the things counted, for an error."""
 
     def __init__(self, name: str, size: int, what: str) -> None:
         self.counts: Ints = np.zeros(size, dtype=np.int64)
@@ -41,7 +41,7 @@ class DenseCounts:
         self._what = what
 
     def add(self, fragments: npt.NDArray[Any], weights: Ints) -> CountChange:
-        """Count signed fragments in, in any order; both of shape (n,)."""
+        """Count signed ranges, in any order; both of shape (n,)."""
         places, change = self._summed(fragments, weights)
         before = self.counts[places]
         after = before + change
@@ -52,7 +52,6 @@ class DenseCounts:
         return CountChange(places, before, after)
 
     def _summed(self, fragments: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
-        """Every fragment whose weights do not cancel, once, and their sum."""
         if len(fragments) * _FEW > len(self.counts):
             change = np.zeros(len(self.counts), dtype=np.int64)
             np.add.at(change, fragments, weights)
@@ -80,7 +79,7 @@ _FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class GroupSets:
-    """Fragment sets of the changed groups as they were, and the crossings since."""
+    """Range sets of the changed groups before the change, and the crossings since."""
 
     runs: Sequence[Run]
     groups: Ints
@@ -96,13 +95,11 @@ class GroupSets:
 
 
 class FragmentCounts:
-    """The counts of one sketched access."""
-
     def __init__(self, name: str) -> None:
         self.arrangement = Arrangement(name, (), _COUNT)
 
     def count(self, groups: Ints, pairs: Pairs) -> GroupSets:
-        """Count a change in; `pairs.slots` index into `groups`. Returns old sets and crossings."""
+        """Count a change; `pairs.slots` index into `groups`. Returns old sets and crossings."""
         before = self.arrangement.runs
         codes = (groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments
         order = ascending(codes)
@@ -120,7 +117,7 @@ class FragmentCounts:
         return GroupSets(before, groups, _crossings(slots, codes, old, new))
 
     def add(self, groups: Ints, pairs: Pairs) -> None:
-        """Count a change in where nobody asks for sets; of rows that only come at half the cost."""
+        """Count a change without returning sets; at half the cost where rows are only inserted."""
         if not bool((pairs.weights == 1).all()):
             self.count(groups, pairs)
             return
@@ -130,7 +127,7 @@ class FragmentCounts:
             self._changed(codes[starts], np.diff(starts, append=len(codes)))
 
     def _changed(self, codes: Ints, change: Ints) -> tuple[Ints, Ints]:
-        """Write changed counts, by ascending codes; as they were and as they are."""
+        """Write changed counts, by ascending codes; old and new counts."""
         old: Ints = self.arrangement.gather(self.arrangement.find(codes, ()), _COUNT)
         new = old + change
         if bool((new < 0).any()):
@@ -141,9 +138,9 @@ class FragmentCounts:
         return old, new
 
     def adopt(self, other: FragmentCounts, targets: Ints) -> None:
-        """Take over counts under new fragment numbers, where nothing was counted yet.
+        """Adopt counts under new range numbers, where nothing was counted yet.
 
-        `targets` is the new fragment of each old one; counts of those at -1 are left out.
+        `targets` is the new range of each old one; counts of those at -1 are skipped.
         """
         run = other.arrangement.whole()
         if run is None:
@@ -157,7 +154,7 @@ class FragmentCounts:
         self.arrangement.put(codes, (), {_COUNT: counts})
 
     def sets_of(self, groups: Ints) -> SetTags:
-        """The fragment set of each group, spelled out."""
+        """The range set of each group as explicit lists."""
         low = groups << FRAGMENT_BITS
         runs = self.arrangement.runs
         owners, codes, _ = slices(runs, low, low + (1 << FRAGMENT_BITS), _COUNT)
@@ -167,7 +164,7 @@ class FragmentCounts:
 
 
 def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
-    """Fragments that entered (+1) or left (-1) a group's set, sorted by slot."""
+    """Ranges that entered (+1) or left (-1) a group's set, sorted by slot."""
     signs = (new > 0).astype(np.int64) - (old > 0).astype(np.int64)
     crossed = np.flatnonzero(signs)
     order = crossed[np.argsort(slots[crossed], kind="stable")]
@@ -175,7 +172,7 @@ def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
 
 
 def numbered(numbers: Ints, following: int) -> tuple[Ints, int]:
-    """The numbers, with fresh ones from `following` on for those that have none; the next one."""
+    """The numbers, with unused ones from `following` on in place of 0; the next unused one."""
     fresh = np.flatnonzero(numbers == 0)
     result = numbers.copy()
     result[fresh] = np.arange(following, following + len(fresh))

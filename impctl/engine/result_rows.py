@@ -1,12 +1,10 @@
-"""Kept rows: all rows that pass, for whoever asks for the answer later.
+"""The rows of a materialized result.
 
-Identity: the output is the input; state: the sum of all rows ever passed, without tags, by a key
-that rows are looked up by. Cost: the rows of the change, and merges that each row takes part in a
-logarithmic number of times. Rows that cancel are gone when their runs merge.
-Bounds of values are not kept: a row that goes has the very values that it came with. A value of
-which nothing is known (a sum beyond the greatest double) is none to keep: NotExactError. Who wants
-to know what came and went has it noted (`note`), with the bounds.
-Not to be confused with `merge`, which counts the fragments of the same rows.
+Law: the output is the input; state: the sum of all rows passed, without tags, by a lookup key.
+Cost: the rows of the change, and merges that each row takes part in a logarithmic number of times.
+Rows that cancel disappear when their runs merge. Bounds of values are not kept: a deleted row has
+exactly the values that were inserted. An unknown value (a sum beyond the greatest double) raises
+NotExactError. `note` records changes with their bounds.
 """
 
 from __future__ import annotations
@@ -15,14 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from impctl.data.pages import StoredTable
-from impctl.engine.batch import (
-    Batch,
-    consolidated,
-    empty_batch,
-    loading,
-    never_held,
-    stacked_batches,
-)
+from impctl.engine.batch import Batch, consolidated, loading, never_held, stacked_or_empty
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.trace import RowIndex
 from impctl.expr.error_bounds import exactly, is_open, unsure_value
@@ -36,11 +27,11 @@ Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]
 
 
 class AnswerRows(Protocol):
-    """The rows that an answer is made of, wherever they lie.
+    """The rows of a materialized result, wherever they are stored.
 
     Rows have the columns `columns`, of which those `bounded` may have bounds, and can be looked up
-    by `keys`, where there are any. The names of all their state have one `beginning`. They lie
-    there one by one, unless a tree tells them (`are_told`).
+    by `keys`, where there are any. The names of all their state have one `beginning`. They are
+    stored one by one, unless a tree enumerates them (`are_told`).
     """
 
     beginning: str
@@ -52,23 +43,21 @@ class AnswerRows(Protocol):
     def columns(self) -> Sequence[tuple[AttributeId, SqlType]]: ...
 
     def note(self) -> None:
-        """Remember from now on what comes and goes."""
+        """Record changes from now on."""
         ...
 
     def noted(self) -> Batch:
-        """What came and went since `note`, row by row; nothing more is remembered then."""
+        """The changes since `note`, row by row; recording ends."""
         ...
 
     def before(self, noted: Batch) -> Batch:
-        """All rows as they were at `note`, also after a step that broke off; `noted` since."""
+        """All rows at `note`, also after a failed step; `noted` since."""
         ...
 
-    def whole(self) -> Batch:
-        """All rows, each once."""
-        ...
+    def whole(self) -> Batch: ...
 
     def load(self, runs: Runs, code: int | None = None) -> None:
-        """Take over stored runs, to look at: of rows that are looked up those of this code."""
+        """Load stored runs for reading: with a code only its rows, where rows are looked up."""
         ...
 
     def arrangements(self) -> Sequence[Keeper]: ...
@@ -93,7 +82,7 @@ class KeptRows(Operator):
         self._noted: list[Batch] | None = None
 
     def step(self, batch: Batch) -> Batch:
-        """The change itself, after it was counted in."""
+        """Return the change itself, after counting it."""
         if len(batch):
             columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
             if any(bool(is_open(batch.columns[name]).any()) for name in self.bounded):
@@ -110,21 +99,16 @@ class KeptRows(Operator):
         return self.rows.columns
 
     def note(self) -> None:
-        """Remember from now on what comes and goes."""
         self._noted = []
 
     def noted(self) -> Batch:
-        """What came and went since `note`, row by row; nothing more is remembered then."""
         result, self._noted = self._noted, None
-        return stacked_batches(result) if result else empty_batch(0)
+        return stacked_or_empty(result or (), 0)
 
     def before(self, noted: Batch) -> Batch:
-        """The rows less what came and went since."""
-        parts = [part for part in (self.whole(), noted.negated()) if len(part)]
-        return consolidated(stacked_batches(parts)) if parts else empty_batch(0)
+        return consolidated(stacked_or_empty((self.whole(), noted.negated()), 0))
 
     def load(self, runs: Runs, code: int | None = None) -> None:
-        """Take over stored runs; with a code only its rows, to look at."""
         own = runs.get(self.rows.name, ())
         with loading():
             if code is None:
@@ -133,7 +117,7 @@ class KeptRows(Operator):
                 self.rows.load_some(own, code)
 
     def whole(self) -> Batch:
-        """All rows, each once; an error where more of a row went than came."""
+        """All rows, each once; an error where more of a row was deleted than inserted."""
         return checked(self.rows.whole())
 
     def arrangements(self) -> Sequence[RowIndex]:
@@ -147,7 +131,7 @@ class KeptRows(Operator):
 
 
 def checked(rows: Batch) -> Batch:
-    """Rows that may be told as an answer: none was taken away more often than it came."""
+    """The rows as a result, validated: none was deleted more often than inserted."""
     if len(rows) and bool((rows.weights < 0).any()):
         raise never_held("rows of the result")
     return rows

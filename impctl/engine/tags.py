@@ -14,41 +14,39 @@ from impctl.values import dataclass
 FragmentIds = npt.NDArray[np.int32]
 
 FRAGMENT_BITS = 24
-"""Bits of a fragment's number where it shares one number with a group or slot.
-
-That is room for 16 million; a workload may ask for 100,000 (`workload.sections`)."""
+"""Bits of a range's number where it shares one number with a group or slot: room for 16 million. A
+workload may ask for 100,000 (`workload.sections`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Signed (slot, fragment) pairs; three arrays of one length, in no order, not consolidated."""
+    """Signed (slot, range) pairs; three arrays of one length, in no order, not consolidated."""
 
     slots: Ints
     fragments: Ints
     weights: Ints
 
 
-class Tags(Protocol):
-    """What every kind of tag can do."""
+NO_PAIRS = Pairs(*np.zeros((3, 0), dtype=np.int64))
 
+
+class Tags(Protocol):
     def __len__(self) -> int: ...
 
-    def take(self, positions: npt.NDArray[Any]) -> Tags:
-        """The tags of these rows."""
-        ...
+    def take(self, positions: npt.NDArray[Any]) -> Tags: ...
 
     def expand(self, slots: Ints, weights: Ints) -> Pairs:
         """Pairs for rows that fall into `slots` with `weights`; both of shape (rows,)."""
         ...
 
     def sets(self) -> SetTags:
-        """The same tags, every set spelled out. Cost: the fragments of all rows."""
+        """The same tags with explicit sets. Cost: the ranges of all rows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowTags:
-    """One fragment per row; shape (n,), int32."""
+    """One range per row; shape (n,), int32."""
 
     fragments: FragmentIds
 
@@ -93,7 +91,7 @@ class SetTags:
 
 @dataclass(frozen=True, slots=True)
 class SpanTags:
-    """One fragment per row of a few neighbours, from `start` on, and none of the other `rows`."""
+    """One range per row for consecutive rows from `start` on, and none for the other `rows`."""
 
     rows: int
     start: int
@@ -115,7 +113,7 @@ class SpanTags:
 
 
 def no_fragments(rows: int) -> SetTags:
-    """Tags of rows that carry no fragment at all."""
+    """Tags of rows without any range."""
     return SetTags(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
@@ -143,20 +141,20 @@ def _offsets(sizes: Ints) -> Ints:
 
 
 class SetSource(Protocol):
-    """Old fragment sets of changed groups and what crossed zero, by group ordinal."""
+    """Old range sets of changed groups and their crossings, by group ordinal."""
 
     def crossings(self) -> Pairs:
         """(ordinal, fragment, +1 or -1), sorted by ordinal."""
         ...
 
     def old_sets(self, ordinals: Ints) -> Pairs:
-        """The old set of each ordinal as (index into `ordinals`, fragment, 1)."""
+        """The old set of each ordinal as (index into `ordinals`, range, 1)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTags:
-    """The old or new fragment set of a changed group, by reference; shapes (n,)."""
+    """The old or new range set of a changed group, by reference; shapes (n,)."""
 
     source: SetSource
     ordinals: Ints
@@ -170,8 +168,7 @@ class GroupTags:
 
     def expand(self, slots: Ints, weights: Ints) -> Pairs:
         if len(self) == 0:
-            nothing = np.zeros(0, dtype=np.int64)
-            return Pairs(nothing, nothing, nothing)
+            return NO_PAIRS
         order = np.lexsort((slots, self.ordinals))
         ordinals, slots = self.ordinals[order], slots[order]
         borders = (ordinals[1:] != ordinals[:-1]) | (slots[1:] != slots[:-1])
@@ -197,18 +194,16 @@ class GroupTags:
         left = crossed[known & (crossings.weights < 0)]
         after = np.concatenate([np.setdiff1d(before, left), entered])
         codes = np.concatenate([np.sort(before), np.sort(after)])
-        # New sets stand after the old ones: their slots are counted on from there.
+        # New sets follow the old ones: their positions start there.
+        old_codes, new_codes = codes[: len(before)], codes[len(before) :]
         low = slots << FRAGMENT_BITS
-        start = np.where(
-            self.is_new,
-            len(before) + np.searchsorted(codes[len(before) :], low),
-            np.searchsorted(codes[: len(before)], low),
-        )
-        high = low + (1 << FRAGMENT_BITS)
-        end = np.where(
-            self.is_new,
-            len(before) + np.searchsorted(codes[len(before) :], high),
-            np.searchsorted(codes[: len(before)], high),
+        start, end = (
+            np.where(
+                self.is_new,
+                len(before) + np.searchsorted(new_codes, bound),
+                np.searchsorted(old_codes, bound),
+            )
+            for bound in (low, low + (1 << FRAGMENT_BITS))
         )
         places, _ = slice_positions(start, end)
         fragments = (codes[places] & ((1 << FRAGMENT_BITS) - 1)).astype(np.int32)

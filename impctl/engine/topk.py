@@ -18,6 +18,7 @@ from impctl.engine.batch import (
     identity_of,
     never_held,
     stacked_batches,
+    stacked_or_empty,
 )
 from impctl.engine.extremes import OrderKey, codes_of, exact_ranks
 from impctl.engine.lookups import (
@@ -43,7 +44,7 @@ _EVERYTHING = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups asked for: codes, ascending, and key columns; shapes (groups,)."""
+    """Requested groups: codes, ascending, and key columns; shapes (groups,)."""
 
     codes: Ints
     keys: Sequence[Vector]
@@ -54,10 +55,8 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class BufferSize:
-    """Buffers of `kept` to twice as many rows, of which `needed` are needed.
-
-    `by_code`: rows of one code count as one.
-    """
+    """Buffers of `kept` to twice as many rows, of which `needed` are needed; `by_code`: rows of one
+    code count as one."""
 
     kept: int
     needed: int
@@ -76,7 +75,7 @@ class BestRows:
         size: BufferSize,
         codes_of: Callable[[Batch], Ints],
     ) -> None:
-        """`codes_of` gives the codes of rows that come without them, from a refill."""
+        """`codes_of` computes the codes of rows from a refill, which have none."""
         self.refill: Refill = no_refill
         self.size = size
         self.edges = Arrangement(f"{name}.edges", key_types, _EDGE)
@@ -85,7 +84,7 @@ class BestRows:
         self._codes_of = codes_of
 
     def admitted(self, groups: Groups, owners: Ints, codes: Ints, weights: Ints) -> Bools:
-        """Which rows of a change lie in the buffers; what overfills one lowers its edge."""
+        """Which rows of a change are in the buffers; an overfull buffer's edge is lowered."""
         edges = self._edges_of(groups)
         new = np.flatnonzero((weights > 0) & (codes <= edges[owners]))
         new = new[np.lexsort((codes[new], owners[new]))]
@@ -96,7 +95,7 @@ class BestRows:
         return codes <= lowered[owners]
 
     def settle(self, groups: Groups) -> None:
-        """Trim the buffers of these groups, and refill those that are used up."""
+        """Trim the buffers of these groups, and refill exhausted ones."""
         edges = self._edges_of(groups)
         result = self._rows.leading(groups.codes, groups.keys, _EVERYTHING).found
         owners, rows = result.owners, result.rows
@@ -155,7 +154,6 @@ class BestRows:
             self._rows.add(rows.take(gone).negated(), groups.codes[owners[gone]])
 
     def _counts(self, owners: Ints, codes: Ints, weights: Ints) -> Ints:
-        """What each of these sorted rows counts."""
         return starts_in(owners, codes).astype(np.int64) if self.size.by_code else weights
 
     def _edges_of(self, groups: Groups) -> Ints:
@@ -175,7 +173,7 @@ _SPARE = 8
 
 
 class Cut(StrEnum):
-    """What `size` counts, and with it what becomes of ties at the border."""
+    """What `size` counts, which decides about ties at the border."""
 
     ROW = "row_number"
     """Rows, each copy of one: exactly `size` of them."""
@@ -206,6 +204,8 @@ class First:
 class Top(Operator):
     """The first rows per group of `partition` columns by `order`, as many as `limit` says."""
 
+    can_output = True
+
     can_rebuild = True
 
     def __init__(
@@ -222,8 +222,8 @@ class Top(Operator):
     ) -> None:
         """`rank` is the column to add with each row's rank, as `limit.cut` counts.
 
-        With `buffer` no more than the best so many rows per group are kept for sure, or than are
-        wanted with some to spare.
+        With `buffer`, only the best so many rows per group are guaranteed to be kept, or a few more
+        than are wanted.
         """
         self.piece = name
         self.order = tuple(order)
@@ -278,7 +278,6 @@ class Top(Operator):
                 self._rows.add(self._coded(batch, self._codes(batch)), self._rows.codes_of(batch))
 
     def _coded(self, batch: Batch, codes: Ints) -> Batch:
-        """The columns that are kept, the code among them."""
         columns = {name: batch.columns[name] for name in self._columns}
         columns[self._code] = Vector(LONG, codes)
         return Batch(columns, batch.weights, batch.tags)
@@ -288,7 +287,6 @@ class Top(Operator):
         return codes_of(batch.columns[key.column], key)
 
     def step(self, batch: Batch) -> Batch:
-        """What the change does to the first rows."""
         if len(batch) == 0 or self.limit.size == 0:
             return empty_batch(self._accesses)
         codes = self._codes(batch)
@@ -304,13 +302,7 @@ class Top(Operator):
             return empty_batch(self._accesses)
         new = self._first(groups.take(np.flatnonzero(touched)))
         gone = old.rows.keep(touched[old.owners]) if len(old.rows) else old.rows
-        parts = [gone.negated(), new.rows]
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else empty_batch(self._accesses)
-
-    @property
-    def can_output(self) -> bool:
-        return True
+        return stacked_or_empty((gone.negated(), new.rows), self._accesses)
 
     def output(self) -> Batch:
         """The first rows of all groups. Cost: the rows kept, sorted."""
@@ -331,14 +323,13 @@ class Top(Operator):
             self._buffer.settle(groups.take(np.unique(owners[kept])))
 
     def _first(self, groups: Groups) -> First:
-        """The first rows of these groups, by reading on until there are enough."""
         owners, parts = [], []
         open_ = np.arange(len(groups.codes), dtype=np.int64)
         window = self.limit.size + _SPARE
         # Each round reads twice as far, so there are about log2(rows of a group) of them.
         while len(open_):
-            asked = groups.take(open_)
-            leading = self._rows.leading(asked.codes, asked.keys, window)
+            requested = groups.take(open_)
+            leading = self._rows.leading(requested.codes, requested.keys, window)
             result, rows = leading.found.owners, leading.found.rows
             is_done = leading.is_whole.copy()
             if len(rows):
@@ -362,7 +353,7 @@ class Top(Operator):
     def _counted(
         self, owners: Ints, rows: Batch, is_sure: Bools, limits: Ints, groups: int
     ) -> Bools:
-        """Whether the rows that are surely all there are fill their groups' limit.
+        """Whether the rows that are surely complete fill their groups' limit.
 
         All rows beyond those have codes of at least their group's `limits`.
         """
@@ -412,7 +403,6 @@ class Top(Operator):
     def _numbered(
         self, owners: Ints, rows: Batch, weights: Ints, numbers: Ints
     ) -> tuple[Ints, Batch]:
-        """The rows with these weights, and their rank where it is asked for."""
         if self._rank is None:
             return owners, Batch(rows.columns, weights, rows.tags)
         if self.limit.cut is Cut.ROW:
@@ -425,7 +415,7 @@ class Top(Operator):
         return owners, Batch(columns, weights, rows.tags)
 
     def _contents(self, rows: Batch) -> list[Ints]:
-        """Ranks by everything a row is, in whatever order, as long as it is always the same."""
+        """Ranks by the whole contents of a row, in an arbitrary but fixed order."""
         columns = [identity_of(rows.columns[name]) for name in self._columns]
         columns += [contents_of(tag) for tag in rows.tags]
         return [exact_ranks(column, OrderKey("", False, False)) for column in columns]
@@ -437,11 +427,11 @@ class Top(Operator):
 
 
 class LikelyTop(Top):
-    """As many as `size`, as `cut` counts, and those that may be better than one of them.
+    """The best `size` rows, as `cut` counts, and those that may be better than one of them.
 
     `bound` is the column with the bound of the sort key, None for an exact one; `has_more` says
-    that later keys would decide among ties. With `is_sure` they must be no others than the first
-    rows, else NotExactError: no more than `size`, but for what ties for sure (RANK, DENSE).
+    that later keys decide among ties. With `is_sure` the result must be exact, else NotExactError:
+    no more than `size`, except for certain ties (RANK, DENSE).
     """
 
     def __init__(
@@ -475,16 +465,10 @@ class LikelyTop(Top):
         self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
-        """What the change does to the rows that may be first."""
         if len(batch) == 0:
             return empty_batch(self._accesses)
         worst = Vector(LONG, self._reached(batch, is_best=False))
         return super().step(Batch({**batch.columns, self._worst: worst}, batch.weights, batch.tags))
-
-    @property
-    def can_output(self) -> bool:
-        # What is unsure of them would be counted once more, or fail.
-        return False
 
     @property
     def unsure_rows(self) -> int:
@@ -535,7 +519,7 @@ class LikelyTop(Top):
         return borders
 
     def _standings_border(self, owners: Ints, rows: Batch, groups: int) -> Ints:
-        """Of values that differ for sure the `size`-th: no other choice finds as many before it."""
+        """The `size`-th of surely different values: no other choice finds as many before it."""
         best, worst = rows.columns[self._code].values, rows.columns[self._worst].values
         # A round finds one standing of every group, so there are `size` of them at most.
         for number in range(self.limit.size):
@@ -550,10 +534,10 @@ class LikelyTop(Top):
         return np.full(groups, INT64_MAX)
 
     def _standings(self, owners: Ints, rows: Batch, groups: int) -> Ints:
-        """How many values, at most, these rows of each group have.
+        """An upper bound on the different values of each group's rows.
 
-        Rows whose bounds overlap, one after the other, may have one value each; a row by itself
-        and exact rows that tie have one, unless later keys tell these apart.
+        Rows whose bounds overlap in sequence may have one value each; a single row and exact rows
+        that tie have one, unless later keys distinguish them.
         """
         best, worst = rows.columns[self._code].values, rows.columns[self._worst].values
         order = np.lexsort((best, owners))
@@ -582,7 +566,7 @@ class LikelyTop(Top):
         elif len(rows):
             counts = self._standings(owners, rows, groups)
         beyond = np.maximum(counts - self.limit.size, 0)
-        # Where bounds are not zero, what seems to tie may be told apart by Spark.
+        # Where bounds are not zero, Spark may distinguish values that seem to tie.
         is_open = self._has_more | (
             rows.columns[self._worst].values != rows.columns[self._code].values
         )

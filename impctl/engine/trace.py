@@ -70,9 +70,8 @@ _KEY = "key"
 class Run:
     """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays.
 
-    A code is that of the row's keys, as `data.keys` has it; so some tell their keys.
-    `keys` is empty where the code is the whole key. `sequence` orders runs: higher is newer.
-    `pages` is where it lies, if some of that is yet to be looked at.
+    Codes are those of `data.keys`; `keys` is empty where the code is the whole key. `sequence`
+    orders runs: higher is newer. `pages` locates the run, if some of it is not verified yet.
     """
 
     sequence: int
@@ -85,7 +84,6 @@ class Run:
         return len(self.codes)
 
     def to_arrow(self) -> pa.Table:
-        """The run as a plain table."""
         columns: dict[str, Any] = {CODE: self.codes}
         for index, key in enumerate(self.keys):
             columns[f"{_KEY}{index}"] = key
@@ -93,7 +91,6 @@ class Run:
         return pa.table(columns)
 
     def checked_codes(self, rows: Ints) -> Ints:
-        """The codes of these rows."""
         if self.pages is not None:
             self.pages.check_rows(self.codes, rows)
         return self.codes[rows]
@@ -113,8 +110,8 @@ def from_table(
 ) -> Run:
     """The run that `to_arrow` wrote; arrays stay in the table's memory.
 
-    LookupError, TypeError or ValueError where it is none with these keys and value columns: an
-    absent column is all zero, so one of another name would be lost without a trace.
+    LookupError, TypeError or ValueError for other keys or value columns: an absent column is all
+    zero, so one of another name would be lost without a trace.
     """
     table, pages = table_of(stored)
     arrays = {name: _single(table.column(name)) for name in table.column_names}
@@ -154,7 +151,7 @@ def hits_in(
     if len(run) == 0:
         return codes[:0], codes[:0]
     inside = search(run.pages, run.codes, codes)
-    # Beyond the last code stands that one again, which is another.
+    # Clipping repeats the last code beyond the end, where it differs from the one searched.
     hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
     places = inside[hits]
     if not len(hits) or not run.keys or is_told_by_code(run.keys, keys):
@@ -176,9 +173,9 @@ def _further(
     rows: Ints,
     places: Ints,
 ) -> tuple[Ints, Ints]:
-    """The same of keys whose code another key has, which stands before them in the run."""
+    """The matches of keys that share their code with an earlier key of the run."""
     hits, result = [], []
-    # Another key with this code may stand next to the first one; as good as never.
+    # Another key with this code may come next; this practically never happens.
     for row, first in zip(rows, places, strict=True):
         place = int(first) + 1
         while place < len(run) and run.checked_codes(np.array([place]))[0] == codes[row]:
@@ -200,7 +197,6 @@ def _same(
 
 
 def _at(keys: Sequence[pa.Array], types: Sequence[SqlType], places: Ints) -> list[Vector]:
-    """Key columns at these places."""
     return [_column_at(part, kind, places) for part, kind in zip(keys, types, strict=True)]
 
 
@@ -226,7 +222,8 @@ def merge_at_once(
     is_newest = np.ones(len(codes), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
     is_told = are_told_by_code(runs)
-    keys = [] if is_told else _stacked_keys(runs)
+    columns = zip(*(run.keys for run in runs), strict=True)
+    keys = [] if is_told else [pa.concat_arrays(parts) for parts in columns]
     if not is_told and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
         return None
     kept = order[is_newest]
@@ -238,12 +235,11 @@ def merge_at_once(
             kept = kept[living]
             values = {name: column[living] for name, column in values.items()}
     result = codes[kept]
-    held = [pa.array(result) for _ in runs[-1].keys] if is_told else _taken(keys, kept)
-    return Run(runs[-1].sequence, result, tuple(held), values)
-
-
-def _stacked_keys(runs: Sequence[Run]) -> list[pa.Array]:
-    return [pa.concat_arrays(parts) for parts in zip(*(run.keys for run in runs), strict=True)]
+    if is_told:
+        keys = [pa.array(result) for _ in runs[-1].keys]
+    else:
+        keys = [part.take(pa.array(kept)) for part in keys]
+    return Run(runs[-1].sequence, result, tuple(keys), values)
 
 
 def _are_alike(
@@ -255,10 +251,6 @@ def _are_alike(
     return same is None or bool(same.all())
 
 
-def _taken(keys: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
-    return [part.take(pa.array(rows)) for part in keys]
-
-
 def _column(runs: Sequence[Run], name: str) -> Any:
     """A column of all runs, zero where one lacks it."""
     kind = next(run.values[name].dtype for run in runs if name in run.values)
@@ -268,7 +260,7 @@ def _column(runs: Sequence[Run], name: str) -> Any:
 def merge_runs(
     older: Run, newer: Run, types: Sequence[SqlType], alive: str, *, is_oldest: bool
 ) -> Run:
-    """One run that means both; keys that are gone are dropped where no older run is left."""
+    """One run that means both; deleted keys are dropped where no older run is left."""
     keys = [from_stored(part, kind) for part, kind in zip(newer.keys, types, strict=True)]
     replaced = find_in(older, types, newer.codes, keys)
     kept = np.ones(len(older), dtype=np.bool_)
@@ -317,8 +309,6 @@ class RunChange:
 
 
 class AnyRun(Protocol):
-    """What the log asks of a run."""
-
     @property
     def sequence(self) -> int: ...
 
@@ -329,7 +319,7 @@ R = TypeVar("R", bound=AnyRun)
 
 
 class RunLog(Generic[R]):
-    """Runs of one kind; `merge` makes one of several, told whether no older run lies below."""
+    """Runs of one kind; `merge` makes one of several, given whether they include the oldest."""
 
     def __init__(
         self, merge: Callable[[Sequence[R], bool], R], to_arrow: Callable[[R], pa.Table]
@@ -352,11 +342,11 @@ class RunLog(Generic[R]):
 
     @property
     def next_sequence(self) -> int:
-        """The sequence that a run to append must have."""
+        """The sequence of the next run to append."""
         return self._runs[-1].sequence + 1 if self._runs else 1
 
     def append(self, run: R) -> None:
-        """Take up a run, and merge the newest ones where there are enough of a size."""
+        """Add a run, and merge the newest ones where there are enough of a size."""
         runs = [*self._runs, run]
         while (start := _crowded(runs)) is not None:
             merged = self._merge(runs[start:], start == 0)
@@ -367,15 +357,11 @@ class RunLog(Generic[R]):
         )
 
     def clear(self) -> None:
-        """Forget all runs; what is appended then may have their sequences, and replaces them."""
+        """Remove all runs; runs appended later may reuse their sequences, and replace them."""
         self._runs, self._fresh = (), frozenset()
 
-    def as_it_stands(self) -> Self:
-        """The same runs in a log of their own."""
-        return copy(self)
-
     def compact(self) -> None:
-        """Bring all runs into one if that is likely to make the state much smaller."""
+        """Merge all runs into one if that is likely to make the state much smaller."""
         if not self._runs or self.rows <= 2 * max(len(run) for run in self._runs):
             return
         merged = self._merge(self._runs, True)
@@ -383,7 +369,7 @@ class RunLog(Generic[R]):
         self._fresh = frozenset(run.sequence for run in self._runs)
 
     def load(self, runs: Iterable[R]) -> None:
-        """Take over stored runs; they count as saved."""
+        """Load stored runs; they count as saved."""
         self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
@@ -397,9 +383,33 @@ class RunLog(Generic[R]):
         return RunChange(put, tuple(sorted(self._saved - present)))
 
     def saved(self) -> None:
-        """The last changes are safe now."""
+        """Mark the last changes as safely written."""
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
+
+
+class LoggedState(Generic[R]):
+    """State whose runs are in a log; the part of a keeper that all such state has in common."""
+
+    _log: RunLog[R]
+
+    def clear(self) -> None:
+        self._log.clear()
+
+    def as_it_stands(self) -> Self:
+        """A snapshot of the state. Cost: its runs, not their rows."""
+        result = copy(self)
+        result._log = copy(self._log)
+        return result
+
+    def compact(self) -> None:
+        self._log.compact()
+
+    def changes(self) -> RunChange:
+        return self._log.changes()
+
+    def saved(self) -> None:
+        self._log.saved()
 
 
 def _tier_of(rows: int) -> int:
@@ -408,7 +418,7 @@ def _tier_of(rows: int) -> int:
 
 
 def _crowded(runs: Sequence[AnyRun]) -> int | None:
-    """Where the newest runs of one size class begin, if there are enough of them to merge."""
+    """The start of the newest runs of one size class, if there are enough of them to merge."""
     if len(runs) < _RUNS_PER_TIER:
         return None
     most = _SMALLEST_TIER * _RUNS_PER_TIER ** _tier_of(len(runs[-1]))
@@ -419,22 +429,22 @@ def _crowded(runs: Sequence[AnyRun]) -> int | None:
 
 
 _MANY = 1 << 14
-"""Rows of runs that may be worth weighing before they are merged."""
+"""Rows of runs from which memory is reserved before a merge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where keys were found, run by run: (the run, rows asked for, their positions in it).
+    """Positions of keys, run by run: (the run, requested rows, their positions in it).
 
-    A row that is in no part was not found; `length` is the number of rows asked for.
+    A row in no part was not found; `length` is the number of requested rows.
     """
 
     parts: tuple[tuple[Run, Ints, Ints], ...]
     length: int
 
 
-class Arrangement:
-    """Keyed rows of state; `alive` names the value column that is zero for a key that is gone."""
+class Arrangement(LoggedState[Run]):
+    """Keyed rows of state; `alive` names the value column that is zero for a deleted key."""
 
     def __init__(
         self,
@@ -448,7 +458,7 @@ class Arrangement:
         self.key_types = tuple(key_types)
         self.alive = alive
         self._columns = columns
-        self._log: RunLog[Run] = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
+        self._log = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -465,7 +475,7 @@ class Arrangement:
         return sum(_bytes(run) for run in self.runs)
 
     def load(self, tables: Iterable[tuple[int, StoredTable]]) -> None:
-        """Take over stored runs; they count as saved. Fails on columns that are not its own."""
+        """Load stored runs; they count as saved. Fails on unknown columns."""
         kinds = {self.alive: np.int64} if self._columns is None else self._columns()
         self._log.load(
             from_table(sequence, table, self.key_types, kinds) for sequence, table in tables
@@ -490,7 +500,7 @@ class Arrangement:
                 break
             taken[hits] = True
             if 2 * left < len(codes):
-                # Asking for what is found already costs less than picking out the rest of many.
+                # Looking matches up again costs less than selecting the rest, unless most matched.
                 rest = (~taken).nonzero()[0]
                 rows, codes, taken = rows[rest], codes[rest], taken[rest]
                 keys = [key.take(rest) for key in keys]
@@ -499,7 +509,7 @@ class Arrangement:
     def gather(self, located: Located, name: str, dtype: Any = np.int64) -> Any:
         """Values of one column for located keys; zero where absent; shape (n,)."""
         if len(located.parts) == 1 and len(located.parts[0][1]) == located.length:
-            # All in one run, as after its merge: in the order asked for.
+            # All in one run, as after a merge: in the requested order.
             run, _, positions = located.parts[0]
             match = run.checked_values(name, positions)
             if match is not None:
@@ -520,12 +530,8 @@ class Arrangement:
         arrays = tuple(key.to_arrow() for key in keys)
         self._log.append(Run(self._log.next_sequence, codes, arrays, kept))
 
-    def clear(self) -> None:
-        """Forget all rows, and with them what columns they had."""
-        self._log.clear()
-
     def whole(self) -> Run | None:
-        """All living rows as one run, which this does not change; None without any."""
+        """All living rows as one run, without changing the state; None without any."""
         if not self.runs:
             return None
         run = _folded(self.key_types, self.alive, self.runs, True)
@@ -540,24 +546,6 @@ class Arrangement:
         keys = tuple(part.take(pa.array(living)) for part in run.keys)
         values = {name: column[living] for name, column in run.values.items()}
         return Run(run.sequence, run.codes[living], keys, values)
-
-    def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
-        result = copy(self)
-        result._log = self._log.as_it_stands()
-        return result
-
-    def compact(self) -> None:
-        """Bring all runs into one if that is likely to make the state much smaller."""
-        self._log.compact()
-
-    def changes(self) -> RunChange:
-        """What changed since the last `saved`, for the checkpoint to write."""
-        return self._log.changes()
-
-    def saved(self) -> None:
-        """The last changes are safe now."""
-        self._log.saved()
 
 
 def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints, Ints, Ints]:
@@ -612,10 +600,9 @@ def _bytes(run: Run) -> int:
 
 
 def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_oldest: bool) -> Run:
-    """One run that means all of these."""
     check_each(runs)
     if sum(map(len, runs)) >= _MANY:
-        # What comes out, a copy of the keys, and what sorts all of it.
+        # The result, a copy of the keys, and the codes with their order.
         keys = sum(int(part.nbytes) for run in runs for part in run.keys)
         words = sum(int(run.codes.nbytes) for run in runs)
         reserve(sum(map(_bytes, runs)) + keys + 2 * words)
@@ -632,24 +619,24 @@ def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_ol
 
 _CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
 MOST_PAIRS = 100_000_000
-"""Rows that one look-up may find: some gigabytes."""
+"""Rows that one lookup may find: some gigabytes."""
 _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
-"""Stored types whose values are used where they lie, if none is NULL."""
+"""Stored types whose values are used in place, if none is NULL."""
 _MOST_WAITING = 1 << 20
-"""Rows that wait to be sorted: of more, what cancels or is equal would take room."""
+"""Rows that wait to be sorted: with more, rows that cancel or repeat would take memory."""
 _FEW_RUNS = 2
-"""Runs up to which each is asked by itself."""
+"""Runs up to which each is looked up separately."""
 _MANY_ROWS = 1 << 16
-"""Rows from which on it pays not to look for all that are equal."""
+"""Rows from which merging skips the search for equal rows, where few repeat."""
 _HARDLY, _LOOKED_AT = 0.1, 4_096
-"""Where so few rows are there again, by so many of a run, they take little room."""
+"""Share of repeated rows that takes little memory, and the sample's size."""
 _FEWER = 4
-"""Codes asked for, per code held, from which on those not there are mostly left out unsearched."""
+"""Codes looked up, per code held, from which absent ones are mostly filtered out first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows of the index for rows asked for: `owners[i]` is the asking row of the i-th one."""
+    """Matching rows of the index: `owners[i]` is the requesting row of the i-th one."""
 
     owners: Ints
     rows: Batch
@@ -659,7 +646,7 @@ class Found:
 class Leading:
     """First rows per key, each once with its sum, sorted by key and then by the order.
 
-    For the i-th key they are all there are of ranks below `limits[i]`, and all at all if
+    For the i-th key they are complete for ranks below `limits[i]`, and the whole key if
     `is_whole[i]`; of the rank `limits[i]` some may be missing.
     """
 
@@ -681,13 +668,12 @@ class IndexRun:
         return len(self.codes)
 
     def slices(self, codes: Ints) -> tuple[Ints, Ints]:
-        """Where the rows of each of these codes begin and end."""
         first = search(self.pages, self.codes, codes)
         last = ends_of(self.codes, first, codes, "right")
         return first, checked_places(self.pages, self.codes, codes, last, "right")
 
     def at(self, positions: Ints) -> Batch:
-        """The batch, after these of its rows were looked at."""
+        """The batch, after verifying these of its rows."""
         if self.pages is not None and self.pages.is_open:
             for column in self.batch.columns.values():
                 self.pages.check_rows(column.values, positions)
@@ -700,7 +686,8 @@ class IndexRun:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What runs are, apart from the index: who merges them does not hold it, so that it can go."""
+    """The layout of runs, apart from the index: merging does not hold the index, so that it can be
+    freed."""
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     order: AttributeId | None
@@ -711,14 +698,13 @@ class _Form:
         return ranks
 
     def sorted(self, codes: Ints, batch: Batch) -> Ints:
-        """The order in which a run keeps rows."""
         if self.order is None:
             return ascending(codes)
         return np.lexsort((self.ranks(batch), codes))
 
     def together(self, runs: Sequence[IndexRun]) -> IndexRun:
-        """One run for all of these. Of many rows that only came those are united that come to lie
-        side by side, and all only where more are alike: finding these takes longer than sorting."""
+        """Merge runs. Of many inserted rows, only neighbors are united unless more repeat:
+        searching for these takes longer than sorting."""
         if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
             return self.merged(runs)
         check_each(runs)
@@ -729,7 +715,7 @@ class _Form:
         return index_run if repeating(some) <= _HARDLY else self.merged([index_run])
 
     def in_turn(self, runs: Sequence[IndexRun]) -> tuple[Ints, Batch]:
-        """All rows sorted, column by column: no second copy of them all is held meanwhile."""
+        """All rows sorted, column by column: no second copy of all of them is held."""
         parts = [run.batch for run in runs]
         codes = np.concatenate([run.codes for run in runs])
         ranks = [] if self.order is None else [self.ranks(part) for part in parts]
@@ -743,7 +729,6 @@ class _Form:
         return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
 
     def merged(self, runs: Sequence[IndexRun]) -> IndexRun:
-        """One run for all of these, each row once and those that cancel left out."""
         check_each(runs)
         codes, batch = self.in_turn(runs)
         columns = [batch.columns[name] for name, _ in self.columns]
@@ -753,7 +738,7 @@ class _Form:
         return IndexRun(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
 
 
-class RowIndex:
+class RowIndex(LoggedState[IndexRun]):
     """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
 
     With `order`, one of the columns and of type LONG, rows of one key are kept in its order.
@@ -773,7 +758,7 @@ class RowIndex:
         self.keys = tuple(keys)
         self._accesses = accesses
         form = self._form = _Form(self.columns, order)
-        self._log: RunLog[IndexRun] = RunLog(
+        self._log = RunLog(
             lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
         )
         self._waiting: list[IndexRun] = []
@@ -789,11 +774,10 @@ class RowIndex:
         return sum(int(_to_arrow(run, self.columns).nbytes) for run in self.runs())
 
     def codes_of(self, batch: Batch) -> Ints:
-        """The codes of the batch's keys, as `add` and `find` want them."""
+        """The codes of the batch's keys, for `add` and `find`."""
         return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
 
     def add(self, batch: Batch, codes: Ints) -> None:
-        """Count the batch in."""
         if len(batch) == 0:
             return
         order = self._form.sorted(codes, batch)
@@ -806,12 +790,11 @@ class RowIndex:
             self.runs()
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._waiting, self._waiting_rows = [], 0
-        self._log.clear()
+        super().clear()
 
     def runs(self) -> tuple[IndexRun, ...]:
-        """All runs, what waits sorted into one."""
+        """All runs; waiting rows are sorted into one first."""
         if self._waiting:
             waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
             run = waiting[0] if len(waiting) == 1 else self._form.together(waiting)
@@ -820,16 +803,16 @@ class RowIndex:
         return self._log.runs
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
-        """All rows with these keys; a row asked for finds none, one or many."""
+        """All rows with these keys; each key has none, one or many."""
         owners, parts = [], []
         runs = self.runs() if len(codes) else ()
-        # Of few runs each is asked for what it may hold, which may be far less to sort.
+        # Few runs are searched for the codes they may hold, which may be far fewer to sort.
         ordered = when_many(codes) if len(runs) > _FEW_RUNS else None
         for run in runs:
             is_far_more = len(codes) >= max(_FEWER * len(run), MANY)
-            asked = perhaps_in(whole(run.pages, run.codes), codes) if is_far_more else None
-            if asked is not None or ordered is None:
-                order, some = when_many(codes if asked is None else codes[asked])
+            requested = perhaps_in(whole(run.pages, run.codes), codes) if is_far_more else None
+            if requested is not None or ordered is None:
+                order, some = when_many(codes if requested is None else codes[requested])
             else:
                 order, some = ordered
             first, last = run.slices(some)
@@ -839,7 +822,7 @@ class RowIndex:
             check_size(pairs)
             positions, owner = slice_positions(first, last)
             owner = owner if order is None else order[owner]
-            owner = owner if asked is None else asked[owner]
+            owner = owner if requested is None else requested[owner]
             batch = run.at(positions)
             held = [batch.columns[key] for key in self.keys]
             if not are_told_by_codes(held, keys):
@@ -856,7 +839,7 @@ class RowIndex:
         return Found(np.concatenate(owners), result)
 
     def count(self, codes: Ints) -> Ints:
-        """How many rows `find` would find for each of these codes at most; shape (n,)."""
+        """An upper bound on the rows of each of these codes; shape (n,)."""
         order, codes = when_many(codes)
         counts = np.zeros(len(codes), dtype=np.int64)
         for run in self.runs():
@@ -876,7 +859,7 @@ class RowIndex:
         return self._form.merged(runs).batch if runs else empty_batch(self._accesses)
 
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
-        """The rows of each key up to where the first `window` of every run tell what there is."""
+        """The rows of each key as far as the first `window` rows of every run determine them."""
         limits = np.full(len(codes), INT64_MAX)
         is_whole = np.ones(len(codes), dtype=np.bool_)
         ends = []
@@ -909,35 +892,27 @@ class RowIndex:
         return Leading(Found(merged.codes, merged.batch), limits, is_whole)
 
     def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
         self.runs()
-        result = copy(self)
-        result._log, result._waiting = self._log.as_it_stands(), []
+        result = super().as_it_stands()
+        result._waiting = []
         return result
 
     def compact(self) -> None:
-        """Bring all runs into one if that is likely to make the state much smaller."""
         self.runs()
-        self._log.compact()
+        super().compact()
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        """Take over stored runs; they count as saved."""
         self._log.load(
             _from_arrow(sequence, table, self.columns, self._accesses) for sequence, table in tables
         )
 
     def load_some(self, tables: Sequence[tuple[int, StoredTable]], code: int) -> None:
-        """Take over the rows of one code only, to look at: nothing may be added to them."""
+        """Load only the rows of one code, for reading: nothing may be added to them."""
         self.load([(sequence, rows_of_code(table, _CODE, code)) for sequence, table in tables])
 
     def changes(self) -> RunChange:
-        """What changed since the last `saved`, for the checkpoint to write."""
         self.runs()
-        return self._log.changes()
-
-    def saved(self) -> None:
-        """The last changes are safe now."""
-        self._log.saved()
+        return super().changes()
 
 
 def check_size(pairs: int) -> None:

@@ -1,11 +1,10 @@
-"""Values of rows by their place in a partition: ranks, and the values of rows before and after.
+"""Window functions by position in a partition: ranks, and the values of rows before and after.
 
-Identity: the change is, for every partition with a changed row, minus its old rows plus its new
-ones, each with its values; rows whose values stay cancel. State: all rows by partition, without
-tags. Cost: the rows of the partitions that changed, sorted. NULL is a partition. Copies of a row
-are neighbours; where other rows tie, a function that would have to choose among them is an error.
-A batch and its negative cancel; a row that is deleted but was never there is an error.
-Out of scope: aggregates of a window, which are groupings beside the rows (`compile.ordering`).
+Law: the change is, for every partition with a changed row, minus its old rows plus its new ones,
+each with its values; rows with unchanged values cancel. State: all rows by partition, without tags.
+Cost: the rows of the changed partitions, sorted. NULL is a partition. Copies of a row are
+neighbors; where other rows tie, a function that has to choose among them is an error. A batch and
+its negative cancel; deleting a row that never existed is an error.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 from impctl.data.keys import group_rows, normalise, start_of, starts_in
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
-from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_batches
+from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_or_empty
 from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 RANKS = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"})
-"""Functions of the place alone."""
+"""Functions of the position alone."""
 
 CHOOSING = frozenset({"row_number", "lag", "lead"})
-"""Functions to which it matters which of two rows that tie comes first."""
+"""Functions whose result depends on the order of tied rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before).
 
-    Where there is no such row, it is the row's own `otherwise`, without one NULL.
+    Where there is no such row, it is the row's own `otherwise`, NULL if None.
     """
 
     result: AttributeId
@@ -68,19 +67,16 @@ class Window(Operator):
         self._rows = RowIndex(f"{name}.rows", columns, partition, 0)
 
     def step(self, batch: Batch) -> Batch:
-        """What the change does to the rows of its partitions."""
         if len(batch) == 0:
             return empty_batch(0)
         batch = Batch({name: batch.columns[name] for name in self._columns}, batch.weights, ())
         keys, groups = batch.grouped_by(self._partition)
         old = self._rows.find(groups.codes, [key.take(groups.first) for key in keys]).rows
         self._rows.add(batch, groups.codes[groups.index()])
-        parts = [batch, old] if len(old) else [batch]
-        changes = [self._placed(stacked_batches(parts))]
+        changes = [self._placed(stacked_or_empty((batch, old), 0))]
         if len(old):
             changes.append(self._placed(old).negated())
-        changes = [change for change in changes if len(change)]
-        return consolidated(stacked_batches(changes)) if changes else empty_batch(0)
+        return consolidated(stacked_or_empty(changes, 0))
 
     def _keys(self, rows: Batch) -> list[Vector]:
         return [normalise(rows.columns[name]) for name in self._partition]
@@ -104,8 +100,7 @@ class Window(Operator):
         weights = np.ones(int(rows.weights.sum()), dtype=np.int64)
         return Batch(columns, weights, ())
 
-    def _ordered(self, rows: Batch, owners: Ints, call: Placed) -> tuple[Ints, _Places]:
-        """The order of all copies, and their places in it."""
+    def _ordered(self, rows: Batch, owners: Ints, call: Placed) -> tuple[Ints, _PartitionPlaces]:
         ranks = [exact_ranks(rows.columns[key.column], key) for key in call.order]
         together = [Vector(LONG, column) for column in (owners, *ranks)]
         tied = group_rows(together, len(rows)).index()
@@ -116,14 +111,14 @@ class Window(Operator):
         copies, _ = slice_positions((ends - rows.weights)[order], ends[order])
         weights = rows.weights[order]
         owners, peers = np.repeat(owners[order], weights), np.repeat(tied[order], weights)
-        return copies, _Places(starts_in(owners), starts_in(owners, peers), copies)
+        return copies, _PartitionPlaces(starts_in(owners), starts_in(owners, peers), copies)
 
     def arrangements(self) -> tuple[RowIndex, ...]:
         return (self._rows,)
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _PartitionPlaces:
     """Sorted rows: where partitions and peers begin, and which copy of a row each one is."""
 
     parts: Bools
@@ -132,12 +127,10 @@ class _Places:
 
     @property
     def first(self) -> Ints:
-        """Where each row's partition begins."""
         return start_of(self.parts)
 
     @property
     def end(self) -> Ints:
-        """Where it ends: the position after its last row."""
         return _ends(self.parts)
 
 
@@ -148,8 +141,7 @@ def _no_order(function: str) -> NotExactError:
     )
 
 
-def _values(call: Placed, columns: dict[AttributeId, Vector], places: _Places) -> Vector:
-    """The call's value for each row, in their order."""
+def _values(call: Placed, columns: dict[AttributeId, Vector], places: _PartitionPlaces) -> Vector:
     if call.function in RANKS:
         return _rank(call.function, places)
     assert call.argument is not None, "a value of another row"
@@ -164,7 +156,7 @@ def _values(call: Placed, columns: dict[AttributeId, Vector], places: _Places) -
     return concat([argument, otherwise]).take(np.where(is_there, wanted, beyond))
 
 
-def _rank(function: str, places: _Places) -> Vector:
+def _rank(function: str, places: _PartitionPlaces) -> Vector:
     first, peers = places.first, places.peers
     positions = np.arange(len(first))
     standing = start_of(peers) - first
@@ -186,7 +178,6 @@ def _rank(function: str, places: _Places) -> Vector:
 
 
 def _ends(starts: Bools) -> Ints:
-    """The position after the last row of each one's stretch."""
     borders = np.append(np.flatnonzero(starts), len(starts))
     ends: Ints = borders[np.cumsum(starts)]
     return ends

@@ -12,7 +12,14 @@ import numpy as np
 from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, slice_positions
-from impctl.engine.batch import Batch, consolidated, disagreement, empty_batch, stacked_batches
+from impctl.engine.batch import (
+    Batch,
+    consolidated,
+    disagreement,
+    empty_batch,
+    stacked_batches,
+    stacked_or_empty,
+)
 from impctl.engine.fixpoint.frontier import Recursion, ToldInTheEnd, apart_in_memory, slots_for
 from impctl.engine.fixpoint.rows import (
     NUMBER,
@@ -34,8 +41,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grounded:
-    """One derivation: the row derived, the rows of the fixpoint and those of tables it uses, all by
-    numbers of the caller."""
+    """One derivation: the derived row, and the fixpoint's rows and leaves it uses, as the caller's
+    numbers."""
 
     head: int
     bodies: tuple[int, ...]
@@ -43,8 +50,8 @@ class Grounded:
 
 
 def grounded(numbers: Ints) -> list[Grounded]:
-    """Derivations of an array, shape (derivations, 1 + numbers of one): the head first, then what
-    took part, less than zero for none."""
+    """Derivations of an array of shape (derivations, 1 + numbers of one): the head first, then the
+    rows and leaves it uses, negative for none."""
     result = []
     for head, *parts in numbers.tolist():
         there = [part for part in parts if part >= 0]
@@ -54,15 +61,16 @@ def grounded(numbers: Ints) -> list[Grounded]:
 
 
 class Asleep:
-    """Those of an array, shape (derivations, 1 + numbers of one), as `grounded` has them."""
+    """Lazy derivations in an array of shape (derivations, 1 + numbers of one), as for
+    `grounded`."""
 
     def __init__(self, numbers: Ints) -> None:
         self._numbers = numbers
         self._is_here = np.ones(len(numbers), dtype=np.bool_)
         heads, parts = numbers[:, 0], numbers[:, 1:]
-        self._of_head = _Places(heads)
+        self._of_head = _ValuePlaces(heads)
         owners, columns = (parts >= 0).nonzero()
-        self._of_part = _Places(parts[owners, columns], owners)
+        self._of_part = _ValuePlaces(parts[owners, columns], owners)
         self._rows = distinct_values(self._of_head.values)
         self._chosen = np.full(len(self._rows), -1, dtype=np.int64)
         """Which derivation is chosen for each row, -1 for none."""
@@ -70,8 +78,8 @@ class Asleep:
         self._choose(np.searchsorted(self._rows, heads), waits_for)
 
     def _choose(self, places: Ints, waits_for: Ints) -> None:
-        """Choose round by round; `places` are those of the heads, `waits_for` how many rows each
-        derivation still waits for."""
+        """Choose round by round; `places` are those of the heads, `waits_for` the number of rows
+        that each derivation still waits for."""
         ready = (waits_for == 0).nonzero()[0]
         while len(ready):
             ready = ready[self._chosen[places[ready]] < 0]
@@ -82,17 +90,16 @@ class Asleep:
             ready = used[waits_for[used] == 0]
 
     def rows(self) -> Ints:
-        """The rows that are derived, ascending."""
+        """The derived rows, ascending."""
         return self._rows[self._chosen >= 0]
 
     def chosen(self, row: int) -> Grounded:
-        """The derivation that was chosen for a row."""
         place = int(np.searchsorted(self._rows, row))
         (result,) = grounded(self._numbers[self._chosen[place]][None])
         return result
 
     def made_of(self, leaf: int) -> set[int]:
-        """The rows that a leaf takes part in, by chosen derivations. Cost: these."""
+        """The rows whose chosen derivations use a leaf, directly or not. Cost: these rows."""
         result, asked = set[int](), np.array([leaf], dtype=np.int64)
         while len(asked):
             used = self._of_part.of(asked)
@@ -104,11 +111,10 @@ class Asleep:
         return result
 
     def take_of_head(self, row: int) -> list[Grounded]:
-        """Hand out what derives a row."""
         return self._taken(self._of_head.of(np.array([row])))
 
     def take_of_part(self, number: int) -> list[Grounded]:
-        """Hand out what a row or a leaf takes part in."""
+        """Hand out the derivations that use a row or a leaf."""
         return self._taken(np.unique(self._of_part.of(np.array([number]))))
 
     def _taken(self, places: Ints) -> list[Grounded]:
@@ -117,15 +123,14 @@ class Asleep:
         return grounded(self._numbers[here])
 
     def here(self) -> Iterator[Grounded]:
-        """Those that were not handed out."""
         yield from grounded(self._numbers[self._is_here])
 
     def __len__(self) -> int:
         return int(self._is_here.sum())
 
 
-class _Places:
-    """Where values stand, sorted; `owners` are told in place of positions."""
+class _ValuePlaces:
+    """Positions of values, sorted; `owners` are reported instead of positions."""
 
     def __init__(self, values: Ints, owners: Ints | None = None) -> None:
         order = np.argsort(values, kind="stable")
@@ -133,7 +138,7 @@ class _Places:
         self._owners: Ints = order if owners is None else owners[order]
 
     def of(self, asked: Ints) -> Ints:
-        """The owners of these values, for each as often as it has it."""
+        """The owners of these values, each as often as it has the value."""
         first = np.searchsorted(self.values, asked, "left")
         last = np.searchsorted(self.values, asked, "right")
         result: Ints = self._owners[slice_positions(first, last)[0]]
@@ -141,11 +146,11 @@ class _Places:
 
 
 _Fewest = tuple[int, tuple[int, ...] | None]
-"""How many variables, and which; None where nothing makes it true."""
+"""The number of variables, and which; None where nothing makes it true."""
 
 
 def fewest_true(function: Any) -> tuple[int, ...] | None:
-    """The variables of a diagram of `oxidd`; None where it is false."""
+    """The fewest variables that make a diagram of `oxidd` true; None where it is false."""
     best: dict[Any, _Fewest] = {}
     left = [function]
     while left:
@@ -165,7 +170,7 @@ def fewest_true(function: Any) -> tuple[int, ...] | None:
 
 
 def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
-    """What makes a node true: with its own variable, or without."""
+    """The cheaper way to make a node true: with its own variable, or without."""
     if low[1] is not None and (high[1] is None or low[0] <= high[0] + 1):
         return low
     if high[1] is None:
@@ -174,7 +179,7 @@ def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
 
 
 HEAD, BODY = "impctl/head", "impctl/body"
-"""The columns of such a row, both numbers."""
+"""Columns of a derivation row, both numbers."""
 NOTHING = 0
 """The body of a derivation from nothing: no row's number."""
 _SLOT = "impctl/slot"
@@ -216,7 +221,6 @@ class HeadsAndBodies(ToldInTheEnd):
             self.keep(Batch(columns, noted.weights, tags).keep(bodies != NOTHING))
 
     def _numbered(self, touched: TouchedRows, batch: Batch) -> Batch:
-        """The derivations by the slots of their heads; without bodies where there are none."""
         heads = [batch.columns[name] for name in self._columns]
         columns = {_SLOT: Vector(LONG, slots_for(touched, heads, len(batch)))}
         nothing: Ints = np.full(len(batch), NOTHING, dtype=np.int64)
@@ -226,17 +230,16 @@ class HeadsAndBodies(ToldInTheEnd):
 
 
 NODES = 5_000_000
-"""Nodes of decision diagrams there may be; some 100 MB."""
+"""Maximal nodes of decision diagrams; some 100 MB."""
 PROVENANCE_TOO_LARGE = "provenance_too_large"
-"""The code of the error where there are more."""
+"""The error code where there are more."""
 EXTRA_MISSING = "extra_missing"
-"""The code of the error where the package that functions live in is not installed."""
+"""The error code where the package of decision diagrams is not installed."""
 PACKAGE = "oxidd"
 _CACHE = 1 << 20
-"""Results of operations on functions that are remembered."""
+"""Cached results of operations on functions."""
 
 _Function = Any
-"""A decision diagram of `oxidd`."""
 
 
 class Ship(StrEnum):
@@ -246,7 +249,7 @@ class Ship(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Absorbs:
-    """How functions are shipped, and how many nodes there may be."""
+    """How functions are handed on, and the limit of nodes."""
 
     ship: Ship = Ship.LAZY
     nodes: int = NODES
@@ -254,20 +257,17 @@ class Absorbs:
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """What the functions of some rows would be, and which leaves these may mention."""
+    """The new functions of some rows, and the leaves that these may mention."""
 
     functions: dict[int, _Function]
     mentions: dict[int, set[int]]
 
     @property
     def rows_gone(self) -> set[int]:
-        """The rows whose function would be false."""
         return {row for row, function in self.functions.items() if not function.satisfiable()}
 
 
 class Absorption:
-    """Rows of one fixpoint with their functions."""
-
     def __init__(self, ship: Ship = Ship.LAZY, nodes: int = NODES) -> None:
         """UsageError where the package for decision diagrams is not installed."""
         self._ship = ship
@@ -276,8 +276,8 @@ class Absorption:
         self._functions: dict[int, _Function] = {}
         self._asleep: Asleep | None = None
         self._sleepers: set[int] = set()
-        """Rows whose function was not asked for since they were taken up: by chosen derivations,
-        of leaves and rows that had all their functions then."""
+        """Rows whose function has not been needed since they were restored. They live by chosen
+        derivations, of leaves and rows that had all their functions then."""
         self._derivations: dict[int, dict[Grounded, None]] = {}
         self._used_by: dict[int, dict[Grounded, None]] = {}
         """The derivations that have a row among their bodies."""
@@ -285,15 +285,17 @@ class Absorption:
         self._variables: dict[int, int] = {}
         self._leaf_of: dict[int, int] = {}
         self._free: list[int] = []
-        """Variables that no function mentions any more."""
         self._mentions: dict[int, set[int]] = {}
         """The leaves that the function of a row may mention."""
         self._mentioned_by: dict[int, set[int]] = {}
         """The rows whose function may mention a leaf."""
 
     def take_up(self, numbers: Ints) -> None:
-        """The derivations of an earlier one, before any others: shape (derivations, 1 + numbers of
-        one), as `grounded` has them. Lazy functions are made when something asks for them."""
+        """Restore the derivations of an earlier instance, before any others: shape (derivations, 1
+        + numbers of one), as for `grounded`.
+
+        Lazy functions are made when they are needed.
+        """
         if self._ship is Ship.EAGER:
             self.step((), grounded(numbers))
             return
@@ -302,17 +304,16 @@ class Absorption:
 
     @property
     def rows(self) -> Collection[int]:
-        """The rows of the fixpoint."""
         return self._functions.keys() | self._sleepers
 
     def step(
         self, went: Iterable[int] = (), came: Iterable[Grounded] = ()
     ) -> tuple[set[int], set[int]]:
-        """Leaves that went and derivations that came; the rows that came in, and those that left.
+        """Apply deleted leaves and inserted derivations; the rows inserted and those deleted.
 
-        What comes is looked at first, so that no row leaves that has a ground again. A row that
-        leaves takes the derivations that use it along: who sends rows on and has them back as
-        derivations sends these anew once it is in again.
+        Insertions come first, so that no row is deleted that has another derivation. A deleted row
+        takes the derivations that use it along: a caller that feeds rows back as derivations sends
+        these again once the row is inserted again.
         """
         entered = self._add(came)
         gone = set(went)
@@ -334,14 +335,13 @@ class Absorption:
             self._release(leaf)
         return entered - left, left - entered
 
-    # Leaves that go.
+    # Deleted leaves.
 
     def gone_without(self, leaves: Iterable[int]) -> set[int]:
-        """The rows that would leave if these leaves went; nothing does."""
+        """The rows that would be deleted with these leaves; nothing is changed."""
         return self._without(set(leaves)).rows_gone
 
     def _without(self, gone: Collection[int]) -> _After:
-        """What the functions that mention these leaves would be without them."""
         for leaf in gone:
             self._wake_all_of(leaf)
         known = [leaf for leaf in sorted(gone) if leaf in self._variables]
@@ -358,7 +358,8 @@ class Absorption:
     def _look_for_others(self, after: _After, gone: Collection[int]) -> None:
         """Give rows without a function that of another derivation, as far as there is any.
 
-        Before any of them goes: else it would be told that rows went which come again at once.
+        Done before any row is deleted: otherwise rows would be reported as deleted and inserted
+        again at once.
         """
         left = sorted(after.rows_gone)
         while left:
@@ -370,7 +371,7 @@ class Absorption:
                 continue
             after.functions[row] = self._product(one, after.functions)
             after.mentions[row] = self._leaves_of(one, after.mentions)
-            # What uses it may have a ground again.
+            # The rows that use it may be derived again.
             left += [
                 user.head
                 for user in self._using(self._used_by, row)
@@ -378,7 +379,6 @@ class Absorption:
             ]
 
     def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
-        """A derivation of a row that nothing that went is needed for."""
         if self._asleep is not None:
             self._remember_all(self._asleep.take_of_head(row))
         for one in self._derivations.get(row, ()):
@@ -390,10 +390,10 @@ class Absorption:
                 return one
         return None
 
-    # Derivations that come.
+    # Inserted derivations.
 
     def _add(self, came: Iterable[Grounded]) -> set[int]:
-        """The rows that come in with these derivations."""
+        """Add these derivations; the rows that they insert."""
         work: list[Grounded] = []
         for one in came:
             self._remember(one)
@@ -424,22 +424,18 @@ class Absorption:
         return all(body in self._functions or body in self._sleepers for body in one.bodies)
 
     def _leaves_of(self, one: Grounded, others: Mapping[int, set[int]]) -> set[int]:
-        """What the function of a derivation may mention; of bodies among the others, that there.
-
-        These have functions: it is asked for behind `_product`.
-        """
+        """The leaves that the function of a derivation may mention; `_product` comes before."""
         bodies = (others.get(body, self._mentions.get(body, set())) for body in one.bodies)
         return set(one.leaves).union(*bodies)
 
     def _product(self, one: Grounded, others: Mapping[int, _Function]) -> _Function:
-        """The function of a derivation; of bodies among the others, that there."""
+        """The function of a derivation; bodies in `others` have those functions."""
         parts = [others[body] if body in others else self._function(body) for body in one.bodies]
         return self._all_of([*parts, *map(self._variable, one.leaves)])
 
-    # What was taken up.
+    # Restored derivations.
 
     def _function(self, row: int) -> _Function:
-        """The function of a row, made where it was not asked for so far."""
         left = [row] if row in self._sleepers else []
         while left:
             row_left = left[-1]
@@ -459,15 +455,15 @@ class Absorption:
     def _wake_all_of(self, leaf: int) -> None:
         """Make the functions that mention a leaf.
 
-        A row that has not woken goes by chosen derivations, and whatever changed the function of a
-        row that it uses has woken it, since it mentions that leaf, too.
+        A row without a function lives by chosen derivations. Whatever changes the function of a row
+        it uses makes its function too, since that mentions the same leaf.
         """
         if self._asleep is not None:
             for row in sorted(self._asleep.made_of(leaf) & self._sleepers):
                 self._function(row)
 
     def _using(self, index: dict[int, dict[Grounded, None]], number: int) -> Iterable[Grounded]:
-        """The derivations that a row or a leaf takes part in, by the index of these."""
+        """The derivations in `index` that use a row or a leaf."""
         if self._asleep is not None:
             self._remember_all(self._asleep.take_of_part(number))
         return index.get(number, ())
@@ -476,7 +472,7 @@ class Absorption:
         for one in derivations:
             self._remember(one)
 
-    # What is known of which leaf.
+    # Indexes of derivations and leaves.
 
     def _remember(self, one: Grounded) -> None:
         self._derivations.setdefault(one.head, {})[one] = None
@@ -518,7 +514,7 @@ class Absorption:
         return self._within(self._manager.var, place)
 
     def _release(self, leaf: int) -> None:
-        """A variable that no function mentions can stand for another leaf."""
+        """Free a variable that no function mentions, for another leaf."""
         place = self._variables.pop(leaf, None)
         if place is not None:
             assert not self._mentioned_by.pop(leaf), "every function that mentions it was changed"
@@ -528,8 +524,8 @@ class Absorption:
     # Functions.
 
     def smallest(self, row: int) -> tuple[frozenset[int], bool]:
-        """A set of leaves that derives a row, and whether it is a smallest one: of a row whose
-        whole function was handed on. Cost: the nodes of the row's function."""
+        """A set of leaves that derives a row, and whether it is a smallest one, which holds where
+        the row's whole function was handed on. Cost: the nodes of the row's function."""
         chosen = fewest_true(self._function(row))
         assert chosen is not None, "a row that is there has a derivation"
         leaves = frozenset(self._leaf_of[place] for place in chosen)
@@ -542,7 +538,7 @@ class Absorption:
         return result
 
     def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
-        """The operation's result; EvaluationError where it takes more nodes than there may be."""
+        """The operation's result; EvaluationError beyond the limit of nodes."""
         try:
             return operation(argument)
         except MemoryError:
@@ -560,12 +556,13 @@ class Absorption:
 
 
 def missing_package() -> UsageError | None:
-    """What making functions will fail with, found without loading anything; None if nothing."""
+    """The error that making functions will raise, determined without loading anything; None if
+    none."""
     return _missing() if find_spec(PACKAGE) is None else None
 
 
 def _missing() -> UsageError:
-    # By its own name it is found from wherever impctl itself was installed.
+    # Naming the package works wherever impctl itself was installed from.
     return UsageError(
         f"Provenance by absorption needs the package `{PACKAGE}`, which is not installed",
         hint=f"run `pip install '{PACKAGE}>=0.13'` (the only package in impctl's extra `bdd`)",
@@ -574,7 +571,6 @@ def _missing() -> UsageError:
 
 
 def _manager(nodes: int) -> Any:
-    """Where functions live."""
     try:
         from oxidd.bdd import BDDManager
     except ImportError as error:
@@ -588,8 +584,11 @@ _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
 
 @dataclass(frozen=True, slots=True)
 class Ingredient:
-    """An input whose rows are leaves: those of `columns` tell them apart, and their numbers go on
-    in the column `number`. Rows of no table (`is_leaf` is false) are there for good."""
+    """An input whose rows are leaves, identified by `columns`; their numbers go on in the column
+    `number`.
+
+    Rows of no table (`is_leaf` is false) are never deleted.
+    """
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     number: AttributeId
@@ -599,11 +598,10 @@ class Ingredient:
 class AbsorbedFixpoint(Recursion):
     """Rows of `columns`; its inputs are those of `step` after the first, an ingredient each.
 
-    In the step's first input are rows of T with their numbers in a column `number`; its output has
-    the columns of T, and in those of `bodies` the numbers of all rows that took part: even ones of
-    rows of T, odd ones of leaves, and NULL or less than zero for none. `accesses` is how many tags
-    that carries. UnsupportedError beyond `limits`, EvaluationError where functions take more nodes
-    than `absorbs` allows.
+    The step's first input has rows of T with their numbers in a column `number`. Its output has the
+    columns of T, and in those of `bodies` the numbers of all rows used: even for rows of T, odd for
+    leaves, NULL or negative for none. `accesses` is the number of its tags. UnsupportedError beyond
+    `limits`, EvaluationError where functions take more nodes than `absorbs` allows.
     """
 
     def __init__(
@@ -645,17 +643,16 @@ class AbsorbedFixpoint(Recursion):
         self._given = {self._rows_given: 0, self._leaves_given: 0}
         self._by_number = RowsByNumber(columns, number)
         self._absorption: Absorption | None = None
-        """None where it is still to be found from what is kept."""
+        """None until it is built from the stored state."""
         self._gone: set[int] = set()
-        """Leaves that went while it fills."""
+        """Leaves deleted while the circuit fills."""
         self._told: list[Batch] = []
 
     def end_by(self, limits: Limits) -> None:
-        """Go no further than that, from now on."""
         self.limits = limits
 
     def step(self, *ingredients: Batch | None) -> Batch | None:
-        """The rows that came or went; None while it fills."""
+        """The rows inserted and deleted; None while the circuit fills."""
         numbered = [self._numbered(at, batch) for at, batch in enumerate(ingredients)]
         result = self._step.step(None, *numbered)
         result = result if result is not None and len(result) else None
@@ -665,7 +662,6 @@ class AbsorbedFixpoint(Recursion):
         return self._changed(None, (), result)
 
     def _numbered(self, at: int, batch: Batch | None) -> Batch | None:
-        """Rows of an ingredient with their numbers; notes which leaves went."""
         if batch is None or not len(batch):
             return None
         ingredient = self.ingredients[at]
@@ -704,8 +700,8 @@ class AbsorbedFixpoint(Recursion):
         return self._net(moves.entered, left)
 
     def _came(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
-        """The derivations that there are more of, noted and told with all others; heads that are
-        new have numbers from now on."""
+        """The inserted derivations, recorded and reported with all others; new heads get
+        numbers."""
         if batch is None or not len(batch):
             return []
         if any(self._accesses):
@@ -721,7 +717,7 @@ class AbsorbedFixpoint(Recursion):
             parts[name] = Vector(LONG, np.where(column.validity(), column.values, -1))
         noted = consolidated(Batch(parts, batch.weights, ()))
         if len(new):
-            # Without one that is there now a row does not come, and its number is never used.
+            # A row without a present derivation is not inserted, and its number is never used.
             heads = noted.columns[_HEAD].values[noted.weights > 0]
             new = new[np.isin(known[new], heads)]
             own = [column.take(new) for column in keys]
@@ -731,7 +727,7 @@ class AbsorbedFixpoint(Recursion):
         return grounded(_matrix(noted.keep(noted.weights > 0)))
 
     def _check(self, moves: _Moves, gone: set[int]) -> None:
-        """CountBelowZeroError where a derivation went all of whose leaves are there."""
+        """CountBelowZeroError where a derivation was deleted all of whose leaves exist."""
         for noted in moves.noted:
             less = noted.keep(noted.weights < 0)
             is_open = [
@@ -741,12 +737,13 @@ class AbsorbedFixpoint(Recursion):
                 self._check_left(less.take(np.array(is_open, dtype=np.int64)))
 
     def _check_left(self, less: Batch) -> None:
-        """That of these derivations, some of which went, others are left."""
+        """Check that each head of these derivations, some of which were deleted, has others
+        left."""
         heads = distinct_values(np.sort(less.columns[_HEAD].values))
         asked = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
         codes = self._made.codes_of(asked)
         before = self._made.find(codes, [asked.columns[_HEAD]]).rows
-        after = consolidated(stacked_batches([one for one in (before, less) if len(one)]))
+        after = consolidated(stacked_or_empty((before, less), 0))
         left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
         if not left.issuperset(map(tuple, _matrix(less).tolist())):
             raise disagreement(
@@ -760,7 +757,7 @@ class AbsorbedFixpoint(Recursion):
             self._made.add(noted, self._made.codes_of(noted))
 
     def _net(self, entered: set[int], left: set[int]) -> Batch:
-        """The rows that came or went; those that went have no numbers any more."""
+        """The net change of the rows; deleted rows lose their numbers."""
         came = self._by_number.rows([*(entered - left)], 1)
         went = self._by_number.rows([*(left - entered)], -1)
         if left:
@@ -768,16 +765,16 @@ class AbsorbedFixpoint(Recursion):
             own = [gone.columns[name] for name, _ in self.columns]
             self.rows.put(own, gone.columns[self._stamp].values, -1)
             self._by_number.put(own, gone.columns[self._stamp].values, -1)
-        parts = (came, went)
-        there = [part for part in parts if len(part)]
-        if not there:
+        return self._without_numbers(stacked_or_empty((came, went), 0))
+
+    def _without_numbers(self, rows: Batch) -> Batch:
+        if not len(rows):
             return empty_batch(0)
-        rows = stacked_batches(there)
         return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
 
     def told(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags."""
-        return stacked_batches(self._told) if self._told else empty_batch(sum(self._accesses))
+        return stacked_or_empty(self._told, sum(self._accesses))
 
     # Numbers.
 
@@ -792,10 +789,9 @@ class AbsorbedFixpoint(Recursion):
         self._given[counter] = start + count
         return np.arange(start, start + count, dtype=np.int64)
 
-    # What is remembered.
+    # State.
 
     def _held(self) -> Absorption:
-        """The functions, found from what is kept where that was taken up."""
         if self._absorption is None:
             self._absorption = Absorption(self.absorbs.ship, self.absorbs.nodes)
             rows = self.rows.whole()
@@ -806,7 +802,7 @@ class AbsorbedFixpoint(Recursion):
         return self._absorption
 
     def _take_up_rows(self, absorption: Absorption, rows: Batch) -> None:
-        """CountBelowZeroError where what is kept derives other rows than are kept."""
+        """CountBelowZeroError where the stored derivations derive other rows than are stored."""
         own, numbers = [rows.columns[name] for name, _ in self.columns], rows.columns[NUMBER].values
         self._by_number.put(own, numbers, 1)
         absorption.take_up(self.numbers())
@@ -819,8 +815,8 @@ class AbsorbedFixpoint(Recursion):
         return self._held()
 
     def numbers(self) -> Ints:
-        """All derivations whose bodies are in T: the number of the head, and those of what took
-        part, less than zero for none; shape (derivations, 1 + numbers of the step)."""
+        """All derivations whose bodies are in T: the head's number and those of what it uses,
+        negative for none; shape (derivations, 1 + numbers of the step)."""
         made = self._made.whole()
         if not len(made):
             return np.zeros((0, 1 + len(self._bodies)), dtype=np.int64)
@@ -835,7 +831,7 @@ class AbsorbedFixpoint(Recursion):
         return (self.rows.index, self._made, *leaves, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
-        """How many numbers were given, how many rows T has, and the step's own."""
+        """How many numbers were given, how many rows T has, and the step's own counters."""
         return {**self._given, **super().counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -844,22 +840,16 @@ class AbsorbedFixpoint(Recursion):
 
     def output(self) -> Batch:
         """All rows of T. Cost: the rows."""
-        rows = self.rows.whole()
-        if not len(rows):
-            return empty_batch(0)
-        return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
+        return self._without_numbers(self.rows.whole())
 
 
 class _Moves:
-    """What one step did so far: derivations that came or went, and rows that came in."""
-
     def __init__(self) -> None:
         self.noted: list[Batch] = []
         self.entered: set[int] = set()
 
 
 def _matrix(batch: Batch) -> Ints:
-    """The numbers of each row; shape (rows, columns)."""
     if not len(batch):
         return np.zeros((0, 0), dtype=np.int64)
     result: Ints = np.stack([column.values for column in batch.columns.values()], axis=1)

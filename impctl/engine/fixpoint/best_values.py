@@ -20,7 +20,14 @@ from impctl.data.keys import (
 from impctl.data.pages import search
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, slice_positions
-from impctl.engine.batch import Batch, consolidated, empty_batch, never_held, stacked_batches
+from impctl.engine.batch import (
+    Batch,
+    consolidated,
+    empty_batch,
+    never_held,
+    stacked_batches,
+    stacked_or_empty,
+)
 from impctl.engine.extremes import ranks_of
 from impctl.engine.fixpoint.rows import (
     HAS_COLUMN,
@@ -53,7 +60,8 @@ _MOST = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """What is added to a value: a column of the table times `sign`, None for none; a constant."""
+    """What is added to a value: a column of the table times `sign` (None for none), and a
+    constant."""
 
     column: AttributeId | None = None
     sign: int = 1
@@ -62,10 +70,10 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class ValuedStep(JoinedStep):
-    """Its columns by what they are for.
+    """The columns of a step by their roles.
 
-    `key` and `value` are columns of the fixpoint, `rows` has for each column of that side which one
-    it is of the fixpoint or its rank; `head` is the table's column with the key of a row derived.
+    `key` and `value` are columns of the fixpoint, `rows` has for each column of that side the index
+    of the fixpoint's column or its rank; `head` is the table's column with the derived key.
     """
 
     key: AttributeId
@@ -82,14 +90,14 @@ def valued_step(
     grouped: Grouped,
     rank: AttributeId,
 ) -> ValuedStep | None:
-    """The step as such a one, if it is."""
+    """The step as a `ValuedStep`, if it is one."""
     kinds = dict(columns)
     if len(grouped.keys) != 1 or len(grouped.values) != 1 or len(kinds) != 2:
         return None
     (key,), ((value, is_greatest),) = grouped.keys, grouped.values
     if kinds[key].kind not in WHOLE_NUMBERS or kinds[value].kind is not Kind.LONG:
         return None
-    above = _Above(step)
+    above = _Projections(step)
     join = above.join
     if join is None:
         return None
@@ -117,16 +125,14 @@ def valued_step(
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A column of the fixpoint's side and what is added to it."""
-
     own: AttributeId
     column: AttributeId | None = None
     sign: int = 1
     constant: int = 0
 
 
-class _Above:
-    """What stands above the join of a step: projections alone, from the last operator down."""
+class _Projections:
+    """The operators above the join of a step: projections alone, from the last operator down."""
 
     def __init__(self, step: Circuit) -> None:
         operators = tuple(step)
@@ -140,11 +146,10 @@ class _Above:
 
     @property
     def count(self) -> int:
-        """How many projections."""
         return len(self._outputs)
 
     def leaf(self, expr: Expr, depth: int = 0) -> Expr:
-        """The expression below that a column is there, `depth` projections down so far."""
+        """The expression of a column, `depth` projections down."""
         return self._below(expr, depth)[0]
 
     def _below(self, expr: Expr, depth: int) -> tuple[Expr, int]:
@@ -159,7 +164,7 @@ class _Above:
         table: Mapping[AttributeId, SqlType],
         depth: int = 0,
     ) -> _Sum | None:
-        """The expression as a column of the fixpoint's and what is added to it, if it is that."""
+        """The expression as a column of the fixpoint plus an offset, if it is one."""
         expr, depth = self._below(expr, depth)
         if isinstance(expr, ColumnRef):
             return _Sum(expr.id) if expr.id in own else None
@@ -178,7 +183,6 @@ class _Above:
     def _more(
         self, result: _Sum, other: Expr, sign: int, table: Mapping[AttributeId, SqlType]
     ) -> _Sum | None:
-        """A sum and one more leaf, of whole numbers; one column at most."""
         if isinstance(other, Literal):
             if other.type.kind not in _ADDED or other.value is None:
                 return None
@@ -198,7 +202,7 @@ BODY, HEAD, OFFSET, NET, WEIGHT, SOURCE, PLACE = range(7)
 
 
 class Links:
-    """The table's rows and what changed in them."""
+    """The table's rows and their changes."""
 
     def __init__(self, step: ValuedStep, rows: ValuedRows, changed: Batch | None) -> None:
         self._step, self._rows = step, rows
@@ -209,7 +213,6 @@ class Links:
 
     @cached_property
     def _runs(self) -> Sequence[IndexRun]:
-        """The table's rows, and those that came and went."""
         runs, changed = self._step.table.runs(), self._changed
         self._rows.of_runs(runs)
         if changed is None or not len(changed):
@@ -221,27 +224,25 @@ class Links:
         return (*runs, IndexRun(0, codes, changed))
 
     def tags(self, source: int) -> tuple[Tags, ...]:
-        """Those of the rows that such a source has, by place."""
+        """The tags of these rows of one source, by position."""
         return self._runs[source].batch.tags
 
     @property
     def sources(self) -> int:
-        """How many there are."""
         return len(self._runs)
 
     def views(self) -> list[IndexView] | None:
-        """The runs as they are looked up one by one: the head, then the column that is added; None
-        where they are not to be."""
+        """The runs for lookups one by one: the head, then the column that is added; None where they
+        are not to be looked up so."""
         columns = [self._step.head, *_column(self._step)]
         return self._rows.table_views.of_index(self._runs, columns, 0)
 
     @property
     def linked(self) -> Ints:
-        """The slots of all keys that were asked for."""
+        """The slots of all keys looked up."""
         return np.concatenate(self._linked) if self._linked else _NOTHING
 
     def offsets(self, rows: Batch) -> Ints:
-        """What rows of the table add."""
         offset = self._step.offset
         if offset.column is None:
             return np.full(len(rows), offset.constant, dtype=np.int64)
@@ -251,11 +252,10 @@ class Links:
         return offset.sign * result + offset.constant
 
     def heads(self, rows: Batch) -> Ints:
-        """The keys that they lead to."""
         return numbers(rows.columns[self._step.head])
 
     def of(self, slots: Ints) -> Ints:
-        """Where the links of these keys lie in `held`, each given once."""
+        """Positions of the links of these keys in `held`, each key once."""
         values = self._rows.values
         unknown = slots[values[FIRST, slots] < 0]
         if len(unknown):
@@ -269,7 +269,6 @@ class Links:
         return slice_positions(first, last)[0]
 
     def _look_up(self, slots: Ints) -> None:
-        """Find the rows of these keys."""
         step, rows = self._step, self._rows
         order, codes = when_many(rows.values[KEY, slots])
         slots = slots if order is None else slots[order]
@@ -296,7 +295,6 @@ class Links:
         self._add(slots, parts)
 
     def _add(self, slots: Ints, parts: Sequence[Ints]) -> None:
-        """Keep what was found, by slot."""
         values = self._rows.values
         if not parts:
             values[FIRST, slots] = values[LAST, slots] = self.count
@@ -330,7 +328,7 @@ def _column(step: ValuedStep) -> tuple[str, ...]:
 
 
 def _sum_up(result: Ints) -> None:
-    """Count equal rows of one key together, where some go."""
+    """Add up equal rows of one key, where some are deleted."""
     if result[NET].min() >= 0:
         return
     goes = np.zeros(int(result[BODY].max()) + 1, dtype=np.bool_)
@@ -348,54 +346,54 @@ def _sum_up(result: Ints) -> None:
 NONE = INT64_MAX
 """The value of a key that has none."""
 MOST = 1 << 60
-"""Values and what is added to them lie within this: sums of both are exact."""
+"""Bound on values and offsets: sums of both are exact."""
 BEST, RANKED, COUNTED = range(3)
 WAS = 3
-"""Where the same begins as it was: value, rank, low."""
+"""Offset of the old value, rank and low."""
 KEY, KNOWN, FIRST, LAST, _START, _END = range(6, 12)
-"""The key; whether rank and low are looked up; where links begin and end, -1 before; where the
-table's rows lie in its largest run, -1 before."""
+"""The key; whether rank and low are looked up; start and end of its links, -1 if unknown; start and
+end of its rows in the table's largest run, -1 if unknown."""
 MOST_AT_HAND = 1 << 20
-"""Keys up to which all that were met are held on to between steps: some 120 MB."""
+"""Keys up to which all keys are kept between steps: some 120 MB."""
 _MOST_WAITING = 64
 """Steps whose changes wait at most."""
 _MANY_ROWS = 1 << 16
-"""Rows of a run from which on it is remembered where those of a key lie."""
+"""Rows of a run from which the positions of a key's rows are remembered."""
 _ROOM = 16
 _DENSE = 4
-"""Numbers there are per key up to which keys lie close together."""
+"""Numbers per key up to which keys count as dense."""
 _FEW = 8
-"""Of so many keys one may be looked for by itself before all are sorted together."""
+"""New keys, per key, up to which they are searched apart before all are sorted together."""
 
 
 class NotThisWayError(Exception):
-    """The step is not for numbers alone: whoever asked goes on in another way."""
+    """The step is not over integers alone: the caller must use the general path."""
 
 
 class ValuedRows:
-    """The keys of one step; `values` of shape (12, room) has what is named above by slot."""
+    """The keys of one step; `values` of shape (12, room) has the rows named above, by slot."""
 
     def __init__(self, held: BestRows, step: ValuedStep) -> None:
         self.held, self.step = held, step
         self.count = 0
         self.values: Ints = _fresh(_ROOM)
         self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
-        """Keys, ascending, and their slots: most of them, and those that came since."""
+        """Keys, ascending, and their slots: most of them, and those added since."""
         self._direct: npt.NDArray[np.int32] | None = None
-        """Where keys lie close together: by key less the `_least`, the slot, -1 for none."""
+        """Of dense keys: by key less `_least`, the slot, -1 for none."""
         self._places: Numbers | None = None
         self._least = 0
         self._derived, self.table_views = Views(), Views()
         self._run: IndexRun | None = None
-        """The run of the table that it is known of where rows lie in it."""
+        """The run of the table whose row positions are remembered."""
         self._waiting = 0
         """Steps whose changes may wait to be sorted in."""
 
     # Between steps.
 
     def end(self, touched: Ints, linked: Ints) -> bool:
-        """The step is over, in which these were touched, and links looked for; whether the next one
-        may begin from here: of many keys not all are held on to."""
+        """End the step that touched these slots and looked up links; whether the next step may
+        reuse the rows: not if there are too many keys."""
         values = self.values
         values[WAS : 2 * WAS, touched] = values[:WAS, touched]
         values[FIRST, linked] = -1
@@ -405,14 +403,15 @@ class ValuedRows:
             self._places = None if self._direct is None else view_of(self._direct)
         self._waiting += 1
         if self._waiting > _MOST_WAITING:
-            # Nobody may ask for them for long, and each batch that waits takes room.
+            # They may not be read for long, and each waiting batch takes memory.
             for index in (self.held.derived, self.step.table, self.step.own):
                 index.runs()
             self._waiting = 0
         return self.count <= MOST_AT_HAND
 
     def _placed(self) -> npt.NDArray[np.int32] | None:
-        """The slots of most keys by what they are more than the least, if that takes little."""
+        """The slots of most keys by their distance from the least key, if that takes little
+        memory."""
         keys, slots = self._many
         least, greatest = int(keys[0]), int(keys[-1])
         if greatest - least >= _DENSE * len(keys) or not -MOST < least < MOST:
@@ -423,13 +422,13 @@ class ValuedRows:
         return result
 
     def views(self) -> list[IndexView] | None:
-        """What is derived, as it is looked up one by one; None where it is not to be."""
+        """The derived rows for lookups one by one; None where they are not to be looked up so."""
         return self._derived.of_index(self.held.derived.runs(), [self.step.value], 0)
 
     # Slots.
 
     def slots_of(self, keys: Ints) -> Ints:
-        """The slots of keys in any order, some perhaps often; shape (n,)."""
+        """The slots of keys in any order, with repetitions; shape (n,)."""
         if self._direct is None:
             return self._sorted_slots(keys)
         places = keys - self._least
@@ -441,7 +440,6 @@ class ValuedRows:
         return slots
 
     def slot_of(self, key: int) -> int:
-        """The slot of one key."""
         if self._places is not None and 0 <= (place := key - self._least) < len(self._places):
             slot: int = self._places[place]
             if slot >= 0:
@@ -449,7 +447,6 @@ class ValuedRows:
         return int(self.slots_of(np.array([key], dtype=np.int64))[0])
 
     def _sorted_slots(self, keys: Ints) -> Ints:
-        """The same by looking them up in sorted keys."""
         slots = np.empty(len(keys), dtype=np.int64)
         rest: Ints | None = None
         for codes, held in (self._many, self._few):
@@ -476,7 +473,7 @@ class ValuedRows:
         return slots
 
     def _taken_up(self, keys: Ints) -> int:
-        """Slots for keys that have none, ascending; the first one."""
+        """Slots for new keys, ascending; the first one."""
         start, end = self.count, self.count + len(keys)
         room = self.values.shape[1]
         if end > room:
@@ -502,12 +499,12 @@ class ValuedRows:
         values[KNOWN] = ~is_there
 
     def of_runs(self, runs: Sequence[IndexRun]) -> None:
-        """These are the table's: what was known of another one is forgotten, and it may go."""
+        """Forget the positions in another run of the table, so that it can be freed."""
         if self._run is not None and not any(run is self._run for run in runs):
             self._run = None
 
     def spans(self, run: IndexRun, slots: Ints, codes: Ints) -> tuple[Ints, Ints, Ints]:
-        """Which of these keys have rows in a run, by position; where each begins and ends."""
+        """Which of these keys, by position, have rows in a run; start and end of each."""
         held = 0 if self._run is None else len(self._run)
         if len(run) < _MANY_ROWS or (self._run is not run and len(run) < held):
             return _spans(run, codes)
@@ -525,7 +522,7 @@ class ValuedRows:
         return asking, first[asking], last[asking]
 
     def know_ranks(self, slots: Ints) -> None:
-        """Look up ranks and lows of these keys, some perhaps often, as they were."""
+        """Look up the stored ranks and lows of these keys, with repetitions."""
         values = self.values
         slots = slots[values[KNOWN, slots] == 0]
         if not len(slots):
@@ -539,19 +536,17 @@ class ValuedRows:
             values[at, slots] = values[WAS + at, slots] = held.inside.gather(located, name)
 
     def are_other(self, slots: Ints) -> Ints:
-        """Those of these keys whose value, rank or low is not what it was before the step."""
+        """The keys whose value, rank or low changed in this step."""
         values = self.values
         is_other = (values[:WAS, slots] != values[WAS : 2 * WAS, slots]).any(axis=0)
         result: Ints = slots[is_other]
         return result
 
     def rows(self, slots: Ints, values: Ints) -> tuple[Ints, list[Vector]]:
-        """Rows of these keys with such values: their codes and columns."""
         columns = self.columns(self.values[KEY, slots], values)
         return key_codes(columns, len(slots)), columns
 
     def columns(self, keys: Ints, values: Ints) -> list[Vector]:
-        """Columns of rows of these keys and values."""
         held, step = self.held, self.step
         both = {step.key: keys, step.value: ~values if step.is_greatest else values}
         pairs = zip(held.names, held.kinds, strict=True)
@@ -562,18 +557,17 @@ class ValuedRows:
         return Vector(held.kinds[held.names.index(self.step.key)], keys)
 
     def key_columns(self, keys: Ints) -> list[Vector]:
-        """The column that tells groups."""
         return [self._keys(keys)]
 
     def ordered(self, column: Vector) -> Ints:
-        """Values of the column that decides, in the order where the least is best."""
+        """Values of the column that decides, mapped so that the least is best."""
         result = numbers(column)
         _check_values(result)
         return ~result if self.step.is_greatest else result
 
 
 def numbers(column: Vector) -> Ints:
-    """The whole numbers of a column without NULL."""
+    """The integers of a column without NULL."""
     if column.valid is not None and not bool(column.valid.all()):
         raise NotThisWayError
     result: Ints = column.values.astype(np.int64, copy=False)
@@ -586,7 +580,6 @@ def _check_values(values: Ints) -> None:
 
 
 def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
-    """The same by searching."""
     first = search(run.pages, run.codes, codes)
     asking = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
     if not len(asking):
@@ -595,7 +588,7 @@ def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Keys with their slots, ascending, of both."""
+    """The keys of both, ascending, with their slots."""
     if not len(one[0]) or not len(other[0]):
         return one if len(one[0]) else other
     keys = np.concatenate([one[0], other[0]])
@@ -614,25 +607,23 @@ def _fresh(room: int) -> Ints:
 
 _NAMES = (RANK_COLUMN, LOW_COLUMN)
 _GROUP_CAPACITY = 16
-"""Rows that there is room for at first."""
 _IS_RANK, _IS_LOW, _WAS_RANK, _WAS_LOW, _ALL, _GROUP, _FIRST_VALUE = range(7)
 _IS_HELD, _HAS, _HAD, _FIRST_BEST = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class _Derived:
-    """Rows derived, with their weights and tags, and their slots."""
+    """Derived rows, with their weights and tags, and their slots."""
 
     rows: Batch
     slots: Ints
 
     def keep(self, mask: Bools) -> _Derived:
-        """Those where `mask` is set."""
         return _Derived(self.rows.keep(mask), self.slots[mask])
 
 
 class TouchedGroups:
-    """The groups that one step touches; each has a slot, and each row that may be in."""
+    """The groups that one step touches; each has a slot, and so has each row that may be in."""
 
     def __init__(self, held: BestRows) -> None:
         self._held = held
@@ -640,26 +631,26 @@ class TouchedGroups:
         self._values = np.zeros(
             (_FIRST_VALUE + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
         )
-        """By row: rank and low as they are and as they were, weight of its derivations, slot of its
-        group, and for each value its order and whether it is one."""
+        """By row: rank and low, new and old, weight of its derivations, slot of its group, and for
+        each value its order and whether it is set."""
         self._bests = np.zeros(
             (_FIRST_BEST + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
         )
-        """By group: whether what was derived in it is at hand, whether it has best rows, and had;
-        and for each value the order of the best one, as it is and as it was."""
+        """By group: whether its derived rows are loaded, whether it has best rows, and had; and for
+        each value the order of the best one, new and old."""
         self._found: list[_Derived] = []
         self._changed: list[_Derived] = []
         self._beaten: list[_Derived] = []
-        """What changed in rows that a better one beats: with the slots of groups."""
+        """Changes of rows that a better one beats: with the slots of groups."""
         self._has_null = False
 
     # What is touched.
 
     def count(self, batch: Batch, rank: AttributeId) -> Ints:
-        """Count derivations in, whose highest body ranks are in a column of that name; the slots of
-        the rows that they derive, as far as these may be in, now or before.
+        """Count derivations, with the highest body ranks in a column of that name; the slots of the
+        derived rows, as far as these may be in, now or before.
 
-        CountBelowZeroError where more goes than there was.
+        CountBelowZeroError where more is deleted than there was.
         """
         held = self._held
         groups = self._groups_of([batch.columns[name] for name in held.names])
@@ -680,7 +671,7 @@ class TouchedGroups:
         low = np.where(is_low, batch.weights, 0)[grouping.order]
         every = self._values[_ALL, slots] + grouping.sums(batch.weights)
         lows = self._values[_IS_LOW, slots] + np.add.reduceat(low, grouping.starts)
-        # Of groups that are not at hand only what changed is counted.
+        # Of groups that are not loaded only changes are counted.
         is_held = self._bests[_IS_HELD, self._values[_GROUP, slots]] > 0
         if lows.min() < 0 or (every[is_held] < 0).any():
             raise never_held("ways to derive rows")
@@ -690,8 +681,8 @@ class TouchedGroups:
         return slots
 
     def _counts(self, batch: Batch, groups: Ints) -> Bools:
-        """Which of these derivations may be of rows that are in or come in: those that no row of
-        their group beats."""
+        """Which of these derivations may concern rows that are in or come in: no row of their group
+        beats them."""
         bests = self._bests
         counts: Bools = bests[_HAS, groups] == 0
         for place, (name, is_greatest) in enumerate(self._held.grouped.values):
@@ -706,7 +697,6 @@ class TouchedGroups:
         return counts
 
     def _slots_of(self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints) -> Ints:
-        """The slots of these rows, of these groups."""
         slots = self._rows.find(grouping.codes, leaders)
         new = (slots < 0).nonzero()[0]
         if len(new):
@@ -715,7 +705,6 @@ class TouchedGroups:
         return slots
 
     def _groups_of(self, rows: Sequence[Vector]) -> Ints:
-        """The slots of the groups of these rows."""
         held = self._held
         own = [rows[held.names.index(key)] for key in held.grouped.keys]
         keys, grouping = group_normal(own, len(rows[0]))
@@ -738,7 +727,6 @@ class TouchedGroups:
         return of_rows
 
     def _hold(self, groups: Ints) -> None:
-        """Have all at hand that is derived in these groups, each given once."""
         groups = groups[self._bests[_IS_HELD, groups] == 0]
         if not len(groups):
             return
@@ -753,8 +741,8 @@ class TouchedGroups:
             raise never_held("ways to derive rows")
 
     def _count_beaten(self, is_asked: Bools) -> bool:
-        """Count in what waited of these groups, by slot, as nothing beats it for sure any more;
-        whether there was any."""
+        """Count the waiting changes of these groups, by slot, since nothing surely beats them any
+        more; whether there were any."""
         waiting, self._beaten = self._beaten, []
         has_any = False
         for one in waiting:
@@ -768,7 +756,7 @@ class TouchedGroups:
         return has_any
 
     def _counted(self, part: _Derived) -> _Derived:
-        """Rows of groups, by group, as rows by row: count them, but for what is in."""
+        """Rows of groups, by group, as rows by row: their counts without those that are in."""
         rows = part.rows
         keys, grouping = group_normal([rows.columns[n] for n in self._held.names], len(rows))
         of_rows = part.slots[grouping.first]
@@ -777,7 +765,6 @@ class TouchedGroups:
         return _Derived(rows, slots[grouping.index()])
 
     def _taken_up(self, codes: Ints, keys: Sequence[Vector], groups: Ints) -> Ints:
-        """Slots for rows that had none."""
         slots = self._rows.add(codes, keys)
         start, end = int(slots[0]), len(self._rows)
         self._values = _with_room(self._values, end)
@@ -801,22 +788,20 @@ class TouchedGroups:
                 self._values[is_at, slots] = self._values[was_at, slots] = result
         return slots
 
-    # What comes and goes.
+    # Insertions and deletions.
 
     def groundless(self, slots: Ints) -> Ints:
-        """Those that are in, and that nothing of lower rank derives any more."""
+        """The rows that are in without a derivation of lower rank."""
         values = self._values
         result: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
         return result
 
     def every_row(self) -> Ints:
-        """The slots of all rows."""
         return np.arange(len(self._rows), dtype=np.int64)
 
     def unsettled(self, slots: Ints) -> tuple[Ints, Ints]:
-        """In the groups of these rows, which are all that were counted since: rows that are in and
-        are not best, or stand on nothing; and rows that are best and are not in, or stand on
-        nothing."""
+        """Of the groups of these rows, which are all that were counted since: rows that are in and
+        are not best or have no ground; and rows that are best and are not in or have no ground."""
         self._hold(self._perhaps_unsettled(slots))
         values, count = self._values, len(self._groups)
         is_asked = np.zeros(count, dtype=np.bool_)
@@ -837,7 +822,7 @@ class TouchedGroups:
         return rows[(is_in & ~is_best) | is_groundless], rows[is_best & (~is_in | is_groundless)]
 
     def _evaluated(self, is_asked: Bools) -> tuple[Ints, Bools]:
-        """The rows of these groups, by slot, and which are best; what is best is noted."""
+        """The rows of these groups, by slot, and which are best; the best values are recorded."""
         values, count = self._values, len(self._groups)
         rows = is_asked[values[_GROUP, : len(self._rows)]].nonzero()[0]
         is_best = values[_ALL, rows] > 0
@@ -848,7 +833,7 @@ class TouchedGroups:
         return rows, is_best
 
     def _perhaps_unsettled(self, slots: Ints) -> Ints:
-        """The groups of those rows that may come in, or stand on nothing."""
+        """The groups of the rows that may come in or have lost their ground."""
         values, bests = self._values, self._bests
         groups = values[_GROUP, slots]
         is_first = bests[_HAS, groups] == 0
@@ -864,7 +849,7 @@ class TouchedGroups:
         return distinct_values(groups[result])
 
     def _best(self, rows: Ints) -> Bools:
-        """Which of these, all rows that are derived in their groups, are best."""
+        """Which of these rows, all that are derived in their groups, are best."""
         values = self._values
         groups = values[_GROUP, rows]
         order = np.argsort(groups, kind="stable")
@@ -888,17 +873,15 @@ class TouchedGroups:
         return is_best
 
     def leave(self, slots: Ints) -> None:
-        """These go out."""
         self._values[_IS_RANK, slots] = 0
         self._values[_IS_LOW, slots] = 0
 
     def enter(self, slots: Ints, stage: int) -> None:
-        """These come in: what derives them stands there at lower ranks."""
+        """Insert these rows: the derivations that stand now have lower ranks."""
         self._values[_IS_RANK, slots] = stage
         self._values[_IS_LOW, slots] = self._values[_ALL, slots]
 
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
-        """These rows with their ranks in a column of that name."""
         weights = np.full(len(slots), weight, dtype=np.int64)
         rows = self._held.batch([key.take(slots) for key in self._rows.columns()], weights)
         ranks = Vector(LONG, self._values[_IS_RANK, slots])
@@ -907,7 +890,6 @@ class TouchedGroups:
     # The end of a step.
 
     def _keep_bests(self) -> None:
-        """Write what is best now in groups where that changed."""
         held, bests = self._held, self._bests
         is_changed = bests[_HAS] != bests[_HAD]
         for at in range(_FIRST_BEST, len(bests), 2):
@@ -922,18 +904,16 @@ class TouchedGroups:
 
     def told(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
-        accesses = self._held.accesses
         is_in = (self._values[_IS_RANK] > 0).astype(np.int64)
         moved = is_in - (self._values[_WAS_RANK] > 0)
         parts = [_signed(one, moved) for one in self._found]
         parts += [_signed(one, is_in) for one in self._changed]
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else empty_batch(accesses)
+        return stacked_or_empty(parts, self._held.accesses)
 
     def kept(self, *, has_moved: bool) -> Batch:
-        """The step is over: keep what changed; the rows that came (+1) and went (-1).
+        """End the step and store its changes; the rows inserted (+1) and deleted (-1).
 
-        `has_moved`: some derivations may have gone and come again.
+        `has_moved`: derivations may have been deleted and inserted again.
         """
         held = self._held
         parts = [one.rows for one in (*self._changed, *self._beaten)]
@@ -959,7 +939,6 @@ class TouchedGroups:
 
 
 def _with_room(values: Ints, most: int) -> Ints:
-    """The same by slot, with room for so many."""
     have = values.shape[1]
     if most <= have:
         return values
@@ -969,7 +948,7 @@ def _with_room(values: Ints, most: int) -> Ints:
 
 
 def _signed(derived: _Derived, signs: Ints) -> Batch:
-    """The tags of derivations with the signs of their rows; those of sign 0 are left out."""
+    """The tags of derivations with the signs of their rows; those of sign 0 are dropped."""
     weights = derived.rows.weights * signs[derived.slots]
     result = weights.nonzero()[0]
     tags = tuple(tag.take(result) for tag in derived.rows.tags)

@@ -11,7 +11,7 @@ import numpy as np
 from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector
-from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD, HeadsAndBodies
 from impctl.engine.fixpoint.best_values import (
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
 
 
 _LARGE = 0.75
-"""The share of all rows that may go out in a step before the rest follows at once.
+"""The share of all rows deleted in a step from which the rest is deleted at once.
 
-What is left has to go out and come in for that. Measured, a tenth of a million links gone: where it
-was a quarter, a step took about twice as long as without.
+The rest is then deleted and inserted again. Measured with a tenth of a million links deleted: at a
+quarter, a step took about twice as long as without this rule.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Names of columns: of a row's number as it goes into the step, and of those of the rows that
-    took part as a derivation comes out (0: none)."""
+    """Column names: of a row's number as input of the step, and of the numbers of the rows used in
+    a derivation as its output (0: none)."""
 
     number: AttributeId
     bodies: tuple[AttributeId, ...]
@@ -73,13 +73,13 @@ class Numbering:
 class Fixpoint(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
-    `step` is a circuit: in its first input are rows of the fixpoint without tags, which have their
-    rank in a column `rank` beside `columns`; its output has these columns too, and there the
-    highest rank of the rows that took part, or `NO_BODY`. `accesses` are how many tags the base's
-    rows carry, and the step's. If it `chooses`, one derivation of each row is told, and no others
-    (`fixpoint.choices`). With a `numbering` rows come out with their numbers for tags
-    (`fixpoint.numbered_rows`), and derivations are told with their heads and bodies
-    (`fixpoint.heads_and_bodies`). UnsupportedError beyond `limits`.
+    `step` is a circuit. Its first input has rows of the fixpoint without tags, with their rank in a
+    column `rank` beside `columns`; its output has these columns too, with the highest rank of the
+    rows used, or `NO_BODY`. `accesses` is the number of tags of the base's and the step's rows. If
+    it `chooses`, only one derivation of each row is reported (`frontier.Choices`). With a
+    `numbering` rows are emitted with their numbers as tags (`rows.NumberedRows`), and derivations
+    are reported with heads and bodies (`absorption.HeadsAndBodies`). UnsupportedError beyond
+    `limits`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Fixpoint(Recursion):
         super().__init__(name, rank, step, accesses)
         self.limits = limits
         self.thin = THIN
-        """Rows of a front up to which it is followed row by row, where the step is plain."""
+        """Rows of a front up to which a plain step is followed row by row."""
         self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
         self.rows = RankedRows(name, columns)
         self._numbered: NumberedRows | None = None
@@ -107,17 +107,16 @@ class Fixpoint(Recursion):
         self._stage = 0
         self._stage_counter = f"{name}.stage"
         self._told = Told(accesses)
-        # What is followed row by row tells no derivations.
+        # Following row by row reports no single derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
-        """The step, where it is one join: it is followed without stepping its operators."""
+        """The step, where it is a single join: it is followed without stepping its operators."""
         self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
         self._seen = Seen()
         self.begun_anew = 0
-        """Steps so far in which so much went out that all rows did, and ranks began again."""
+        """Steps so far that deleted so much that all rows were deleted and ranks began again."""
 
     def end_by(self, limits: Limits) -> None:
-        """Go no further than that, from now on."""
         self.limits = limits
 
     def _changed(
@@ -162,7 +161,7 @@ class Fixpoint(Recursion):
         return JoinedMoves(*parts, self._seen, self.thin)
 
     def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:
-        """Rows without ground go, and what goes with them; `slots` were counted last."""
+        """Delete rows without ground, and what depends on them; `slots` were counted last."""
         least = self._count - int(_LARGE * self._count)
 
         def dismiss(rows: int) -> bool:
@@ -182,7 +181,6 @@ class Fixpoint(Recursion):
             groundless = left
 
     def _let_in(self, touched: TouchedRows, moves: Moves) -> None:
-        """Rows come that are derived from what is there, round by round."""
         rounds = 0
 
         def admit(rows: int) -> int:
@@ -198,19 +196,18 @@ class Fixpoint(Recursion):
             derived = moves.come(derived, admit)
 
     def told(self) -> Batch:
-        """What the last step changed in the derivations whose bodies are all in T, or of those in
-        the ones that were chosen: their tags, the base's first; with a numbering heads and bodies.
-        """
+        """What the last step changed in the derivations whose bodies are all in T, or in the chosen
+        ones: their tags, the base's first; with a numbering heads and bodies."""
         return self._told.batch()
 
-    # What is remembered.
+    # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         chosen = () if self._choices is None else (self._choices.index,)
         return (self.rows.arrangement, *chosen, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
-        """The rank given last, how many rows T has, the numbers given, and the step's own."""
+        """The last rank, how many rows T has, the numbers given, and the step's own counters."""
         result = {self._stage_counter: self._stage, **super().counters()}
         if self._numbered is not None:
             result[self._numbered.counter] = self._numbered.last
@@ -229,7 +226,7 @@ class Fixpoint(Recursion):
 
 class BestFixpoint(Recursion):
     """Rows of `columns`, the best by `grouped`; its inputs are the base, and those of `step` after
-    the first. The rest is as of a fixpoint (`operators.fixpoint`)."""
+    the first. Otherwise as `Fixpoint`."""
 
     def __init__(
         self,
@@ -249,15 +246,14 @@ class BestFixpoint(Recursion):
         self._stage_counter = f"{name}.stage"
         self._told = empty_batch(sum(accesses))
         self._valued = valued_step(step, columns, grouped, rank)
-        """The step, where rows are a key with a value each: it is followed without stepping its
-        operators wherever there are numbers alone."""
+        """The step, where rows are a key with one value each: integers are followed without
+        stepping its operators."""
         self.few = FEW
-        """Keys up to which a step is followed one by one, where it is followed so."""
+        """Keys up to which such a step is followed key by key."""
         self._at_hand: ValuedRows | None = None
-        """What the last step left of what it looked up, where it was followed so."""
+        """The lookups of the last such step, for reuse."""
 
     def end_by(self, limits: Limits) -> None:
-        """Go no further than that, from now on."""
         self.limits = limits
 
     def _changed(
@@ -287,7 +283,7 @@ class BestFixpoint(Recursion):
     def _by_value(
         self, rows: ValuedRows, base: Batch | None, tables: Sequence[Batch | None]
     ) -> Batch | None:
-        """The same over numbers alone; None where it is not that, and nothing is done."""
+        """The step over integers alone; None where it does not apply, and nothing was changed."""
         changes = ValuedChanges(rows, self._stamp, self._accesses)
         admission = Admission(self._stage, self._count, self.limits)
         table = tables[0] if tables else None
@@ -302,7 +298,7 @@ class BestFixpoint(Recursion):
         return moved
 
     def _send_out(self, touched: TouchedGroups, slots: Ints) -> bool:
-        """Rows without ground go, and what goes with them; whether there were any."""
+        """Delete rows without ground, and what depends on them; whether there were any."""
         has_gone = False
         while len(groundless := touched.groundless(slots)):
             has_gone = True
@@ -313,7 +309,6 @@ class BestFixpoint(Recursion):
         return has_gone
 
     def _settle(self, touched: TouchedGroups) -> None:
-        """Every group comes to have its best rows, round by round."""
         rounds = 0
         slots = touched.every_row()
         while len(slots):
@@ -331,7 +326,6 @@ class BestFixpoint(Recursion):
             slots = self._moved(touched, stacked_batches(parts))
 
     def _moved(self, touched: TouchedGroups, rows: Batch) -> Ints:
-        """Step by rows of T that come or go; the rows that this derives, or no longer does."""
         result = self._stepped(rows)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
@@ -342,13 +336,13 @@ class BestFixpoint(Recursion):
         first."""
         return self._told
 
-    # What is remembered.
+    # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         return (*self.rows.keepers, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
-        """The rank given last, how many rows T has, and the step's own."""
+        """The last rank, how many rows T has, and the step's own counters."""
         return {self._stage_counter: self._stage, **super().counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -364,10 +358,10 @@ class BestFixpoint(Recursion):
 class Levels(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
-    `step` is a circuit: in its first input are rows of T without tags, which have their level in a
-    column `level` beside `columns`; its output has these columns too, and there the level of the
-    row that it was made of. `accesses` are how many tags the base's rows carry, and the step's.
-    UnsupportedError beyond `limits`; no step may follow one that raised.
+    `step` is a circuit. Its first input has rows of T without tags, with their level in a column
+    `level` beside `columns`; its output has these columns too, with the level of the row it was
+    made of. `accesses` is the number of tags of the base's and the step's rows. UnsupportedError
+    beyond `limits`; no step may follow one that raised.
     """
 
     def __init__(
@@ -402,7 +396,7 @@ class Levels(Recursion):
             if not len(rows):
                 continue
             change = int(rows.weights.sum())
-            # Of levels above nobody knows yet; what came to this one and those below stays.
+            # Higher levels are not known yet; insertions up to this level are final.
             came += max(change, 0)
             self._count += change
             self.limits.check(level + 1, came)
@@ -415,7 +409,7 @@ class Levels(Recursion):
         return self._without_levels(output)
 
     def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
-        """Put rows to the level that they come to: above that of what they are made of."""
+        """Move rows to their level: one above that of the rows they are made of."""
         if any(self._accesses):
             self._told.append(Batch({}, derivations.weights, derivations.tags))
         heads = Batch(derivations.columns, derivations.weights, ())
@@ -424,7 +418,6 @@ class Levels(Recursion):
             rising.setdefault(level + 1, []).append(heads.keep(levels == level))
 
     def _without_levels(self, parts: Sequence[Batch]) -> Batch:
-        """The rows of several levels by their columns alone."""
         if not parts:
             return empty_batch(0)
         rows = stacked_batches(parts)
@@ -432,10 +425,9 @@ class Levels(Recursion):
 
     def told(self) -> Batch:
         """What the last step changed in the derivations of all rows: tags, the base's first."""
-        result = self._told
-        return stacked_batches(result) if result else empty_batch(sum(self._accesses))
+        return stacked_or_empty(self._told, sum(self._accesses))
 
-    # What is remembered.
+    # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         return (self.rows.arrangement, *self._step.arrangements())
@@ -463,7 +455,7 @@ class Backward(Fixpoint):
         super().__init__(name, ((ROW, LONG),), _RANK, step, (0, accesses), _NO_LIMITS)
 
     def end_by(self, limits: Limits) -> None:
-        """The limits are of the rows of the query, of which these are some."""
+        """Not applied: the limits are of the rows of the query, of which these are a subset."""
 
 
 class Lineage(Operator):
@@ -474,8 +466,8 @@ class Lineage(Operator):
         self.form = fixpoint.form
 
     def step(self, batch: Batch) -> Batch:
-        """The derivations that came or went in the step just now."""
-        del batch  # It tells that there was a step: derivations may change where no row does.
+        """The derivations inserted or deleted in this step."""
+        del batch  # It signals a step: derivations may change where no row does.
         return self._fixpoint.told()
 
 
@@ -492,7 +484,7 @@ class UsedRows(Operator):
         self.counts = FragmentCounts(f"{name}.uses")
 
     def step(self, batch: Batch) -> Batch:
-        """Numbers that came to be carried (+1), or no longer are (-1)."""
+        """Numbers now carried (+1) or no longer carried (-1)."""
         pairs = batch.tags[0].expand(np.zeros(len(batch), dtype=np.int64), batch.weights)
         crossed = self.counts.count(_ALL, pairs).crossings()
         return Batch({ROW: Vector(LONG, crossed.fragments)}, crossed.weights, ())

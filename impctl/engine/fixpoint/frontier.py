@@ -29,6 +29,7 @@ from impctl.engine.batch import (
     empty_batch,
     never_held,
     stacked_batches,
+    stacked_or_empty,
 )
 from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
 from impctl.engine.operator import Operator
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Derivations: which row asked for is the body of each, the slots of their heads, the weights.
+    """Derivations: the index of the row that is each body, the slots of their heads, the weights.
 
-    `source` and `place` tell where the tags lie: in which list of tags, and which row there.
+    `source` and `place` locate the tags: which list of tags, and which row there.
     """
 
     owners: Ints
@@ -56,7 +57,7 @@ class Derived:
 
 
 class Partners:
-    """The derivations of rows that went, one after the other; shapes (count,) and room for more."""
+    """The derivations of deleted rows, one after the other; shapes (count,) and room for more."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,7 +65,7 @@ class Partners:
         self.heads, self.weights, self.source, self.place = self._held
 
     def add(self, result: Derived, order: Ints | None) -> None:
-        """More of them, in this order; None as they stand."""
+        """Append derivations in this order; None for those in place."""
         start, self.count = self.count, self.count + len(result.heads)
         if self.count > self._held.shape[1]:
             grown = np.empty((4, 2 * self.count), dtype=np.int64)
@@ -77,13 +78,13 @@ class Partners:
 
 
 Dismiss = Callable[[int], bool]
-"""Asked before so many rows go: whether they may; counts them."""
+"""Called before so many rows are deleted: whether they may be; counts them."""
 Admit = Callable[[int], int]
-"""Asked before so many rows come: their rank; counts them, and holds the limits."""
+"""Called before so many rows are inserted: their rank; counts them, and applies the limits."""
 
 
 class Told:
-    """The tags of derivations that came or went in a step; the base's stand first."""
+    """The tags of derivations inserted or deleted in a step; the base's come first."""
 
     def __init__(self, accesses: tuple[int, int]) -> None:
         self.accesses = accesses
@@ -97,7 +98,6 @@ class Told:
             self.of_step(batch.weights, batch.tags)
 
     def of_step(self, weights: Ints, tags: Sequence[Tags]) -> None:
-        """Derivations that the step makes."""
         self._tell(weights, tags, 0)
 
     def _tell(self, weights: Ints, tags: Sequence[Tags], other: int) -> None:
@@ -110,26 +110,23 @@ class Told:
         return (*none, *tags) if other == 0 else (*tags, *none)
 
     def keep(self, batch: Batch) -> None:
-        """To be told, or looked at in the end."""
+        """Keep derivations to report, or to check at the end."""
         self._batches.append(batch)
 
     def taken(self) -> Sequence[Batch]:
-        """All that was kept, which is kept no longer."""
+        """Remove and return the kept derivations."""
         taken, self._batches = self._batches, []
         return taken
 
     def end(self, touched: TouchedRows) -> None:
-        """The step is over; the rows touched are as it leaves them."""
+        """End the step; the touched rows are in their final state."""
 
     def batch(self) -> Batch:
-        """All of them."""
-        if not self._batches:
-            return empty_batch(sum(self.accesses))
-        return stacked_batches(self._batches)
+        return stacked_or_empty(self._batches, sum(self.accesses))
 
 
 class ToldInTheEnd(Told):
-    """Derivations with all their columns: what is told of them is made of all when `end` comes."""
+    """Derivations with all their columns: the report is made of all of them at `end`."""
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
         if len(batch):
@@ -141,28 +138,28 @@ class Moves(Protocol):
     """One step of a fixpoint, over the rows that it touches."""
 
     def changed(self, tables: Sequence[Batch | None]) -> Ints:
-        """Count what these changed rows of tables derive from the fixpoint's rows as they are, and
-        keep them; the slots that were counted, some perhaps often."""
+        """Count what these changed table rows derive from the fixpoint's current rows, and store
+        them; the counted slots, possibly with repetitions."""
         ...
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
-        """These rows go, and perhaps more that have no ground then; those left that have none.
+        """Delete these rows, and rows that lose their ground by this; the groundless rows left.
 
-        Where `may_go` says no of the next ones, these are what is left.
+        Rows are left where `may_go` refuses the next ones.
         """
         ...
 
     def come(self, slots: Ints, admit: Admit) -> Ints:
-        """These rows come, and perhaps more that are derived then; those left that are."""
+        """Insert these rows, and rows that are derived by this; the derived rows left."""
         ...
 
     def end(self) -> None:
-        """No row comes or goes any more in this step."""
+        """End the step: no more rows are inserted or deleted."""
         ...
 
 
 class CircuitMoves:
-    """By the operators of a step that reads so many `inputs`."""
+    """Moves by the operators of a step with so many `inputs`."""
 
     def __init__(
         self, step: Circuit, inputs: int, rank: AttributeId, touched: TouchedRows, told: Told
@@ -194,7 +191,6 @@ class CircuitMoves:
         pass
 
     def _stepped(self, *sources: Batch | None) -> Ints:
-        """Count what comes of this; the slots of the rows that this derives, or no longer does."""
         result = self._step.step(*sources)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
@@ -203,17 +199,17 @@ class CircuitMoves:
 
 
 def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints:
-    """Count derivations in; the slots of the rows that they derive, one for each derivation."""
+    """Count derivations; the slots of the derived rows, one for each derivation."""
     columns = [derivations.columns[name] for name, _ in touched.held.columns]
     slots = slots_for(touched, columns, len(derivations))
-    # Of a row that is not in the fixpoint nothing is counted low for good: all is when it comes in.
+    # The low of a row outside the fixpoint does not matter: it is set when the row is inserted.
     is_low = derivations.columns[rank].values < touched.ranks[slots]
     touched.count_in(slots, derivations.weights, is_low)
     return slots
 
 
 def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> Ints:
-    """The slots of rows in any order, some perhaps often; shape (length,)."""
+    """The slots of rows in any order, possibly with repetitions; shape (length,)."""
     is_one = length and len(columns) == 1 and are_told_by_codes(columns, columns)
     if is_one and columns[0].values.dtype == np.int64:
         return _slots_for_numbers(touched, columns[0])
@@ -223,7 +219,6 @@ def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> I
 
 
 def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
-    """The same of one column of whole numbers: they are their own codes."""
     order = ascending(column.values)
     codes: Ints = column.values[order]
     is_start = starts_in(codes)
@@ -254,13 +249,14 @@ class Choices:
         self.index = RowIndex(f"{name}.derivations", held, self._columns, accesses)
 
     def change(self, touched: TouchedRows, derivations: Sequence[Batch]) -> Batch:
-        """What changes in the choices by a step that changed these derivations: tags only.
+        """The change of the choices by a step that changed these derivations: tags only.
 
-        The rows touched are as the step leaves them. Keeps the derivations, and the ranks of their
-        bodies in a column of the rank's name. CountBelowZeroError where there are less than none.
+        The touched rows are in their final state. Stores the derivations, with the ranks of their
+        bodies in a column of the rank's name. CountBelowZeroError where more is deleted than there
+        was.
         """
-        parts = [self._normal(batch) for batch in derivations if len(batch)]
-        noted = consolidated(stacked_batches(parts)) if parts else empty_batch(self._accesses)
+        parts = (self._normal(batch) for batch in derivations if len(batch))
+        noted = consolidated(stacked_or_empty(parts, self._accesses))
         slots, owners = self._heads(touched, noted)
         keys = [column.take(slots) for column in touched.columns]
         codes = key_codes([normalise(key) for key in keys], len(slots))
@@ -279,13 +275,12 @@ class Choices:
         return held.moved(before, after)
 
     def _normal(self, batch: Batch) -> Batch:
-        """The derivations with what is kept of them alone."""
         columns = {name: normalise(batch.columns[name]) for name in self._columns}
         return Batch({**columns, self._rank: batch.columns[self._rank]}, batch.weights, batch.tags)
 
     def _heads(self, touched: TouchedRows, noted: Batch) -> tuple[Ints, Ints]:
-        """The slots of rows that may choose otherwise now, ascending; and which of them each of the
-        derivations derives."""
+        """The slots of rows that may change their choice, ascending; and the index among them for
+        each derivation."""
         ranks = touched.values[:, : touched.count]
         other = (ranks[RANK] != ranks[WAS + RANK]).nonzero()[0]
         if not len(noted):
@@ -296,7 +291,7 @@ class Choices:
 
 
 class ToldOfChoices(ToldInTheEnd):
-    """Collects the derivations that came or went in a step; tells what that changes in choices."""
+    """Collects the derivations inserted or deleted in a step; reports the change of the choices."""
 
     def __init__(self, accesses: tuple[int, int], choices: Choices) -> None:
         super().__init__(accesses)
@@ -310,21 +305,21 @@ class ToldOfChoices(ToldInTheEnd):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Derivations of some rows, as they were and are: sorted by the row and then by how good they
-    are, each once; shapes (n,)."""
+    """Derivations of some rows, old and new: sorted by row and then from the best on, each once;
+    shapes (n,)."""
 
     owners: Ints
-    """Which of the rows each derives."""
+    """The index of the row that each derives."""
     ranks: Ints
     before: Ints
     after: Ints
     orders: tuple[Ints, ...]
-    """What tells better ones from others: the less the better, the first counts most."""
+    """Sort keys from the best derivation on, the most significant first."""
     tags: tuple[Tags, ...]
 
     @classmethod
     def of(cls, parts: Sequence[Batch], owners: Ints, rank: AttributeId, before: int) -> _Held:
-        """Those of these batches, of which the first so many were there before."""
+        """Those of these batches, of which the first so many are the old ones."""
         batch = stacked_batches([part for part in parts if len(part)])
         ranks = batch.columns[rank].values
         orders = ((ranks >= 0).astype(np.int64), *map(_order_of, batch.tags))
@@ -343,10 +338,8 @@ class _Held:
         )
 
     def chosen(self, weights: Ints, ranks: Ints) -> Ints:
-        """The place of the choice of each row, by their ranks; -1 of those outside the fixpoint.
-
-        Shape as `ranks`.
-        """
+        """The position of the choice of each row, by their ranks; -1 for rows outside the fixpoint.
+        Shape as `ranks`."""
         if weights.min() < 0:
             raise never_held("ways to derive rows")
         # A row outside, of rank 0, has no derivation whose bodies are all inside.
@@ -360,7 +353,6 @@ class _Held:
         return places
 
     def moved(self, before: Ints, after: Ints) -> Batch:
-        """The tags of choices that went and came, of rows that chose otherwise."""
         is_same = (before < 0) == (after < 0)
         for order in self.orders:
             is_same &= order[before] == order[after]
@@ -373,7 +365,7 @@ class _Held:
 
 
 def _order_of(tag: Tags) -> Ints:
-    """Numbers by which sets of fragments are ordered as lists are, equal where the sets are.
+    """Numbers that order sets of ranges as lists are ordered, equal where the sets are.
 
     Shape (n,); they are comparable among themselves.
     """
@@ -391,7 +383,7 @@ def _order_of(tag: Tags) -> Ints:
 
 
 def _bytes_of(sets: SetTags) -> pa.Array:
-    """Each set as bytes that compare as the lists of its fragments do."""
+    """Each set as bytes that compare as the lists of its ranges do."""
     start, end = int(sets.offsets[0]), int(sets.offsets[-1])
     data: npt.NDArray[np.void] = np.ascontiguousarray(sets.fragments[start:end], dtype=">i4")
     offsets = np.ascontiguousarray((sets.offsets - start) * data.itemsize)
@@ -400,18 +392,18 @@ def _bytes_of(sets: SetTags) -> pa.Array:
 
 
 NO_BODY = -1
-"""The stamp of a derivation that no row of T takes part in: below all others."""
+"""The stamp of a derivation that uses no row of T: below all others."""
 
 
 class Recursion(Operator):
     """Its inputs are the base, and those of `step` after the first.
 
     The output of the step has the columns of T, and in the column `stamp` the highest stamp of the
-    rows that took part, or `NO_BODY`. `accesses` are how many tags the base's rows carry, and the
-    step's.
+    rows used, or `NO_BODY`. `accesses` is the number of tags of the base's and the step's rows.
     """
 
     holds_back = True
+    can_output = True
 
     def __init__(
         self, name: str, stamp: AttributeId, step: Circuit, accesses: tuple[int, int]
@@ -425,10 +417,10 @@ class Recursion(Operator):
         self._counter = f"{name}.count"
         self._is_filling = False
         self._held_back: tuple[list[Batch], list[Batch]] = ([], [])
-        """Of the base, and of the step."""
+        """Rows held back while filling: of the base, and of the step."""
 
     def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
-        """The rows that came or went; None while it fills."""
+        """The rows inserted and deleted; None while the circuit fills."""
         if self._is_filling:
             result = (base, self._step.step(None, *tables))
             for held, batch in zip(self._held_back, result, strict=True):
@@ -440,19 +432,20 @@ class Recursion(Operator):
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
-        """T after these rows of the base and of the step's tables came or went; and derivations by
-        the step that were waiting."""
+        """The change of T by these rows of the base and of the step's tables, and by waiting
+        derivations of the step."""
 
     @abstractmethod
     def told(self) -> Batch:
         """What the last step changed in those derivations that count: tags, the base's first."""
 
     def fill(self, is_filling: bool) -> None:
-        """While it fills, derivations wait: rows come in once all tables' rows are at hand."""
+        """While filling, hold derivations back: rows are inserted once all tables' rows are
+        known."""
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """All rows of T, found at once."""
+        """All rows of T, computed at once."""
         waiting, self._held_back = self._held_back, ([], [])
         if any(waiting):
             base, step = (stacked_batches(result) if result else None for result in waiting)
@@ -462,22 +455,20 @@ class Recursion(Operator):
 
     @property
     def _inputs(self) -> int:
-        """How many inputs the step reads."""
         return max((-wire for wires in self._step.wires for wire in wires), default=1)
 
     def _stepped(self, rows: Batch) -> Batch | None:
-        """What rows of T that come or go derive by the step, or no longer do."""
         return self._step.step(rows, *[None] * (self._inputs - 1))
 
     def _stamped(self, base: Batch) -> Batch:
-        """Rows of the base, derived from nothing."""
         lowest = Vector(LONG, np.full(len(base), NO_BODY, dtype=np.int64))
         return Batch({**base.columns, self._stamp: lowest}, base.weights, base.tags)
 
     def _derivations(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None
     ) -> list[Batch]:
-        """All that comes of these rows while T is as it was, each with the tags of all accesses."""
+        """All derivations that these rows change while T does not, each with the tags of all
+        accesses."""
         result = [] if base is None or not len(base) else [self._of_base(base)]
         changed = self._step.step(None, *tables) if tables else None
         parts = (batch for batch in (waiting, changed) if batch is not None and len(batch))
@@ -492,10 +483,10 @@ class Recursion(Operator):
         none = tuple(no_fragments(len(batch)) for _ in range(self._accesses[0]))
         return Batch(batch.columns, batch.weights, (*none, *batch.tags))
 
-    # What is remembered.
+    # State.
 
     def counters(self) -> Mapping[str, int]:
-        """How many rows T has, and the step's own."""
+        """How many rows T has, and the step's own counters."""
         return {self._counter: self._count, **self._step.counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -510,12 +501,8 @@ class Recursion(Operator):
     def unsure_rows(self) -> int:
         return self._step.unsure_rows
 
-    @property
-    def can_output(self) -> bool:
-        return True
-
     def keeps_like(self, other: Operator) -> bool:
-        """With other constants in its step it would have other rows: then it does not."""
+        """Never with other constants in its step, as it would have other rows."""
         if not isinstance(other, Recursion) or not super().keeps_like(other):
             return False
         mine, theirs = tuple(self._step), tuple(other._step)
@@ -526,5 +513,5 @@ class Recursion(Operator):
 
 
 def apart_in_memory(batch: Batch) -> Batch:
-    """The batch with tags that hold no other state, as it was then, in memory."""
+    """The batch with tags that refer to no other state, in memory."""
     return Batch(batch.columns, batch.weights, tuple(map(apart, batch.tags)))

@@ -13,7 +13,7 @@ import numpy as np
 from impctl.data.keys import ascending, distinct_values, starts_in
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.fixpoint.best_values import (
     BEST,
     BODY,
@@ -46,42 +46,43 @@ if TYPE_CHECKING:
 _AT_ONCE = 64
 """Keys that are followed whatever their values: a round takes longer than they do."""
 _PART = 4
-"""What part of the keys is followed at least; and those that lie no further from the least than a
-link adds on average."""
+"""The minimum share of the keys that is followed; and those that lie no further from the least than
+a link adds on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class Derivations:
-    """What is derived: the heads' slots, values, and weights; shapes (n,)."""
+    """Derivations: the heads' slots, values, and weights; shapes (n,)."""
 
     heads: Ints
     values: Ints
     weights: Ints
 
     def keep(self, some: Bools | Ints) -> Derivations:
-        """Those where it is set, or at these positions."""
+        """Those where the mask is set, or at these positions."""
         return Derivations(self.heads[some], self.values[some], self.weights[some])
 
 
 class Admission:
-    """The rank given last, how many keys have values, and the rounds of one step so far."""
+    """The last rank, the number of keys with values, and the rounds of one step so far."""
 
     def __init__(self, stage: int, count: int, limits: Limits) -> None:
         self.stage, self.count, self._rounds = stage, count, 0
         self._limits = limits
 
     def admit(self, more: int) -> int:
-        """Asked before so many keys more than before have values: their rank; not beyond limits."""
+        """The rank of so many more keys with values; called before they get them. Applies the
+        limits."""
         self.stage, self.count, self._rounds = self.stage + 1, self.count + more, self._rounds + 1
         if self._rounds > self._limits.rounds or self.count > self._limits.rows:
-            # The rounds of the operators tell, which may be fewer.
+            # The operators decide: they may need fewer rounds.
             raise NotThisWayError
         return self.stage
 
 
 class Settling:
-    """One step; `found` are changed derivations, `bodies` the ranks of the keys that they are from,
-    -1 for those of the base."""
+    """One step by changed derivations; `bodies` are the ranks of their source keys, -1 for the
+    base."""
 
     def __init__(
         self, rows: ValuedRows, links: Links, derivations: Derivations, bodies: Ints
@@ -90,23 +91,24 @@ class Settling:
         self._found, self._bodies = derivations, bodies
         self._lost: list[Derivations] = []
         self._counts: list[Ints] = []
-        """The slots of rows whose low was counted in."""
+        """The slots of rows whose low was recounted."""
         self._counted: Derivations | None = None
 
     def settle(self, admission: Admission) -> Ints:
-        """Do so; the slots of keys whose value, rank or low may be another one."""
+        """Run the step; the slots of keys whose value, rank or low may have changed."""
         out, result = self._send_out(), self._found
         values = self._rows.values
         if not len(out) and not (result.values < values[BEST, result.heads]).any():
-            # As of most links that come or go: another way is better.
+            # The usual case of a change: another derivation is better.
             return self._of_touched(out)
         heads = self._improve(out, admission)
         return self._count(out, heads)
 
-    # What goes.
+    # Deletions.
 
     def _send_out(self) -> Ints:
-        """Take back what went; the slots of keys that have no ground, with what stood on them."""
+        """Withdraw deleted derivations; the slots of keys without ground, with those that depend on
+        them."""
         rows, links = self._rows, self._links
         front = self._take(self._found, self._bodies)
         gone = [front]
@@ -122,7 +124,7 @@ class Settling:
         return np.concatenate(gone)
 
     def _take(self, derivations: Derivations, bodies: Ints) -> Ints:
-        """Count derivations into the lows of the rows that they derive; those groundless then."""
+        """Count derivations into the lows of their heads; the heads that are groundless then."""
         rows = self._rows
         tight: Ints = (derivations.values == rows.values[BEST, derivations.heads]).nonzero()[0]
         if not len(tight):
@@ -141,10 +143,11 @@ class Settling:
             raise NotThisWayError
         return distinct_values(heads[low == 0])
 
-    # What comes.
+    # Insertions.
 
     def _candidates(self, out: Ints) -> Derivations:
-        """All that is derived for keys that went, but by such, and what came that is better."""
+        """All derivations for deleted keys, except from such keys, and inserted ones that are
+        better."""
         rows, values = self._rows, self._rows.values
         derived = rows.held.derived
         is_out = np.zeros(rows.count, dtype=np.bool_)
@@ -162,7 +165,7 @@ class Settling:
         return _summed(parts)
 
     def _improve(self, out: Ints, admission: Admission) -> Ints:
-        """Values spread; the slots of all keys that have another one, those that went aside."""
+        """Propagate values; the slots of all keys with another one, except deleted ones."""
         rows = self._rows
         counted = self._counted = self._candidates(out)
         values = rows.values
@@ -185,15 +188,14 @@ class Settling:
         return np.concatenate(came)
 
     def _enter(self, slots: Ints, admission: Admission, more: int) -> None:
-        """These keys have new values, and ranks."""
         rows = self._rows
         rows.know_ranks(slots)
         ranks = rows.values[RANKED]
         ranks[slots] = admission.admit(more + int((ranks[slots] <= 0).sum()))
 
     def _relaxed(self, pending: Ints) -> tuple[Ints, Ints]:
-        """Follow the links of the least of these keys; the others, and the heads that got better,
-        whose ranks are as they were."""
+        """Follow the links of the least of these keys; the others, and the improved heads, whose
+        ranks are unchanged."""
         rows, links = self._rows, self._links
         rest = pending[:0]
         if len(pending) > _AT_ONCE and links.count:
@@ -216,7 +218,7 @@ class Settling:
     # What counts.
 
     def _count(self, out: Ints, heads: Ints) -> Ints:
-        """The lows of keys with other values or ranks; the slots of all that was touched so."""
+        """Recount the lows of keys with other values or ranks; all touched slots."""
         rows, links, counted = self._rows, self._links, self._counted
         assert counted is not None
         changed = np.concatenate([out, heads])
@@ -239,7 +241,6 @@ class Settling:
         return self._of_touched(changed)
 
     def _of_touched(self, changed: Ints) -> Ints:
-        """Of these and all that were counted in those that are not as they were."""
         if not len(self._counts):
             return changed
         touched = distinct_values(np.concatenate([changed, *self._counts]))
@@ -247,7 +248,7 @@ class Settling:
 
 
 def _summed(parts: list[Derivations]) -> Derivations:
-    """Derivations by head and value, ascending, each once with its sum; those of none left out."""
+    """Derivations by head and value, ascending, each once with its sum, without zero sums."""
     heads = np.concatenate([part.heads for part in parts])
     values = np.concatenate([part.values for part in parts])
     weights = np.concatenate([part.weights for part in parts])
@@ -264,27 +265,27 @@ def _summed(parts: list[Derivations]) -> Derivations:
 
 
 FEW = 48
-"""Keys that go or get another value in a step, up to which they are followed one by one."""
+"""Keys deleted or changed in a step up to which they are followed key by key."""
 _Link = tuple[int, int, int]
 """The head's slot, what is added, and the weight."""
 
 
 class _LeftError(Exception):
-    """Left to others: there are too many keys, or derivations went that were never there."""
+    """Key by key does not apply: too many keys, or derivations deleted that never existed."""
 
 
 class OneByOne:
-    """One step over `rows`, at most `few` of which go or get another value."""
+    """One step over `rows` that deletes or changes at most `few` keys."""
 
     def __init__(self, rows: ValuedRows, links: Links, few: int) -> None:
         self._rows, self._links, self._few = rows, links, few
         self._pool: dict[int, dict[int, int]] = {}
-        """By slot: what its derivations weigh, by value, as far as they matter."""
+        """By slot: the weights of its derivations, by value, as far as they matter."""
         self._touched: set[int] = set()
         self._out: list[int] = []
 
     def settle(self, derivations: Derivations, bodies: Ints, admission: Admission) -> Ints | None:
-        """The slots of keys whose value, rank or low is another one; None where it is left."""
+        """The slots of keys whose value, rank or low changed; None where this does not apply."""
         table, derived = self._links.views(), self._rows.views()
         if table is None or derived is None:
             return None
@@ -294,23 +295,17 @@ class OneByOne:
             self._send_out(derivations, bodies)
             self._improve(admission)
         except _LeftError:
-            self._undo()
+            values, touched = self._rows.values, list(self._touched)
+            values[:WAS, touched] = values[WAS : 2 * WAS, touched]
             return None
         return self._rows.are_other(np.array(sorted(self._touched), dtype=np.int64))
 
-    def _undo(self) -> None:
-        values, touched = self._rows.values, list(self._touched)
-        values[:WAS, touched] = values[WAS : 2 * WAS, touched]
-
     def _view(self) -> None:
         values = self._rows.values
-        self._best, self._rank, self._low = map(
-            view_of, (values[BEST], values[RANKED], values[COUNTED])
-        )
+        self._best, self._rank, self._low = map(view_of, values[:WAS])
         self._key, self._known = view_of(values[KEY]), view_of(values[KNOWN])
 
     def _send_out(self, derivations: Derivations, bodies: Ints) -> None:
-        """What went is taken back, with what stood on it."""
         every = (derivations.heads, derivations.values, derivations.weights, bodies)
         for head, value, weight, body in zip(*(part.tolist() for part in every), strict=True):
             self._derive(head, value, weight)
@@ -333,7 +328,7 @@ class OneByOne:
                     front.append(head)
 
     def _count(self, head: int, weight: int, body: int) -> bool:
-        """Count a derivation of a key's value; whether it has lost its ground."""
+        """Count a derivation of a key's value; whether the key has lost its ground."""
         self._know(head)
         if body >= self._rank[head]:
             return False
@@ -357,10 +352,9 @@ class OneByOne:
         if not self._known[slot]:
             self._rows.know_ranks(np.array([slot], dtype=np.int64))
 
-    # What comes.
+    # Insertions.
 
     def _improve(self, admission: Admission) -> None:
-        """Keys that went, or are derived with a better value, are settled by value."""
         best, rank, low = self._best, self._rank, self._low
         for slot in self._out:
             for value, weight in self._held(slot):
@@ -403,7 +397,6 @@ class OneByOne:
                     heappush(heap, (made, head))
 
     def _held(self, slot: int) -> Iterator[tuple[int, int]]:
-        """Values and weights of all that was derived of a key."""
         key, is_greatest = self._key[slot], self._rows.step.is_greatest
         for view in self._derived:
             first, last = _span(view, key)
@@ -412,7 +405,6 @@ class OneByOne:
                 yield ~value if is_greatest else value, view.weights[place]
 
     def _linked(self, slot: int) -> Sequence[_Link]:
-        """What leads on from a key."""
         key, offset = self._key[slot], self._rows.step.offset
         links: list[_Link] = []
         has_gone = False
@@ -434,7 +426,6 @@ class OneByOne:
 
 
 def _span(view: IndexView, key: int) -> tuple[int, int]:
-    """Where the rows of a key lie."""
     codes = view.codes
     first = bisect_left(codes, key)
     if first == len(codes) or codes[first] != key:
@@ -443,7 +434,6 @@ def _span(view: IndexView, key: int) -> tuple[int, int]:
 
 
 def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
-    """Those that are left where some go."""
     sums: dict[tuple[int, int], int] = {}
     for head, more, weight in links:
         sums[head, more] = sums.get((head, more), 0) + weight
@@ -453,22 +443,22 @@ def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
 
 
 class ValuedChanges:
-    """One step over `rows`; `accesses` are how many tags the base's rows carry, and the step's."""
+    """One step over `rows`; `accesses` is the number of tags of the base's and the step's rows."""
 
     def __init__(self, rows: ValuedRows, rank: AttributeId, accesses: tuple[int, int]) -> None:
         self._rows, self._rank = rows, rank
         self._held, self._step = rows.held, rows.step
         self._accesses = accesses
         self._parts: list[tuple[Derivations, tuple[Tags, ...]]] = []
-        """Derivations that came or went, with their tags."""
+        """Derivations inserted or deleted, with their tags."""
 
     def settle(
         self, base: Batch | None, table: Batch | None, admission: Admission, few: int
     ) -> None:
-        """Find out what there is after these rows of the base and the table came or went; of few
-        keys one by one.
+        """Compute the result of these inserted and deleted rows of the base and the table; key by
+        key for few keys.
 
-        NotThisWayError where that is not for numbers alone: then all is as it was.
+        NotThisWayError where not everything is an integer; then nothing was changed.
         """
         rows = self._rows
         self._table = table
@@ -482,7 +472,7 @@ class ValuedChanges:
         every = np.concatenate([*bodies, _NOTHING])
         self.admitted = admission
         best = rows.values[BEST, result.heads]
-        # As of most that comes or goes: another way is better.
+        # The usual case of a change: another derivation is better.
         touched = None if (result.values <= best).any() else _NOTHING
         if touched is None and len(result.heads) <= few:
             self.admitted = copy(admission)
@@ -502,7 +492,6 @@ class ValuedChanges:
         return np.full(len(base), NO_BODY, dtype=np.int64)
 
     def _of_table(self, table: Batch) -> Ints:
-        """What changed rows derive from the values as they were."""
         rows, links = self._rows, self._links
         bodies = rows.slots_of(numbers(table.columns[self._step.table.keys[0]]))
         has_body = rows.values[BEST, bodies] != NONE
@@ -524,7 +513,7 @@ class ValuedChanges:
     # The end of the step.
 
     def keep(self) -> Batch:
-        """The step is over: keep what changed; the rows that came (+1) and went (-1)."""
+        """End the step and store its changes; the rows inserted (+1) and deleted (-1)."""
         values, step, touched = self._rows.values, self._step, self._touched
         is_moved = values[BEST, touched] != values[WAS + BEST, touched]
         moved = self._moved = touched[is_moved]
@@ -538,32 +527,28 @@ class ValuedChanges:
         self._keep_inside(touched, is_moved)
         ranked = touched[is_moved | (values[RANKED, touched] != values[WAS + RANKED, touched])]
         self._keep_own(ranked, pairs)
-        parts = [
-            Batch(self._columns(moved[mask], at), _weights(mask, sign), ())
-            for at, sign in ((WAS + BEST, -1), (BEST, 1))
-            if (mask := values[at, moved] != NONE).any()
-        ]
-        return stacked_batches(parts) if parts else empty_batch(0)
+        parts = []
+        for at, sign in ((WAS + BEST, -1), (BEST, 1)):
+            slots = moved[values[at, moved] != NONE]
+            weights = np.full(len(slots), sign, dtype=np.int64)
+            parts.append(Batch(self._columns(slots, at), weights, ()))
+        return stacked_or_empty(parts, 0)
 
     def end(self) -> bool:
-        """What was found out is left to the next step; whether that may begin from it."""
+        """Leave the lookups to the next step; whether it may reuse them."""
         return self._rows.end(self._touched, self._links.linked)
 
     def _columns(self, slots: Ints, at: int) -> dict[AttributeId, Vector]:
-        """The rows of these keys with their values there."""
         values = self._rows.values
         columns = self._rows.columns(values[KEY, slots], values[at, slots])
         return dict(zip(self._held.names, columns, strict=True))
 
     def _move(self, moved: Ints) -> int:
-        """What keys with other values derived, and derive now; how much that is."""
         rows, links = self._rows, self._links
         pairs = 0
         for at, sign in ((WAS + BEST, -1), (BEST, 1)):
             slots = moved[rows.values[at, moved] != NONE]
-            if not len(slots):
-                continue
-            places = links.of(slots)
+            places = links.of(slots) if len(slots) else slots
             if not len(places):
                 continue
             pairs += len(places)
@@ -602,10 +587,9 @@ class ValuedChanges:
         rows = Batch(dict(zip(self._held.names, columns, strict=True)), result.weights, self._tags)
         self._held.derived.add(rows, keys)
 
-    def _telling(self) -> Batch | None:
-        """What changed in the derivations of rows that are in: their tags."""
+    def _telling(self) -> Batch:
         if not any(self._accesses):
-            return None
+            return empty_batch(0)
         rows, result, moved = self._rows, self._every, self._moved
         values = rows.values
         is_in = result.values == values[BEST, result.heads]
@@ -623,14 +607,12 @@ class ValuedChanges:
                 signs *= column.validity()
                 told = Batch({}, of_moved.rows.weights * signs, of_moved.rows.tags)
                 parts.append(told.keep(signs != 0))
-        parts = [part for part in parts if len(part)]
-        return stacked_batches(parts) if parts else None
+        return stacked_or_empty(parts, sum(self._accesses))
 
     @property
     def told(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags; after `keep`."""
-        told = self._told if len(self._every.heads) else None
-        return empty_batch(sum(self._accesses)) if told is None else told
+        return self._told if len(self._every.heads) else empty_batch(sum(self._accesses))
 
     def _keep_best(self, moved: Ints) -> None:
         if not len(moved):
@@ -660,7 +642,6 @@ class ValuedChanges:
         self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
 
     def _keep_own(self, ranked: Ints, pairs: int) -> None:
-        """Bring the join's rows up to date."""
         values, step = self._rows.values, self._step
         parts = []
         for at, sign in ((WAS, -1), (0, 1)):
@@ -680,10 +661,6 @@ def _joined(parts: Sequence[Derivations]) -> Derivations:
     heads = np.concatenate([_NOTHING, *(part.heads for part in parts)])
     values = np.concatenate([_NOTHING, *(part.values for part in parts)])
     return Derivations(heads, values, np.concatenate([_NOTHING, *(p.weights for p in parts)]))
-
-
-def _weights(mask: Ints, sign: int) -> Ints:
-    return np.full(int(np.count_nonzero(mask)), sign, dtype=np.int64)
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

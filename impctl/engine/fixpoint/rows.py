@@ -20,7 +20,7 @@ from impctl.data.memory import reserve
 from impctl.data.pages import InPages, search
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
-from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_batches
+from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_or_empty
 from impctl.engine.tags import FRAGMENT_BITS, RowTags
 from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
 from impctl.errors import UnsupportedError
@@ -34,7 +34,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Slots:
-    """The keys met so far."""
+    """The keys seen so far."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -42,13 +42,13 @@ class Slots:
         self._codes, self._by_code = _NONE, _NONE
         """Codes of all keys, ascending, and their slots."""
         self._are_told = True
-        """Whether equal codes mean equal keys, as far as those here tell."""
+        """Whether equal codes mean equal keys, for the keys seen."""
 
     def __len__(self) -> int:
         return self._count
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """The slots of keys, each given once; -1 for those that have none."""
+        """The slots of keys, each given once; -1 for new ones."""
         if not self._count:
             return np.full(len(codes), -1, dtype=np.int64)
         places = self._codes.searchsorted(codes)
@@ -61,7 +61,7 @@ class Slots:
             same = same_keys(
                 [key.take(slots[rows]) for key in self.columns()], [key.take(rows) for key in keys]
             )
-            # Another key may have the code, and stand before it; as good as never.
+            # Another key with the code may come first; this practically never happens.
             rows = _NONE if same is None else rows[~same]
             places[rows] += 1
             slots[rows] = self._by_code.take(places[rows], mode="clip")
@@ -73,7 +73,7 @@ class Slots:
         return slots
 
     def add(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """Slots for keys, each given once, that have none; `codes` ascending."""
+        """Slots for new keys, each given once; `codes` ascending."""
         slots = np.arange(self._count, self._count + len(codes), dtype=np.int64)
         if not len(codes):
             return slots
@@ -91,13 +91,13 @@ class Slots:
         return slots
 
     def columns(self) -> Sequence[Vector]:
-        """The columns of all keys, by slot; at least one key is there."""
+        """The columns of all keys, by slot; there is at least one key."""
         if len(self._parts) > 1:
             self._parts = [[concat(list(parts)) for parts in zip(*self._parts, strict=True)]]
         return self._parts[0]
 
     def ordered(self, slots: Ints) -> tuple[Ints, Ints]:
-        """Of these slots, each given once, the codes, ascending, and the slots in that order."""
+        """The codes of these slots, each given once, ascending, and the slots in that order."""
         is_asked = np.zeros(self._count, dtype=np.bool_)
         is_asked[slots] = True
         result = is_asked[self._by_code]
@@ -105,14 +105,13 @@ class Slots:
 
 
 _SMALL = 4_096
-"""Rows of a run that is held for its view, though it may be gone by then."""
+"""Rows of a run that stays held for its view, even if the run is gone by then."""
 R = TypeVar("R", bound=Sized)
 V = TypeVar("V")
 Numbers: TypeAlias = "memoryview[Any]"
-"""A view of an array of whole numbers: one of them is had in a fraction of the time that NumPy
-takes."""
+"""A view of an array of integers: reading one takes a fraction of NumPy's time."""
 _ROWS_A_PAGE = 100
-"""Rows of a run whose pages are looked at in the time that a row takes that comes or goes."""
+"""Rows of a run whose pages are verified in the time of processing one changed row."""
 
 
 def view_of(array: Any) -> Numbers:
@@ -122,28 +121,27 @@ def view_of(array: Any) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """One run of an index: its codes, the columns asked for, and weights."""
+    """One run of an index: its codes, the requested columns, and weights."""
 
     codes: Numbers
     columns: tuple[Numbers, ...]
     weights: Numbers
 
     def span(self, code: int) -> tuple[int, int]:
-        """Where the rows of a code lie."""
         first = bisect_left(self.codes, code)
         return first, bisect_right(self.codes, code, first)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsView:
-    """One run of an arrangement: its codes, its keys, and values; None for one that is all zero."""
+    """One run of an arrangement: its codes, keys, and values; None for an all-zero column."""
 
     codes: Numbers
     keys: tuple[Numbers, ...]
     values: tuple[Numbers | None, ...]
 
     def place(self, first: int, key: tuple[int, ...]) -> int:
-        """Where a key lies of the code that begins at `first`; -1 where it does not."""
+        """The position of a key with the code that begins at `first`; -1 where there is none."""
         code = self.codes[first]
         for place in range(first, len(self.codes)):
             if self.codes[place] != code:
@@ -154,7 +152,7 @@ class RowsView:
 
 
 class Views:
-    """Views of runs; those of small ones are kept while these are there, often for many steps."""
+    """Views of runs; those of small ones are cached here, often for many steps."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, Any]] = {}
@@ -162,8 +160,11 @@ class Views:
     def of_index(
         self, runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
     ) -> list[IndexView] | None:
-        """The runs of an index, of whole numbers, always with the same columns; `spent` rows came
-        and went so far. None where they are not to be looked at one by one, or some are NULL."""
+        """The runs of an index, of integers, always with the same columns; `spent` rows changed so
+        far.
+
+        None where they are not to be looked up one by one, or some are NULL.
+        """
         if not all(_is_looked_at(run, len(run), spent) for run in runs):
             return None
         return _all_known(self._seen(runs, lambda run: _index_view(run, columns)))
@@ -171,8 +172,8 @@ class Views:
     def of_rows(
         self, arrangement: Arrangement, names: Sequence[str], spent: int
     ) -> list[RowsView] | None:
-        """The runs of an arrangement, the newest first; None where they are not to be, or some key
-        is no whole number."""
+        """The runs of an arrangement, the newest first; None where they are not to be looked up so,
+        or some key is no integer."""
         runs = arrangement.runs[::-1]
         if not all(_is_looked_at(run, len(run), spent) for run in runs):
             return None
@@ -187,7 +188,6 @@ class Views:
 
 
 def _all_known(views: Sequence[V | None]) -> list[V] | None:
-    """The views, if there is one of each run."""
     known = [view for view in views if view is not None]
     return known if len(known) == len(views) else None
 
@@ -202,7 +202,7 @@ def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | No
 
 
 def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
-    """The view of a run whose keys are whole numbers, none of them NULL."""
+    """The view of a run whose keys are integers without NULL."""
     if not all(map(are_codes, run.keys)):
         return None
     columns = (run.values.get(name) for name in names)
@@ -214,7 +214,6 @@ def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
 
 
 def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
-    """Whether all of it was, or is now."""
     if run.pages is None or not run.pages.is_open:
         return True
     if rows > _ROWS_A_PAGE * (1 + spent):
@@ -227,12 +226,12 @@ NUMBER = "number"
 """The column of numbers in the state."""
 
 Fresh = Callable[[int], Ints]
-"""So many numbers that nothing had so far."""
+"""Gives so many unused numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """The number of each row, shape (rows,), and the numbers whose last copy went."""
+    """The number of each row, shape (rows,), and the numbers whose last copy was deleted."""
 
     numbers: Ints
     gone: Ints
@@ -246,9 +245,9 @@ class RowNumbers:
         self.index = RowIndex(name, (*columns, (NUMBER, LONG)), self._names, 0)
 
     def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> Numbered:
-        """Count copies in, or out; each has the number of its row, a fresh one if it is new.
+        """Count copies; each gets the number of its row, an unused one if the row is new.
 
-        CountBelowZeroError where copies go that are not there.
+        CountBelowZeroError where copies are deleted that do not exist.
         """
         keys, grouping = group_normal(columns, len(weights))
         leaders = grouping.leaders(keys)
@@ -266,30 +265,30 @@ class RowNumbers:
         return Numbered(known[grouping.index()], known[(before > 0) & (after == 0)])
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
-        """Different rows come with these numbers, or go with a weight of -1."""
+        """Insert different rows with these numbers, or delete them by a weight of -1."""
         held = dict(zip(self._names, columns, strict=True))
         weights = np.full(len(numbers), weight, dtype=np.int64)
         batch = Batch({**held, NUMBER: Vector(LONG, numbers)}, weights, ())
         self.index.add(batch, self.index.codes_of(batch))
 
     def found(self, columns: Sequence[Vector], length: int) -> tuple[list[Vector], Ints, Ints]:
-        """The different rows, what number each has, -1 for none, and which of them each row is."""
+        """The different rows, their numbers, -1 for none, and the index among them of each row."""
         keys, grouping = group_normal(columns, length)
         leaders = grouping.leaders(keys)
         known, _ = self._known(grouping.codes, leaders)
         return leaders, known, grouping.index()
 
     def whole(self) -> Batch:
-        """All rows with their numbers, and as weights how many copies there are."""
+        """All rows with their numbers, and as weights their numbers of copies."""
         return self.index.whole()
 
     def _known(self, codes: Ints, leaders: Sequence[Vector]) -> tuple[Ints, Ints]:
-        """The numbers of different rows, -1 for those not there, and how many copies there are."""
+        """The numbers of different rows, -1 for absent ones, and their numbers of copies."""
         numbers, copies = np.full(len(codes), -1, dtype=np.int64), np.zeros(len(codes), np.int64)
         result = self.index.find(codes, leaders)
         if not len(result.owners):
             return numbers, copies
-        # A row and its negative are both found until the index cancels them.
+        # A lookup returns a row and its negative until the index cancels them.
         given = result.rows.columns[NUMBER].values
         order = np.lexsort((given, result.owners))
         owners, given = result.owners[order], given[order]
@@ -304,7 +303,7 @@ class RowNumbers:
 
 
 class RowsByNumber:
-    """The same rows, to be found by their numbers; kept in memory only."""
+    """The same rows by their numbers; in memory only."""
 
     def __init__(self, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId) -> None:
         self._number = number
@@ -312,14 +311,14 @@ class RowsByNumber:
         self._index = RowIndex("by number", (*columns, (number, LONG)), (number,), 0)
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
-        """Rows come, or go with a weight of -1; shape (rows,) for `numbers`."""
+        """Insert rows, or delete them by a weight of -1; shape (rows,) for `numbers`."""
         held = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
         held[self._number] = Vector(LONG, numbers)
         batch = Batch(held, np.full(len(numbers), weight, dtype=np.int64), ())
         self._index.add(batch, self._index.codes_of(batch))
 
     def rows(self, numbers: Sequence[int], weight: int) -> Batch:
-        """The rows of these numbers, which are there, each with this weight."""
+        """The rows of these numbers, which exist, each with this weight."""
         asked = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
         if not len(asked.values):
             return empty_batch(0)
@@ -338,7 +337,7 @@ NAMES = (_RANK, _ALL, _LOW)
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """All rows: their codes and columns, and what is remembered of each; shapes (rows,)."""
+    """All rows: codes, columns, and the stored values of each; shapes (rows,)."""
 
     codes: Ints
     keys: tuple[Vector, ...]
@@ -354,7 +353,7 @@ class RankedRows:
     """The rows of `columns`, between two steps."""
 
     stored: tuple[str, ...] = NAMES
-    """The names of what is kept of each row."""
+    """The names of the stored values of each row."""
 
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
         self.columns = tuple(columns)
@@ -381,7 +380,6 @@ class RankedRows:
         return self.batch(result.keys, np.ones(len(result), dtype=np.int64))
 
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
-        """Rows of these columns, which carry no fragment."""
         columns = {name: key for (name, _), key in zip(self.columns, keys, strict=True)}
         return Batch(columns, weights, ())
 
@@ -392,8 +390,8 @@ RANK_COLUMN, LOW_COLUMN, HAS_COLUMN = "rank", "low", "has"
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """What is best of such rows: the columns that tell groups, and the values that decide, each
-    with whether the greatest is best; with `keeps_null` rows whose value is NULL are, too."""
+    """How rows are grouped and ranked: the columns of the group, and the values that decide, each
+    with whether the greatest is best; with `keeps_null`, rows whose value is NULL are included."""
 
     keys: tuple[AttributeId, ...]
     values: tuple[tuple[AttributeId, bool], ...]
@@ -433,7 +431,6 @@ class BestRows:
 
     @property
     def keepers(self) -> tuple[Keeper, ...]:
-        """The state."""
         return self.inside, self.derived, self.best
 
     def rows(self) -> Batch:
@@ -445,7 +442,6 @@ class BestRows:
         return self.batch(keys, np.ones(len(run), dtype=np.int64))
 
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
-        """Rows of these columns, which carry no fragment."""
         return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
 
 
@@ -454,15 +450,13 @@ _WEIGHT = "weight"
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Rows of one level as they are from now on, by their codes."""
-
     codes: Ints
     keys: Sequence[Vector]
     weights: Ints
 
 
 class LevelledRows:
-    """The rows of `columns` and their level, which goes by the name `level`."""
+    """The rows of `columns` and their level, in a column `level`."""
 
     def __init__(
         self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], level: AttributeId
@@ -474,13 +468,13 @@ class LevelledRows:
         self._counted: list[_Counted] = []
 
     def begin(self) -> None:
-        """A step begins: what a step before it counted and did not keep is forgotten."""
+        """Begin a step: counts that an earlier step did not store are dropped."""
         self._counted = []
 
     def count(self, level: int, rows: Batch) -> Batch:
-        """Count all that comes and goes at a level in; the same with each row once, and its level.
+        """Count all changes at a level; the same with each row once, and its level.
 
-        Asked once per level and step. CountBelowZeroError where more goes than there was.
+        Called once per level and step. CountBelowZeroError where more is deleted than there was.
         """
         columns = [rows.columns[name] for name, _ in self.columns]
         levels = Vector(LONG, np.full(len(rows), level, dtype=np.int64))
@@ -503,12 +497,11 @@ class LevelledRows:
         return Batch({**named, self.level: keys[-1]}, changes, ())
 
     def _weights(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """What these rows weigh as they are kept."""
         result: Ints = self.arrangement.gather(self.arrangement.find(codes, keys), _WEIGHT)
         return result
 
     def keep(self) -> None:
-        """The step is over: keep what was counted."""
+        """End the step and store its counts."""
         parts, self._counted = self._counted, []
         if not parts:
             return
@@ -538,16 +531,15 @@ class LevelledRows:
 
 RANK, ALL, LOW = range(3)
 WAS = 3
-"""Where the same begins as it was."""
+"""Offset of the old values."""
 FIRST, LAST = 6, 7
-"""Where what joins a row begins and ends, once it was looked for; -1 before (`joined_moves`)."""
+"""Start and end of a row's join partners, once looked up; -1 before (`single_join`)."""
 CODE = 8
 _ROOM = 16
-"""Rows that there is room for at first."""
 
 
 class TouchedRows:
-    """The rows of one step; `values` of shape (9, room) has what is named above by slot."""
+    """The rows of one step; `values` of shape (9, room) has the rows named above, by slot."""
 
     def __init__(self, held: RankedRows) -> None:
         self.held = held
@@ -556,10 +548,10 @@ class TouchedRows:
         self.values[FIRST] = -1
         self.columns = tuple(GrownColumn(kind) for kind in held.kinds)
         self.parts: list[tuple[Ints, Ints]] = []
-        """Codes, ascending, and the slots of these rows; in parts, each far larger than the next.
-        """
+        """Codes, ascending, and the slots of these rows; in parts, each far larger than the
+        next."""
         self._are_told = True
-        """Whether equal codes mean equal rows, as far as those here tell."""
+        """Whether equal codes mean equal rows, for the rows seen."""
 
     def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of rows, each given once, by ascending codes; shape (n,)."""
@@ -572,7 +564,7 @@ class TouchedRows:
         return slots
 
     def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """The slots of those rows that have one; -1 for others."""
+        """The slots of known rows; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
         are_told = self._are_told and are_told_by_codes(keys, keys)
         for held, owners in self.parts:
@@ -582,7 +574,7 @@ class TouchedRows:
             if are_told:
                 result[rows] = owners[places]
                 continue
-            # Another row may have the code, and stand before it; as good as never.
+            # Another row with the code may come first; this practically never happens.
             while len(rows):
                 is_same = self._is_same(owners[places], keys, rows)
                 result[rows[is_same]] = owners[places[is_same]]
@@ -598,7 +590,6 @@ class TouchedRows:
         return np.ones(len(rows), dtype=np.bool_) if same is None else same
 
     def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """Slots for rows that had none."""
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
         are_told = are_told_by_codes(keys, keys)
@@ -613,14 +604,13 @@ class TouchedRows:
         return slots
 
     def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
-        """Fill in what is kept of these rows, in slots from `start` on."""
         arrangement, end = self.held.arrangement, start + len(codes)
         if not are_told or not are_told_by_code(arrangement.runs):
             located = arrangement.find(codes, keys)
             for at, name in enumerate(NAMES if located.parts else ()):
                 self.values[at, start:end] = arrangement.gather(located, name)
         else:
-            # The oldest first: what a newer run has of a row stands last.
+            # The oldest first: a newer run overwrites the values of a row.
             for run in arrangement.runs:
                 places = search(run.pages, run.codes, codes)
                 rows = (run.codes.take(places, mode="clip") == codes).nonzero()[0]
@@ -633,7 +623,6 @@ class TouchedRows:
         self.values[WAS : WAS + len(NAMES), start:end] = self.values[: len(NAMES), start:end]
 
     def make_room(self, rows: int) -> None:
-        """So that so many rows have a place in `values`."""
         room = self.values.shape[1]
         if rows > room:
             # Pages beyond these rows take nothing until somebody writes there.
@@ -644,7 +633,7 @@ class TouchedRows:
             self.values = grown
 
     def add_part(self, codes: Ints, slots: Ints) -> None:
-        """These slots are found from now on; by ascending codes."""
+        """Add these slots to the lookup; by ascending codes."""
         while self.parts and len(self.parts[-1][0]) <= 2 * len(codes):
             older, before = self.parts.pop()
             codes, slots = np.concatenate([older, codes]), np.concatenate([before, slots])
@@ -654,7 +643,7 @@ class TouchedRows:
         self.parts.append((codes, slots))
 
     def take_up_all(self) -> None:
-        """A slot for every row there is. Cost: the rows."""
+        """Load every row. Cost: the rows."""
         result = self.held.whole()
         if len(result):
             self.slots_of(result.codes, result.keys)
@@ -666,9 +655,9 @@ class TouchedRows:
         return ranks
 
     def count_in(self, slots: Ints, every: Ints, is_low: Bools | None) -> None:
-        """Count what derivations weigh in, where `is_low` as low too; a slot may come often.
+        """Add the weights of derivations, where `is_low` to the low too; slots may repeat.
 
-        CountBelowZeroError where more goes than there was.
+        CountBelowZeroError where more is deleted than there was.
         """
         if not len(slots):
             return
@@ -682,33 +671,31 @@ class TouchedRows:
             raise never_held("ways to derive rows")
 
     def groundless(self, slots: Ints) -> Ints:
-        """Those in the fixpoint that nothing of lower rank derives any more."""
+        """The rows in the fixpoint without a derivation of lower rank."""
         result: Ints = slots[(self.values[LOW, slots] == 0) & (self.values[RANK, slots] > 0)]
         return result
 
     def derived(self, slots: Ints | None = None) -> Ints:
-        """Those (default: of all) that are not in the fixpoint, and are derived from rows in it."""
+        """Those (default: of all) that are not in the fixpoint but are derived from rows in it."""
         if slots is None:
             slots = np.arange(self.count, dtype=np.int64)
         result: Ints = slots[(self.values[RANK, slots] == 0) & (self.values[ALL, slots] > 0)]
         return result
 
     def inside(self) -> Ints:
-        """All in the fixpoint, of those touched."""
+        """All touched rows in the fixpoint."""
         return self.values[RANK, : self.count].nonzero()[0]
 
     def leave(self, slots: Ints) -> None:
-        """These go out of the fixpoint."""
         self.values[RANK, slots] = 0
         self.values[LOW, slots] = 0
 
     def enter(self, slots: Ints, stage: int) -> None:
-        """These come into the fixpoint: what derives them stands there at lower ranks."""
+        """Insert these rows: the derivations that stand now have lower ranks."""
         self.values[RANK, slots] = stage
         self.values[LOW, slots] = self.values[ALL, slots]
 
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
-        """These rows with their ranks in a column of that name."""
         return self._ranked(slots, weight, rank, RANK)
 
     def _ranked(self, slots: Ints, weight: int, rank: AttributeId, at: int) -> Batch:
@@ -718,13 +705,13 @@ class TouchedRows:
         return Batch({**rows.columns, rank: ranks}, weights, ())
 
     def moved(self, rank: AttributeId) -> Batch:
-        """What changed in the fixpoint's rows with their ranks: those there were and are not."""
+        """The change of the fixpoint's rows with their ranks: old rows and new rows."""
         is_other = self.values[RANK, : self.count] != self.values[WAS + RANK, : self.count]
         parts = []
         for at, weight in ((WAS + RANK, -1), (RANK, 1)):
             slots = (is_other & (self.values[at, : self.count] > 0)).nonzero()[0]
-            parts += [self._ranked(slots, weight, rank, at)] if len(slots) else []
-        return stacked_batches(parts) if parts else empty_batch(0)
+            parts.append(self._ranked(slots, weight, rank, at))
+        return stacked_or_empty(parts, 0)
 
     def gone(self) -> Ints:
         """Those that were in the fixpoint and are not now."""
@@ -733,7 +720,7 @@ class TouchedRows:
         return result
 
     def kept(self) -> Batch:
-        """The step is over: keep what changed; the rows that came (+1) and went (-1)."""
+        """End the step and store its changes; the rows inserted (+1) and deleted (-1)."""
         values = self.values[:, : self.count]
         slots = (values[:WAS] != values[WAS:FIRST]).any(axis=0).nonzero()[0]
         if not len(slots):
@@ -751,16 +738,15 @@ class TouchedRows:
 
     @property
     def none(self) -> Batch:
-        """No row that came or went."""
         return empty_batch(0)
 
     def moved_rows(self, keys: Sequence[Vector], slots: Ints, signs: Ints) -> Batch:
-        """The rows in these slots, whose values are `keys`, that came (+1) and went (-1)."""
+        """The rows in these slots, with values `keys`, inserted (+1) or deleted (-1)."""
         del slots
         return self.held.batch(keys, signs)
 
     def values_of(self, slots: Ints) -> dict[str, Ints]:
-        """What is kept of these rows, by name; shapes as `slots`."""
+        """The stored values of these rows, by name; shapes as `slots`."""
         # Column by column: all at once they would lie in one array, and keep each other in memory.
         return {name: self.values[at, slots] for at, name in enumerate(NAMES)}
 
@@ -772,16 +758,15 @@ class GrownColumn:
         self.type = kind
         self._texts: Vector | None = None
         self.numbers: Any = np.zeros(0, dtype=np.int64)
-        """What is no text, with room for more."""
+        """Values that are not text, with room for more."""
         self._valid: Bools | None = None
 
     @property
     def has_null(self) -> bool:
-        """Whether some value is NULL, or may be."""
         return self._valid is not None
 
     def append(self, start: int, more: Vector) -> None:
-        """Values from position `start` on, where those there are end."""
+        """Write values from position `start` on, the current end."""
         if more.is_textual:
             self._texts = concat([more] if self._texts is None else [self._texts, more])
             return
@@ -794,7 +779,6 @@ class GrownColumn:
             self._valid[start:end] = more.validity()
 
     def make_room(self, rows: int, kind: Any = None) -> None:
-        """So that so many values have a place."""
         kind = self.numbers.dtype if kind is None else kind
         room = len(self.numbers)
         if rows > room or kind != self.numbers.dtype:
@@ -808,7 +792,6 @@ class GrownColumn:
                 self._valid = valid
 
     def take(self, slots: Ints) -> Vector:
-        """The values at these positions."""
         if self._texts is not None:
             return self._texts.take(slots)
         valid = None if self._valid is None else self._valid[slots]
@@ -817,11 +800,11 @@ class GrownColumn:
 
 _NUMBER = "number"
 MOST = (1 << FRAGMENT_BITS) - 1
-"""The greatest number: they stand where fragments stand."""
+"""The greatest number: numbers use the place of ranges."""
 
 
 class NumberedRows(RankedRows):
-    """`number` names the column with a row's number where rows go into the step."""
+    """`number` names the column with a row's number as input of the step."""
 
     stored = (*NAMES, _NUMBER)
 
@@ -835,7 +818,6 @@ class NumberedRows(RankedRows):
         self.number = number
         self.most = MOST
         self.last = 0
-        """The greatest number given so far."""
         self.counter = f"{name}.numbers"
         self._free: Ints = np.zeros(0, dtype=np.int64)
 
@@ -847,9 +829,9 @@ class NumberedRows(RankedRows):
         return tagged(rows, self._numbers())
 
     def take(self, count: int, touched: Ints) -> Ints:
-        """So many numbers that no row has; `touched` are those of the rows of the step.
+        """So many unused numbers; `touched` are those of the rows of the step.
 
-        UnsupportedError where there are not so many.
+        UnsupportedError where not enough are left.
         """
         fresh = min(count, self.most - self.last)
         given = np.arange(self.last + 1, self.last + 1 + fresh, dtype=np.int64)
@@ -872,7 +854,6 @@ class NumberedRows(RankedRows):
         return np.concatenate([given, again])
 
     def _numbers(self) -> Ints:
-        """Those of all rows, in the order of `whole`."""
         run = self.arrangement.whole()
         if run is None:
             return np.zeros(0, dtype=np.int64)
@@ -914,7 +895,7 @@ class TouchedNumbers(TouchedRows):
         return Batch({**rows.columns, self._held.number: numbers}, rows.weights, ())
 
     def values_of(self, slots: Ints) -> dict[str, Ints]:
-        # A row that goes out gives its number back, also where it is not yet forgotten.
+        # A deleted row returns its number, even while it is still stored.
         numbers = np.where(self.values[ALL, slots] > 0, self.numbers[slots], 0)
         return {**super().values_of(slots), _NUMBER: numbers}
 
@@ -927,5 +908,5 @@ class TouchedNumbers(TouchedRows):
 
 
 def tagged(rows: Batch, numbers: Ints) -> Batch:
-    """The rows, each with its number for a tag."""
+    """The rows, each with its number as a tag."""
     return Batch(rows.columns, rows.weights, (RowTags(numbers.astype(np.int32)),))

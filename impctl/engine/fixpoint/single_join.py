@@ -39,7 +39,7 @@ _MOST_WAITING = 64
 
 
 class Seen:
-    """Views of the fixpoint's rows as they are held, by their keys, and of the table's."""
+    """Views of the stored rows of the fixpoint, by their keys, and of the table's."""
 
     def __init__(self) -> None:
         self.held, self.own, self.table = Views(), Views(), Views()
@@ -48,7 +48,7 @@ class Seen:
 
 
 class JoinedMoves:
-    """Front by front, by looking up the table's rows."""
+    """Moves front by front, by looking up the table's rows."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class JoinedMoves:
         seen: Seen,
         thin: int,
     ) -> None:
-        """`by_step` is used for changed rows of the table that are many; `thin` are few."""
+        """`by_step` handles large changes of the table; `thin` handles small ones."""
         self._plain = plain
         self._by_step = by_step
         self._rank = rank
@@ -75,7 +75,6 @@ class JoinedMoves:
 
     @cached_property
     def _runs(self) -> TableRuns | None:
-        """The table's rows, where they are whole numbers."""
         runs = table_runs(self._plain)
         self._tags = [] if runs is None else runs.tags
         return runs
@@ -99,7 +98,7 @@ class JoinedMoves:
         return self._touched.held.arrangement.rows
 
     def _few_changed(self, rows: Batch, key: Vector, columns: Sequence[Vector]) -> Ints | None:
-        """As `changed`, one by one; None where that cannot be done."""
+        """As `changed`, row by row; None where that does not apply."""
         plain, fronts = self._plain, self._one_by_one()
         if fronts is None:
             return None
@@ -120,7 +119,7 @@ class JoinedMoves:
         return result.heads
 
     def _many_changed(self, rows: Batch, key: Vector, head: Vector) -> Ints:
-        """As `changed`, where the rank of a row is known from its key: the join is not asked."""
+        """As `changed`, where the rank of a row follows from its key: the join is not used."""
         kind, touched = self._touched.columns[0].type, self._touched
         both = Vector(kind, np.concatenate([key.values, head.values]))
         bodies, heads = np.split(slots_for(touched, [both], len(both)), 2)
@@ -133,7 +132,6 @@ class JoinedMoves:
         return heads
 
     def _one_by_one(self) -> ThinFronts | None:
-        """What follows rows one by one, where that can be done."""
         touched = self._touched
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
@@ -144,7 +142,6 @@ class JoinedMoves:
         return self._thin
 
     def _fronts(self, slots: Ints) -> ThinFronts | None:
-        """The same for this front, where it is small enough."""
         self._spent += len(slots)
         fronts = self._one_by_one() if len(slots) <= self._most else None
         if fronts is None or fronts.has_table:
@@ -172,7 +169,6 @@ class JoinedMoves:
         return left
 
     def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
-        """The front as a whole goes."""
         if not may_go(len(slots)):
             return slots
         touched, partners = self._touched, self._partners
@@ -188,7 +184,6 @@ class JoinedMoves:
         return distinct_values(touched.groundless(result.heads[is_low]))
 
     def _all_come(self, slots: Ints, admit: Admit) -> Ints:
-        """The front as a whole comes."""
         touched, partners = self._touched, self._partners
         touched.enter(slots, admit(len(slots)))
         first = touched.values[FIRST, slots]
@@ -205,7 +200,8 @@ class JoinedMoves:
         return distinct_values(touched.derived(heads))
 
     def end(self) -> None:
-        """Tell what rows that stay out took part in, and bring the join's rows up to date."""
+        """Report the derivations of rows that stay deleted, and bring the join's rows up to
+        date."""
         touched, partners = self._touched, self._partners
         join, side = self._plain.join, self._plain.side
         pairs = self._pairs + (0 if self._thin is None else self._thin.pairs)
@@ -225,12 +221,11 @@ class JoinedMoves:
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
         self._seen.waiting += 1
         if self._seen.waiting > _MOST_WAITING:
-            # Nobody may ask for them for long, and each batch that waits takes room.
+            # They may not be read for long, and each waiting batch takes memory.
             self._plain.own.runs()
             self._seen.waiting = 0
 
     def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
-        """Tell that derivations came or went, whose tags lie there."""
         if not len(weights) or not any(self._told.accesses):
             return
         if bool((source[1:] < source[:-1]).any()):
@@ -243,7 +238,6 @@ class JoinedMoves:
             self._told.of_step(weights[part], taken)
 
     def _derived(self, slots: Ints) -> Derived:
-        """What these rows derive, by the table's rows."""
         columns = self._touched.columns
         keys = [columns[place] for place in self._plain.key_places]
         if self._runs is not None and not keys[0].has_null:
@@ -272,7 +266,6 @@ class JoinedMoves:
         return Derived(owners, heads, rows.weights, source, np.arange(len(owners)))
 
     def _heads(self, bodies: Ints, theirs: Mapping[AttributeId, Vector]) -> Ints:
-        """The slots of what these rows derive, each with a row of the table."""
         self._pairs += len(bodies)
         if not len(bodies):
             return bodies

@@ -45,7 +45,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Rows found: which code asked for each, the run's number, and the position in it."""
+    """Matching rows: which code each matches, the run's number, and the position in it."""
 
     owners: Ints
     source: Ints
@@ -55,7 +55,7 @@ class Places:
 
 
 class TableRuns:
-    """The runs of one side; `columns` are those asked for."""
+    """The runs of one side; `columns` are the requested ones."""
 
     def __init__(self, runs: Sequence[IndexRun], columns: Sequence[AttributeId]) -> None:
         self.runs = tuple(runs)
@@ -63,7 +63,7 @@ class TableRuns:
         self.names = tuple(columns)
 
     def find(self, codes: Ints) -> Places:
-        """All rows with these keys; an asking one finds none, one or many."""
+        """All rows with these keys; a key has none, one or many."""
         order, codes = when_many(codes)
         parts: list[tuple[int, Ints, Ints]] = []
         for number, run in enumerate(self.runs):
@@ -94,12 +94,11 @@ class TableRuns:
 
     @property
     def tags(self) -> list[tuple[Tags, ...]]:
-        """The tags of all rows, run by run."""
         return [run.batch.tags for run in self.runs]
 
 
 def table_runs(plain: PlainStep) -> TableRuns | None:
-    """The table's rows as they stand; None where some are not whole numbers."""
+    """The table's current rows; None where some are not integers."""
     if not plain.is_of_numbers:
         return None
     columns = [name for _, name in plain.heads if name is not None]
@@ -115,7 +114,7 @@ def _joined(parts: Sequence[Ints]) -> Ints:
 
 
 class RowByRow:
-    """`held` are the rows as they were before the step."""
+    """`held` are the rows before the step."""
 
     def __init__(self, touched: TouchedRows, partners: Partners, held: Sequence[RowsView]) -> None:
         self._touched = touched
@@ -125,20 +124,18 @@ class RowByRow:
         self._known: dict[Any, int] = {}
         """The slots of rows: a number for rows of one column, else a tuple."""
         self._fresh: list[int] = []
-        """Slots that are not found otherwise yet."""
+        """Slots that no other lookup finds yet."""
         self._found: tuple[list[int], ...] = ([], [], [], [])
-        """Heads, weights, and where the tags lie, of derivations of this session."""
+        """Heads, weights, and positions of the tags, of derivations of this session."""
         self._hit: list[int] = []
-        """Slots that derivations were counted in by this session, where these are not kept."""
+        """Slots counted in this session, where the derivations are not kept."""
         self.pairs = 0
 
     def _known_slot(self, key: Any) -> int:
-        """The slot of a row."""
         slot = self._known.get(key)
         return self._slot_of(key) if slot is None else slot
 
     def _slot_of(self, key: Any) -> int:
-        """The slot of a row that is not known yet."""
         values = (key,) if self._is_single else key
         code = key if self._is_single else code_of(key)
         for codes, slots in self._parts:
@@ -165,7 +162,6 @@ class RowByRow:
         return all(held[slot] == one for held, one in zip(self._columns, values, strict=True))
 
     def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
-        """Fill in what is kept of a row."""
         for view, codes, length in self._held:
             place = bisect_left(codes, code)
             if place == length or codes[place] != code:
@@ -180,7 +176,7 @@ class RowByRow:
             return
 
     def _begin(self) -> None:
-        """Look at what is there, which others may have changed."""
+        """Refresh the views, which others may have outdated."""
         self._view()
         self._parts = [(view_of(codes), view_of(at)) for codes, at in self._touched.parts]
         self._partner_heads = view_of(self._partners.heads)
@@ -188,7 +184,6 @@ class RowByRow:
         self._hit = []
 
     def _view(self) -> None:
-        """See `values` and columns where they lie now."""
         touched = self._touched
         rows = [view_of(row) for row in touched.values]
         self._room = touched.values.shape[1]
@@ -200,8 +195,8 @@ class RowByRow:
         self._first, self._last, self._code = rows[FIRST], rows[LAST], rows[CODE]
 
     def _end(self, hit: list[int] | None) -> Derived:
-        """Leave what was found to others; these slots were counted in. None: what was found stands
-        ready, and its heads are they."""
+        """Publish the results; these slots were counted. None: the heads of the derivations
+        were."""
         touched = self._touched
         if self._fresh:
             slots = np.array(self._fresh, dtype=np.int64)
@@ -223,10 +218,10 @@ class RowByRow:
 THIN = 8
 """Rows of a front up to which it is followed row by row."""
 _PAIRS = 8
-"""Derivations per row of the largest such front, up to which it is."""
+"""Derivations per row of the largest such front up to which it is followed so."""
 
 _Span = tuple[int, IndexView, int, int]
-"""A run's number, the run, and where rows lie in it."""
+"""A run's number, the run, and the rows' span in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +234,8 @@ class ChangedRows:
 
 
 class ThinFronts(RowByRow):
-    """`held` are the rows as they were, `table` those of the table, seen once they are wanted;
-    fronts have at most so many rows."""
+    """`held` are the rows before the step, `table` those of the table, loaded on first use; fronts
+    have at most so many rows."""
 
     def __init__(
         self,
@@ -259,23 +254,22 @@ class ThinFronts(RowByRow):
             (place, -1 if name is None else names.index(name)) for place, name in plain.heads
         ]
         self._column = self._heads[0][1] if self._is_single else -1
-        """The table's column that is all of a row, if one is."""
+        """The table's column that is a whole row, if there is one."""
 
     @property
     def has_table(self) -> bool:
-        """Whether the table's rows are seen."""
         return self._table is not None
 
     def see(self, table: Sequence[IndexView]) -> None:
-        """Fronts look these up."""
+        """Let fronts look these rows up."""
         self._table = [(at, view, view.codes, len(view.codes)) for at, view in enumerate(table)]
 
     def changed(self, rows: ChangedRows, own: Sequence[IndexView]) -> Derived | None:
-        """Count what changed rows of the table derive from those of the fixpoint as it was.
+        """Count what changed rows of the table derive from the old rows of the fixpoint.
 
-        `own` are the fixpoint's rows by their keys: the columns that heads take from them, then
-        the rank; not asked where a row is its key. The owners are the changed rows. None where
-        they are too many.
+        `own` are the fixpoint's rows by their keys: the columns that heads take from them, then the
+        rank; not used where a row is its key. The owners are the changed rows. None where they are
+        too many.
         """
         if self._column >= 0:
             return self._changed_by_rows(rows)
@@ -301,7 +295,7 @@ class ThinFronts(RowByRow):
         return Derived(result.source, result.heads, result.weights, result.source, result.place)
 
     def _changed_by_rows(self, rows: ChangedRows) -> Derived:
-        """The same where a row is its key, and what it derives is of the table."""
+        """The same where a row is its key, and its heads are of the table alone."""
         self._begin()
         heads, weights, owners, _ = self._found
         for owner, key in enumerate(rows.keys):
@@ -320,7 +314,6 @@ class ThinFronts(RowByRow):
         return Derived(result.source, result.heads, result.weights, result.source, result.place)
 
     def _head(self, mine: list[int], theirs: list[int]) -> int:
-        """The slot of a row of these values, taken in turn."""
         ours = iter(mine)
         values = tuple(next(ours) if at < 0 else theirs[at] for _, at in self._heads)
         return self._known_slot(values[0] if self._is_single else values)
@@ -346,7 +339,7 @@ class ThinFronts(RowByRow):
         return np.array(front, dtype=np.int64) if is_begun else None
 
     def come(self, slots: Ints, admit: Admit) -> tuple[Ints, Derived] | None:
-        """As `Moves.come`, and the derivations to be told; None where the first front is too
+        """As `Moves.come`, and the derivations to report; None where the first front is too
         large."""
         front: list[int] = slots.tolist()
         self._begin()
@@ -361,7 +354,7 @@ class ThinFronts(RowByRow):
         return (np.array(front, dtype=np.int64), result) if is_begun else None
 
     def _spans(self, front: list[int]) -> list[list[_Span] | None] | None:
-        """Where in the table the partners of these rows lie, None for those that are known; None
+        """The spans of the partners of these rows in the table, None for those already known; None
         where they are too many."""
         keys, first, last, table = (
             self._columns[self._key],
@@ -390,7 +383,6 @@ class ThinFronts(RowByRow):
         return None if pairs > _PAIRS * self._most else spans
 
     def _went(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
-        """A front goes; the rows without ground then."""
         rank, low = self._rank, self._low
         ranks = [rank[slot] for slot in front]
         for slot in front:
@@ -414,8 +406,8 @@ class ThinFronts(RowByRow):
         return [head for head in some if not low[head] and rank[head]]
 
     def _followed(self, slot: int, may_go: Dismiss) -> list[int]:
-        """As `_went` of a row that has one partner, and of what has no ground then while that is
-        one such row; the front that is left. Of chains this is nearly all."""
+        """As `_went` for a row with one partner, and for each single row that loses its ground by
+        this; the front that is left. In chains this covers nearly everything."""
         table, known, at, before = (
             self._table or [],
             self._known,
@@ -457,7 +449,6 @@ class ThinFronts(RowByRow):
             slot = head
 
     def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
-        """A front comes; the rows that are derived then and are not there."""
         rank, every, low = self._rank, self._every, self._low
         for slot in front:
             rank[slot], low[slot] = stage, every[slot]
@@ -484,7 +475,6 @@ class ThinFronts(RowByRow):
         return [head for head in some if not rank[head] and every[head] > 0]
 
     def _take(self, slot: int, span: _Span) -> None:
-        """Note what a row derives by these rows of the table."""
         number, view, start, end = span
         heads, weights, source, place = self._found
         known = self._known
@@ -504,7 +494,6 @@ class ThinFronts(RowByRow):
         place += range(start, end)
 
     def _keys(self, slot: int, span: _Span) -> Any:
-        """The rows that a row derives by these of the table."""
         _, view, start, end = span
         columns = [
             repeat(self._columns[place][slot], end - start)
@@ -521,7 +510,7 @@ _ROWS, _TABLE = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class JoinedStep:
-    """`side` is the join's input that the fixpoint's rows are."""
+    """`side` is the fixpoint's input of the join."""
 
     join: Join
     side: int
@@ -544,8 +533,11 @@ class JoinedStep:
 def ends_of(
     step: Circuit, at: int, join: Join, above: int
 ) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
-    """Which side of the join at this position the fixpoint's rows are, and what its columns are of
-    these; None where it is no such step. `above` is how many operators stand above the join."""
+    """The fixpoint's side of the join at this position, and the origins of the join's columns; None
+    where it is no such step.
+
+    `above` is the number of operators above the join.
+    """
     ends = [
         passed(step, wire, [name for name, _ in side.columns])
         for wire, side in zip(step.wires[at], join.sides, strict=True)
@@ -561,7 +553,7 @@ def ends_of(
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The position below projections, how many these are, and what their columns are there."""
+    """The position below projections, their number, and the columns' names there."""
 
     at: int
     count: int
@@ -569,7 +561,7 @@ class Passed:
 
 
 def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
-    """Past all projections from `at` on down that only choose and rename these columns."""
+    """Skip all projections from `at` down that only choose and rename these columns."""
     operators, count = tuple(step), 0
     result: dict[AttributeId, AttributeId] = {name: name for name in names}
     while at >= 0 and isinstance(operator := operators[at], Project):
@@ -590,34 +582,34 @@ WHOLE_NUMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PlainStep(JoinedStep):
-    """Its columns by where they come from.
+    """The columns of a step by their origins.
 
-    `rows` has for each column of that side which one it is of the fixpoint, by its place there; the
-    rank's is -1. `heads` has for each column of the fixpoint whether it comes from the fixpoint's
-    row, and the place there, or else the table's column.
+    `rows` has for each column of that side its index in the fixpoint's columns; the rank's is -1.
+    `heads` has for each column of the fixpoint whether it comes from the fixpoint's row, and the
+    index there, or else the table's column.
     """
 
     rows: Mapping[AttributeId, int]
     heads: tuple[tuple[int, AttributeId | None], ...]
     is_of_numbers: bool
-    """Whether there is one key, and that and all columns are whole numbers, where not NULL."""
+    """Whether there is one key, and it and all columns are integers, where not NULL."""
 
     @property
     def key_places(self) -> tuple[int, ...]:
-        """Which columns of the fixpoint are the keys."""
+        """The fixpoint's columns that are the keys."""
         return tuple(self.rows[key] for key in self.join.sides[self.side].keys)
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether a row has one column, its key, so that whoever knows the row finds its rank; and
-        what it derives is of the table alone."""
+        """Whether a row has one column, its key, so that the row determines its rank; and its heads
+        are of the table alone."""
         return self.is_of_numbers and len(self.heads) == 1 and self.heads[0][1] is not None
 
 
 def plain_step(
     step: Circuit, columns: Sequence[tuple[AttributeId, SqlType]], rank: AttributeId
 ) -> PlainStep | None:
-    """The step as such a one, if it is."""
+    """The step as a `PlainStep`, if it is one."""
     operators = tuple(step)
     names = [*(name for name, _ in columns), rank]
     above = passed(step, len(operators) - 1, names)
@@ -645,7 +637,7 @@ def _heads(
     above: Mapping[AttributeId, AttributeId],
     rows: Mapping[AttributeId, int],
 ) -> tuple[tuple[int, AttributeId | None], ...] | None:
-    """Where the columns of a row derived come from; None where its rank is not the row's."""
+    """The origins of a head's columns; None where its rank is not the row's."""
     *columns, rank = ((rows.get(above[name], _RANK), above[name]) for name in names)
     if rows.get(rank[1]) != _RANK or any(rows.get(name) == _RANK for _, name in columns):
         return None

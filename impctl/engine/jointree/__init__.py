@@ -1,8 +1,7 @@
-"""Join trees: joined relations kept side by side, aggregates going up, decisions coming down.
+"""Join trees: joins kept as counts and sums per key, without joined rows.
 
-A tree of nodes stands for a join whose rows are never written down (`spec`). Up it go counts and
-sums per key (`way_up`), down it goes one bit per key, "somebody above wants you" (`way_down`); what
-a node remembers is in `node`, what becomes of values in `values`. Two operators do this in a
-circuit, `Tree` and `Live`. Joined rows are told to those alone who ask for them (`enumerated`,
-`row_changes`). Choosing a tree is not for here.
+`spec` describes a tree. Counts and sums per key go up (`bottom_up`), one bit per key, whether a
+parent wants it, goes down (`top_down`); `node` is the state of a node, `values` computes with it.
+`tree` has the two operators, `enumerate` the joined rows on request. `cyclic` joins cycles by
+lookups.
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat
-from impctl.engine.accumulators import ROWS, Values
+from impctl.engine.accumulators import ROWS, Values, clear_empty
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.jointree import node as lots
 from impctl.engine.jointree.node import (
@@ -32,7 +32,6 @@ from impctl.engine.jointree.values import (
     Tuples,
     change,
     changed,
-    clear_empty,
     counted_in,
     different,
     multiplied,
@@ -49,18 +48,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """State columns before and after a step."""
-
     old: Values
     new: Values
 
     def came(self) -> Ints:
-        """+1 where there is a first row, -1 where the last one went."""
+        """+1 where the first row was inserted, -1 where the last one was deleted."""
         signs: Ints = (self.new[ROWS] > 0).astype(np.int64) - (self.old[ROWS] > 0)
         return signs
 
     def take(self, positions: Ints) -> Tally:
-        """Those at these positions."""
         return Tally(
             {name: value[positions] for name, value in self.old.items()},
             {name: value[positions] for name, value in self.new.items()},
@@ -70,10 +66,10 @@ class Tally:
 def add_to_keys(
     node: NodeState, tuples: Tuples, values: Tally, came: Ints
 ) -> tuple[KeyChange | None, Ints]:
-    """Add what the tuples' values changed by to their keys; what that tells the node above.
+    """Add the tuples' changes to their keys; the change seen by the node above.
 
-    `came` is +1 for a tuple that is new, -1 for one that went. Also, at a root in ring mode, the
-    number of each tuple's group.
+    `came` is +1 for a new tuple, -1 for a deleted one. Also, at a root in ring mode, the number of
+    each tuple's group.
     """
     if not node.has_keys:
         return None, tuples.codes[:0]
@@ -112,10 +108,8 @@ def add_to_keys(
 def set_keys(
     node: NodeState, tuples: Tuples, values: Tally, came: Ints
 ) -> tuple[KeyChange | None, Ints]:
-    """The same where the key tells the tuple: what a tuple comes to is what its key does.
-
-    Of `values`, the old ones are those that are stored.
-    """
+    """The same where each key has one tuple: the key's value is the tuple's. Old `values` are the
+    stored ones."""
     old, new = values.old, dict(values.new)
     _number(node, old, new)
     clear_empty(new, node.parts)
@@ -141,7 +135,7 @@ def key_change(
 
 
 def together(node: NodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
-    """What is seen of changes that came one after the other, each of any keys."""
+    """The combined change of changes in sequence, each of any keys."""
     if len(changes) < 2:
         return changes[0] if changes else None
     keys = [concat(list(parts)) for parts in zip(*(one.keys for one in changes), strict=True)]
@@ -164,14 +158,14 @@ def _is_seen(node: NodeState, state: Tally) -> Bools:
         crossed: Bools = state.came() != 0
         return crossed
     if node.ordered:
-        # Values may have taken each other's place, of which nothing in the group's state tells.
+        # Values may have replaced each other without a change of the group's state.
         return np.ones(len(state.new[ROWS]), dtype=np.bool_)
     return changed(node.key_parts, state.new, state.old)
 
 
 def _number(node: NodeState, old: Values, new: Values) -> None:
     if node.is_global:
-        # It is there before any row is, and has been told under this number.
+        # The group exists before any row, and was emitted under this number.
         new[NUMBER] = np.full(len(old[NUMBER]), GLOBAL, dtype=np.int64)
     elif node.has_key_numbers:
         new[NUMBER], node.next_key = numbered(old[NUMBER], node.next_key)
@@ -180,7 +174,7 @@ def _number(node: NodeState, old: Values, new: Values) -> None:
 def _best(
     extreme: Extreme, counts: OrderedCounts, values: Tally, numbers: Ints, grouping: Grouping
 ) -> Ints:
-    """The best of each key's alive tuples, after what these have for a best was counted anew."""
+    """The best of each key's alive tuples, after recounting the best of these."""
     owners = numbers[grouping.index()]
     for state, sign in ((values.old, -1), (values.new, 1)):
         at = ((state[ROWS] > 0) & (state[f"count{extreme.slot}"] > 0)).nonzero()[0]
@@ -191,7 +185,7 @@ def _best(
 def rise(
     node: NodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
 ) -> KeyChange | None:
-    """Bring one node to where the changes leave it; the change of its keys, None for none.
+    """Update one node by the changes; the change of its keys, None for none.
 
     Leaves in `node.seen` what the way down needs, None where no tuple was touched.
     """
@@ -209,7 +203,6 @@ def rise(
 def _risen(
     node: NodeState, touched: Touched, changes: Sequence[KeyChange | None]
 ) -> tuple[KeyChange | None, Seen]:
-    """The same for some of the touched tuples."""
     tuples = touched.tuples
     below = [node.below(at, tuples, change) for at, change in enumerate(changes)]
     after = value_of(node, touched.new, [new for _, new in below])
@@ -219,7 +212,9 @@ def _risen(
         before, to_keys = value_of(node, touched.old, [old for old, _ in below]), add_to_keys
     write(node, touched)
     if node.is_flat:
-        moved, groups = _own_change(node, touched), tuples.codes[:0]
+        # The tuples of a leaf are its keys.
+        keys, own = tuples.vectors(node.order), Tally(touched.old, touched.new)
+        moved, groups = key_change(node, tuples.codes, keys, own), tuples.codes[:0]
     else:
         # The tuples of a virtual root come and go with their rows: nobody owns them.
         values, own = Tally(before, after), Tally(touched.old, touched.new)
@@ -246,7 +241,6 @@ def _in_lots(tuples: Tuples, entering: Entering | None) -> Iterator[tuple[Tuples
 
 
 def _one(parts: Sequence[Seen]) -> Seen:
-    """What was left of lots of tuples, as of one."""
     if len(parts) == 1:
         return parts[0]
     return Seen(
@@ -271,11 +265,11 @@ def _sets(parts: Sequence[Seen], at: int) -> GroupSets | None:
         np.concatenate([one.crossed.fragments for one in known]),
         np.concatenate([one.crossed.weights for one in known]),
     )
-    # Each lot counted for tuples of its own, so what the first one found is how all were.
+    # Lots have different tuples, so the runs before the first lot hold the old sets of all.
     return GroupSets(known[0].runs, np.concatenate([one.numbers for one in parts]), crossed)
 
 
-# Which tuples are touched, and what they own.
+# Touched tuples and their own values.
 
 
 def _touched(
@@ -309,7 +303,7 @@ def _owned(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touche
 
 
 def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]:
-    """Tuples that have the changed keys of the i-th child; an index may tell some twice."""
+    """Tuples that have the changed keys of the i-th child; an index may return some twice."""
     link, index, kinds = node.node.links[at], node.by[at], dict(node.node.kept)
     if index is None:
         pairs = zip(link.columns, change.keys, strict=True)
@@ -321,7 +315,8 @@ def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]
 
 
 def _without_ghosts(touched: Touched) -> Touched | None:
-    """Without tuples that an index told though they went: rows cancel only when runs merge."""
+    """Without tuples that an index returns though they were deleted: rows cancel only when runs
+    merge."""
     kept = touched.new[ROWS] > 0
     entering = touched.entering
     if entering is not None:
@@ -339,7 +334,7 @@ def _without_ghosts(touched: Touched) -> Touched | None:
     return Touched(touched.tuples.take(at), old, new, entering)
 
 
-# What they are worth.
+# Values of tuples.
 
 
 def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
@@ -366,19 +361,8 @@ def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
 
 
 def _alive_product(alive: Bools, counts: Sequence[Ints]) -> Ints:
-    """The product where a tuple is alive: it is no greater than its rows there, else zero."""
+    """The product where a tuple is alive, else zero: it is no greater than its rows there."""
     result = alive.astype(np.int64)
     for count in counts:
         result = result * np.where(alive, count, 0)
     return result
-
-
-# What is seen from above.
-
-
-def _own_change(node: NodeState, touched: Touched) -> KeyChange | None:
-    """That of a leaf, whose tuples are its keys."""
-    tuples = touched.tuples
-    return key_change(
-        node, tuples.codes, tuples.vectors(node.order), Tally(touched.old, touched.new)
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from impctl.data.keys import key_codes, normalise
-from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.operator import Operator
 from impctl.engine.trace import Found, RowIndex
 from impctl.errors import InvariantError
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
 Class = int
 Places = tuple[int, ...]
-"""Columns of an input, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """One input: its columns, the class of some of them, and how many sketched accesses it has.
+    """One input: its columns, the class of some of them, and the number of its sketched accesses.
 
     `classes` are (class, place in `columns`), ascending, each class once. Inputs of one `store`
     have the same rows in every batch, their columns alike place by place.
@@ -40,23 +39,22 @@ class Probed:
 
     @property
     def bound(self) -> frozenset[Class]:
-        """The classes it has a column of."""
+        """The classes of its columns."""
         return frozenset(one for one, _ in self.classes)
 
     def column_of(self, one: Class) -> AttributeId:
-        """Its column of a class that it has."""
         return next(self.columns[place][0] for own, place in self.classes if own == one)
 
     def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
-        """Those of the classes that it has, and its columns of them, ascending by place."""
+        """The classes of `bound` that it has, and their columns, ascending by place."""
         shared = sorted((place, one) for one, place in self.classes if one in classes)
         return tuple(one for _, one in shared), tuple(place for place, _ in shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """All inputs; `null_safe[c]` says that NULL equals NULL in class c, `outputs` which columns
-    joined rows have."""
+    """All inputs; `null_safe[c]` says that NULL equals NULL in class c, `outputs` names the columns
+    of joined rows."""
 
     inputs: tuple[Probed, ...]
     null_safe: tuple[bool, ...]
@@ -67,8 +65,8 @@ class Circle:
         return frozenset().union(*(self.inputs[at].bound for at in joined))
 
     def following(self, joined: frozenset[int]) -> tuple[int, ...]:
-        """The inputs that may come next: one of which all classes are bound, else all that share
-        one; InvariantError where none does."""
+        """The inputs that may come next: one whose classes are all bound, else all that share one;
+        InvariantError where none does."""
         bound = self.bound_by(joined)
         left = [at for at in range(len(self.inputs)) if at not in joined]
         whole = [at for at in left if self.inputs[at].bound <= bound]
@@ -78,7 +76,7 @@ class Circle:
         return tuple(some)
 
     def asked(self) -> Iterator[tuple[int, Places]]:
-        """Every input with the columns that it may be asked by, each once."""
+        """Every input with the columns of its lookups, each once."""
         result: set[tuple[int, Places]] = set()
         waiting = [frozenset({at}) for at in range(len(self.inputs))]
         seen = set(waiting)
@@ -108,7 +106,7 @@ class Circle:
 
 
 def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
-    """The columns of a store that no input of it has a use for while they are NULL."""
+    """The columns of a store whose NULLs exclude a row from every input."""
     plain = [
         frozenset(place for one, place in circle.inputs[at].classes if not circle.null_safe[one])
         for at in members
@@ -117,7 +115,7 @@ def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
 
 
 class Stores:
-    """The rows of all inputs, as a few indexes of each store; `name` begins their names."""
+    """The rows of all inputs, in a few indexes of each store; `name` begins their names."""
 
     def __init__(self, name: str, circle: Circle) -> None:
         self.circle = circle
@@ -132,18 +130,15 @@ class Stores:
         }
 
     def _index(self, store: int, places: Places) -> RowIndex:
-        """An index that is empty; its columns go by the names of the store's first input."""
         first = self.circle.inputs[self._members[store][0]]
         keys = [first.columns[place][0] for place in places]
         name = f"{self._name}.{store}.by{'_'.join(map(str, places))}"
         return RowIndex(name, first.columns, keys, first.accesses)
 
     def keepers(self) -> tuple[RowIndex, ...]:
-        """All indexes."""
         return tuple(index for sets in self._indexes.values() for index in sets.values())
 
     def index_of(self, at: int, places: Places) -> RowIndex:
-        """The rows of an input by these columns."""
         return self._indexes[self.circle.inputs[at].store][places]
 
     def whole(self, at: int) -> Batch:
@@ -175,7 +170,7 @@ class Stores:
         return Arriving(self, result)
 
     def _kept(self, store: int, at: int, batch: Batch) -> Batch:
-        """The rows of some use, with the names of the store's first input."""
+        """The rows that some input can use, with the names of the store's first input."""
         members = self._members[store]
         own, first = self.circle.inputs[at].columns, self.circle.inputs[members[0]].columns
         columns = {
@@ -190,7 +185,7 @@ class Stores:
 
 
 class Arriving:
-    """The rows of one step per store, in indexes of their own until they are added."""
+    """The rows of one step per store, in separate indexes until they are added."""
 
     def __init__(self, stores: Stores, rows: Sequence[Batch | None]) -> None:
         self._stores = stores
@@ -198,12 +193,10 @@ class Arriving:
         self._made: dict[tuple[int, Places], RowIndex] = {}
 
     def rows_of(self, at: int) -> Batch | None:
-        """The rows of an input under its own names; None for none."""
         rows = self._rows[self._stores.circle.inputs[at].store]
         return None if rows is None else self._stores.renamed(at, rows)
 
     def index_of(self, at: int, places: Places) -> RowIndex | None:
-        """The same rows by these columns."""
         store = self._stores.circle.inputs[at].store
         rows = self._rows[store]
         if rows is None:
@@ -216,20 +209,15 @@ class Arriving:
         return self._made[key]
 
     def add(self) -> None:
-        """Add the rows to the stores."""
-        for index, rows in self._targets():
-            index.add(rows, index.codes_of(rows))
-
-    def _targets(self) -> Iterator[tuple[RowIndex, Batch]]:
         for store, rows in enumerate(self._rows):
             if rows is not None:
                 for index in self._stores._indexes[store].values():
-                    yield index, rows
+                    index.add(rows, index.codes_of(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The stores as they were, for inputs before `new` with what arrives."""
+    """The stores as they were, for inputs before `new` including the arriving rows."""
 
     stores: Stores
     arriving: Arriving | None = None
@@ -243,14 +231,13 @@ class View:
         return result
 
     def count(self, at: int, places: Places, codes: Ints) -> Ints:
-        """Rows of an input that each key may find at most; shape (n,)."""
+        """An upper bound on the rows of an input per key; shape (n,)."""
         counts = np.zeros(len(codes), dtype=np.int64)
         for index in self._indexes(at, places):
             counts += index.count(codes)
         return counts
 
     def find(self, at: int, places: Places, codes: Ints, keys: Sequence[Vector]) -> Found:
-        """The rows of an input with these keys, under its own names."""
         parts = [index.find(codes, keys) for index in self._indexes(at, places)]
         parts = [part for part in parts if len(part.owners)]
         if not parts:
@@ -261,14 +248,16 @@ class View:
 
 
 LOT = 1_000_000
-"""Rows that are looked for at once, unless one row has more."""
+"""Rows that are extended at once, unless one row has more matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Rows of some inputs put together: of each its rows, and which of them every partial row has
-    (None: one after the other). Columns are only picked once it is asked for them, since most
-    partial rows lead nowhere."""
+    """Joined rows of some inputs: of each its rows, and the row index of every partial row (None:
+    in order).
+
+    Columns are gathered on demand only, since most partial rows lead nowhere.
+    """
 
     circle: Circle
     rows: Mapping[int, tuple[Batch, Ints | None]]
@@ -283,11 +272,9 @@ class Partial:
 
     @property
     def bound(self) -> frozenset[Class]:
-        """The classes that have a value."""
         return self.circle.bound_by(self.joined)
 
     def value_of(self, one: Class) -> Vector:
-        """The value of a class that is bound."""
         for at, (rows, which) in self.rows.items():
             own = self.circle.inputs[at]
             if one in own.bound:
@@ -296,7 +283,6 @@ class Partial:
         raise InvariantError("a class is asked for that no row has a value of")
 
     def take(self, positions: Ints) -> Partial:
-        """Those at these positions, in that order."""
         rows = {
             at: (batch, positions if which is None else which[positions])
             for at, (batch, which) in self.rows.items()
@@ -304,7 +290,6 @@ class Partial:
         return Partial(self.circle, rows, len(positions))
 
     def beside(self, at: int, rows: Batch) -> Partial:
-        """Each with the row of one more input at its place."""
         return Partial(self.circle, {**self.rows, at: (rows, None)}, self.length)
 
     def batch(self) -> Batch:
@@ -331,7 +316,7 @@ def beginning(circle: Circle, at: int, rows: Batch) -> Partial:
 
 
 def joined(partial: Partial, view: View) -> Iterator[Batch]:
-    """All joined rows that begin with these, some at a time."""
+    """All joined rows that extend these, in lots."""
     if not len(partial):
         return
     following = partial.circle.following(partial.joined)
@@ -346,13 +331,13 @@ def joined(partial: Partial, view: View) -> Iterator[Batch]:
 def _divided(
     partial: Partial, following: tuple[int, ...], view: View
 ) -> Iterator[tuple[int, Ints | None]]:
-    """Which rows (None: all) go on with which input, a lot at a time; those that find none may be
-    gone."""
-    if len(following) == 1 and _is_bound(partial, following[0]):
+    """Which rows (None: all) are extended by which input, a lot at a time; those without matches
+    may be dropped."""
+    if len(following) == 1 and partial.circle.inputs[following[0]].bound <= partial.bound:
         # Hardly any row has more than one such: not worth counting first.
         yield following[0], None
         return
-    counts = np.stack([_counts(partial, at, view) for at in following])
+    counts = np.stack([view.count(at, *_keyed(partial, at)[:2]) for at in following])
     choice = counts.argmin(axis=0)
     fewest = counts.min(axis=0)
     for place, at in enumerate(following):
@@ -363,30 +348,22 @@ def _divided(
         yield from ((at, rows[lots == lot]) for lot in np.unique(lots))
 
 
-def _is_bound(partial: Partial, at: int) -> bool:
-    """Whether the rows have all that the input is joined by."""
-    return partial.circle.inputs[at].bound <= partial.bound
-
-
-def _counts(partial: Partial, at: int, view: View) -> Ints:
-    """How many rows of the input each row may go on with."""
+def _keyed(partial: Partial, at: int) -> tuple[Places, Ints, list[Vector]]:
+    """The columns by which the input joins the rows, and the codes and keys of the rows."""
     classes, places = partial.circle.inputs[at].asked_by(partial.bound)
     keys = [partial.value_of(one) for one in classes]
-    return view.count(at, places, key_codes(keys, len(partial)))
+    return places, key_codes(keys, len(partial)), keys
 
 
 def _extended(partial: Partial, at: int, view: View) -> Partial:
-    """Each row with every row of the input that has its values."""
-    own = partial.circle.inputs[at]
-    classes, places = own.asked_by(partial.bound)
-    keys = [partial.value_of(one) for one in classes]
-    result = view.find(at, places, key_codes(keys, len(partial)), keys)
+    result = view.find(at, *_keyed(partial, at))
     grown = partial.take(result.owners).beside(at, result.rows)
-    return _known(grown, own.bound - partial.bound) if len(grown) else grown
+    fresh = partial.circle.inputs[at].bound - partial.bound
+    return _known(grown, fresh) if len(grown) else grown
 
 
 def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
-    """Without rows that have NULL in one of these classes, unless it is a value there."""
+    """Without rows that have NULL in one of these classes, unless it is null-safe."""
     known: Bools | None = None
     for one in fresh:
         valid = partial.value_of(one).valid
@@ -400,13 +377,16 @@ def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
 class Probe(Operator):
     """The joined rows of `circle`; its i-th input is that of the operator."""
 
+    can_output = True
+
     def __init__(self, name: str, circle: Circle) -> None:
         self.circle = self.form = circle
+        self._accesses = sum(one.accesses for one in circle.inputs)
         self._stores = Stores(name, circle)
         self._is_filling = False
 
     def step(self, *batches: Batch | None) -> Batch | None:
-        """Joined rows that came or went; None while it fills."""
+        """Joined rows inserted and deleted; None while the circuit fills."""
         arriving = self._stores.arriving(batches)
         if self._is_filling:
             arriving.add()
@@ -421,32 +401,22 @@ class Probe(Operator):
                 begun = beginning(self.circle, at, rows)
                 parts += joined(begun, View(self._stores, arriving, at))
         arriving.add()
-        if not parts:
-            return self._nothing()
-        result = stacked_batches(parts)
+        result = stacked_or_empty(parts, self._accesses)
         # Rows that several inputs exchange meet in joined rows that cancel.
         return consolidated(result) if changed > 1 and takes_away else result
-
-    def _nothing(self) -> Batch:
-        return empty_batch(sum(one.accesses for one in self.circle.inputs))
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """All joined rows, some at a time."""
+        """All joined rows, in lots."""
         rows = self._stores.whole(0)
         if len(rows):
             yield from joined(beginning(self.circle, 0, rows), View(self._stores))
 
-    @property
-    def can_output(self) -> bool:
-        return True
-
     def output(self) -> Batch:
-        """All joined rows. Cost: the rows of one input, and what they meet."""
-        parts = list(self.filled())
-        return stacked_batches(parts) if parts else self._nothing()
+        """All joined rows. Cost: the rows of one input, and their matches."""
+        return stacked_or_empty(self.filled(), self._accesses)
 
     def arrangements(self) -> Sequence[RowIndex]:
         return self._stores.keepers()

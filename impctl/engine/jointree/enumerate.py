@@ -10,7 +10,7 @@ import numpy as np
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
 from impctl.engine.accumulators import ROWS
-from impctl.engine.batch import Batch, disagreement, empty_batch, loading, stacked_batches
+from impctl.engine.batch import Batch, disagreement, empty_batch, loading, stacked_or_empty
 from impctl.engine.jointree.node import LIVE, NodeState, Seen
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree
 from impctl.engine.jointree.tree import Live, Tree
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A column of the joined rows, and the kept column of the node at `node` that it is.
+    """A column of the joined rows, and the kept column of the node at `node` that it shows.
 
-    Integral types may differ, and the other is the bits of doubles where the node says so.
+    Integral types may differ; a column kept as the bits of doubles is shown as doubles.
     """
 
     name: AttributeId
@@ -50,7 +50,8 @@ class Start:
 
 
 class JoinedTree:
-    """The nodes of a tree in bits mode as they stand; `shown` are the columns asked for."""
+    """The nodes of a tree in bits mode in their current state; `shown` are the requested
+    columns."""
 
     def __init__(self, nodes: Sequence[NodeState], shown: Sequence[Shown]) -> None:
         self.nodes = tuple(nodes)
@@ -71,14 +72,14 @@ class JoinedTree:
         return self.rows(Start(len(self.nodes) - 1, tuples, values[ROWS]))
 
     def rows(self, start: Start) -> Batch:
-        """The joined rows that live ones of these tuples are part of, times their weights."""
-        result = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
-        at = result.is_alive.nonzero()[0]
+        """The joined rows that contain live ones of these tuples, times their weights."""
+        _, is_alive = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
+        at = is_alive.nonzero()[0]
         if not len(at):
             return empty_batch(0)
         weights = start.weights[at]
         held = self._held(start.at, start.tuples.take(at).columns)
-        rows = _Rows(np.abs(weights), held, {}, np.sign(weights))
+        rows = _PartialRows(np.abs(weights), held, {}, np.sign(weights))
         reached = [(start.at, -1)]
         for here, before in reached:
             for there in self._beside(here):
@@ -90,7 +91,6 @@ class JoinedTree:
         return Batch(columns, rows.weights * rows.signs, ())
 
     def _beside(self, at: int) -> Iterator[int]:
-        """The nodes that hang on this one, or that it hangs on, whose columns are in its rows."""
         links = self.nodes[at].node.links
         yield from (link.child for link in links if link.edge not in NO_SLOTS)
         if at in self.parents:
@@ -99,7 +99,7 @@ class JoinedTree:
                 yield parent
 
     def _names(self, at: int) -> Iterator[AttributeId]:
-        """Those of a node's columns that are shown, or lead on."""
+        """The node's columns that are shown or join others."""
         node = self.nodes[at].node
         leading = {name for link in node.links for name in link.columns} | set(node.key)
         shown = {one.column for one in self.shown if one.node == at}
@@ -108,19 +108,19 @@ class JoinedTree:
     def _held(self, at: int, columns: Columns) -> _Held:
         return {(at, name): columns[name] for name in self._names(at)}
 
-    def _extended(self, rows: _Rows, here: int, there: int) -> _Rows:
-        """The rows with the tuples of a node beside one that they have already."""
+    def _extended(self, rows: _PartialRows, here: int, there: int) -> _PartialRows:
         asking, keys, reached = self._asked(rows, here, there)
         grouping = group_rows(keys, len(asking))
-        matched, left = _NOTHING, np.ones(len(rows), dtype=np.bool_)
-        parts: list[_Rows] = []
+        left = np.ones(len(rows), dtype=np.bool_)
+        parts: list[_PartialRows] = []
         if grouping.groups:
             leaders = [key.take(grouping.first) for key in keys]
             result = reached.found(grouping.codes, leaders)
-            matched = _matched(asking, grouping, result)
-            left[matched.rows] = False
-            if len(matched.rows):
-                parts.append(_joined(rows, matched, result, self._held(there, result.columns)))
+            extended, places = _matched(asking, grouping, result)
+            left[extended] = False
+            if len(extended):
+                held = self._held(there, result.columns)
+                parts.append(_joined(rows.take(extended), places, result, held))
         is_absent = rows.absent.get(here, _nobody(rows))
         if not reached.is_padded and bool((left & ~is_absent).any()):
             raise disagreement(
@@ -131,20 +131,18 @@ class JoinedTree:
         return parts[0] if len(parts) == 1 else _both(*parts)
 
     def _asked(
-        self, rows: _Rows, here: int, there: int
-    ) -> tuple[Ints, list[Vector], _Above | _Below]:
-        """The rows that can have a partner in a node beside one, their keys, whom to ask."""
+        self, rows: _PartialRows, here: int, there: int
+    ) -> tuple[Ints, list[Vector], _AboveChild | _BelowParent]:
         parent, place = self.parents.get(here, (-1, -1))
         if parent == there:
             keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
-            return np.arange(len(rows)), keys, _Above(self.nodes[there], place)
+            return np.arange(len(rows)), keys, _AboveChild(self.nodes[there], place)
         place = self.parents[there][1]
         is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
         asking, keys = self._key_below(rows, here, place)
-        return asking, keys, _Below(self.nodes[there], is_padded)
+        return asking, keys, _BelowParent(self.nodes[there], is_padded)
 
-    def _key_below(self, rows: _Rows, at: int, place: int) -> tuple[Ints, list[Vector]]:
-        """The rows that can have a partner in a child, and their keys."""
+    def _key_below(self, rows: _PartialRows, at: int, place: int) -> tuple[Ints, list[Vector]]:
         present = np.arange(len(rows))
         is_absent = rows.absent.get(at)
         if is_absent is not None:
@@ -154,14 +152,13 @@ class JoinedTree:
         asking, keys = self.nodes[at].keys_of(place, Tuples(present, columns))
         return present[asking], keys
 
-    def _padded(self, rows: _Rows, at: int) -> _Rows:
-        """The rows with NULL in place of a node's columns."""
+    def _padded(self, rows: _PartialRows, at: int) -> _PartialRows:
         kinds = dict(self.nodes[at].node.kept)
         columns = {(at, one): all_null(kinds[one], len(rows)) for one in self._names(at)}
         absent = {**rows.absent, at: np.ones(len(rows), dtype=np.bool_)}
-        return _Rows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
+        return _PartialRows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
 
-    def _column(self, rows: _Rows, shown: Shown) -> Vector:
+    def _column(self, rows: _PartialRows, shown: Shown) -> Vector:
         held = rows.columns[shown.node, shown.column]
         values = held.values
         if shown.column in self.nodes[shown.node].node.bitwise:
@@ -170,12 +167,13 @@ class JoinedTree:
 
 
 _Held = dict[tuple[int, AttributeId], Vector]
-"""Columns by the node that they are of and their names."""
+"""Columns by their node and name."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """Parts of joined rows: copies, sign and columns so far; `absent` where a node has no tuple."""
+class _PartialRows:
+    """Partially joined rows: copies, sign and columns so far; `absent` where a node has no
+    tuple."""
 
     weights: Ints
     columns: _Held
@@ -185,38 +183,38 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.weights)
 
-    def take(self, at: Ints) -> _Rows:
+    def take(self, at: Ints) -> _PartialRows:
         columns = {name: column.take(at) for name, column in self.columns.items()}
         absent = {node: mask[at] for node, mask in self.absent.items()}
-        return _Rows(self.weights[at], columns, absent, self.signs[at])
+        return _PartialRows(self.weights[at], columns, absent, self.signs[at])
 
-    def without(self, at: int, shown: Sequence[AttributeId]) -> _Rows:
-        """Without those of a node's columns that only led on."""
+    def without(self, at: int, shown: Sequence[AttributeId]) -> _PartialRows:
         columns = {n: c for n, c in self.columns.items() if n[0] != at or n[1] in shown}
-        return _Rows(self.weights, columns, self.absent, self.signs)
+        return _PartialRows(self.weights, columns, self.absent, self.signs)
 
 
-def _nobody(rows: _Rows) -> Bools:
+def _nobody(rows: _PartialRows) -> Bools:
     return np.zeros(len(rows), dtype=np.bool_)
 
 
-def _both(first: _Rows, second: _Rows) -> _Rows:
-    """Both, one after the other; of what the second ones have no tuple the first ones may."""
+def _both(first: _PartialRows, second: _PartialRows) -> _PartialRows:
+    """Both, one after the other; `second` may lack nodes that `first` has."""
     absent = {
         at: np.concatenate([first.absent.get(at, _nobody(first)), mask])
         for at, mask in second.absent.items()
     }
     columns = {n: concat([first.columns[n], second.columns[n]]) for n in second.columns}
     weights = np.concatenate([first.weights, second.weights])
-    return _Rows(weights, columns, absent, np.concatenate([first.signs, second.signs]))
+    return _PartialRows(weights, columns, absent, np.concatenate([first.signs, second.signs]))
 
 
 # Tuples by a key, from above and from below.
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Tuples by the place of their key among those asked for, ascending; how many rows each has."""
+class _FoundTuples:
+    """Tuples by the position of their key among the requested ones, ascending; the number of rows
+    of each."""
 
     owners: Ints
     columns: Columns
@@ -224,13 +222,13 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Below:
+class _BelowParent:
     """Alive tuples of a node by its key; with `is_padded` there may be none."""
 
     node: NodeState
     is_padded: bool
 
-    def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
+    def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
         node = self.node
         if node.up is None:
             return _told(node, node.node.key, keys, must_be_wanted=False)
@@ -239,14 +237,14 @@ class _Below:
 
 
 @dataclass(frozen=True, slots=True)
-class _Above:
+class _AboveChild:
     """Live tuples of a node by the key of its child at `place`."""
 
     node: NodeState
     place: int
     is_padded = False
 
-    def found(self, codes: Ints, keys: Sequence[Vector]) -> _Found:
+    def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
         node, index = self.node, self.node.by[self.place]
         if index is None:
             names = node.node.links[self.place].columns
@@ -257,47 +255,41 @@ class _Above:
 
 def _told(
     node: NodeState, names: Sequence[AttributeId], keys: Sequence[Vector], *, must_be_wanted: bool
-) -> _Found:
-    """Tuples that are told by their keys; the values are the same under the node's own types."""
+) -> _FoundTuples:
+    """Tuples determined by their keys; the values are the same under the node's own types."""
     kinds, count = dict(node.node.kept), len(keys[0]) if keys else 1
     columns = {n: Vector(kinds[n], k.values, k.valid) for n, k in zip(names, keys, strict=True)}
     return _living(node, np.arange(count), columns, must_be_wanted=must_be_wanted)
 
 
-def _living(node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool) -> _Found:
-    """Those of the tuples that are alive, each once: an index may tell some twice."""
+def _living(
+    node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool
+) -> _FoundTuples:
+    """The alive ones of these tuples, each once: an index may return some twice."""
     if not len(owners):
-        return _Found(owners, {}, owners)
+        return _FoundTuples(owners, {}, owners)
     vectors = [columns[name] for name in node.order]
     grouping = group_rows(vectors, len(owners))
     first = grouping.first
     tuples = Tuples(grouping.codes, {name: columns[name].take(first) for name in node.order})
-    living = alive_of(node, tuples, must_be_wanted=must_be_wanted)
-    at = living.is_alive.nonzero()[0]
+    own, is_alive = alive_of(node, tuples, must_be_wanted=must_be_wanted)
+    at = is_alive.nonzero()[0]
     owners = owners[first[at]]
     order = np.argsort(owners, kind="stable")
-    return _Found(owners[order], tuples.take(at[order]).columns, living.own[at[order]])
-
-
-@dataclass(frozen=True, slots=True)
-class Living:
-    """How many rows each tuple has, and whether it is alive, or live where that was asked."""
-
-    own: Ints
-    is_alive: Bools
+    return _FoundTuples(owners[order], tuples.take(at[order]).columns, own[at[order]])
 
 
 def own_of(node: NodeState, tuples: Tuples) -> Ints:
-    """How many rows each tuple has."""
     located = node.tuples.find(tuples.codes, tuples.vectors(node.order) if len(tuples) else ())
     own: Ints = node.tuples.read(located, {ROWS: np.int64})[ROWS]
     return own
 
 
-def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living:
-    """Which tuples find all they want below; with `must_be_wanted` which are live."""
+def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> tuple[Ints, Bools]:
+    """The rows of each tuple, and whether it has all partners that it needs below; with
+    `must_be_wanted` whether it is live."""
     if not len(tuples):
-        return Living(tuples.codes, np.zeros(0, dtype=np.bool_))
+        return tuples.codes, np.zeros(0, dtype=np.bool_)
     own = own_of(node, tuples)
     below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
     alive = node.alive_of({ROWS: own}, below)
@@ -307,50 +299,36 @@ def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> Living
         located = node.live.find(grouping.codes, [key.take(grouping.first) for key in keys])
         wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
         alive = alive & wanted[grouping.index()]
-    return Living(own, alive)
+    return own, alive
 
 
-@dataclass(frozen=True, slots=True)
-class _Matched:
-    """For each joined row the place of the row that it extends, and of the tuple found for it."""
-
-    rows: Ints
-    places: Ints
-
-
-_NOTHING = _Matched(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-
-def _matched(asking: Ints, grouping: Grouping, result: _Found) -> _Matched:
-    """What was found for each group of asking rows, for each of its rows."""
+def _matched(asking: Ints, grouping: Grouping, result: _FoundTuples) -> tuple[Ints, Ints]:
+    """For each joined row the positions of the row that it extends, and of the matching tuple."""
     groups = np.arange(grouping.groups, dtype=np.int64)
     low = result.owners.searchsorted(groups)
     high = result.owners.searchsorted(groups, side="right")
     index = grouping.index()
-    _check_size(int((high - low)[index].sum()))
-    places, owners = slice_positions(low[index], high[index])
-    return _Matched(asking[owners], places)
-
-
-def _joined(rows: _Rows, matched: _Matched, result: _Found, held: _Held) -> _Rows:
-    """The rows with the tuples found for them, as often as these have rows."""
-    taken = rows.take(matched.rows)
-    columns = {name: column.take(matched.places) for name, column in held.items()}
-    weights = product([taken.weights, result.own[matched.places]])
-    return _Rows(weights, {**taken.columns, **columns}, taken.absent, taken.signs)
-
-
-def _check_size(rows: int) -> None:
-    if rows > MOST_PAIRS:
+    count = int((high - low)[index].sum())
+    if count > MOST_PAIRS:
         raise JoinTooLargeError(
-            f"A join returns {rows:,} rows in one request",
+            f"A join returns {count:,} rows in one request",
             hint="group the rows in the query, or restrict the join's condition",
         )
+    places, owners = slice_positions(low[index], high[index])
+    return asking[owners], places
+
+
+def _joined(rows: _PartialRows, places: Ints, result: _FoundTuples, held: _Held) -> _PartialRows:
+    """The rows with their matching tuples, repeated by the tuples' rows."""
+    columns = {name: column.take(places) for name, column in held.items()}
+    weights = product([rows.weights, result.own[places]])
+    return _PartialRows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A tree before and after a change of the input of one node, and what it touched per node."""
+    """A tree before and after a change of the input of one node, and the touched tuples per
+    node."""
 
     before: JoinedTree
     after: JoinedTree
@@ -358,7 +336,7 @@ class Moved:
     seen: Sequence[Seen | None]
 
     def rows(self) -> list[Batch]:
-        """The joined rows that went, and those that came."""
+        """The joined rows deleted, and those inserted."""
         result = []
         for tuples, at, change in self._starts():
             for tree, sign in ((self.before, -1), (self.after, 1)):
@@ -368,8 +346,11 @@ class Moved:
         return [batch for batch in result if len(batch)]
 
     def _starts(self) -> Iterator[tuple[Tuples, int, Ints]]:
-        """Tuples to begin with, their node, and how many rows came (or went) of each."""
-        top = self._uppermost_existence()
+        """Tuples to begin with, their node, and how many rows of each were inserted or deleted."""
+        # The node above the change with the uppermost semi or anti edge.
+        top = None
+        for at, _, edge in self._above(self.at):
+            top = at if edge in NO_SLOTS else top
         if top is None:
             tuples = self._touched(self.at)
             had, has = (own_of(tree.nodes[self.at], tuples) for tree in self._both)
@@ -379,7 +360,9 @@ class Moved:
             if seen is not None:
                 came = seen.is_alive.astype(np.int64) - seen.was_alive
                 yield seen.tuples, top, came * own_of(self.after.nodes[top], seen.tuples)
-        for at, place in self._left_edges(self.at if top is None else top):
+        for at, place, edge in self._above(self.at if top is None else top):
+            if edge is not Edge.LEFT:
+                continue
             tuples = self._touched(at)
             result = [self._has_partner(tree, at, place, tuples) for tree in self._both]
             padded = result[0].astype(np.int64) - result[1]
@@ -396,19 +379,9 @@ class Moved:
             at, place = parents[at]
             yield at, place, self.after.nodes[at].node.links[place].edge
 
-    def _uppermost_existence(self) -> int | None:
-        """The node that looks through the uppermost semi or anti edge above the change."""
-        result = [at for at, _, edge in self._above(self.at) if edge in NO_SLOTS]
-        return result[-1] if result else None
-
-    def _left_edges(self, below: int) -> Iterator[tuple[int, int]]:
-        return ((at, place) for at, place, edge in self._above(below) if edge is Edge.LEFT)
-
     def _touched(self, at: int) -> Tuples:
         seen = self.seen[at]
-        if seen is None:
-            return Tuples(np.zeros(0, dtype=np.int64), {})
-        return seen.tuples
+        return Tuples(np.zeros(0, dtype=np.int64), {}) if seen is None else seen.tuples
 
     def _has_partner(self, tree: JoinedTree, at: int, place: int, tuples: Tuples) -> Bools:
         if not len(tuples):
@@ -434,21 +407,18 @@ class JoinedRows(Operator):
         return self._joined_rows
 
     def step(self, *batches: Batch | None) -> Batch:
-        """The rows that came and went."""
         result: list[Batch] = []
         for number, batch in enumerate(batches):
             if batch is not None and len(batch):
                 result += self._changed(number, batch)
         self._joined_rows += sum(map(len, result))
-        return stacked_batches(result) if result else empty_batch(0)
+        return stacked_or_empty(result, 0)
 
     def step_untold(self, *batches: Batch | None) -> None:
-        """The same step, all inputs at once, for whoever does not ask for the rows."""
-        ran = self._tree.step(*batches)
-        self._told.append(self._live.step(None, ran))
+        """The same step for all inputs at once, without computing the rows."""
+        self._told.append(self._live.step(None, self._tree.step(*batches)))
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
-        """The rows that came and went with a change of one input."""
         before = self.as_it_stands()
         inputs = [batch if at == number else None for at in range(len(self._at))]
         ran = self._tree.step(*inputs)
@@ -458,17 +428,15 @@ class JoinedRows(Operator):
         return Moved(before, after, self._at[number], seen).rows()
 
     def as_it_stands(self) -> JoinedTree:
-        """The tree, not to change with the next step."""
         nodes: list[NodeState] = []
         for node in self._tree.nodes:
             nodes.append(node.as_it_stands([nodes[link.child] for link in node.node.links]))
         return JoinedTree(nodes, self.shown)
 
     def told(self) -> Batch:
-        """The fragments that came and went since this was asked last."""
+        """The ranges that entered and left since the last call."""
         result, self._told = self._told, []
-        filled = [batch for batch in result if len(batch)]
-        return stacked_batches(filled) if filled else empty_batch(self._tree.tree.accesses)
+        return stacked_or_empty(result, self._tree.tree.accesses)
 
     def arrangements(self) -> Sequence[Keeper]:
         result = {one.name: one for part in (self._tree, self._live) for one in part.arrangements()}
@@ -483,10 +451,10 @@ class JoinedRows(Operator):
 
 
 class ToldRows(JoinedRows):
-    """The rows of an answer, put out for nobody and kept nowhere: the tree tells them when asked.
+    """The rows of a result that are not stored: the tree enumerates them on request.
 
-    `outputs` makes them of the joined rows. A step costs what the tree's does, unless what comes
-    and goes is to be noted.
+    `outputs` computes them from the joined rows. A step costs what the tree's does, unless changes
+    are noted.
     """
 
     are_told = True
@@ -509,7 +477,7 @@ class ToldRows(JoinedRows):
         self._before: JoinedTree | None = None
 
     def step(self, *batches: Batch | None) -> Batch:
-        """Nothing comes out; `TakingPart` is to be stepped."""
+        """Returns nothing; `TakingPart` is to be stepped."""
         if self._noted is None:
             self.step_untold(*batches)
         else:
@@ -517,30 +485,26 @@ class ToldRows(JoinedRows):
         return empty_batch(0)
 
     def note(self) -> None:
-        """Remember from now on what comes and goes, and how the tree stands."""
+        """Record changes from now on, and a snapshot of the tree."""
         self._noted, self._before = [], self.as_it_stands()
 
     def noted(self) -> Batch:
-        """What came and went since `note`, row by row."""
-        filled = [batch for batch in self._noted or () if len(batch)]
-        self._noted = None
-        return self._outputs.step(stacked_batches(filled)) if filled else empty_batch(0)
+        """The changes since `note`, row by row."""
+        rows, self._noted = stacked_or_empty(self._noted or (), 0), None
+        return self._computed(rows)
 
     def before(self, noted: Batch) -> Batch:
-        """The rows of the tree as it stood, whatever became of it."""
+        """The rows of the tree at `note`, whatever became of it."""
         assert self._before is not None, "it was noted"
-        return self._put_out(self._before)
+        return self._computed(self._before.whole())
 
     def whole(self) -> Batch:
-        """The rows of the tree as it stands."""
-        return self._put_out(self.as_it_stands())
+        return self._computed(self.as_it_stands().whole())
 
-    def _put_out(self, tree: JoinedTree) -> Batch:
-        rows = tree.whole()
+    def _computed(self, rows: Batch) -> Batch:
         return self._outputs.step(rows) if len(rows) else rows
 
     def load(self, runs: Runs, code: int | None = None) -> None:
-        """Take over the stored tree, to look at."""
         with loading():
             for keeper in self.arrangements():
                 keeper.load(runs.get(keeper.name, ()))
@@ -550,11 +514,10 @@ class ToldRows(JoinedRows):
 
 
 class TakingPart(Operator):
-    """The fragments of what the joined rows stem from; stepped after them."""
+    """The ranges of the rows behind the joined rows; stepped after them."""
 
     def __init__(self, joined: JoinedRows) -> None:
         self._joined = joined
 
     def step(self, rows: Batch) -> Batch:
-        """What came into the sketches' counts and what went."""
         return self._joined.told()

@@ -12,7 +12,7 @@ import numpy as np
 from impctl.data.keys import Grouping, group_rows, key_codes, normalise, starts_in
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
-from impctl.engine.accumulators import ROWS, Count, Values, parts_of, takes_bounds
+from impctl.engine.accumulators import ROWS, Count, Values, clear_empty, parts_of, takes_bounds
 from impctl.engine.batch import Batch, disagreement, identity_of
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree, Mode
@@ -23,13 +23,12 @@ from impctl.engine.jointree.values import (
     Part,
     Tuples,
     changed,
-    clear_empty,
     counted_in,
     once_columns,
     product,
 )
 from impctl.engine.range_counts import FragmentCounts, GroupSets, numbered
-from impctl.engine.tags import Pairs
+from impctl.engine.tags import NO_PAIRS, Pairs
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import is_known, unsure_value
 from impctl.values import dataclass
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 LOT = 1_000_000
-"""What is computed of so many stays small beside the state of many more."""
+"""Batch size whose temporaries stay small beside the state of many more."""
 MOST = 20_000_000
-"""Tuples that a step works on at once: a gigabyte or two. More are worked on in lots."""
+"""Tuples that a step processes at once: a gigabyte or two. More are processed in lots."""
 
 
 def lots(length: int, most: int) -> Iterator[tuple[int, int]]:
@@ -53,7 +52,7 @@ def lots(length: int, most: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Entering:
-    """The rows of a batch that are kept, grouped by tuple; `places` tells each group's tuple."""
+    """The kept rows of a batch, grouped by tuple; `places` gives each group's tuple."""
 
     rows: Batch
     grouping: Grouping
@@ -66,7 +65,7 @@ class Entering:
         return Tuples(self.grouping.codes, columns)
 
     def within(self, start: int, end: int) -> Entering | None:
-        """The rows of the tuples at these places, which are counted from there on."""
+        """The rows of the tuples at these places, renumbered from the first place."""
         places = self.tuple_of_rows()
         at = ((places >= start) & (places < end)).nonzero()[0]
         if not len(at):
@@ -79,17 +78,16 @@ class Entering:
         return Entering(self.rows.take(at), grouping, places[starts])
 
     def fragments_of(self, access: int) -> Pairs:
-        """The rows' fragments of the i-th access, by the places of their tuples."""
+        """The rows' ranges of the i-th access, by the places of their tuples."""
         return self.rows.tags[access].expand(self.tuple_of_rows(), self.rows.weights)
 
     def tuple_of_rows(self) -> Ints:
-        """The place of each row's tuple."""
         return self.places[self.grouping.index()]
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Touched tuples with what they own, before and after."""
+    """Touched tuples with their own values, before and after."""
 
     tuples: Tuples
     old: Values
@@ -128,11 +126,11 @@ def entering_rows(node: NodeState, batch: Batch) -> Entering | None:
 
 
 _ARGUMENT = "argument/"
-"""Arguments lie beside kept columns, of which one may be the same column made a key."""
+"""Prefix of arguments beside kept columns, as both may be the same column."""
 
 
 def owning(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touched:
-    """Own rows and slots of the tuples; the batch's are added."""
+    """The tuples' own rows and slots, with the batch's added."""
     located = node.tuples.find(tuples.codes, tuples.vectors(node.order))
     old = node.tuples.read(located, node.own_columns)
     if entering is None:
@@ -177,7 +175,7 @@ def _count_ranks(
 
 
 def write(node: NodeState, touched: Touched) -> None:
-    """Keep what the tuples own now."""
+    """Store the tuples' new values."""
     if touched.entering is None:
         return
     differs = changed(node.own_parts, touched.new, touched.old)
@@ -186,17 +184,15 @@ def write(node: NodeState, touched: Touched) -> None:
 
 
 def count_fragments(node: NodeState, touched: Touched) -> tuple[GroupSets | None, ...]:
-    """Count the batch's rows in their fragments; per access the sets before and what crossed."""
-    entering, nothing = touched.entering, np.zeros(0, dtype=np.int64)
+    """Count the batch's rows in their ranges; per access the sets before and the crossings."""
+    entering = touched.entering
     group_sets: list[GroupSets | None] = []
     for at, counts in enumerate(node.fragments):
         if counts is None:
             group_sets.append(None)
-            continue
-        pairs = Pairs(nothing, nothing, nothing)
-        if entering is not None:
-            pairs = entering.fragments_of(at)
-        group_sets.append(counts.count(touched.new[NUMBER], pairs))
+        else:
+            pairs = NO_PAIRS if entering is None else entering.fragments_of(at)
+            group_sets.append(counts.count(touched.new[NUMBER], pairs))
     return tuple(group_sets)
 
 
@@ -207,7 +203,7 @@ GLOBAL = 1
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """Keys whose value changed, ascending by code, with the value before and after."""
+    """Changed keys, ascending by code, with the value before and after."""
 
     codes: Ints
     keys: Sequence[Vector]
@@ -223,11 +219,11 @@ class Seen:
     was_alive: Bools
     is_alive: Bools
     numbers: Ints
-    """Of the tuples, where there are any."""
+    """Of the tuples, where they are numbered."""
     groups: Ints
     """Numbers of their groups, at a root in ring mode."""
     sets: tuple[GroupSets | None, ...]
-    """Per access: fragments of the tuples before, and what crossed zero since."""
+    """Per access: ranges of the tuples before, and the crossings since."""
 
 
 class NodeState:
@@ -245,7 +241,7 @@ class NodeState:
         arguments = {name for name, _ in node.arguments}
         self.own_parts = tuple(p for p in parts_of(tree.columns) if p.argument in arguments)
         self.once = once_columns(tree, f"{tree.name}.{node.name}") if self.is_root else ()
-        # Of the root: other nodes' tuples do not tell the group.
+        # Only at the root: other nodes' tuples do not determine the group.
         self.ordered = OrderedColumns(tree, f"{tree.name}.{node.name}") if self.is_root else None
         self.seen: Seen | None = None
         self.next_tuple = self.next_key = 1
@@ -254,7 +250,7 @@ class NodeState:
     def _make(self, name: str) -> None:
         node, kinds = self.node, dict(self.node.kept)
         self.never_null = _never_null(self)
-        # To a virtual root a child may bring a NULL that another one has no partner for.
+        # A child may bring a NULL to a virtual root for which another child has no partner.
         has_null = node.is_virtual or not set(self.order) <= self.never_null
         types = [kinds[column] for column in self.order]
         self.tuples = KeyedState(
@@ -274,7 +270,7 @@ class NodeState:
                 f"{name}.keys", node.key_types, alive, lambda: self.key_columns, has_null=key_null
             )
         )
-        # At the root by the group's number, for that is what goes through HAVING and top-k.
+        # At the root by the group's number, which passes through HAVING and top-k.
         live_types = (LONG,) if self.is_root else node.key_types
         live_null = not self.is_root and key_null
         self.live = KeyedState(f"{name}.live", live_types, LIVE, has_null=live_null)
@@ -310,13 +306,13 @@ class NodeState:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The slots that this node's tuples have: their own, and those seen below."""
+        """The slots of this node's tuples: their own, and those seen below."""
         below = [part for at in range(len(self.children)) for part in self.seen_of(at)]
         return (*self.own_parts, *below)
 
     @cached_property
     def key_parts(self) -> tuple[Part, ...]:
-        """The slots that this node's keys have: also what is made of values one by one."""
+        """The slots of this node's keys: also those computed value by value."""
         once = (part for column in self.once for part in column.parts)
         return (*self.parts, *once, *(self.ordered.counts if self.ordered else ()))
 
@@ -326,12 +322,10 @@ class NodeState:
 
     @cached_property
     def own_columns(self) -> Mapping[str, Any]:
-        """State columns of a tuple and their NumPy types."""
         return _columns(self.own_parts, has_number=self.has_tuple_numbers)
 
     @cached_property
     def key_columns(self) -> Mapping[str, Any]:
-        """State columns of a key and their NumPy types."""
         if self.is_flat:
             return self.own_columns
         columns = _columns(self.key_parts, has_number=self.has_key_numbers)
@@ -339,7 +333,8 @@ class NodeState:
 
     @cached_property
     def is_told_by_key(self) -> bool:
-        """Whether what a key comes to is what its one tuple does, found under the same code."""
+        """Whether each key has one tuple, under the same code, so that the key's state holds the
+        tuple's."""
         is_one = not self.is_flat and self.has_keys and self.node.key == self.order
         return is_one and not self.best and not self.once and not self.ordered
 
@@ -366,11 +361,10 @@ class NodeState:
 
     @property
     def live_keeper(self) -> Sequence[Arrangement]:
-        """What the way down writes; a root in bits mode has none."""
+        """The state that the way down writes; a root in bits mode has none."""
         return (self.live.arrangement,) if self.has_keys else ()
 
     def as_it_stands(self, children: Sequence[NodeState]) -> Self:
-        """The same node, to look tuples up in while this one goes on; it is not to be stepped."""
         result = copy(self)
         result.children = tuple(children)
         result.tuples = self.tuples.as_it_stands()
@@ -383,22 +377,22 @@ class NodeState:
     # Looking up.
 
     def owned_by(self, tuples: Tuples) -> Values:
-        """Rows and number of each tuple; a combination of a virtual root is there once."""
+        """Rows and number of each tuple; a combination of a virtual root exists once."""
         if self.node.is_virtual:
             return {ROWS: np.ones(len(tuples), dtype=np.int64)}
         located = self.tuples.find(tuples.codes, tuples.vectors(self.order))
         return self.tuples.read(located, {ROWS: np.int64, NUMBER: np.int64})
 
     def stored(self, tuples: Tuples) -> Values:
-        """What the keys of these tuples were left with; of a node that `is_told_by_key`."""
+        """The stored values of the keys of these tuples, of a node that `is_told_by_key`."""
         located = self.keys.find(tuples.codes, tuples.vectors(self.node.key))
         return self.keys.read(located, self.key_columns)
 
     def below(self, at: int, tuples: Tuples, change: KeyChange | None) -> tuple[Values, Values]:
-        """What the i-th child's keys were and are worth, per tuple; nothing for a NULL key.
+        """Old and new values of the i-th child's keys, per tuple; nothing for a NULL key. One
+        lookup per different key.
 
-        One look-up per different key. Before is the old value where the key is in the change, also
-        where the tuple itself is new.
+        Before is the old value where the key is in the change, also where the tuple itself is new.
         """
         rows, keys = self.keys_of(at, tuples)
         is_whole = len(rows) == len(tuples)
@@ -415,7 +409,6 @@ class NodeState:
     def _worth(
         self, at: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
     ) -> tuple[Values, Values]:
-        """What different keys of the i-th child were and are worth."""
         state = self.children[at].keys
         wanted = _columns(self.seen_of(at), has_number=False)
         if change is None:
@@ -424,7 +417,7 @@ class NodeState:
         places = state.places(change.codes, change.keys, codes, keys)
         before = {name: change.old[name][places] for name in wanted}
         after = {name: change.new[name][places] for name in wanted}
-        # The change tells both values of a key that is in it; only the others are looked up.
+        # The change has both values of its keys; only the others are looked up.
         rest = (places < 0).nonzero()[0]
         if len(rest):
             others = [key.take(rest) for key in keys]
@@ -448,20 +441,19 @@ class NodeState:
         return rows, [_plain(column) for column in columns]
 
     def rows_of(self, own: Values, below: Sequence[Values]) -> Ints:
-        """Joined rows of the subtree per tuple; in bits whether there is any."""
+        """Joined rows of the subtree per tuple; in bits mode whether there is any."""
         if self.is_bits:
             return self.alive_of(own, below).astype(np.int64)
         return product([own[ROWS], *self.factors_of(below)])
 
     def alive_of(self, own: Values, below: Sequence[Values]) -> Bools:
-        """Which tuples find what they want below; as `rows_of`, without counting."""
+        """Which tuples have all partners that they need below; as `rows_of`, without counting."""
         alive: Bools = own[ROWS] > 0
         for factor in self.factors_of(below):
             alive = alive & (factor > 0)
         return alive
 
     def factors_of(self, below: Sequence[Values]) -> list[Ints]:
-        """What each child multiplies a tuple's rows by."""
         return [self._factor(at, value) for at, value in enumerate(below)]
 
     def _factor(self, at: int, value: Values) -> Ints:
@@ -485,7 +477,7 @@ class NodeState:
         return Tuples(codes, {n: columns[n] for n in self.order}).take(order)
 
     def indexed(self, tuples: Tuples, signs: Ints, groups: Ints) -> None:
-        """Bring tuples that came (+1) or went (-1) into the indexes, or out of them."""
+        """Add new tuples (+1) to the indexes, and remove deleted ones (-1)."""
         at = signs.nonzero()[0]
         if not len(at):
             return
@@ -504,7 +496,7 @@ class NodeState:
 
 
 def _is_below_bits(tree: JoinTree, at: int) -> bool:
-    """Whether only being there is seen of a node, because of an edge above it."""
+    """Whether only existence is seen of a node, because of an edge above it."""
     above = {
         link.child: (place, link.edge) for place, n in enumerate(tree.nodes) for link in n.links
     }
@@ -516,7 +508,7 @@ def _is_below_bits(tree: JoinTree, at: int) -> bool:
 
 
 def _never_null(state: NodeState) -> set[AttributeId]:
-    """Kept columns of which no NULL is ever kept: rows with one find no partner."""
+    """Kept columns that never hold NULL, as such rows find no partner."""
     node = state.node
     names: set[AttributeId] = set()
     if not state.is_root:
@@ -536,14 +528,12 @@ def _columns(parts: Sequence[Part], *, has_number: bool) -> dict[str, Any]:
 
 
 def _plain(column: Vector) -> Vector:
-    """The column without the marks of NULL, where there is none."""
     if column.valid is None or not bool(column.valid.all()):
         return column
     return Vector(column.type, column.values)
 
 
 def _spread(values: Values, index: Ints, rows: Ints, length: int) -> Values:
-    """A value per group as one per row; zero for rows that are in no group."""
     if len(rows) == length:
         return {name: value[index] for name, value in values.items()}
     result: Values = {}

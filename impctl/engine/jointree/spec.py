@@ -1,12 +1,11 @@
-"""What a join tree is: nodes, how each looks at its children, what is kept and what is asked for.
+"""The description of a join tree: nodes, edges, kept columns and outputs.
 
 A *node* is one flow of rows (a *bag*). Its *kept* columns are those it shares with other nodes and,
 at the root, the group columns; a *tuple* is a different combination of their values. Its *key* are
-those of them that its parent has too; at the root they are the group columns. Law: a tree is a
+the kept columns that its parent has too; at the root they are the group columns. Law: a tree is a
 frozen description without sizes, so the same plan always has the same state. Columns that two
-nodes share lie on all nodes between them (running intersection), which makes children independent
-of each other given a tuple; whoever builds a tree sees to that, it is not looked at here.
-Out of scope: which plans have a tree (`circuits`), state (`engine.jointree.node`).
+nodes share are kept by all nodes between them (running intersection), which makes children
+independent of each other given a tuple; the builder of a tree ensures this, it is not checked here.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TypedColumns = tuple[tuple[AttributeId, SqlType], ...]
 
 
 class Edge(StrEnum):
-    """How a node looks at a child: which of its tuples find what they want there."""
+    """How a node uses a child: which of its tuples find the partners they need there."""
 
     INNER = "inner"
     """Every partner counts."""
@@ -42,12 +41,10 @@ class Edge(StrEnum):
 
 
 class Mode(StrEnum):
-    """What has to be known of a group."""
-
     RING = "ring"
-    """Its counts and sums, because something above decides by them (HAVING, top-k)."""
+    """Counts and sums, because an operator above decides by them (HAVING, top-k)."""
     BITS = "bits"
-    """Whether there is any row: nothing decides, and no column is computed."""
+    """Only existence: nothing decides, and no column is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +64,9 @@ class Link:
 class Access:
     """A sketched access of a node: the i-th one is the i-th tag of the node's batches.
 
-    `position` is its place among all accesses of the tree, in the order of the output's tags.
-    With `by`, a kept column and its ranges, the tuple tells the fragment and nothing is counted:
-    only where every row of a tuple carries exactly the fragment of that column's value.
+    `position` is its place among all accesses of the tree, in the order of the output's tags. With
+    `by`, a kept column and its ranges, the tuple determines the range and nothing is counted: only
+    where every row of a tuple carries exactly the range of that column's value.
     """
 
     position: int
@@ -78,15 +75,14 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One bag of the tree.
+    """One bag of the tree. `input` is the operator input of its rows.
 
-    `input` is the operator input that its rows come from. None is a virtual root: it has no rows,
-    every combination of its kept columns is there once, and all of them are the key of each child
-    and the group columns.
-    `null_safe[i]` says that NULL equals NULL in the i-th column of `key`; of a root it says
-    nothing (NULL is a group). `arguments` are columns of the input that calls of
-    `JoinTree.columns` read; each argument belongs to one node. `bitwise` are kept columns that are
-    doubles in the input and are kept as their bits (LONG), so that 0.0 and -0.0 are two.
+    None is a virtual root: it has no rows, every combination of its kept columns exists once, and
+    all of them are the key of each child and the group columns. `null_safe[i]` says that NULL
+    equals NULL in the i-th column of `key`; it has no meaning at a root (NULL is a group).
+    `arguments` are columns of the input that calls of `JoinTree.columns` read; each argument
+    belongs to one node. `bitwise` are kept columns that are doubles in the input and are kept as
+    their bits (LONG), so that 0.0 and -0.0 are two.
     """
 
     name: str
@@ -114,20 +110,20 @@ class Node:
 
     @property
     def is_key_all(self) -> bool:
-        """Whether the key tells the whole tuple."""
+        """Whether the key determines the whole tuple."""
         return set(self.key) == set(self.kept_names)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTree:
-    """A whole tree; `nodes` stand children before parents, the root last.
+    """A whole tree; `nodes` has children before parents, the root last.
 
-    `columns` are the outputs per group as `Aggregate` has them, beside the group columns under the
-    names that the root keeps them by; empty in bits mode. `accesses` is how many sketched accesses
-    all nodes have together. `name` begins the names of all state. `once` are arguments of which
-    every value of a group counts once (DISTINCT), each with the column that the root keeps it as:
-    they belong to no node's `arguments`. `ordered` are those of every `First`, in the same way;
-    they are among a node's `arguments` where something else is asked of them too.
+    `columns` are the outputs per group as for `Aggregate`, beside the group columns under the
+    root's names; empty in bits mode. `accesses` is the number of sketched accesses of all nodes.
+    `name` begins the names of all state. `once` are arguments of which every value of a group
+    counts once (DISTINCT), each with the root's column: they belong to no node's `arguments`.
+    `ordered` are those of every `First`, in the same way; they are among a node's `arguments` where
+    another call reads them too.
     """
 
     name: str
@@ -144,13 +140,13 @@ class JoinTree:
 
     @property
     def inputs(self) -> int:
-        """How many inputs the operator has."""
+        """The number of the operator's inputs."""
         return sum(not node.is_virtual for node in self.nodes)
 
     @property
     def group(self) -> AttributeId:
-        """The hidden output column with a group's number (LONG), which goes with the group's row
-        through all that decides, to the way down."""
+        """The hidden output column with a group's number (LONG); it identifies the surviving groups
+        for the way down."""
         return f"{self.name}/group"
 
     def edges(self) -> Iterator[tuple[Node, Link, Node]]:
@@ -161,9 +157,10 @@ class JoinTree:
 
 
 def checked(tree: JoinTree) -> JoinTree:
-    """The tree, if it is one that the engine can keep.
+    """The tree, validated.
 
-    InvariantError for what is no tree at all, UnsupportedError for a call that a tree cannot tell.
+    InvariantError for what is no tree at all, UnsupportedError for a call that a tree cannot
+    compute.
     """
     for problem in _problems(tree):
         raise InvariantError(f"`{tree.name}` is not a valid join tree: {problem}")
@@ -287,4 +284,4 @@ def _ordered(tree: JoinTree) -> set[AttributeId]:
 
 
 NO_SLOTS = frozenset({Edge.SEMI, Edge.ANTI})
-"""Edges above which only whether there is a partner is seen."""
+"""Edges above which only the existence of a partner is seen."""

@@ -17,7 +17,7 @@ from impctl.engine.jointree.node import LIVE, NUMBER, NodeState
 from impctl.engine.jointree.spec import Edge
 from impctl.engine.jointree.values import KeyedState, Tuples, different, stacked
 from impctl.engine.range_counts import GroupSets
-from impctl.engine.tags import Pairs
+from impctl.engine.tags import NO_PAIRS, Pairs
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Different keys, ascending by code, and whether they were and are wanted; some at least.
+    """Different keys, at least one, ascending by code, and whether they were and are wanted.
 
-    All keys that flipped are among them, and others of which the node above knew it.
+    Includes all keys that flipped, and others that the node above knew.
     """
 
     codes: Ints
@@ -37,11 +37,10 @@ class Wishes:
     now: Bools
 
     def flipped(self) -> Wishes | None:
-        """Those that are wanted since this step, or no longer."""
+        """Those whose wanted state changed in this step."""
         return self.take((self.was != self.now).nonzero()[0])
 
     def take(self, at: Ints) -> Wishes | None:
-        """Those at these positions, which ascend."""
         if not len(at):
             return None
         keys = [key.take(at) for key in self.keys]
@@ -50,7 +49,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """What one node comes to: wishes per child, told fragments per access, tuples that flipped."""
+    """The result at one node: wishes per child, signed ranges per access, tuples that flipped."""
 
     below: tuple[Wishes | None, ...]
     told: tuple[Pairs, ...]
@@ -59,7 +58,7 @@ class Descent:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Tuples that may be live now or were; those that the way up touched come first."""
+    """Tuples that may be or have been live; those touched on the way up come first."""
 
     tuples: Tuples
     was_alive: Bools
@@ -68,7 +67,6 @@ class _Candidates:
     groups: Ints
 
     def between(self, start: int, end: int) -> _Candidates:
-        """Those from one place to before another."""
         part = slice(start, end)
         return _Candidates(
             self.tuples.between(start, end),
@@ -82,24 +80,24 @@ class _Candidates:
 def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
     """Count rows of the result into their groups, by number; these, and the touched groups."""
     if node.seen is not None and len(node.seen.groups) <= lots.MOST:
-        # Whether these are wanted is asked next, so all are looked up at once.
+        # These are looked up next, so all are looked up at once.
         groups = np.concatenate([groups, node.seen.groups])
         weights = np.concatenate([weights, np.zeros(len(node.seen.groups), dtype=np.int64)])
     return _want(node.live, [Vector(LONG, groups)], weights)
 
 
 def descend(node: NodeState, wishes: Wishes | None) -> Descent:
-    """Bring one node to where the wishes for its keys, and the way up before them, leave it."""
+    """Update one node by the wishes for its keys, after the way up."""
     candidates = _candidates(node, None if wishes is None else wishes.flipped())
     if candidates is None:
-        return Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
+        return Descent((None,) * len(node.children), (NO_PAIRS,) * len(node.fragments), 0)
     return _brought_down(node, candidates, wishes)
 
 
 def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
-    """Bring tuples of which none was live to where they are wanted, after all their keys are.
+    """Descend for the first time, once all wishes for the tuples' keys are known.
 
-    The children's flips need not be followed: all their tuples have their turn.
+    The children's flips need not be followed: all their tuples are visited.
     """
     result = _as_they_are(node, tuples, own)
     nobody = np.zeros(len(tuples), dtype=np.bool_)
@@ -124,7 +122,6 @@ def _brought_down(node: NodeState, candidates: _Candidates, wishes: Wishes | Non
 
 
 _NONE = np.zeros(0, dtype=np.int64)
-_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 
 
 # Which tuples may flip.
@@ -148,7 +145,8 @@ def _candidates(node: NodeState, flips: Wishes | None) -> _Candidates | None:
 
 
 def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
-    """The tuples of these keys, ascending by code, each once; some may be gone. None for none."""
+    """The tuples of these keys, ascending by code, each once; some may be deleted. None for
+    none."""
     if node.is_global:
         # The one group survives or falls with all its tuples.
         codes, kept, _ = node.tuples.whole({})
@@ -169,7 +167,7 @@ def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
 
 
 def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
-    """Those of the groups that flipped whose tuples were not all touched."""
+    """Tuples of the flipped groups not all of whose tuples were touched."""
     if node.seen is None or not node.node.is_key_all:
         return flips
     # A group of a root that keeps nothing else is one tuple.
@@ -179,7 +177,6 @@ def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
 
 
 def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
-    """The tuples that are not known already."""
     places = node.tuples.places(
         known.codes, known.vectors(node.order), more.codes, more.vectors(node.order)
     )
@@ -216,11 +213,10 @@ def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
     )
 
 
-# Whom their parents want.
+# Which tuples are wanted.
 
 
 def _wanted(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
-    """Whether each tuple's key was and is wanted."""
     if not node.has_keys:
         everyone = np.ones(len(candidates.tuples), dtype=np.bool_)
         return everyone, everyone
@@ -245,7 +241,7 @@ def _wanted(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> 
 def _asked(
     live: KeyedState, codes: Ints, keys: Sequence[Vector], wishes: Wishes | None
 ) -> tuple[Bools, Bools]:
-    """Whether each key was and is wanted; of a key that is not among the wishes nothing changed."""
+    """Whether each key was and is wanted; a key without a wish has not changed."""
     if wishes is None:
         is_wanted = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE] > 0
         return is_wanted, is_wanted
@@ -260,7 +256,7 @@ def _asked(
 
 
 def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints) -> Wishes | None:
-    """The keys of the i-th child that tuples which flipped have; of each there may be more."""
+    """The keys of the i-th child that flipped tuples have, possibly with repetitions."""
     if node.node.links[at].edge is Edge.ANTI or not len(flipped):
         return None
     rows, keys = node.keys_of(at, tuples.take(flipped))
@@ -268,8 +264,8 @@ def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints)
 
 
 def _below_each(node: NodeState, at: int, tuples: Tuples, was: Bools, now: Bools) -> Wishes | None:
-    """The same of a child whose key tells the tuple: it is wanted while that one is live, so there
-    is nothing to look up, and what did not flip is known too."""
+    """The same of a child whose key determines the tuple: it is wanted while the tuple is live, so
+    no lookup is needed."""
     if node.node.links[at].edge is Edge.ANTI:
         return None
     rows, keys = node.keys_of(at, tuples)
@@ -287,7 +283,6 @@ def _below_each(node: NodeState, at: int, tuples: Tuples, was: Bools, now: Bools
 
 
 def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
-    """Count signed wishes for some keys."""
     grouping = group_rows(keys, len(weights))
     change = grouping.sums(weights)
     leaders = grouping.leaders(keys)
@@ -299,13 +294,12 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
     return Wishes(grouping.codes, leaders, old > 0, new > 0)
 
 
-# What is told.
+# Signed ranges.
 
 
 def _told(
     node: NodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
 ) -> Pairs:
-    """Signed fragments of the i-th access, by position of the tuple."""
     access, counts = node.node.accesses[at], node.fragments[at]
     if counts is None:
         assert access.by is not None, "what is not counted is given by a column"
@@ -313,9 +307,9 @@ def _told(
         fragments = partition.fragments_of(candidates.tuples.columns[name].take(flipped))
         return Pairs(flipped, fragments.astype(np.int64), signs[flipped])
     seen = None if node.seen is None else node.seen.sets[at]
-    # Of a tuple that flips its old set is told, then what crossed zero: never the new set and that.
+    # For a flipped tuple: its old set, then the crossings; never the new set and the crossings.
     runs = counts.arrangement.runs if seen is None else seen.runs
-    old = GroupSets(runs, candidates.numbers, _NO_PAIRS).old_sets(flipped)
+    old = GroupSets(runs, candidates.numbers, NO_PAIRS).old_sets(flipped)
     slots = flipped[old.slots]
     if seen is None or not len(seen.crossed.slots):
         return Pairs(slots, old.fragments, signs[slots])

@@ -26,9 +26,8 @@ from impctl.engine.jointree.spec import Edge, JoinTree, Mode, checked
 from impctl.engine.jointree.top_down import Wishes, descend, descend_first, surviving
 from impctl.engine.jointree.values import Tuples, sum_too_large, zeros
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.tags import Pairs, SpanTags
+from impctl.engine.tags import NO_PAIRS, Pairs, SpanTags
 from impctl.errors import EvaluationError
-from impctl.values import dataclass
 
 
 def take_in(node: NodeState, batch: Batch) -> None:
@@ -40,15 +39,12 @@ def take_in(node: NodeState, batch: Batch) -> None:
             write(node, touched)
             for at, counts in enumerate(node.fragments):
                 if counts is not None:
-                    pairs = entering.fragments_of(at)
-                    counts.add(touched.new[NUMBER], pairs)
+                    counts.add(touched.new[NUMBER], entering.fragments_of(at))
 
 
 def settle(node: NodeState) -> int:
-    """Make a node's keys and indexes of its tuples, those of its children being made.
-
-    The number of its tuples.
-    """
+    """Build a node's keys and indexes from its tuples, after its children's; the number of
+    tuples."""
     count = 0
     for tuples, own in _lots(node):
         count += len(tuples)
@@ -59,7 +55,7 @@ def settle(node: NodeState) -> int:
         came = (value if node.node.is_virtual else own)[ROWS] > 0
         signs = came.astype(np.int64)
         if node.is_told_by_key:
-            # Nothing is stored yet, and nothing is asked for twice.
+            # Nothing is stored yet, so there is nothing to look up.
             nothing = {n: np.zeros(len(tuples), k) for n, k in node.key_columns.items()}
             _, groups = set_keys(node, tuples, Tally(nothing, value), signs)
         else:
@@ -69,26 +65,18 @@ def settle(node: NodeState) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class FirstTold:
-    """Some live tuples of a node: how many there are, and their fragments per access.
+def first_told(node: NodeState) -> Iterator[tuple[int, list[Pairs]]]:
+    """The number of live tuples of a settled node and their ranges per access, in lots.
 
-    Each fragment is told once, with the number of tuples that have it.
+    Each range occurs once, with the number of tuples that have it. The children get their wishes.
     """
-
-    live: int
-    told: tuple[Pairs, ...]
-
-
-def first_told(node: NodeState) -> Iterator[FirstTold]:
-    """Who of a settled node is live; its children learn whom it wants."""
     for tuples, own in _lots(node):
         result = descend_first(node, tuples, own)
-        yield FirstTold(result.flipped, tuple(map(_counted, result.told)))
+        yield result.flipped, [_counted(pairs) for pairs in result.told]
 
 
 def added(one: Pairs, other: Pairs) -> Pairs:
-    """Both, each fragment once."""
+    """Both, each range once."""
     fragments = np.concatenate([one.fragments, other.fragments])
     weights = np.concatenate([one.weights, other.weights])
     return _counted(Pairs(fragments, fragments, weights))
@@ -105,7 +93,7 @@ def _counted(pairs: Pairs) -> Pairs:
 
 
 def _lots(node: NodeState) -> Iterator[tuple[Tuples, Values]]:
-    """All tuples and what they own, each once and some at a time, each time ascending by code."""
+    """All tuples and their own values, each once, in lots that ascend by code."""
     if node.node.is_virtual:
         for tuples in _combinations(node):
             yield tuples, node.owned_by(tuples)
@@ -118,7 +106,8 @@ def _lots(node: NodeState) -> Iterator[tuple[Tuples, Values]]:
 
 
 def _combinations(node: NodeState) -> Iterator[Tuples]:
-    """Those of a virtual root that may be alive: one child says which, since all must have them."""
+    """Combinations of a virtual root that may be alive: taken from one child, since all must have
+    them."""
     at = next(at for at, link in enumerate(node.node.links) if link.edge is Edge.INNER)
     kinds, child = dict(node.node.kept), node.children[at]
     codes, keys, _ = child.keys.whole({})
@@ -131,7 +120,7 @@ def _combinations(node: NodeState) -> Iterator[Tuples]:
 
 
 class Tree(Operator):
-    """The groups of the rows that `tree` joins; its i-th input is that of the node which says so.
+    """The groups of the rows that `tree` joins; each node names its input.
 
     InvariantError for what is no tree, UnsupportedError for a call that it cannot keep.
     """
@@ -156,7 +145,8 @@ class Tree(Operator):
         return ordered.firsts
 
     def step(self, *batches: Batch | None) -> Batch | None:
-        """Minus the old rows, plus the new rows of the changed groups; None while it fills."""
+        """Minus the old rows, plus the new rows of the changed groups; None while the circuit
+        fills."""
         if not self._is_filling:
             before = self._ordered.as_it_stands()
             return self._rows_of(self._rise(batches), before)
@@ -168,7 +158,7 @@ class Tree(Operator):
         return None
 
     def _rise(self, batches: Sequence[Batch | None]) -> KeyChange | None:
-        """The change of the root's groups, every node's after its children's."""
+        """The change of the root's groups; children are processed before parents."""
         changes: list[KeyChange | None] = []
         with _sums_named():
             for node in self.nodes:
@@ -181,7 +171,7 @@ class Tree(Operator):
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """The change of all groups at once, after every node's keys are made, leaves first."""
+        """The change of all groups at once, after building every node's keys, leaves first."""
         with _sums_named():
             self._touched += sum(map(settle, self.nodes))
         told = self.start()
@@ -196,7 +186,7 @@ class Tree(Operator):
         groups = change.new[NUMBER]
         old, new = before.of(groups, change.old), self._ordered.of(groups, change.new)
         both = {name: np.concatenate([change.old[name], change.new[name]]) for name in change.new}
-        # A group that comes has its number since now, one that goes had it all along.
+        # An inserted group has got its number now, a deleted one had it before.
         both[NUMBER] = np.tile(groups, 2)
         weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(change.codes))
         picked = before_and_after(old, new, len(groups))
@@ -238,7 +228,8 @@ class Tree(Operator):
         return tuple(keeper for node in self.nodes for keeper in node.keepers())
 
     def counters(self) -> Mapping[str, int]:
-        """The next number of each node's tuples and keys, and how many tuples were ever touched."""
+        """The next number of each node's tuples and keys, and the count of touched tuples so
+        far."""
         result = {f"{self.tree.name}.touched": self._touched}
         for node in self.nodes:
             name = f"{self.tree.name}.{node.node.name}"
@@ -260,27 +251,26 @@ def _batch_of(node: NodeState, batches: Sequence[Batch | None]) -> Batch | None:
 
 @contextmanager
 def _sums_named() -> Iterator[None]:
-    """What cannot be computed within is a sum on the way up, and is told as one."""
+    """Report an EvaluationError as that of a sum on the way up."""
     try:
         yield
-    # Of rows that nothing joins with Spark takes no sum, so the query may not fail.
+    # Spark does not sum rows without a join partner, so the query itself may not fail.
     except EvaluationError as error:
         raise sum_too_large() from error
 
 
 class Live(Operator):
-    """The fragments of the rows behind the surviving groups of `tree`, which is stepped before."""
+    """The ranges of the rows behind the surviving groups of `tree`, which is stepped before."""
 
     def __init__(self, tree: Tree) -> None:
-        self.tree = tree.tree
-        self.form = tree.tree
+        self.tree = self.form = tree.tree
         self._nodes = tree.nodes
         self._flips = 0
         self._pairs = 0
         self._is_filling = False
 
     def step(self, survivors: Batch | None, ran: Batch | None = None) -> Batch:
-        """What came into the sketches' counts and what went, one row per tuple and fragment."""
+        """The changes of the sketches' counts, one row per tuple and range."""
         wishes: list[Wishes | None] = [None] * len(self._nodes)
         if self.tree.mode is Mode.RING and survivors is not None and len(survivors):
             groups = survivors.columns[self.tree.group].values
@@ -303,15 +293,15 @@ class Live(Operator):
         return batch
 
     def _told_first(self) -> Batch:
-        """The fragments of all live tuples, once the tree is filled and its groups have passed."""
-        told = [_NO_PAIRS] * self.tree.accesses
+        """The ranges of all live tuples, once the tree is filled and its groups have passed."""
+        told = [NO_PAIRS] * self.tree.accesses
         for node in reversed(self._nodes):
             node.seen = None
-            for result in first_told(node):
-                for access, pairs in zip(node.node.accesses, result.told, strict=True):
+            for live, ranges in first_told(node):
+                for access, pairs in zip(node.node.accesses, ranges, strict=True):
                     told[access.position] = added(told[access.position], pairs)
                     self._pairs += int(pairs.weights.sum())
-                self._flips += result.live
+                self._flips += live
         return _batch(told)
 
     def fill(self, is_filling: bool) -> None:
@@ -322,7 +312,7 @@ class Live(Operator):
         return (*shared, *(keeper for node in self._nodes for keeper in node.live_keeper))
 
     def counters(self) -> Mapping[str, int]:
-        """How many tuples ever flipped, and how many fragments were ever told."""
+        """The counts of flipped tuples and of reported ranges so far."""
         return {f"{self.tree.name}.flips": self._flips, f"{self.tree.name}.pairs": self._pairs}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -330,12 +320,7 @@ class Live(Operator):
         self._pairs = counters[f"{self.tree.name}.pairs"]
 
 
-_NONE = np.zeros(0, dtype=np.int64)
-_NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
-
-
 def _batch(told: Sequence[Pairs]) -> Batch:
-    """A row per pair, with one fragment of one access and none of the others."""
     ends = np.cumsum([len(pairs.fragments) for pairs in told]).tolist()
     tags = tuple(
         SpanTags(ends[-1], end - len(pairs.fragments), pairs.fragments.astype(np.int32))

@@ -47,7 +47,6 @@ class Tuples:
         return len(self.codes)
 
     def vectors(self, names: Sequence[AttributeId]) -> list[Vector]:
-        """These columns, in this order."""
         return [self.columns[name] for name in names]
 
     def between(self, start: int, end: int) -> Tuples:
@@ -56,7 +55,6 @@ class Tuples:
         return Tuples(self.codes[start:end], columns)
 
     def take(self, positions: Ints) -> Tuples:
-        """The tuples at these positions."""
         columns = {name: column.take(positions) for name, column in self.columns.items()}
         return Tuples(self.codes[positions], columns)
 
@@ -74,7 +72,7 @@ def different(
 ) -> tuple[Tuples, Ints]:
     """The different tuples among several lots of (length, columns), and each row's place there.
 
-    Codes are those of `names` in this order. A tuple found twice counts once.
+    Codes are those of `names` in this order. A tuple in two lots counts once.
     """
     length = sum(size for size, _ in parts)
     filled = [columns for size, columns in parts if size]
@@ -96,7 +94,6 @@ class KeyedState:
         *,
         has_null: bool,
     ) -> None:
-        """`has_null`: a key column may hold NULL."""
         self._is_told = len(types) == 0 or (
             len(types) == 1 and not has_null and _is_whole(types[0])
         )
@@ -104,13 +101,11 @@ class KeyedState:
         self.arrangement = Arrangement(name, () if self._is_told else types, alive, columns)
 
     def as_it_stands(self) -> Self:
-        """The same state, to be read while this one goes on."""
         result = copy(self)
         result.arrangement = self.arrangement.as_it_stands()
         return result
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
-        """The newest row of each key."""
         return self.arrangement.find(codes, () if self._is_told else keys)
 
     def read(self, located: Located, columns: Mapping[str, Any]) -> Values:
@@ -120,7 +115,7 @@ class KeyedState:
         }
 
     def put(self, codes: Ints, keys: Sequence[Vector], values: Values, rows: Bools) -> None:
-        """Replace the rows of those keys that are marked; `codes` ascending."""
+        """Replace the rows of the marked keys; `codes` ascending."""
         at = rows.nonzero()[0]
         if len(at) == len(codes):
             self.arrangement.put(codes, () if self._is_told else keys, values)
@@ -129,14 +124,15 @@ class KeyedState:
             self.arrangement.put(codes[at], kept, {n: value[at] for n, value in values.items()})
 
     def places(self, among: Ints, held: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
-        """Where keys are among others, given by ascending codes; -1 where they are not."""
+        """Positions of keys among others, given by ascending codes; -1 for absent ones."""
         if self._is_told:
             held, keys = (), ()
         run = Run(0, among, tuple(key.to_arrow() for key in held), {})
         return find_in(run, self.arrangement.key_types, codes, keys)
 
     def is_same(self, among: Ints, keys: Sequence[Vector]) -> bool:
-        """Whether keys are those of the given codes, one by one; where that is cheap to tell."""
+        """Whether the keys are exactly those of the given codes, in order; False where checking is
+        expensive."""
         if not self._is_told or len(keys) != 1 or len(keys[0]) != len(among):
             return False
         return bool((key_codes(keys, len(among)) == among).all())
@@ -145,8 +141,7 @@ class KeyedState:
         """All living rows: codes, key columns and state columns. Cost: the state."""
         run = self.arrangement.whole()
         if run is None:
-            empty = Run(0, np.zeros(0, dtype=np.int64), (), {})
-            return empty.codes, [], {}
+            return np.zeros(0, dtype=np.int64), [], {}
         keys = [from_stored(k, t) for k, t in zip(run.keys, self._types, strict=False)]
         if self._is_told:
             keys = [Vector(kind, run.codes) for kind in self._types]
@@ -158,15 +153,18 @@ class KeyedState:
 
 
 def _is_whole(kind: SqlType) -> bool:
-    """Whether every value of the type is one whole number of 64 bits."""
+    """Whether every value of the type is one 64-bit integer."""
     is_narrow = kind.kind is Kind.DECIMAL and kind.precision <= _NARROW_DIGITS
     return kind.kind in INTEGRAL or kind.kind in TEMPORAL or is_narrow
 
 
 @dataclass(frozen=True, slots=True)
 class AliveChange:
-    """The tuples of a step, `grouping` them by group; `came` is +1 where one is alive now, -1 where
-    it was. `at` are the places of those, `owners` the numbers of their groups."""
+    """The tuples of a step, `grouping` them by group.
+
+    `came` is +1 where a tuple became alive, -1 where it no longer is. `at` are their positions,
+    `owners` the numbers of their groups.
+    """
 
     tuples: Tuples
     grouping: Grouping
@@ -176,7 +174,6 @@ class AliveChange:
 
     @classmethod
     def of(cls, tuples: Tuples, grouping: Grouping, came: Ints, numbers: Ints) -> Self:
-        """`numbers` of the groups, of shape (groups,)."""
         at = came.nonzero()[0]
         owners = numbers[grouping.index()[at]] if len(at) else at
         return cls(tuples, grouping, came, at, owners)
@@ -184,14 +181,14 @@ class AliveChange:
 
 @dataclass(frozen=True, slots=True)
 class OnceColumn:
-    """A kept column of the root whose values count once, and what is made of them per group."""
+    """A kept column of the root whose values count once, and its aggregates per group."""
 
     kept: AttributeId
     values: DistinctValues
     parts: tuple[Accumulator, ...]
 
     def add(self, new: Values, old: Values, change: AliveChange) -> None:
-        """Bring into `new` what the groups come to after the change."""
+        """Write the groups' new values to `new`."""
         column, at = change.tuples.columns[self.kept], change.at
         weights = np.zeros(len(change.tuples), dtype=np.int64)
         if len(at):
@@ -202,7 +199,7 @@ class OnceColumn:
 
 
 def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:
-    """Those of the tree's root, in state that is named after `name`, their places counted."""
+    """The root's columns of distinct values, with state named after `name` and numbered."""
     kinds = dict(tree.root.kept)
     parts = [part for part in parts_of(tree.columns) if not isinstance(part, Extreme)]
     return tuple(
@@ -216,7 +213,7 @@ def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:
 
 
 class OrderedColumns:
-    """Kept columns of the root that are ordered per group; none where no call asks for that."""
+    """Kept columns of the root that are ordered per group; none where no call needs them."""
 
     def __init__(self, tree: JoinTree, name: str) -> None:
         kinds, self._kept = dict(tree.root.kept), dict(tree.ordered)
@@ -233,7 +230,7 @@ class OrderedColumns:
         return bool(self.firsts)
 
     def add(self, new: Values, old: Values, change: AliveChange) -> None:
-        """Count the tuples in, and bring into `new` how many of them have a value."""
+        """Count the tuples, and write to `new` how many of them have a value."""
         held, at = change.tuples.columns, change.at
         columns = {argument: held[kept] for argument, kept in self._kept.items()}
         for part in self.counts:
@@ -248,9 +245,9 @@ MOST_ROWS = 2.0**62
 """Joined rows that a count may stand for: differences of two such counts still fit 64 bits."""
 
 _EXACT = 2.0**52
-"""Half of where doubles stop to tell whole numbers apart, as `FloatSum` has it."""
+"""Half the bound to which doubles represent all integers, as in `FloatSum`."""
 _HEAD = ~((1 << 27) - 1)
-"""The bits of a double but for the lower half of its digits."""
+"""The bits of a double without the lower half of its digits."""
 _UP = 1.0 + 2.0**-50
 _OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
 
@@ -258,7 +255,6 @@ Part = Accumulator | Extreme
 
 
 def zeros(parts: Sequence[Part], length: int) -> Values:
-    """The value of nothing, so many times."""
     result: Values = {ROWS: np.zeros(length, dtype=np.int64)}
     for part in parts:
         result.update({name: np.zeros(length, dtype=kind) for name, kind in part.columns.items()})
@@ -298,7 +294,7 @@ def sum_too_large() -> NotExactError:
 
 
 def counted_in(old: Ints, change: Ints, grouping: Grouping) -> Ints:
-    """Counts per group after the change of every row was added; NotExactError from 2^62 on."""
+    """Counts per group after adding every row's change; NotExactError from 2^62 on."""
     delta = np.add.reduceat(change[grouping.order], grouping.starts)
     reach = float(np.abs(change).max()) * len(change) + float(old.max()) if len(old) else 0.0
     if reach >= MOST_ROWS:
@@ -323,9 +319,8 @@ def multiplied(part: Accumulator, values: Values, factor: Ints) -> Values:
 
 @_OVERFLOWS
 def _multiplied_doubles(part: FloatSum, values: Values, factor: Ints) -> Values:
-    result = {
-        name: values[name] * factor for name, kind in part.columns.items() if kind is np.int64
-    }
+    counts = (name for name, kind in part.columns.items() if kind is np.int64)
+    result = {name: values[name] * factor for name in counts}
     total, rest, size, drift = _names(part.slot)
     times = factor.astype(np.float64)
     sizes, is_exact = values[size] * times, np.zeros(len(factor), dtype=np.bool_)
@@ -347,19 +342,15 @@ def _names(slot: int) -> tuple[str, str, str, str]:
 
 def _times(sums: Any, factor: Ints) -> Any:
     """Exact products; int64 where that cannot overflow."""
-    if sums.dtype != object and _largest(sums) * _largest(factor) < 2**62:
+    if sums.dtype != object and exact_sums.magnitude(sums) * exact_sums.magnitude(factor) < 2**62:
         return sums * factor
     return sums.astype(object) * factor.astype(object)
-
-
-def _largest(values: Any) -> int:
-    return max(abs(int(values.max())), abs(int(values.min()))) if len(values) else 0
 
 
 def _split_product(high: Floats, low: Floats, factor: Ints) -> tuple[Floats, Floats]:
     """The pair `high + low` times a count, again as a pair; off by less than 2^-100 of it.
 
-    A count beyond 2^53 is itself a pair. Halves are cut off in the bits, so nothing overflows that
+    A count beyond 2^53 is itself a pair. Values are split in the bits, so nothing overflows that
     the product does not (Dekker's product otherwise).
     """
     times = factor.astype(np.float64)
@@ -396,7 +387,11 @@ def change(part: Accumulator, after: Values, before: Values, grouping: Grouping)
     if isinstance(part, ExactSum):
         high, low = part.columns
         new, old = (exact_sums.unwiden(value[high], value[low]) for value in (after, before))
-        if new.dtype == object or old.dtype == object or max(map(_largest, (new, old))) >= 2**62:
+        if (
+            new.dtype == object
+            or old.dtype == object
+            or max(map(exact_sums.magnitude, (new, old))) >= 2**62
+        ):
             new, old = new.astype(object), old.astype(object)
         ones = np.ones(len(new), dtype=np.int64)
         totals = exact_sums.exact_grouped_sums(new - old, ones, order, starts)
@@ -436,18 +431,5 @@ def _change_of_doubles(part: FloatSum, after: Values, before: Values, grouping: 
 
 
 def _reach(after: Values, before: Values, name: str, grouping: Grouping) -> Floats:
-    """What came and what went together, per group."""
     both: Floats = np.add.reduceat((after[name] + before[name])[grouping.order], grouping.starts)
     return both
-
-
-def clear_empty(state: Values, parts: Sequence[Part]) -> None:
-    """What is left of a sum over nothing is rounding dust: clear it."""
-    counts = {part.argument: part.slot for part in parts if isinstance(part, Count)}
-    for part in parts:
-        slot = counts.get(part.argument)
-        empty = state[ROWS if slot is None else f"count{slot}"] == 0
-        if isinstance(part, Count) or not bool(empty.any()):
-            continue
-        for name in part.columns:
-            state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
