@@ -480,6 +480,11 @@ Triggers = Annotated[
 ]
 
 
+ReportFile = Annotated[
+    Path | None,
+    file_option("--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."),
+]
+
 Looks = Annotated[
     float | None,
     option(

@@ -179,7 +179,7 @@ def _overlap(filled: list[FileBounds]) -> float:
         for one in some
         for other in some
     )
-    return touching / len(some) ** 2
+    return float(touching / len(some) ** 2)
 
 
 def _ranges(snapshot: Snapshot, values: int | None) -> int:
