@@ -1,7 +1,8 @@
-"""An error said anew, at another place or in other words, is the same error with all its parts."""
+"""An error said anew, at another place, is the same error; counts in words; one clock."""
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 
@@ -17,7 +18,9 @@ from impctl.errors import (
     QueryError,
     UsageError,
     WorkloadError,
+    count_text,
 )
+from impctl.stopwatch import Stopwatch
 
 PLACE = Location("w.yaml", 7, 3)
 ERRORS = [
@@ -102,3 +105,26 @@ def test_an_error_without_a_cause_keeps_what_it_came_out_of() -> None:
     result = caught.value.at(PLACE)
     assert isinstance(result.__context__, KeyError)
     assert not result.__suppress_context__
+
+
+
+
+def test_one_alone_is_told_in_the_singular() -> None:
+    assert [count_text(count, "row") for count in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
+    assert count_text(1_000, "row") == "1,000 rows"
+
+
+def test_a_noun_may_bring_its_plural() -> None:
+    assert [count_text(count, "entry", "entries") for count in (1, 2)] == ["1 entry", "2 entries"]
+
+
+
+
+def test_it_counts_milliseconds_and_goes_on() -> None:
+    before = time.perf_counter()
+    watch = Stopwatch()
+    time.sleep(0.002)
+    first = watch.ms
+    most = (time.perf_counter() - before) * 1000
+    assert 2.0 <= first <= most
+    assert watch.ms > first

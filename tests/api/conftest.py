@@ -8,8 +8,7 @@ import pytest
 
 from impctl.service.settings import ENVVARS
 from impctl.tables.write.maintenance import create_table
-from tests.support.made_once import made_once
-from tests.support.small_workload import ROWS, WORKLOAD
+from tests.support.run_cli import ROWS, WORKLOAD, made_once
 
 __all__ = ["folder", "made_once"]
 

@@ -1,21 +1,23 @@
-"""Import directions as the table in docs/architecture.md has them, and no cycles.
-
-Every import counts: at the top, inside a function, and for types only.
-"""
+"""Import directions as the table in docs/architecture.md has them; what files may use."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.arch.trace_batch import as_text, trace_in_memory
 from tests.support.sources import PACKAGE, ROOT, nodes, texts
 
 ONLY = {
@@ -251,3 +253,270 @@ def test_who_is_given_pinned_tables_reaches_neither_store_nor_spark() -> None:
     packages = {name.split(".")[1] for name in reached if name.startswith("impctl.")}
     assert not packages & {"store", "spark"}
     assert "tables" in packages
+
+
+
+_REFERENCE = re.compile(r"`((?:\w+\.)+(?!py`|yaml`)\w+)`")
+
+
+def test_no_package_or_module_is_a_catch_all() -> None:
+    banned = {"utils", "util", "helpers", "helper", "common", "core", "misc"}
+    assert not [path for path in texts() if banned & {path.stem, *path.relative_to(ROOT).parts}]
+
+
+def test_every_module_named_in_text_exists() -> None:
+    """`package.module` and `package.module.Name` in docstrings, comments and pages."""
+    tops = {path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_")}
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages += (ROOT / "docs").glob("*.md")
+    result = []
+    for page, text in {
+        **{page: page.read_text(encoding="utf-8") for page in pages},
+        **texts(),
+    }.items():
+        for reference in _REFERENCE.findall(text):
+            parts = reference.removeprefix("impctl.").split(".")
+            place = PACKAGE.joinpath(*parts[:2])
+            is_setting = parts[0] == "spark" and not place.with_suffix(".py").exists()
+            is_field = reference == "reuse.candidates"
+            if parts[0] in tops and not (is_setting or is_field or _exists(parts)):
+                result.append(f"{page.relative_to(ROOT)}: `{reference}`")
+    assert not result, "\n" + "\n".join(sorted(set(result)))
+
+
+def _exists(parts: list[str]) -> bool:
+    """Whether the package has this module, or a module and in it this name."""
+    for length in range(len(parts), 0, -1):
+        place = PACKAGE.joinpath(*parts[:length])
+        file = place.with_suffix(".py")
+        if file.exists() or place.is_dir():
+            rest = parts[length:]
+            if not rest:
+                return True
+            source = file if file.exists() else place / "__init__.py"
+            return re.search(rf"\b{rest[0]}\b", source.read_text(encoding="utf-8")) is not None
+    return False
+
+
+
+ENGINE = PACKAGE / "engine"
+_PACKAGE = "impctl.engine"
+
+
+@cache
+def operators() -> frozenset[str]:
+    """The classes of `engine` that are operators."""
+    return frozenset(
+        node.name
+        for file, node in nodes(ast.ClassDef)
+        if ENGINE in file.parents
+        and any(isinstance(base, ast.Name) and base.id == "Operator" for base in node.bases)
+    )
+
+
+def looks(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Where the nodes of a module look at an operator, and how."""
+    names = _names(nodes)
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+                if any(ast.unparse(part) in names for part in ast.walk(kinds) if _is_name(part)):
+                    yield node.lineno, ast.unparse(node)
+            case ast.MatchClass(cls=kind) if ast.unparse(kind) in names:
+                yield node.lineno, f"case {ast.unparse(kind)}"
+            case ast.Compare(left=ast.Call(func=ast.Name(id="type")), comparators=[kind]):
+                if ast.unparse(kind) in names:
+                    yield node.lineno, ast.unparse(node)
+            case ast.Subscript(value=ast.Attribute(value=owner, attr="operators" | "_operators")):
+                if ast.unparse(owner) != "self":
+                    yield node.lineno, ast.unparse(node)
+
+
+def _names(nodes: Sequence[ast.AST]) -> set[str]:
+    """What the module calls operators: imported by themselves, or with their file."""
+    known = operators()
+    result: set[str] = set()
+    for node in nodes:
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
+            "impctl.engine"
+        ):
+            continue
+        for name in node.names:
+            called = name.asname or name.name
+            if (node.module or "") == _PACKAGE:
+                result |= {f"{called}.{one}" for one in known}
+            elif name.name in known:
+                result.add(called)
+    return result
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def test_the_operators_are_found() -> None:
+    assert {"Aggregate", "Join", "Project", "Select", "Top", "Union", "Circuit"} <= operators()
+
+
+def test_nobody_outside_engine_looks_at_an_operator() -> None:
+    by_file: dict[Path, list[ast.AST]] = defaultdict(list)
+    for kind in (ast.ImportFrom, ast.Call, ast.MatchClass, ast.Compare, ast.Subscript):
+        for file, node in nodes(kind):
+            by_file[file].append(node)
+    result = [
+        f"{file.relative_to(ROOT)}:{line}: {what}"
+        for file, inside in by_file.items()
+        if ENGINE not in file.parents
+        for line, what in looks(inside)
+    ]
+    assert not result, "\n" + "\n".join(result)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from impctl.engine.join import Join as J\nisinstance(x, J)",
+        "from impctl.engine.join import Join\nisinstance(x, int | Join)",
+        "from impctl.engine.join import Join\nisinstance(x, (int, Join))",
+        "from impctl.engine import join\nisinstance(x, join.Join)",
+        "from impctl.engine.topk import Top\nmatch x:\n    case Top():\n        pass",
+        "from impctl.engine.circuit import Circuit\ntype(x) is Circuit",
+        "compiled.circuit.operators[3]",
+        "circuit._operators[:first]",
+    ],
+)
+def test_a_look_is_noticed(text: str) -> None:
+    assert len(list(looks([*ast.walk(ast.parse(text))]))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from impctl.plan.nodes import Join\nisinstance(x, Join)",
+        "from impctl.engine.join import Join\nJoin('j', left, right, [])",
+        "class A:\n    def f(self):\n        return self.operators[0]",
+    ],
+)
+def test_other_things_may_be_looked_at(text: str) -> None:
+    assert not list(looks([*ast.walk(ast.parse(text))]))
+
+
+
+_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
+_LISTED = {
+    "os": """
+        geteuid getuid getegid getgid getgroups killpg getpgid setsid fork wait4 pread
+        pwrite preadv pwritev fchmod fchown chown uname O_NOFOLLOW O_CLOEXEC O_DIRECT
+        O_DIRECTORY sched_getaffinity getloadavg sysconf posix_fadvise statvfs mkfifo
+        set_blocking
+    """,
+    "signal": """
+        SIGALRM SIGHUP SIGKILL SIGQUIT SIGUSR1 SIGUSR2 SIGPIPE SIGCHLD setitimer ITIMER_REAL
+        alarm pthread_sigmask sigwait
+    """,
+}
+_NAMES = {module: names.split() for module, names in _LISTED.items()}
+_ALLOWED = {
+    "store/disk.py": {"fcntl", "os.geteuid"},
+    "cli/interrupt.py": {"signal.setitimer", "signal.ITIMER_REAL"},
+    "store/states.py": {"os.posix_fadvise"},
+    "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
+    "spark/session.py": {"os.sysconf", "signal.SIGKILL"},
+    "service/memory_limit.py": {"os.sysconf"},
+}
+"""What is used behind a question whether it is there."""
+
+_HIDING = """
+import importlib, os, pkgutil, signal, sys
+import asyncio, concurrent.futures, multiprocessing, subprocess, tempfile, logging.handlers
+import deltalake, numpy, pyarrow.dataset, pyarrow.fs, pydantic, rich.console, rich.progress
+import sqlglot, sortedcontainers, typer.main, typer.testing, yaml, bitarray, pyspark.sql
+for name in {modules!r}:
+    sys.modules[name] = None
+for module, names in ((os, {os!r}), (signal, {signal!r})):
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+import impctl
+for found in pkgutil.walk_packages(impctl.__path__, "impctl."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+from impctl.cli.interrupt import handle_alarm, set_alarm
+handle_alarm(None), set_alarm(60), set_alarm(0)
+from impctl.cli.follow import stopping
+with stopping() as stop:
+    stop.ask(); stop.wait(60)
+print("all imported")
+"""
+
+
+def _used(tree: ast.AST) -> set[str]:
+    result: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            result |= {alias.name for alias in node.names} & set(_MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            result |= {node.module or ""} & set(_MODULES)
+            if node.module in _NAMES:
+                result |= {f"{node.module}.{a.name}" for a in node.names} & _qualified()
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            result |= {f"{node.value.id}.{node.attr}"} & _qualified()
+    return result
+
+
+def _qualified() -> set[str]:
+    return {f"{module}.{name}" for module, names in _NAMES.items() for name in names}
+
+
+def test_posix_only_names_stand_where_they_are_asked_for() -> None:
+    names = [*_MODULES, *(name for names in _NAMES.values() for name in names)]
+    mentioned = re.compile(rf"\b({'|'.join(names)})\b")
+    result = {
+        path.relative_to(PACKAGE).as_posix(): _used(ast.parse(text))
+        for path, text in texts().items()
+        if mentioned.search(text)
+    }
+    assert {name: used for name, used in result.items() if used} == _ALLOWED
+
+
+@pytest.mark.slow
+def test_every_module_imports_without_them() -> None:
+    code = _HIDING.format(modules=_MODULES, os=_NAMES["os"], signal=_NAMES["signal"])
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert run.stdout == "all imported\n", run.stderr
+
+
+
+
+def check(report: dict[str, Any]) -> None:
+    assert report["files"] <= report["functions"] <= report["calls"]
+    assert report["files"] <= report["switches"] <= report["calls"]
+    assert 2 < report["frames"] < report["calls"]
+    assert set(report["types"]) <= set(report["records"])
+    assert report["types"]
+    assert report["idle"] + report["files"] >= report["modules"]
+    assert sum(report["calls_by_file"].values()) == report["calls"]
+    assert len(report["calls_by_file"]) == report["files"]
+
+
+def test_state_in_memory(tmp_path: Path) -> None:
+    report = trace_in_memory(tmp_path)
+    check(report)
+    text = as_text({"memory": report}, with_files=True)
+    assert f"{report['calls']:,}" in text
+    assert report["types"][-1] in text
+    assert not [file for file in report["calls_by_file"] if file not in text]
+
+
+@pytest.mark.slow
+def test_the_script() -> None:
+    words = [sys.executable, "-m", "tests.arch.trace_batch", "--json"]
+    root = Path(__file__).parents[2]
+    ran = subprocess.run(words, check=True, capture_output=True, text=True, cwd=root)
+    reports = json.loads(ran.stdout)
+    assert reports.keys() == {"memory", "fresh"}
+    for report in reports.values():
+        check(report)
+    assert reports["memory"]["calls"] < reports["fresh"]["calls"]

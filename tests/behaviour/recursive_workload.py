@@ -1,9 +1,4 @@
-"""A network that changes, and recursive queries over it: for tests on real Delta tables.
-
-Nodes lie in regions of `SPAN`; links are within a region but for a few, with circles, self-loops,
-duplicates and NULL. impctl, DuckDB and SQLite read the texts. What is compared with fresh captures
-and with DuckDB serves any workload beside its tables.
-"""
+"""Networks that change, and recursive queries over them: for tests on real Delta tables."""
 
 from __future__ import annotations
 
@@ -13,12 +8,15 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.maintenance import create_table
+from tests.support.diagrams import with_diagrams
 from tests.support.run_cli import Capsys, Cli
 
 NODES, SPAN, LINKS = 60, 6, 90
@@ -277,3 +275,167 @@ def actions_by_strict(cli: Cli) -> set[str]:
     cli.good("capture")
     change(cli.workload.parent, random.Random(2))
     return {result["action"] for result in cli.good("maintain").results}
+
+
+
+SHIPS = {
+    "lazy": "absorption",
+    "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
+}
+
+
+def fast_by(ship: str) -> pytest.MarkDecorator:
+    """Parametrizes `provenance`: functions shipped this way, and in `make check` the other."""
+    return pytest.mark.parametrize(
+        "provenance",
+        [
+            pytest.param(
+                said, id=name, marks=[with_diagrams, *([] if name == ship else [pytest.mark.slow])]
+            )
+            for name, said in SHIPS.items()
+        ],
+    )
+
+
+BY_RANKS = "ranks"
+
+
+def asking(cli: Cli, provenance: str, policy: str = "incremental") -> None:
+    """The workload's queries ask for this provenance, under this policy."""
+    text = cli.workload.read_text()
+    text = text.replace("policy: incremental", f"policy: {policy}")
+    cli.workload.write_text(text.replace("lineage: all", f"provenance: {provenance}, lineage: all"))
+
+
+class Both:
+    """The same queries over the same tables, by absorption and by ranks."""
+
+    def __init__(self, cli: Cli, provenance: str) -> None:
+        self.cli = cli
+        beside = cli.workload.with_name(f"{BY_RANKS}.yaml")
+        text = cli.workload.read_text()
+        beside.write_text(text.replace("store: .impctl", f"store: .{BY_RANKS}"))
+        self.ranks = Cli(cli.capsys, beside)
+        asking(cli, provenance)
+
+    def good(self, *arguments: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return tuple(one.good(*arguments).results for one in (self.cli, self.ranks))  # type: ignore[return-value]
+
+
+def check_functions(cli: Cli, names: Iterable[str], condition: str) -> int:
+    """What would go without these links is told from the state, and is what goes by DuckDB; how
+    many rows that is."""
+    count = 0
+    for name in names:
+        words = ("why", "--query", name, "--without", f"links: {condition}")
+        (told,) = cli.good(*words).results
+        assert told["by"] == "state", name
+        gone = changed(told)
+        assert gone == gone_by_duckdb(cli, QUERIES[name], condition), name
+        count += gone.total()
+    return count
+
+
+def changed(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
+    """The rows of a change, those that came with negative counts."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    for row in result["rows"]:
+        of = dict(zip(result["columns"], row, strict=True))
+        change, copies = of.pop("_change"), of.pop("_copies")
+        counts[tuple(of.values())] += copies if change == "delete" else -copies
+    return counts
+
+
+def gone_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, ...]]:
+    """The rows that an answer has, less those it has without these links."""
+    with duckdb.connect() as connection:
+        for table, rows in tables_beside(cli).items():
+            connection.register(f"all_{table}", rows)
+        counts: Counter[tuple[object, ...]] = Counter()
+        for kept, sign in (("true", 1), (f"({condition}) IS NOT TRUE", -1)):
+            connection.execute("CREATE OR REPLACE VIEW seeds AS SELECT * FROM all_seeds")
+            text = f"CREATE OR REPLACE VIEW links AS SELECT * FROM all_links WHERE {kept}"
+            connection.execute(text)
+            for row in connection.execute(sql).fetchall():
+                counts[row] += sign
+    return Counter({row: count for row, count in counts.items() if count})
+
+
+
+TENANTS, NODES_OF_TENANTS, LINKS_OF_TENANTS = 40, 5, 200
+
+ENTRY = (
+    "WITH RECURSIVE r(t, n) AS (SELECT t, dst FROM links WHERE src = 0 "
+    "UNION SELECT r.t, l.dst FROM r JOIN links l ON r.t = l.t AND r.n = l.src) "
+)
+LEVELS = (
+    "WITH RECURSIVE r(t, n, k) AS (SELECT t, dst, 1 FROM links WHERE src = 0 "
+    "UNION ALL SELECT r.t, l.dst, k + 1 FROM r JOIN links l ON r.t = l.t AND r.n = l.src "
+    "WHERE k < 4) "
+)
+KEYED = {
+    "few": ENTRY + "SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) <= 1",
+    "many": ENTRY + "SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) > 3",
+    "paths": LEVELS + "SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) <= 3",
+    "mean": ENTRY + "SELECT t FROM r GROUP BY t HAVING AVG(n) > 3",
+    "reached": ENTRY + "SELECT t FROM r WHERE n = 4",
+    "unnamed": ENTRY + "SELECT r.t, r.n FROM r WHERE r.n = 2 AND NOT EXISTS "
+    "(SELECT 1 FROM names m WHERE m.t = r.t)",
+    "first": ENTRY
+    + "SELECT t, MAX(n) AS m FROM r GROUP BY t ORDER BY m DESC NULLS LAST, t NULLS LAST LIMIT 3",
+    "shared": "WITH RECURSIVE l AS (SELECT t, src, dst FROM links), "
+    "r(t, n) AS (SELECT t, dst FROM l WHERE src = 0 "
+    "UNION SELECT r.t, o.dst FROM r JOIN links o ON r.t = o.t AND r.n = o.src) "
+    "SELECT DISTINCT x.t FROM (SELECT t, MAX(n) AS m FROM r GROUP BY t HAVING COUNT(*) <= 1) x "
+    "JOIN l ON l.src = x.m AND l.dst = 2",
+    "beside": ENTRY + "SELECT r.t, l.t AS o FROM r JOIN links l ON r.n = l.dst AND l.src = 3 "
+    "GROUP BY r.t, l.t HAVING COUNT(*) > 1",
+}
+"""Of accesses below a fixpoint that is keyed."""
+BARRIER = {
+    "not_keyed": "WITH RECURSIVE r(t, n) AS (SELECT t, n FROM seeds "
+    "UNION SELECT r.t, l.dst FROM r JOIN links l ON r.t = l.t AND r.n = l.src) "
+    "SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) <= 2",
+    "over_all": ENTRY + "SELECT n FROM r GROUP BY n HAVING COUNT(*) < 9",
+    "whole": ENTRY + "SELECT t, COUNT(*) AS k FROM r GROUP BY t",
+}
+"""Seeds that are not sketched; groups of several tenants; nothing that leaves tenants out."""
+
+KEPT_OF_TENANTS = "mean"
+"""The query whose answer is kept."""
+
+
+def some_links_of_tenants(rng: random.Random, count: int) -> pa.Table:
+    """Links of some tenants."""
+    rows = [[_tenant(rng), rng.randrange(NODES_OF_TENANTS), rng.randrange(NODES_OF_TENANTS)] for _ in range(count)]
+    for row in rows:
+        if rng.random() < 0.03:
+            row[rng.randrange(1, 3)] = None
+    columns = zip(*rows, strict=True)
+    return pa.table(
+        {name: pa.array(column, pa.int64()) for name, column in zip("tsd", columns, strict=True)}
+    ).rename_columns(["t", "src", "dst"])
+
+
+def _tenant(rng: random.Random) -> int | None:
+    return rng.randrange(TENANTS) if rng.random() < 0.97 else None
+
+
+def tenants(folder: Path, capsys: Capsys, names: Sequence[str] = (*KEYED, *BARRIER)) -> Cli:
+    """The command line over a workload of these queries."""
+    rng = random.Random(3)
+    create_table(str(folder / "links"), some_links_of_tenants(rng, LINKS_OF_TENANTS))
+    some = [(t, rng.randrange(NODES_OF_TENANTS)) for t in range(0, TENANTS, 3)]
+    seeds = {"t": [t for t, _ in some], "n": [n for _, n in some]}
+    create_table(str(folder / "seeds"), pa.table(seeds))
+    create_table(str(folder / "names"), pa.table({"t": [0, 6], "name": ["a", "b"]}))
+    lines = [
+        f'  {name}: {{sql: "{sql}", sketch: {{links: t}}, policy: incremental, '
+        f"answer: {str(name == KEPT_OF_TENANTS).lower()}}}"
+        for name, sql in {**KEYED, **BARRIER}.items()
+        if name in names
+    ]
+    return write_workload(folder, capsys, "t", range(2, TENANTS, 2), lines)
+
+
+change_tenants = changing(some_links_of_tenants, "t", TENANTS)

@@ -8,7 +8,7 @@ Law: Spark alone says what a sketch holds and what an answer is (`impctl verify 
 lacks a range, none has one too many, and no answer through a sketch is another than without. Every
 few batches another process maintains, as after a restart, and forgets what is no longer needed; the
 process that went on before takes up what that one left.
-Out of scope: the changes (`tests.behaviour.random_batches`); kept answers (`answers_replayed`).
+Out of scope: the changes (`tests.behaviour.answers_replayed`); kept answers (`answers_replayed`).
 """
 
 from __future__ import annotations

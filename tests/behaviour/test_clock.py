@@ -1,23 +1,26 @@
-"""Queries that ask the clock: their sketches follow it, by steps and never by a recapture.
-
-Oracle: a capture from nothing at the same time, over the same ranges.
-By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for ten times as many cases.
-"""
+"""Queries that ask the clock and tables whose rows expire: sketches follow by steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import date, datetime, timedelta
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
+from statistics import median
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.maintenance import create_table
+from tests.support.kept_workload import duck, stored
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Capsys, Cli
+from tests.support.run_cli import Capsys, Cli, Ran
 
 QUERIES = {
     "sums": """SELECT g, SUM(x) AS s FROM t WHERE day >= current_date - INTERVAL 9 DAYS
@@ -363,3 +366,639 @@ def test_files_that_no_row_leaves_or_enters_are_not_read(ground: Ground) -> None
             (ground.folder / "t" / row["path"]).unlink()
     (ran,) = ground.mine.good("maintain").results
     assert (ran["action"], ran["changes"]) == ("exact", 3)
+
+
+
+WINDOW = "day > current_date - INTERVAL 9 DAYS AND day <= current_date"
+FAR = f"t JOIN u ON t.g = u.g WHERE u.{WINDOW.replace('AND day', 'AND u.day')}"
+SPARK_CLOCK_QUERIES = {
+    "far": (f"SELECT t.g, COUNT(*) AS n FROM {FAR} GROUP BY t.g HAVING COUNT(*) > 6", "spark"),
+    "kept": (f"SELECT t.g, COUNT(*) AS n FROM {FAR} GROUP BY t.g HAVING COUNT(*) > 6", "index"),
+    "above": (
+        "SELECT t.g FROM t JOIN u ON t.g = u.g WHERE t.x > 0 GROUP BY t.g "
+        "HAVING MAX(u.day) > current_date + INTERVAL 12 DAYS",
+        "spark_unfiltered",
+    ),
+    "touched": (
+        "SELECT g, r FROM (SELECT g, COUNT(*) OVER (PARTITION BY g ORDER BY x, at, day) AS r "
+        f"FROM t WHERE {WINDOW}) WHERE r > 2",
+        "auto",
+    ),
+}
+DAYS = (1, 2, -4, 30)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("IMPCTL_NOW", START.isoformat())
+    random = Random(4)
+    for table in ("t", "u"):
+        create_table(str(tmp_path / table), _rows(random, 60))
+    queries = "".join(
+        f'  {name}: {{sql: "{sql}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
+        for name, (sql, join) in SPARK_CLOCK_QUERIES.items()
+    )
+    return Cli.over(
+        capsys,
+        tmp_path,
+        "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
+        "partitions:\n  t: {g: {boundaries: [2, 4, 6, 8, 10]}}\n"
+        f'queries:\n{queries}store: .impctl\nspark: {{master: "local[2]"}}\n',
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.long
+def test_days_pass(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
+    cli.good("capture")
+    random, now, changed = Random(5), START, 0
+    for turn, days in enumerate(DAYS):
+        now += timedelta(days=days)
+        monkeypatch.setenv("IMPCTL_NOW", now.isoformat())
+        if turn % 2:
+            write_deltalake(str(tmp_path / "u"), _rows(random, 5), mode="append")
+            DeltaTable(str(tmp_path / "t")).delete(f"x = {random.randint(-20, 20)}")
+        for ran in cli.good("maintain").results:
+            assert ran["action"] == ("touch" if ran["query"] == "touched" else "exact"), ran
+            assert ran["reason_code"] == "clock_moved", ran
+            changed += len(ran["added"]) + len(ran["removed"])
+        result = {one["query"] for one in cli.verified(may_slack="touched")}
+        assert result == SPARK_CLOCK_QUERIES.keys()
+    assert changed > 0
+
+
+@pytest.mark.spark
+def test_a_day_above_a_window_by_touch_is_refused_by_name(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    text = (tmp_path / "w.yaml").read_text()
+    start, end = text[: text.index("queries:")], text[text.index("store:") :]
+    sql = (
+        "SELECT g FROM (SELECT g, MAX(day) OVER (PARTITION BY g ORDER BY day, x) AS d FROM t) "
+        "WHERE d > current_date"
+    )
+    query = f'queries:\n  q: {{sql: "{sql}", sketch: {{t: g}}, policy: incremental}}\n'
+    (tmp_path / "w.yaml").write_text(f"{start}{query}{end}")
+    cli.good("capture")
+    monkeypatch.setenv("IMPCTL_NOW", (START + timedelta(days=1)).isoformat())
+    ran = cli("maintain")
+    assert ran.error["code"] == "clock_not_followed"
+    assert "stores no groups" in ran.error["message"]
+
+
+
+GIVEN_WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+queries:
+  a: {sql: "SELECT g FROM t WHERE day >= :start", params: {start: {moves: daily}}}
+  b: {sql: "SELECT g FROM t WHERE at >= :start", params: {start: {moves: hourly}}}
+store: .impctl
+"""
+
+
+def test_a_day_for_one_query_is_no_hour_for_another(tmp_path: Path, capsys: Capsys) -> None:
+    ran = Cli.over(capsys, tmp_path, GIVEN_WORKLOAD)("status", "--param", "start=2026-03-05")
+    assert (ran.code, ran.error["code"]) == (2, "parameter_ambiguous")
+
+
+
+MONTH = "day > current_date - INTERVAL 30 DAYS AND day <= current_date"
+NINETY_QUERIES = {
+    "sums": f"SELECT g, SUM(x) AS s FROM t WHERE {MONTH} GROUP BY g HAVING SUM(x) > 8300",
+    "averages": f"SELECT g, AVG(x) AS a FROM t WHERE {MONTH} GROUP BY g HAVING AVG(x) > 53",
+    "first": f"SELECT g, SUM(x) AS s FROM t WHERE {MONTH} GROUP BY g ORDER BY s DESC, g LIMIT 10",
+    "joined": f"""SELECT d.name, COUNT(*) AS n FROM t JOIN d ON t.g = d.g
+        WHERE {MONTH} AND d.since <= current_date GROUP BY d.name HAVING COUNT(*) > 850""",
+}
+FIRST_DAY = date(2026, 1, 1)
+ROWS, GROUPS = 1_000, 200
+
+
+def rows_of(random: Random, day: date) -> pa.Table:
+    """A day's rows; some come late or early, some have no day."""
+    days = [day + timedelta(days=random.choice([0] * 20 + [-1, 2])) for _ in range(ROWS)]
+    return pa.table(
+        {
+            "day": pa.array([None if random.random() < 0.01 else d for d in days], pa.date32()),
+            "g": pa.array([random.randrange(GROUPS) for _ in days], pa.int64()),
+            "x": pa.array([random.randrange(100) for _ in days], pa.int64()),
+        }
+    )
+
+
+class Days:
+    """The table, its dimension, and one workload with two stores: kept, and captured anew."""
+
+    def __init__(self, folder: Path, capsys: Capsys, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch, self.random = folder, patch, Random(1)
+        first = [rows_of(self.random, FIRST_DAY - timedelta(days=back)) for back in range(40)]
+        create_table(str(folder / "t"), pa.concat_tables(first))
+        since = [FIRST_DAY + timedelta(days=at - 60) for at in range(GROUPS)]
+        names = pa.array([f"n{at % 10}" for at in range(GROUPS)])
+        dimension = {"g": pa.array(range(GROUPS), pa.int64()), "name": names, "since": since}
+        create_table(str(folder / "d"), pa.table(dimension))
+        ranges = ", ".join(str(at) for at in range(10, GROUPS, 10))
+        queries = "\n".join(
+            f'  {name}: {{sql: "{" ".join(sql.split())}", sketch: {{t: g}}}}'
+            for name, sql in NINETY_QUERIES.items()
+        )
+        for store in ("kept", "anew"):
+            (folder / f"{store}.yaml").write_text(
+                "version: 1\ntables: {t: {path: t}, d: {path: d}}\n"
+                f"partitions: {{t: {{g: {{boundaries: [{ranges}]}}}}}}\n"
+                f'queries:\n{queries}\nstore: {store}\nspark: {{master: "local[2]"}}\n'
+            )
+        self.kept, self.anew = (Cli(capsys, folder / f"{s}.yaml") for s in ("kept", "anew"))
+
+    def at(self, day: date) -> None:
+        self.patch.setenv("IMPCTL_NOW", day.isoformat())
+
+    def arrive(self, day: date) -> None:
+        """The day's rows, and now and then some taken back, whether they left already or not."""
+        write_deltalake(str(self.folder / "t"), rows_of(self.random, day), mode="append")
+        if day.day % 10 == 0:
+            DeltaTable(str(self.folder / "t")).delete(f"x = {day.month} AND g < 40")
+
+    def maintained(self) -> float:
+        """Milliseconds that all queries took; none by a recapture."""
+        ran = self.kept.good("maintain")
+        assert {result["action"] for result in ran.results} == {"exact"}
+        return sum(float(result["elapsed_ms"]) for result in ran.results)
+
+    def check(self) -> None:
+        """Slack 0: what a capture from nothing finds."""
+        anew, kept = self.anew.good("capture"), self.kept.good("status")
+        fragments = _fragments(kept)
+        assert fragments == _fragments(anew)
+        assert any(len(fragments[query, "t"]) < 20 for query in NINETY_QUERIES)
+        assert all(fragments[query, "t"] for query in NINETY_QUERIES)
+
+
+def _fragments(ran: Ran) -> dict[tuple[str, str], list[int]]:
+    return {(r["query"], s["table"]): s["fragments"] for r in ran.results for s in r["sketches"]}
+
+
+@dataclass
+class Lived:
+    """Times of a day's rows alone, and of rows and the day together; days on which Spark agreed."""
+
+    plain: list[float] = field(default_factory=list)
+    moved: list[float] = field(default_factory=list)
+    asked: int = 0
+
+
+def lived(days: Days, count: int, verify_every: int | None) -> Lived:
+    """So many days, as rows and the day both go on; Spark is asked on every `verify_every`-th."""
+    done = Lived()
+    days.at(FIRST_DAY)
+    days.kept.good("capture")
+    for number in range(1, count + 1):
+        day = FIRST_DAY + timedelta(days=number)
+        if number % 3 == 0:
+            days.arrive(day)
+            done.plain.append(days.maintained())
+            days.at(day)
+            days.maintained()
+        else:
+            days.at(day)
+            days.arrive(day)
+            done.moved.append(days.maintained())
+        days.check()
+        if verify_every and number % verify_every == 0:
+            assert {one["query"] for one in days.kept.verified()} == set(NINETY_QUERIES)
+            done.asked += 1
+    return done
+
+
+@pytest.mark.slow
+def test_a_window_moves_for_days(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived(Days(tmp_path, capsys, monkeypatch), 3, None)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_window_moves_for_ninety_days(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = lived(Days(tmp_path, capsys, monkeypatch), 90, 15)
+    times = f"rows {median(done.plain):.1f} ms, rows and day {median(done.moved):.1f} ms"
+    (tmp_path / "times.txt").write_text(times)
+    assert median(done.moved) <= 3 * median(done.plain), times
+
+
+
+COUNT = int(os.environ.get("IMPCTL_DAYS", "0"))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(COUNT == 0, reason="IMPCTL_DAYS says no number of days")
+def test_spark_agrees_on_every_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    done = lived(Days(tmp_path, capsys, monkeypatch), COUNT, 1)
+    assert done.asked == COUNT
+
+
+
+EXPIRING_QUERIES = {
+    "sums": "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10",
+    "few": "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) < 3",
+    "averages": "SELECT g, AVG(x) AS a FROM t GROUP BY g HAVING AVG(x) > 5",
+    "first": "SELECT g, SUM(x) AS s FROM t GROUP BY g ORDER BY s DESC, g LIMIT 2",
+    "extremes": """SELECT g, MAX(x) AS high, MIN(x) AS low FROM t
+        GROUP BY g HAVING MAX(x) > 15 OR MIN(x) < -15""",
+    "rows": "SELECT g, x FROM t ORDER BY x DESC, g LIMIT 3",
+    "joined": """SELECT t.g, COUNT(*) AS n FROM t JOIN u ON t.g = u.g
+        GROUP BY t.g HAVING COUNT(*) > 3""",
+    "left": """SELECT t.g, COUNT(u.x) AS n FROM t LEFT JOIN u ON t.g = u.g AND u.x > 0
+        GROUP BY t.g HAVING COUNT(u.x) < 3""",
+    "there": """SELECT g, SUM(x) AS s FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g)
+        GROUP BY g HAVING SUM(x) > 10""",
+    "missing": "SELECT g, x FROM t WHERE g NOT IN (SELECT g FROM u WHERE g IS NOT NULL)",
+    "twice": """SELECT a.g, COUNT(*) AS n FROM t a JOIN t b ON a.g = b.g
+        WHERE a.x > 0 GROUP BY a.g HAVING COUNT(*) > 3""",
+    "kinds": "SELECT DISTINCT g FROM t WHERE x > 10",
+    "reach": """WITH RECURSIVE r(n) AS (SELECT x FROM t WHERE g = 0 UNION
+        SELECT l.x FROM r JOIN t l ON r.n = l.g) SELECT n FROM r""",
+    "seeds": """WITH RECURSIVE r(n) AS (SELECT g FROM u WHERE x > 0 UNION
+        SELECT l.x FROM r JOIN t l ON r.n = l.g) SELECT n, COUNT(*) AS c FROM r GROUP BY n""",
+    "whole": """SELECT w.g, COUNT(*) AS n FROM everything w JOIN t ON w.g = t.g
+        GROUP BY w.g HAVING COUNT(*) > 4""",
+}
+EXPIRING_WORKLOAD = """\
+version: 1
+tables:
+  t: {{path: {t}{of_t}}}
+  u: {{path: {u}{of_u}}}
+  everything: {{path: t}}
+partitions:
+  t:
+    g: {{boundaries: [2, 4, 6, 8, 10]}}
+  u:
+    g: {{boundaries: [3, 6, 9]}}
+  everything:
+    g: {{boundaries: [5]}}
+queries:
+{queries}
+store: {store}
+spark: {{master: "local[2]", conf: {{spark.sql.session.timeZone: "{zone}"}}}}
+"""
+OF_T = ", expiry: {column: AT, after: 30 hours}"
+OF_U = ", expiry: {column: day, after: 3d}"
+OPTIONS = (
+    "maintain: lazy",
+    "maintain: eager",
+    "join: files",
+    "state: least",
+    "buffer: 2",
+    "answer: true",
+)
+EXPIRY_START = datetime(2026, 3, 27, 12, tzinfo=UTC)
+"""In Berlin the clock is put forward two days later."""
+
+
+def _live_rows(random: Random, count: int, now: datetime) -> pa.Table:
+    """Rows around an instant, some at the very edge of what is live."""
+
+    def moment() -> datetime | None:
+        if random.random() < 0.1:
+            return None
+        if random.random() < 0.2:
+            return now - timedelta(hours=30) + timedelta(seconds=random.randint(-2, 2))
+        return now + timedelta(minutes=random.randint(-60 * 80, 60 * 20))
+
+    return pa.table(
+        {
+            "day": pa.array(
+                [
+                    None
+                    if random.random() < 0.1
+                    else now.date() + timedelta(days=random.randint(-6, 2))
+                    for _ in range(count)
+                ],
+                pa.date32(),
+            ),
+            "at": pa.array([moment() for _ in range(count)], pa.timestamp("us", tz="UTC")),
+            "g": pa.array(
+                [None if random.random() < 0.1 else random.randint(0, 11) for _ in range(count)],
+                pa.int64(),
+            ),
+            "x": pa.array([random.randint(-20, 20) for _ in range(count)], pa.int64()),
+        }
+    )
+
+
+class ExpiringGround:
+    """Two tables of which rows expire, a workload over them, and the oracle's own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        capsys: Capsys,
+        monkeypatch: pytest.MonkeyPatch,
+        seed: int,
+        queries: Mapping[str, str],
+        *,
+        options: str = "maintain: lazy",
+        zone: str = "UTC",
+    ) -> None:
+        self.folder, self.random, self.zone = folder, Random(seed), zone
+        self.monkeypatch, self.now, self.checks = monkeypatch, EXPIRY_START, 0
+        for table in ("t", "u"):
+            create_table(str(folder / table), _live_rows(self.random, 60, EXPIRY_START))
+        self.capsys, self.names = capsys, [*queries]
+        self.queries = queries_text(queries, options)
+        self.mine = self._cli("mine", "t", "u", OF_T, OF_U)
+        self.go(timedelta())
+
+    def _cli(self, store: str, t: str, u: str, of_t: str = "", of_u: str = "") -> Cli:
+        text = EXPIRING_WORKLOAD.format(
+            queries=self.queries, store=store, zone=self.zone, t=t, u=u, of_t=of_t, of_u=of_u
+        )
+        (self.folder / f"{store}.yaml").write_text(text)
+        return Cli(self.capsys, self.folder / f"{store}.yaml")
+
+    def go(self, by: timedelta) -> None:
+        """Let time go on."""
+        self.now += by
+        self.monkeypatch.setenv("IMPCTL_NOW", self.now.isoformat())
+
+    def change(self) -> None:
+        """One commit on one of the tables."""
+        random, path = self.random, str(self.folder / self.random.choice(["t", "u"]))
+        kind = random.random()
+        if kind < 0.5:
+            write_deltalake(path, _live_rows(random, random.randint(1, 8), self.now), mode="append")
+        elif kind < 0.75:
+            edge = (self.now - timedelta(hours=random.randint(0, 60))).isoformat()
+            where = f"(at < '{edge}' AND g = {random.randint(0, 11)}) OR x = {random.randint(0, 9)}"
+            DeltaTable(path).delete(where)
+        else:
+            again = (self.now - timedelta(hours=random.randint(0, 40))).isoformat()
+            DeltaTable(path).update(
+                predicate=f"g = {random.randint(0, 11)}",
+                updates={"at": f"CAST('{again}' AS TIMESTAMP)", "day": f"'{self.now.date()}'"},
+            )
+
+    def live(self, table: str) -> pa.Table:
+        """The rows that are live now."""
+        rows = DeltaTable(str(self.folder / table)).to_pyarrow_table()
+        zone = ZoneInfo(self.zone)
+
+        def lives(row: dict[str, Any]) -> bool:
+            if table == "t":
+                at = row["at"]
+                return at is not None and at > self.now - timedelta(hours=30)
+            day: date | None = row["day"]
+            if day is None:
+                return False
+            midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
+            return midnight.astimezone(UTC) > self.now - timedelta(days=3)
+
+        kept = [row for row in rows.to_pylist() if lives(row)]
+        return pa.Table.from_pylist(kept, schema=rows.schema)
+
+    def check(self) -> None:
+        """What is stored is what a capture finds over the live rows alone."""
+        self.checks += 1
+        for table in ("t", "u"):
+            create_table(str(self.folder / f"{table}{self.checks}"), self.live(table))
+        store = f"anew{self.checks}"
+        (self.folder / store).mkdir()
+        anew = self._cli(store, f"t{self.checks}", f"u{self.checks}")
+        expected = _live_fragments(anew.good("capture").results)
+        fragments = _live_fragments(self.mine.good("status").results)
+        # Of fewer rows more may be true, and then another table have a sketch as well.
+        assert {query for query, _ in fragments} == set(self.names)
+        assert fragments.items() <= expected.items()
+        for name in self.names:
+            mine = self.mine.good("query", "--query", name, "--by", "engine").results
+            assert _answer(mine) == _answer(
+                anew.good("query", "--query", name, "--by", "engine").results
+            )
+
+
+def _live_fragments(results: list[Any]) -> dict[tuple[str, str], tuple[int, ...]]:
+    return {(r["query"], s["table"]): tuple(s["fragments"]) for r in results for s in r["sketches"]}
+
+
+def _answer(results: list[Any]) -> list[str]:
+    (one,) = results
+    return sorted(map(repr, one["rows"]))
+
+
+@pytest.mark.slow
+@random_seeds(2, 4, 24)
+def test_sketches_hold_what_is_live(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Each seed tries one half of the queries."""
+    options = OPTIONS[seed % len(OPTIONS)]
+    zone = ["UTC", "Europe/Berlin", "Asia/Kolkata"][seed % 3]
+    queries = {name: EXPIRING_QUERIES[name] for name in [*EXPIRING_QUERIES][seed % 2 :: 2]}
+    ground = ExpiringGround(tmp_path, capsys, monkeypatch, seed, queries, options=options, zone=zone)
+    ground.mine.good("capture")
+    seconds = [0, 1, 3600, 7200, 40_000, 200_000]
+    for step in ground.random.sample(seconds, 3):
+        ground.go(timedelta(seconds=step))
+        for _ in range(ground.random.randint(0, 3)):
+            ground.change()
+        ran = ground.mine.good("maintain")
+        assert {result["action"] for result in ran.results} <= {"exact", "none"}
+    ground.check()
+
+
+@pytest.mark.slow
+def test_why_and_changes_are_told_as_of_the_instant_given(tmp_path: Path, capsys: Capsys) -> None:
+    hours = [EXPIRY_START + timedelta(hours=hour) for hour in (1, 0, 2)]
+    links = {
+        "a": pa.array([1, 2, 1], pa.int64()),
+        "b": pa.array([2, 3, 3], pa.int64()),
+        "at": pa.array(hours, pa.timestamp("us", tz="UTC")),
+    }
+    create_table(str(tmp_path / "links"), pa.table(links))
+    sql = (
+        "WITH RECURSIVE r(n) AS (SELECT b FROM links WHERE a = 1 UNION "
+        "SELECT l.b FROM r JOIN links l ON r.n = l.a) SELECT n FROM r"
+    )
+    cli = Cli.over(
+        capsys,
+        tmp_path,
+        "version: 1\ntables: {links: {path: links, expiry: {column: at, after: 1 day}}}\n"
+        f"queries: {{reach: {{sql: '{sql}', answer: true}}}}\nstore: .impctl\n",
+    )
+    cli.good("capture", "--now", EXPIRY_START.isoformat())
+    edge = hours[0] + timedelta(days=1)
+    for now, left, gone in ((edge - timedelta(seconds=1), [2, 3], []), (edge, [3], [[2]])):
+        at = ("--now", now.isoformat())
+        (told,) = cli.good("changes", "--query", "reach", *at).results
+        assert [row[-1:] for row in told["rows"]] == gone
+        for node in (2, 3):
+            ran = cli("why", "--query", "reach", "--row", f"n={node}", *at)
+            assert (ran.code == 0) == (node in left), ran.document
+
+
+
+SUMS = "SELECT g, SUM(x) AS s, COUNT(*) AS n FROM t WHERE {} GROUP BY g"
+LATEST_QUERIES = {
+    "latest": SUMS.format("day = (SELECT MAX(day) FROM t)"),
+    "first": SUMS.format("day IN (SELECT MIN(day) FROM t)"),
+    "since": SUMS.format("day >= (SELECT MAX(day) FROM t) - INTERVAL 1 DAY"),
+    "hours": SUMS.format("ts > (SELECT MAX(ts) - INTERVAL 30 HOURS FROM t)"),
+    "before": SUMS.format(
+        "day = (SELECT MAX(day) FROM t WHERE day < (SELECT MAX(day) FROM t)) AND x > 2"
+    ),
+    "rows": "SELECT day, g, x FROM t WHERE x >= (SELECT AVG(x) FROM t) AND g = 1",
+    "named": "SELECT name, COUNT(*) AS n FROM t JOIN d ON t.g = d.g "
+    "WHERE day = (SELECT MAX(day) FROM t) GROUP BY name",
+}
+FIRST, LATEST_DAYS = date(2026, 1, 1), 6
+
+
+def rows(day: int | None, count: int, start: int = 0) -> pa.Table:
+    """Rows of a day, or of none."""
+    moment = FIRST if day is None else FIRST + timedelta(days=day)
+    at = datetime.combine(moment, datetime.min.time(), UTC)
+    return pa.table(
+        {
+            "day": pa.array([None if day is None else moment] * count, pa.date32()),
+            "ts": pa.array(
+                [at + timedelta(hours=row % 24) for row in range(count)],
+                pa.timestamp("us", tz="UTC"),
+            ),
+            "g": pa.array([row % 3 for row in range(start, start + count)], pa.int64()),
+            "x": pa.array([None if row % 5 == 4 else row % 7 for row in range(count)], pa.int64()),
+        }
+    )
+
+
+def write_workload(folder: Path, head: str = "", names: Sequence[str] = tuple(LATEST_QUERIES)) -> Path:
+    """A table with a file of each day, another one, and the workload file beside them."""
+    create_table(str(folder / "t"), rows(0, 8))
+    for day in range(1, LATEST_DAYS):
+        append(day, 8)(folder)
+    create_table(str(folder / "d"), pa.table({"g": [0, 1, 2], "name": ["a", "b", "a"]}))
+    text = f"version: 1\ntables:\n  t: {{path: t}}\n  d: {{path: d}}\n{head}queries:\n"
+    for name in names:
+        text += f'  {name}: {{sql: "{LATEST_QUERIES[name]}", answer: true, policy: incremental}}\n'
+    file = folder / "w.yaml"
+    file.write_text(text + "store: .impctl\n")
+    return file
+
+
+Change = Callable[[Path], object]
+
+
+def append(day: int | None, count: int, start: int = 0) -> Change:
+    return lambda folder: write_deltalake(str(folder / "t"), rows(day, count, start), mode="append")
+
+
+def delete(condition: str | None) -> Change:
+    return lambda folder: DeltaTable(str(folder / "t")).delete(condition)
+
+
+def day_of(day: int) -> str:
+    return f"day = DATE '{FIRST + timedelta(days=day)}'"
+
+
+CHANGES: dict[str, Change] = {
+    "more of the latest day": append(5, 3, 1),
+    "a later day": append(6, 4),
+    "the same rows again": append(6, 4),
+    "some of an early day": append(1, 2),
+    "part of the latest day goes": delete(f"{day_of(6)} AND g = 0"),
+    "the latest day goes": delete(day_of(6)),
+    "and the one before": delete(day_of(5)),
+    "rows without a day": append(None, 3),
+    "a much later day": append(60, 2),
+    "the first day goes": delete(day_of(0)),
+    "values move": lambda folder: DeltaTable(str(folder / "t")).update(
+        updates={"x": "x + 3"}, predicate="g = 1"
+    ),
+    "days alone are left": delete("day IS NOT NULL"),
+    "days come again": append(3, 5),
+    "all goes": delete(None),
+    "something comes": append(2, 4),
+}
+
+
+def answers(cli: Cli, names: Sequence[str]) -> dict[str, Counter[tuple[str, ...]]]:
+    """The answers that lie in the store, as texts."""
+    return {
+        name: Counter(
+            tuple(map(str, row))
+            for row in cli.one("query", "--query", name, "--by", "state")["rows"]
+        )
+        for name in names
+    }
+
+
+def wanted(folder: Path, names: Sequence[str]) -> dict[str, Counter[tuple[str, ...]]]:
+    with duck() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for table in ("t", "d"):
+            connection.register(table, DeltaTable(str(folder / table)).to_pyarrow_table())
+        return {
+            name: Counter(
+                tuple(map(str, row)) for row in connection.execute(LATEST_QUERIES[name]).fetchall()
+            )
+            for name in names
+        }
+
+
+@pytest.mark.parametrize(
+    ("budget", "names"),
+    [
+        ("", ("latest", "hours", "named")),
+        pytest.param("budget: {disk: 0MB}\n", tuple(LATEST_QUERIES), marks=pytest.mark.slow),
+    ],
+)
+def test_a_latest_day_that_moves_is_followed(
+    tmp_path: Path, capsys: Capsys, budget: str, names: Sequence[str]
+) -> None:
+    cli = Cli(capsys, write_workload(tmp_path, budget, names))
+    assert {result["mode"] for result in cli("capture").results} == {"exact"}
+    assert answers(cli, names) == wanted(tmp_path, names)
+    for what, change in CHANGES.items():
+        change(tmp_path)
+        assert {result["action"] for result in cli("maintain").results} == {"exact"}, what
+        assert answers(cli, names) == wanted(tmp_path, names), what
+
+
+def test_no_row_of_the_table_is_kept(tmp_path: Path, capsys: Capsys) -> None:
+    cli = Cli(capsys, write_workload(tmp_path, names=["latest", "since", "hours", "rows"]))
+    cli.good("capture")
+    for result in cli.good("explain").results:
+        (side,) = result["joins"]
+        assert (side["strategy"], side["tables"]) == ("files", ["t"])
+        assert stored(tmp_path, result["query"]).state_meta["from_files"] == [side["side"]]
+
+
+def test_join_index_keeps_the_rows(tmp_path: Path, capsys: Capsys) -> None:
+    cli = Cli(capsys, write_workload(tmp_path, names=["latest"]))
+    cli.edit("answer: true", "answer: true, join: index")
+    cli.good("capture")
+    (result,) = cli.good("explain").results
+    assert {side["strategy"] for side in result["joins"]} == {"index"}
+    append(6, 4)(tmp_path)
+    cli.good("maintain")
+    assert answers(cli, ["latest"]) == wanted(tmp_path, ["latest"])
+
+
+def test_files_that_hold_no_row_that_moves_are_not_opened(tmp_path: Path, capsys: Capsys) -> None:
+    cli = Cli(capsys, write_workload(tmp_path, names=["latest", "since", "hours"]))
+    cli.good("capture")
+    for uri in DeltaTable(str(tmp_path / "t"), version=2).file_uris():
+        Path(uri).unlink()
+    append(6, 4)(tmp_path)
+    assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
+    assert answers(cli, ["latest"])["latest"] == Counter(
+        {("0", "3", "2"): 1, ("1", "1", "1"): 1, ("2", "2", "1"): 1}
+    )

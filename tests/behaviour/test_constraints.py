@@ -1,10 +1,16 @@
-"""What the table itself says of its values: CHECK needs no re-check, NOT NULL is not believed."""
+"""What the table itself says of its values: what is believed, what rests on it, what is not."""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +20,21 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
+from impctl.compile.compile import choose_way
+from impctl.data.schema import LONG, Column, Schema
+from impctl.errors import InvariantError
+from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import FactKind
+from impctl.safety.judge import Fact, FactSource, carried, check_safety
 from impctl.service.prepare import _said_by_checks
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
+from impctl.sql.statement import parse_query
+from impctl.store.store import Store
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.maintenance import create_table
-from tests.support.run_cli import Capsys, Cli
-from tests.support.small_workload import ROWS
+from tests.support.random_cases import random_cases
+from tests.support.run_cli import ROWS, Capsys, Cli
 
 LEAST = "SELECT g, MAX(x) s FROM t GROUP BY g HAVING COALESCE(MAX(x), 100) > 50"
 """A sketch on `k` is safe only while no `x` is NULL."""
@@ -135,3 +150,448 @@ def test_a_check_that_rounds_first_tells_no_sign(
     snapshot = take_snapshot(DeltaTable(str(tmp_path / "t")), "t", None)
     said = _said_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
     assert [fact.kind for fact in said] == kinds
+
+
+
+TOTALS = "SELECT g, SUM(x) s FROM t GROUP BY g"
+FIRST = f"SELECT g, s FROM ({TOTALS}) a ORDER BY s DESC, g LIMIT 2"
+RANKED = f"SELECT g, s, RANK() OVER (ORDER BY s DESC) r FROM ({TOTALS}) a"
+QUERIES = {
+    "joined": f"SELECT q.g, q.s FROM ({FIRST}) q JOIN u ON q.g = u.g",
+    "filtered": f"SELECT g, s FROM ({FIRST}) q WHERE s < 95",
+    "grouped": f"SELECT s % 4 k, COUNT(*) n FROM ({FIRST}) q GROUP BY s % 4 HAVING SUM(s) < 95",
+    "ranked": f"SELECT q.g, q.s FROM ({RANKED}) q JOIN u ON q.g = u.g WHERE q.r <= 2",
+    "chosen": f"SELECT u.g FROM u WHERE u.g IN (SELECT g FROM ({FIRST}) q)",
+}
+
+
+def rows(*values: tuple[int, int, int]) -> pa.Table:
+    g, at, x = (pa.array(list(column), pa.int64()) for column in zip(*values, strict=True))
+    return pa.table({"g": g, "id": at, "x": x})
+
+
+CHECKED_ROWS = rows((1, 1, 100), (2, 11, 90), (3, 12, 30), (3, 21, 50))
+
+
+def opened(folder: Path, capsys: Capsys, *, is_checked: bool, data: pa.Table = CHECKED_ROWS) -> Cli:
+    """The tables, `x` told not to be negative by a CHECK or by statistics alone."""
+    path = str(folder / "t")
+    create_table(path, data)
+    create_table(str(folder / "u"), pa.table({"g": pa.array([2, 3], pa.int64())}))
+    if is_checked:
+        DeltaTable(path).alter.add_constraint({"c": "x >= 0"})
+    lines = [
+        "version: 1",
+        "tables: {t: {path: t}, u: {path: u}}",
+        "partitions: {t: {id: {boundaries: [10, 20]}}}",
+        "queries:",
+        *(f'  {n}: {{sql: "{sql}", sketch: {{t: id}}}}' for n, sql in QUERIES.items()),
+        "store: .impctl",
+    ]
+    return Cli.over(capsys, folder, "\n".join(lines) + "\n")
+
+
+def sketch_of_t(result: Mapping[str, Any]) -> list[int]:
+    (sketch,) = [entry for entry in result["sketches"] if entry["table"] == "t"]
+    return list(sketch["fragments"])
+
+
+def stored(folder: Path) -> dict[str, list[int]]:
+    """The stored ranges of `id`, by query."""
+    with Store.open(folder / ".impctl", create=False) as store:
+        kept = {name: store.load(name) for name in QUERIES}
+    return {
+        name: list(sketch.fragments)
+        for name, query in kept.items()
+        if query is not None
+        for sketch in query.sketches
+        if sketch.partition.table == "t"
+    }
+
+
+BY = pytest.mark.parametrize("is_checked", [True, False], ids=["check", "statistics"])
+
+
+@pytest.mark.slow
+@BY
+def test_a_capture_keeps_the_rows_of_a_barrier(
+    tmp_path: Path, capsys: Capsys, is_checked: bool
+) -> None:
+    captured = opened(tmp_path, capsys, is_checked=is_checked).good("capture").results
+    assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
+    assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
+
+
+@pytest.mark.slow
+@BY
+def test_a_maintained_sketch_keeps_them(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
+    data = rows((1, 1, 60), (2, 11, 90), (3, 21, 50))
+    cli = opened(tmp_path, capsys, is_checked=is_checked, data=data)
+    cli.good("capture")
+    write_deltalake(str(tmp_path / "t"), rows((1, 2, 40), (3, 12, 30)), mode="append")
+    assert {r["action"] for r in cli.good("maintain").results} == {"exact"}
+    assert stored(tmp_path) == dict.fromkeys(QUERIES, [0, 1])
+
+
+@pytest.mark.slow
+@BY
+def test_a_reuse_for_a_smaller_limit_has_them(
+    tmp_path: Path, capsys: Capsys, is_checked: bool
+) -> None:
+    cli = opened(tmp_path, capsys, is_checked=is_checked)
+    cli.good("capture", "--query", "joined")
+    asked = QUERIES["joined"].replace("LIMIT 2", "LIMIT 1")
+    (result,) = cli.good("rewrite", "--sql", asked).results
+    assert result["reuse"]["query"] == "joined"
+    assert sketch_of_t(result) == [0, 1]
+
+
+CATALOG = {
+    "t": Schema((Column("g", LONG), Column("id", LONG), Column("x", LONG))),
+    "u": Schema((Column("g", LONG),)),
+}
+CHECK = Fact("t", "x", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_verdict_carries_its_facts_and_an_unsafe_one_is_not_used(name: str) -> None:
+    read = parse_query(QUERIES[name], CATALOG)
+    query = replace(read, root=apply_rules(read.root))
+    sketched = {"t#1": "id"}
+    verdict = check_safety(query, sketched, [CHECK])
+    assert (verdict.safe, verdict.facts, verdict.assumptions) == (True, (CHECK,), ())
+    core = replace(query, root=core_of(read.root))
+    inner = carried(verdict, core, sketched)
+    assert inner.barriers == 1
+    with pytest.raises(InvariantError):
+        carried(replace(verdict, facts=()), core, sketched)
+    ranges = {"t#1": RangePartition("t", "id", LONG, (10, 20))}
+    assert choose_way(core.root, verdict, inner, ranges).mode is Mode.EXACT
+    unsafe = check_safety(core, sketched, ())
+    for both in ((verdict, unsafe), (unsafe, inner)):
+        with pytest.raises(InvariantError):
+            choose_way(core.root, *both, ranges)
+
+
+NUMBERED = (
+    "SELECT g, COUNT(*) n FROM (SELECT g, id, ROW_NUMBER() OVER (PARTITION BY id"
+    " ORDER BY x DESC, g) r FROM t WHERE x >= 50) q WHERE r <= 1 GROUP BY g HAVING COUNT(*) < 2"
+)
+"""Numbered within the sketched column, then counted by another: over part of the rows too few."""
+
+
+@pytest.mark.spark
+def test_numbers_within_keys_may_be_grouped_by_other_columns(
+    tmp_path: Path, capsys: Capsys, spark: Any
+) -> None:
+    cli = opened(tmp_path, capsys, is_checked=False)
+    lines = cli.workload.read_text().splitlines()
+    queries = lines.index("queries:")
+    numbered = f'  numbered: {{sql: "{NUMBERED}", sketch: {{t: id}}}}'
+    cli.workload.write_text("\n".join([*lines[: queries + 1], numbered, lines[-1]]) + "\n")
+    (captured,) = cli.good("capture").results
+    assert (captured["mode"], sketch_of_t(captured)) == ("exact", [0, 1, 2])
+    table = DeltaTable(str(tmp_path / "t"))
+    for predicate in ("id = 21", "id = 11"):
+        table.delete(predicate)
+        write_deltalake(table, rows((1, 12, 70), (3, 15, 60), (2, 22, 9)), mode="append")
+        cli.good("maintain")
+        assert len(cli.verified()) == 1
+
+
+def test_which_ranks_are_barriers_does_not_depend_on_facts() -> None:
+    query = parse_query(NUMBERED, CATALOG)
+    query = replace(query, root=apply_rules(query.root))
+    for facts in ((), (CHECK,)):
+        verdict = check_safety(query, {"t#1": "id"}, facts)
+        assert (verdict.safe, verdict.barriers) == (True, 1)
+    kept = parse_query(
+        NUMBERED.replace("COUNT(*) < 2", "SUM(x) > 2")
+        .replace("g, id", "g, x, id")
+        # A filter that tells the sign would be a fact of its own.
+        .replace("x >= 50", "x >= -50"),
+        CATALOG,
+    )
+    kept = replace(kept, root=apply_rules(kept.root))
+    assert check_safety(kept, {"t#1": "id"}, (CHECK,)).barriers == 0
+    assert not check_safety(kept, {"t#1": "id"}, ()).safe
+
+
+@pytest.mark.spark
+def test_answers_and_recaptures_in_spark_agree(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+    cli = opened(tmp_path, capsys, is_checked=True)
+    cli.good("capture")
+    for batch in (rows((2, 3, 5), (3, 22, 40)), rows((4, 15, 130))):
+        write_deltalake(str(tmp_path / "t"), batch, mode="append")
+        cli.good("maintain")
+    cli.verified()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark
+@BY
+def test_nan_does_no_harm_to_a_double_that_is_never_negative(
+    tmp_path: Path, capsys: Capsys, spark: Any, is_checked: bool
+) -> None:
+    """NaN is the greatest value: what lacks it is at most what has it, and so is a sum."""
+    cli = opened(tmp_path, capsys, is_checked=is_checked, data=doubles(CHECKED_ROWS, 50.0))
+    captured = cli.good("capture").results
+    assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
+    assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
+    # A file of NaN alone has no bounds in the log, so that statistics would say nothing.
+    for batch in (rows((3, 2, 7), (5, 22, 1)), rows((1, 15, 0), (1, 15, 0))):
+        write_deltalake(str(tmp_path / "t"), doubles(batch, math.nan), mode="append")
+        cli.good("maintain")
+        cli.verified(is_exact=False)
+    if not is_checked:
+        write_deltalake(str(tmp_path / "t"), doubles(batch, -5e-324), mode="append")
+        ran = cli("maintain", "--policy", "incremental")
+        assert ran.code == 7, ran.document
+
+
+def doubles(table: pa.Table, last: float) -> pa.Table:
+    """The table with `x` a DOUBLE, and `last` in its last row."""
+    x = [*map(float, table["x"].to_pylist()[:-1]), last]
+    return table.set_column(2, "x", pa.array(x, pa.float64()))
+
+
+
+Row = tuple[int, int, int | None]
+Action = dict[str, Any]
+
+PROTOCOL_QUERIES: dict[str, tuple[str, Callable[[int], bool] | None]] = {
+    "more": ("SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 50", lambda s: s > 50),
+    "less": ("SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) < -50", lambda s: s < -50),
+    "all": ("SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING MIN(x) IS NOT NULL", None),
+}
+_PROTOCOLS: tuple[Mapping[str, Any], ...] = (
+    {"minReaderVersion": 1, "minWriterVersion": 1},
+    {"minReaderVersion": 1, "minWriterVersion": 2},
+    {"minReaderVersion": 1, "minWriterVersion": 3},
+    {"minReaderVersion": 1, "minWriterVersion": 4},
+    {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly"]},
+    {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["checkConstraints"]},
+    {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["invariants"]},
+)
+_CHECKS = ("x >= 0", "x <= 0", "x > -5", "x IS NOT NULL AND x >= 0", "x >= 0 OR g > 1")
+
+
+@dataclass
+class HandWritten:
+    """A table whose log and files are written one by one."""
+
+    folder: Path
+    rng: random.Random
+    rows: list[Row] = field(default_factory=list)
+    version: int = -1
+
+    def create(self) -> None:
+        rng = self.rng
+        actions: list[Action] = [self.protocol(), self.any_metadata()]
+        if rng.random() < 0.8:
+            actions.append(self.file(self.good_rows()))
+        self.commit(actions)
+
+    def step(self) -> None:
+        """Rows that keep what is promised or break it, another protocol, other properties."""
+        match self.rng.randrange(6):
+            case 0:
+                self.commit([self.protocol()])
+            case 1:
+                self.commit([self.any_metadata()])
+            case 2 | 3:
+                self.commit([self.file(self.good_rows())])
+            case _:
+                self.commit([self.file(self.any_rows())])
+
+    def commit(self, actions: list[Action]) -> None:
+        self.version += 1
+        log = self.folder / "_delta_log" / f"{self.version:020d}.json"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+    def protocol(self) -> Action:
+        return {"protocol": self.rng.choice(_PROTOCOLS)}
+
+    def any_metadata(self) -> Action:
+        rng = self.rng
+        return self.metadata(
+            constraint=rng.choice(_CHECKS) if rng.random() < 0.7 else None,
+            invariant=rng.choice(_CHECKS) if rng.random() < 0.3 else None,
+            is_required=rng.random() < 0.3,
+        )
+
+    def metadata(
+        self, *, constraint: str | None, invariant: str | None, is_required: bool
+    ) -> Action:
+        """What is promised of the column `x`."""
+        said = {} if invariant is None else {"delta.invariants": _invariant(invariant)}
+        fields = [
+            {
+                "name": name,
+                "type": "long",
+                "nullable": not (name == "x" and is_required),
+                "metadata": said if name == "x" else {},
+            }
+            for name in ("g", "id", "x")
+        ]
+        return {
+            "metaData": {
+                "id": "0b9b0a4e-0000-4000-8000-000000000000",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                "partitionColumns": [],
+                "configuration": {} if constraint is None else {"delta.constraints.c": constraint},
+            }
+        }
+
+    def good_rows(self) -> list[Row]:
+        sign = self.rng.choice((1, 1, -1))
+        return [(g, at, sign * abs(x or 0)) for g, at, x in self.any_rows()]
+
+    def any_rows(self) -> list[Row]:
+        rng = self.rng
+        values = (100, 90, 60, 30, -60, -100, 0, None)
+        return [
+            (rng.randrange(3), rng.randrange(30), rng.choice(values))
+            for _ in range(rng.randint(1, 4))
+        ]
+
+    def file(self, rows: Sequence[Row], *, has_statistics: bool | None = None) -> Action:
+        self.rows += rows
+        columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
+        table = pa.table(dict(zip(("g", "id", "x"), columns, strict=True)))
+        path = self.folder / f"part-{self.version + 1}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(table, path)
+        add = {
+            "path": path.name,
+            "partitionValues": {},
+            "size": path.stat().st_size,
+            "modificationTime": 1_700_000_000_000 + self.version,
+            "dataChange": True,
+        }
+        # Without a number of rows Spark would be asked to capture.
+        if has_statistics is None:
+            has_statistics = self.rng.random() < 0.6
+        known = _statistics(table) if has_statistics else {"numRecords": len(table)}
+        add["stats"] = json.dumps(known)
+        return {"add": add}
+
+
+def _invariant(condition: str) -> str:
+    return json.dumps({"expression": {"expression": condition}})
+
+
+def _statistics(table: pa.Table) -> Mapping[str, Any]:
+    result: dict[str, Any] = {"numRecords": len(table), "minValues": {}, "maxValues": {}}
+    result["nullCount"] = {name: table[name].null_count for name in table.column_names}
+    for name in table.column_names:
+        known = [value for value in table[name].to_pylist() if value is not None]
+        if known:
+            result["minValues"][name], result["maxValues"][name] = min(known), max(known)
+    return result
+
+
+def expected(rows: list[Row], name: str) -> Counter[tuple[int, int | None]]:
+    groups: dict[int, list[int]] = defaultdict(list)
+    for g, _, x in rows:
+        groups[g] += [] if x is None else [x]
+    passes = PROTOCOL_QUERIES[name][1]
+    sums = ((g, sum(values)) for g, values in groups.items() if values)
+    return Counter((g, s) for g, s in sums if passes is None or passes(s))
+
+
+def over_table(folder: Path, capsys: Capsys) -> Cli:
+    """A workload of the queries over the table `t` of the folder."""
+    lines = [
+        "version: 1",
+        "tables: {t: {path: t}}",
+        "partitions: {t: {id: {boundaries: [10, 20]}}}",
+        "queries:",
+        *(f'  {name}: {{sql: "{sql}"}}' for name, (sql, _) in PROTOCOL_QUERIES.items()),
+    ]
+    return Cli.over(capsys, folder, "\n".join(lines) + "\n")
+
+
+def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
+    """Captures and maintains sketches over a table, says what happened, compares each answer."""
+    rng = random.Random(seed)
+    table = HandWritten(folder / "t", rng)
+    table.create()
+    cli = over_table(folder, capsys)
+    captured = {r["query"] for r in cli("capture").document["results"]}
+    yield from (f"captured {name}" for name in captured)
+    for _ in range(3):
+        for name in PROTOCOL_QUERIES:
+            ran = cli("query", "--query", name, "--by", "engine", "--sketch", "always")
+            if ran.code:
+                yield f"refused: {ran.error['code']}"
+                continue
+            (result,) = ran.results
+            answer = Counter((row[0], row[1]) for row in result["rows"])
+            assert answer == expected(table.rows, name), (seed, name, table.version)
+            is_read = name in captured and not result["left_away"]
+            yield "read through a sketch" if is_read else "read whole"
+        table.step()
+        cli("maintain")
+
+
+
+
+@random_cases(2, 12, 2500, also="1 20")
+def test_answers_through_sketches_are_right(
+    cases: Collection[int], tmp_path: Path, capsys: Capsys
+) -> None:
+    seen: Counter[str] = Counter()
+    for seed in cases:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        seen.update(one_table(folder, capsys, seed))
+    assert seen["captured all"] == len(cases), seen
+    assert seen["read through a sketch"] > len(cases), seen
+    assert seen["captured more"] > len(cases) // 4, seen
+
+
+def test_a_constraint_under_a_protocol_without_it_is_not_believed(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    """delta-rs puts in what breaks a constraint of a table of protocol 1 and 2."""
+    table = HandWritten(tmp_path / "t", Random(0))
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    metadata = table.metadata(constraint="x >= 0", invariant=None, is_required=False)
+    rows = [(1, 1, 100), (2, 2, 90), (1, 12, -60)]
+    table.commit([protocol, metadata, table.file(rows, has_statistics=True)])
+    cli = over_table(tmp_path, capsys)
+    assert cli("capture", "--query", "more").refusal == (3, "sketch_unsafe")
+    result = cli.one("query", "--query", "more", "--by", "engine")
+    assert result["rows"] == [[2, 90]]
+
+
+@pytest.mark.parametrize("has_statistics", [True, False])
+def test_a_constraint_holds_as_long_as_the_rows_keep_it(
+    tmp_path: Path, capsys: Capsys, has_statistics: bool
+) -> None:
+    table = HandWritten(tmp_path / "t", Random(0))
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 3}}
+    metadata = table.metadata(constraint="x >= 0", invariant=None, is_required=False)
+    rows: list[Row] = [(1, 1, 100), (2, 2, 90)]
+    table.commit([protocol, metadata, table.file(rows, has_statistics=has_statistics)])
+    cli = over_table(tmp_path, capsys)
+    captured = cli.one("capture", "--query", "more")
+    assert captured["assumptions"] == ([] if has_statistics else ["`t.x` >= 0"])
+    table.commit([table.file([(1, 12, -60)], has_statistics=has_statistics)])
+    assert cli("maintain", "--query", "more", "--policy", "incremental").code != 0
+    result = cli.one("query", "--query", "more", "--by", "engine", "--sketch", "never")
+    assert result["rows"] == [[2, 90]]
+
+
+def test_mapped_columns_need_a_protocol_that_maps_them(tmp_path: Path, capsys: Capsys) -> None:
+    table = HandWritten(tmp_path / "t", Random(0))
+    metadata = table.metadata(constraint=None, invariant=None, is_required=False)
+    metadata["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    table.commit([protocol, metadata, table.file([(1, 1, 100)], has_statistics=True)])
+    ran = over_table(tmp_path, capsys)("capture", "--query", "more")
+    assert ran.refusal == (3, "column_mapping_mode")

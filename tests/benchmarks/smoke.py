@@ -1,22 +1,16 @@
-"""A run held against a committed baseline of ratios: is anything far slower than it used to be?
-
-Law: only ratios of one run count (`..._ratio`, the larger the better), never times, so the baseline
-holds on any machine. A ratio is bad where its median lies below the baseline's by more than the
-noise of the whole run and `factor` together; the factor stands for how much runs and machines
-differ, because a smoke test must never cry wolf. A cell that the run lacks is bad, too.
-Out of scope: exact comparison of two runs (`bench.compare`).
-"""
+"""A run held against a committed baseline of ratios; by `python -m`, the baseline written anew."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from impctl.bench.quantity import number
-from impctl.bench.record import Cell, Label, Record
+from impctl.bench.record import Cell, Label, Record, record_from_json
 
 FACTOR = 2.5
 """How many times worse a ratio may become before it counts as broken, beyond the run's noise."""
@@ -90,3 +84,12 @@ def _ratio(record: Record, like: Cell, metric: str) -> float | None:
         if dict(cell.labels) == dict(like.labels) and metric in cell.metrics:
             return cell.metrics[metric].median
     return None
+
+
+
+BASELINE = Path(__file__).parents[2] / "benchmarks" / "suites" / "smoke-baseline.json"
+
+if __name__ == "__main__":
+    texts = {name: Path(name).read_text(encoding="utf-8") for name in sys.argv[1:]}
+    records = [record_from_json(text, name) for name, text in texts.items()]
+    write_baseline(BASELINE, ratios_of(records))

@@ -1,17 +1,22 @@
-"""The checks of the measures: a wrong result, sketch or circuit is reported, whoever has it."""
+"""The checks of the measures: a wrong result, sketch or circuit is reported; views by hand."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from benchmarks.data import DataRequest
+from benchmarks.kept_view import KeptView, kept_view
+from benchmarks.large_joins.partners import partners_table
 from benchmarks.measures import mixed, recursion_cost, rewritten_cost
 from benchmarks.measures.deletions import deletions_of
 from benchmarks.measures.mixed import Ratio, sequence
@@ -21,24 +26,28 @@ from benchmarks.networks.shapes import random_links
 from benchmarks.peers.simulation import Scheme, Simulation
 from benchmarks.recursion import searches
 from benchmarks.recursion.circuit import Kept
+from benchmarks.signed_view import SignedView, signed_view
 from benchmarks.tables import write_network
 from benchmarks.trees import semi_joins
-from benchmarks.trees.streams import Step
-from benchmarks.trees.ways import Followed
+from benchmarks.trees.joined_rows import MOST, joined_rows
+from benchmarks.trees.semi_joins import NoSemiJoinsError, put_rows, sketch_question
+from benchmarks.trees.streams import Step, Stream, outlived, there_and_back, window
+from benchmarks.trees.ways import Choices, Followed, choices_of
 from benchmarks.update_stream import UpdateStream, pool_of
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
-from impctl.errors import UsageError
+from impctl.errors import NotExactError, UsageError
 from impctl.measure.duckdb import Offered
 from impctl.measure.figures import OptionValue
 from impctl.measure.kinds import Took
 from impctl.measure.scratch import AgainstRecapture, scratch_copy
+from impctl.plan.nodes import Plan
 from impctl.service.context import SilentReporter, Workbench, open_workbench
 from impctl.service.settings import Settings
 from impctl.sketch.sketch import FragmentSet
-from tests.benchmarks.joined_desk import joined_desk
-from tests.support.measured_cells import cells_of, ground_of, values
-from tests.support.random_cases import random_seeds
+from impctl.workload.models import JoinStrategy
+from tests.measure.measured_cells import cells_of, ground_of, joined_desk, values
+from tests.support.random_cases import random_cases, random_seeds
 
 WORKLOAD = """\
 version: 1
@@ -114,7 +123,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
         yield desk
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _no_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_cost, "has_scipy", lambda: False)
 
@@ -123,6 +132,7 @@ def cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
     return cells_of(ground_of(desk, "recursion", query, **options))
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Workbench) -> None:
     pytest.importorskip("duckdb")
@@ -136,6 +146,7 @@ def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Workbench) -> Non
     assert wrong.equal is False
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("who", ["duckdb", "search"])
 def test_who_asks_anew_and_has_another_answer_is_told(
     desk: Workbench, monkeypatch: pytest.MonkeyPatch, who: str
@@ -152,12 +163,14 @@ def test_who_asks_anew_and_has_another_answer_is_told(
     assert (cell.equal, cell.covers) == (False, True)
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_a_table_too_small_is_told(desk: Workbench) -> None:
     few, many = cells(desk, "few", changes=(5, 101))
     assert few.equal
     assert (many.metrics, many.note) == ({}, "not run: `links` has 100 rows")
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("what", ["sketch", "answer"])
 def test_a_circuit_that_went_astray_is_told(
     desk: Workbench, monkeypatch: pytest.MonkeyPatch, what: str
@@ -173,6 +186,7 @@ def test_a_circuit_that_went_astray_is_told(
     assert (cell.covers, cell.equal) == (what == "answer", what == "sketch")
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @random_seeds(3, 12, 20)
 def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -188,6 +202,7 @@ def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
         assert len(rows) == len(result)
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @random_seeds(3, 12, 20)
 def test_a_search_finds_the_least_costs(seed: int) -> None:
     """Beside sums that are made less until none can be."""
@@ -210,6 +225,7 @@ def test_a_search_finds_the_least_costs(seed: int) -> None:
         assert took.lesser_ms == min(took.cpu_ms, took.wall_ms)
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_same_rows_in_any_order_and_as_often() -> None:
     one = pa.table({"a": [1, 2, 2], "b": [3, 4, 4]})
     assert are_same_rows(one, pa.table({"x": [2, 1, 2], "y": [4, 3, 4]}))
@@ -223,6 +239,7 @@ def peer_cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell
     return cells_of(ground_of(desk, "peers", query, **options))
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_regions_and_their_seeds(desk: Workbench) -> None:
     result = peer_cells(
         desk, "regions", program="regions", schemes="absorption_lazy", shares=(0.5, 1.0)
@@ -241,6 +258,7 @@ def test_regions_and_their_seeds(desk: Workbench) -> None:
     assert values(gone[1])["provenance_bytes"] > 0
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_a_scheme_with_another_answer_is_told(
     desk: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +300,7 @@ def one_tree(desk: Workbench) -> Cell:
     return cell
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 def test_one_tree_of_ten(files: Workbench) -> None:
     cell = one_tree(files)
@@ -305,6 +324,7 @@ def test_one_tree_of_ten(files: Workbench) -> None:
         assert cell.metrics["duckdb_plain_ms"].runs == 2
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["duckdb_plain", "duckdb_sketch", "_loaded"])
 def test_another_answer_is_told(
@@ -332,6 +352,7 @@ def run(total: float, tables: tuple[pa.Table, ...], checked: AgainstRecapture = 
     return mixed._Run(Spent(query_ms=total), 0.0, tables, 1, checked)
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
     ground = ground_of(None, "mixed", "q", repeat=3)
     expected = answers(1, 2)
@@ -342,6 +363,7 @@ def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
     assert (cell.covers, cell.slack, cell.equal) == (False, 2, None)
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_mixed_deletions_take_every_row_once() -> None:
     keys = np.arange(100)
     parts = [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
@@ -353,6 +375,7 @@ def test_mixed_deletions_take_every_row_once() -> None:
     assert parts != [part.tolist() for part in deletions_of((False, True), keys, 8, seed=4)]
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_a_sequence_repeats_its_block() -> None:
     result = sequence(Ratio(2, 3), 12, 4, seed=1)
     assert [each.constants is None for each in result] == [True, True, False, False, False] * 3
@@ -368,6 +391,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
         yield desk
 
 
+@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
@@ -412,6 +436,7 @@ def test_a_way_with_another_sketch_is_told(
         assert (cell.slack or 0) > 0
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_equal_seeds_give_equal_tables(joined: Workbench) -> None:
     pool = pool_of(joined.tables, "s", "id", 1)
     assert pool.first_key == 200
@@ -427,6 +452,344 @@ def test_equal_seeds_give_equal_tables(joined: Workbench) -> None:
     assert all(rows % 7 == 0 and version == 12 for rows, version in result)
 
 
+@pytest.mark.usefixtures("_no_scipy")
 def test_a_key_must_hold_whole_numbers(joined: Workbench) -> None:
     with pytest.raises(UsageError, match="no column `a_text` of whole numbers"):
         pool_of(joined.tables, "s", "a_text", 1)
+
+
+
+
+@pytest.fixture(scope="module")
+def joined_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
+        yield desk
+
+
+def choices(desk: Workbench, query: str) -> Choices:
+    return choices_of(desk, desk.workload.queries[query])
+
+
+def core_of(result: Choices) -> Plan:
+    core = result.way(JoinStrategy.INDEX).core
+    assert core is not None
+    return core
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "query", ["pair", "path", "no_group", "hop3", "dead_ends", "kept", "triangle"]
+)
+def test_semi_joins_find_what_joins_find_after_every_change(joined_tables: Workbench, query: str) -> None:
+    pytest.importorskip("duckdb")
+    result = choices(joined_tables, query)
+    question = sketch_question(core_of(result), result.partitions)
+    tables = result.tables()
+    compiled = result.way(JoinStrategy.INDEX).compiled
+    assert compiled is not None
+    index = Followed(compiled, tables)
+    connection = ParquetSql.open()
+    assert connection is not None
+    seen = set()
+    stream = there_and_back(tables, tuple(tables), 40, 1)
+    now = dict(tables)
+    for _ in range(4):
+        put_rows(connection, now)
+        held = index.fragments()
+        assert question.asked(connection) == held
+        seen.add(tuple(sorted((access, part.ids) for access, part in held.items())))
+        step = next(stream.steps)
+        index.step(step)
+        now |= step.after
+    assert any(ids for sketches in seen for _, ids in sketches) == (query != "no_group")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")],
+)
+def test_what_has_no_such_question_is_told(joined_tables: Workbench, query: str, reason: str) -> None:
+    result = choices(joined_tables, query)
+    with pytest.raises(NoSemiJoinsError, match=reason):
+        sketch_question(core_of(result), result.partitions)
+
+
+def test_joined_rows_of_every_prefix_are_counted(joined_tables: Workbench) -> None:
+    pytest.importorskip("duckdb")
+    connection = ParquetSql.open()
+    assert connection is not None
+    result = choices(joined_tables, "hop3")
+    tables = result.tables()
+    put_rows(connection, tables)
+    # The relation with a condition comes first.
+    texts = (
+        "SELECT COUNT(*) FROM g a, g b WHERE a.dst = b.src AND b.value < 300",
+        "SELECT COUNT(*) FROM g a, g b, g c "
+        "WHERE a.dst = b.src AND b.dst = c.src AND c.value < 300",
+    )
+    expected = sum(connection.run(text).column(0)[0].as_py() for text in texts)
+    assert joined_rows(core_of(result), result.partitions, tables) == expected > 300
+    connection.close()
+
+
+def test_a_circle_counts_as_what_comes_before_it(joined_tables: Workbench) -> None:
+    result = choices(joined_tables, "triangle")
+    held = joined_rows(core_of(result), result.partitions, result.tables())
+    assert held is not None
+    assert held > 300
+
+
+def test_what_cannot_be_counted_is_more_than_any_bound(
+    joined_tables: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    too_many = NotExactError("a count beyond 62 bits", code="count_too_large", hint="none")
+    name = "benchmarks.trees.joined_rows.Followed"
+    monkeypatch.setattr(name, Mock(side_effect=too_many))
+    result = choices(joined_tables, "hop3")
+    assert joined_rows(core_of(result), result.partitions, result.tables()) == MOST
+
+
+def test_where_nothing_is_joined_there_is_nothing_to_count(joined_tables: Workbench) -> None:
+    result = choices(joined_tables, "single")
+    assert joined_rows(core_of(result), result.partitions, result.tables()) is None
+    assert MOST > 4 * 10**18
+
+
+def test_ways_are_those_of_a_capture(joined_tables: Workbench) -> None:
+    result = choices(joined_tables, "pair")
+    assert result.way(JoinStrategy.TREE).has_tree
+    assert not result.way(JoinStrategy.INDEX).has_tree
+    held = sum(len(rows) for rows in result.tables().values())
+    assert held == 400
+
+
+def rows(table: pa.Table) -> Counter[tuple[Any, ...]]:
+    return Counter(zip(*table.to_pydict().values(), strict=True))
+
+
+def tables() -> dict[str, pa.Table]:
+    return {
+        "r": partners_table(60, 6, 1),
+        "s": partners_table(20, 2, 2),
+        "t": partners_table(5, 1, 3),
+    }
+
+
+def replayed(stream: Stream, steps: int) -> list[tuple[int, Mapping[str, pa.Table]]]:
+    """The steps made by hand on bags of rows, which must be what the stream says."""
+    held = {name: rows(table) for name, table in stream.start.items()}
+    result = []
+    for step in islice(stream.steps, steps):
+        for name, change in step.changes().items():
+            for row, weight in zip(
+                zip(*change.rows.to_pydict().values(), strict=True), change.weights, strict=True
+            ):
+                held[name][row] += int(weight)
+            assert min(held[name].values()) >= 0, "what was not there cannot go"
+            assert +held[name] == rows(step.after[name])
+        assert step.rows == sum(len(change.rows) for change in step.changes().values())
+        result.append((step.rows, step.after))
+    return result
+
+
+def test_rows_come_and_go_again() -> None:
+    stream = there_and_back(tables(), ("r", "s"), 16, 1)
+    assert stream.start.keys() == {"r", "s", "t"}
+    steps = replayed(stream, 6)
+    assert [count for count, _ in steps] == [16] * 6, "twelve of sixty rows, four of twenty"
+    assert [len(after["r"]) for _, after in steps] == [72, 60] * 3
+
+
+def test_other_seeds_draw_other_rows() -> None:
+    def first(seed: int) -> pa.Table:
+        return next(there_and_back(tables(), ("r",), 8, seed).steps).came["r"]
+
+    assert first(1).equals(first(1))
+    assert not first(1).equals(first(2))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_a_window_moves_in_order_and_round(share: float) -> None:
+    stream = window(tables(), ("r", "s"), 16, order="id", share=share)
+    size = int(60 * share)
+    assert sorted(stream.start["r"].column("id").to_pylist()) == list(range(size))
+    assert len(stream.start["t"]) == 5
+    steps = replayed(stream, 25)
+    for at, (count, after) in enumerate(steps, start=1):
+        held = set(after["r"].column("id").to_pylist())
+        assert held == {(6 * at + place) % 60 for place in range(size)}
+        assert count == 2 * (6 + 2)
+
+
+def test_a_window_never_moves_by_more_than_it_leaves_out() -> None:
+    stream = window(tables(), ("s",), 100, order="id", share=0.9)
+    ((count, _),) = replayed(stream, 1)
+    assert count == 4
+
+
+@pytest.mark.parametrize("lives", [1, 2, 3])
+def test_rows_outlive_their_partners(lives: int) -> None:
+    stream = outlived(tables(), ("r", "s"), 4, key="c", lives=lives, seed=1)
+    assert len(stream.start["r"]) == 60 - 4 * 3, "of four keys half of the six rows are there"
+    steps = replayed(stream, 4 * lives)
+    assert [count for count, _ in steps] == [8, 8 + 2 * (12 // lives)] * (2 * lives)
+    ids = [frozenset(after["r"].column("id").to_pylist()) for _, after in steps]
+    start = frozenset(stream.start["r"].column("id").to_pylist())
+    assert all(ids[2 * at] != start for at in range(1, lives))
+    # As many rounds, and none of the rows that were there at first is.
+    moving = start - ids[2 * lives - 1]
+    assert len(moving) == 12
+    gone = set(tables()["s"].column("c").to_pylist()) - set(
+        steps[0][1]["s"].column("c").to_pylist()
+    )
+    for _, after in steps:
+        held = Counter(after["r"].column("c").to_pylist())
+        assert {held[key] for key in gone} == {3}, "as many of each key at any time"
+    assert ids[-1] == start, "the other half has had its turn"
+    assert all(
+        len(after["s"]) == (12 if at % 2 == 0 else 20) for at, (_, after) in enumerate(steps)
+    )
+
+
+
+SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10 AND MAX(c) > 3"
+
+
+def asked(view: KeptView, rows: pa.Table) -> pa.Table:
+    """The view's definition, by hand."""
+    how = [("b", "sum"), ("a", "count"), ("b", "count"), ("c", "max")]
+    result = rows.group_by("a").aggregate(how)
+    result = result.select(["a", *(f"{column}_{name}" for column, name in how)])
+    return result.rename_columns(["a", *(figure.name for figure in view.figures)])
+
+
+def drawn(seed: int, size: int) -> pa.Table:
+    random = np.random.default_rng(seed)
+    values = {name: random.integers(0, 20, size) for name in ("a", "b", "c")}
+    return pa.table(values)
+
+
+def test_what_is_asked_of_the_table_and_of_the_view() -> None:
+    view = kept_view(SQL)
+    assert view is not None
+    assert view.keys == ("a",)
+    assert view.definition == (
+        "SELECT a, SUM(b) AS figure_0, COUNT(*) AS figure_1, COUNT(b) AS figure_2, "
+        "MAX(c) AS figure_3 FROM t GROUP BY a"
+    )
+    assert view.through == (
+        "SELECT a, figure_0 AS s, figure_1 AS n FROM kept_view "
+        "WHERE (figure_0 / figure_2) < 10 AND figure_3 > 3"
+    )
+
+
+def test_order_and_limit_are_asked_of_the_view() -> None:
+    view = kept_view("SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY COUNT(*) DESC, s LIMIT 3")
+    assert view is not None
+    assert view.definition == (
+        "SELECT a, SUM(b) AS figure_0, COUNT(*) AS figure_1 FROM t GROUP BY a"
+    )
+    assert view.through == (
+        "SELECT a, figure_0 AS s FROM kept_view ORDER BY figure_1 DESC, s LIMIT 3"
+    )
+
+
+@random_seeds(3, 12, 20)
+def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
+    view = kept_view(SQL)
+    assert view is not None
+    rows = drawn(seed, 30)
+    kept = asked(view, rows)
+    for step in range(5):
+        more = drawn(100 * seed + step, step * 7)
+        kept, rows = view.added(kept, more), pa.concat_tables([rows, more])
+        assert kept.sort_by("a").equals(asked(view, rows).sort_by("a"))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a FROM t",
+        "SELECT a, SUM(b) AS s FROM t WHERE b > 1 GROUP BY a",
+        "SELECT a, SUM(b + 1) AS s FROM t GROUP BY a",
+        "SELECT a, COUNT(DISTINCT b) AS s FROM t GROUP BY a",
+        "SELECT DISTINCT SUM(b) AS s FROM t GROUP BY a",
+        "SELECT a, SUM(b) AS s, RANK() OVER (ORDER BY SUM(b)) AS r FROM t GROUP BY a",
+        "SELECT a + 1 AS k, SUM(b) AS s FROM t GROUP BY a + 1",
+        "SELECT t.a, SUM(b) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.a",
+        "SELECT a, SUM(b) AS s FROM t GROUP BY a UNION ALL SELECT a, b FROM t",
+    ],
+)
+def test_others_have_none(sql: str) -> None:
+    assert kept_view(sql) is None
+
+
+SIGNED = (
+    "SELECT a, SUM(b) AS s, COUNT(*) AS n, COUNT(c) AS m FROM t GROUP BY a "
+    "HAVING AVG(b) > 5 ORDER BY s DESC, a LIMIT 8"
+)
+
+
+@pytest.fixture
+def connection() -> Iterator[ParquetSql]:
+    result = ParquetSql.open()
+    if result is None:
+        pytest.skip("DuckDB is not installed")
+    with closing(result):
+        yield result
+
+
+def drawn_signed(random: np.random.Generator, size: int) -> pa.Table:
+    columns = {name: pa.array(random.integers(0, 20, size)) for name in ("a", "b")}
+    columns["c"] = pa.array(random.integers(0, 3, size), mask=random.random(size) < 0.3)
+    return pa.table(columns)
+
+
+def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
+    connection.put("t", rows)
+    view = signed_view(connection, SIGNED)
+    assert view is not None
+    return view
+
+
+@pytest.mark.slow
+@random_cases(fast=2, check=6, total=10)
+def test_rows_that_come_and_go_bring_it_to_what_asking_anew_gives(
+    connection: ParquetSql, cases: range
+) -> None:
+    for seed in cases:
+        random = np.random.default_rng(seed)
+        rows = drawn_signed(random, 60)
+        view = made(connection, rows)
+        assert view.columns == ("a", "b", "c")
+        for _ in range(6):
+            gone = random.permutation(len(rows))[: random.integers(0, len(rows) + 1)]
+            came = drawn_signed(random, int(random.integers(0, 40)))
+            kept = np.setdiff1d(np.arange(len(rows)), gone)
+            signs = pa.array(np.repeat([1, -1], [len(came), len(gone)]))
+            view.bring_on(pa.concat_tables([came, rows.take(pa.array(gone))]), signs)
+            rows = pa.concat_tables([rows.take(pa.array(kept)), came])
+            connection.put("t", rows)
+            assert view.answer().to_pylist() == connection.run(SIGNED).to_pylist()
+
+
+def test_a_group_whose_rows_are_gone_is_gone(connection: ParquetSql) -> None:
+    rows = pa.table({"a": [1, 2], "b": [10, 10], "c": [1, 1]})
+    view = made(connection, rows)
+    view.bring_on(rows.slice(1), pa.array([-1]))
+    assert [row["a"] for row in view.answer().to_pylist()] == [1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a, MAX(b) AS m FROM t GROUP BY a",
+        "SELECT a, b FROM t",
+        "SELECT a, SUM(b) AS s FROM t WHERE b > 1 GROUP BY a",
+        "SELECT a, SUM(nothing) AS s FROM t GROUP BY a",
+    ],
+)
+def test_others_have_no_signed_view(connection: ParquetSql, sql: str) -> None:
+    connection.put("t", pa.table({"a": [1], "b": [2]}))
+    assert signed_view(connection, sql) is None

@@ -1,19 +1,46 @@
-"""Tables of a suite: written once, again for another request, never over files of others."""
+"""Tables of a suite: the same for the same seed, written once, rows held back from them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from math import dist
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
 from benchmarks.data import make_data, requests_of
+from benchmarks.large_joins.partners import partners_table
+from benchmarks.large_joins.power_law import power_law_graph
+from benchmarks.large_joins.social import FEWEST_MESSAGES, social_tables
+from benchmarks.layout import DAYS, TOP, Order, layout_files
+from benchmarks.networks.communities import COMMUNITY_NODES, circle_links, community_links
+from benchmarks.networks.edge_list import listed_links
+from benchmarks.networks.sensors import alarm_tables, sensor_tables
+from benchmarks.networks.shapes import (
+    chain_links,
+    forest_links,
+    grid_links,
+    power_law_links,
+    random_links,
+)
+from benchmarks.networks.transit_stub import transit_stub_links
+from benchmarks.state.held_back import commit, hold_back
 from benchmarks.suite import DataSpec
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.service.context import SilentReporter
-from tests.support.refused import refused
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.settings import Settings
+from impctl.tables.rows import read_rows
+from impctl.tables.write.maintenance import create_table
+from tests.support.run_cli import refused
 
 PLACE = Location("s.yaml", 3, 5)
 
@@ -179,3 +206,343 @@ def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert (request.source, request.scale_factor) == (None, 1.0)
     with pytest.raises(UsageError):
         requests_of([spec("crimes")], scale=1, seed=1, source=tmp_path)
+
+
+
+Made = Callable[[int], pa.Table]
+MADE: dict[str, Made] = {
+    "grid": partial(grid_links, 130),
+    "chain": partial(chain_links, 50),
+    "forest": partial(forest_links, 95, 10),
+    "random": partial(random_links, 300, 40),
+    "nearly all": partial(random_links, 85, 10),
+    "all": partial(random_links, 90, 10),
+    "power law": partial(power_law_links, 500, 100),
+    "communities": partial(community_links, 2000, 400),
+    "one community": partial(community_links, 300, 60),
+    "circles": partial(circle_links, 6000, 1200),
+    "two circles": partial(circle_links, 4000, 900),
+    "one circle": partial(circle_links, 2000, 200),
+    "dense": partial(transit_stub_links, 400, 100),
+    "sparse": partial(transit_stub_links, 200, 100),
+}
+
+
+def pairs_of(table: pa.Table) -> list[tuple[int, int]]:
+    return list(zip(table["src"].to_pylist(), table["dst"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_no_link_twice_and_the_same_again(made: Made) -> None:
+    table = made(3)
+    pairs = pairs_of(table)
+    assert len({*pairs}) == len(pairs) > 40
+    assert all(src != dst for src, dst in pairs)
+    assert min(map(min, pairs)) >= 0
+    assert table["id"].to_pylist() == list(range(len(pairs)))
+    assert min(table["cost"].to_pylist()) >= 1
+    assert table.equals(made(3))
+    assert not table.equals(made(4))
+
+
+def test_a_grid_has_both_ways_between_neighbours() -> None:
+    pairs = pairs_of(grid_links(130, 1))
+    # A side of six has 120 links, one of seven 168.
+    assert len(pairs) == 120
+    assert {(dst, src) for src, dst in pairs} == {*pairs}
+    assert all(abs(a // 6 - b // 6) + abs(a % 6 - b % 6) == 1 for a, b in pairs)
+
+
+def test_trees_of_a_forest_have_so_many_nodes_and_one_root() -> None:
+    pairs = pairs_of(forest_links(95, 10, 1))
+    parents = {dst: src for src, dst in pairs}
+    assert len(parents) == 95
+    assert all(parent < child and parent // 10 == child // 10 for child, parent in parents.items())
+    roots = {*range(max(parents) + 1)} - parents.keys()
+    assert roots == {number * 10 for number in range(11)}
+    assert max(Counter(parents.values()).values()) > 2, "they are bushy"
+
+
+def test_communities_are_dense_inside_and_all_of_them_are_found() -> None:
+    pairs = pairs_of(community_links(10_000, 1000, 1))
+    assert len(pairs) == 10_000
+    apart = [(a, b) for a, b in pairs if a // COMMUNITY_NODES != b // COMMUNITY_NODES]
+    # A ring of ten, and one link in five hundred.
+    assert len(apart) == 10 + 20
+    assert {a // COMMUNITY_NODES for a, b in pairs} == {*range(10)}
+    # Of few links all but one from one to another are the ring.
+    for links in (10_000, 400):
+        between = {
+            (a // COMMUNITY_NODES, b // COMMUNITY_NODES)
+            for a, b in pairs_of(community_links(links, 1000, 1))
+        }
+        assert {(one, (one + 1) % 10) for one in range(10)} <= between
+
+
+def test_whoever_is_first_in_a_circle_knows_all_of_it() -> None:
+    pairs = {*pairs_of(circle_links(8000, 1200, 1))}
+    assert len(pairs) == 8000
+    assert {(dst, src) for src, dst in pairs} == pairs
+    # Shares as 1, 0.71 and 0.58 of 1,200: circles begin at these numbers.
+    starts = (0, 526, 897)
+    circle = np.searchsorted(starts, np.arange(1200), side="right") - 1
+    assert all((starts[circle[node]], node) in pairs for node in range(1200) if node not in starts)
+    apart = [(a, b) for a, b in pairs if circle[a] != circle[b]]
+    # A ring of three, and one link in five hundred.
+    assert len(apart) == 6 + 16
+    assert reached_from(5, [*pairs]) == {*range(1200)}
+
+
+def reached_from(start: int, pairs: list[tuple[int, int]]) -> set[int]:
+    result = {start}
+    while more := {dst for src, dst in pairs if src in result} - result:
+        result |= more
+    return result
+
+
+@pytest.mark.parametrize(("links", "nodes"), [(400, 100), (200, 100), (800, 200), (100, 25)])
+def test_routers_are_connected_and_as_dense_as_asked(links: int, nodes: int) -> None:
+    table = transit_stub_links(links, nodes, 2)
+    pairs = pairs_of(table)
+    assert len(pairs) == links
+    assert {(dst, src) for src, dst in pairs} == {*pairs}
+    assert reached_from(0, pairs) == {*range(nodes)}
+    transits = nodes // 25
+    costs = dict(zip(pairs, table["cost"].to_pylist(), strict=True))
+    for (src, dst), cost in costs.items():
+        ends = (src < transits) + (dst < transits)
+        assert cost == costs[dst, src] == {2: 50, 1: 10, 0: 2}[ends]
+        if ends == 0:
+            assert (src - transits) // 8 == (dst - transits) // 8, "stubs know no other stub"
+
+
+@pytest.mark.parametrize("sensors", [36, 100, 110, 400])
+def test_near_are_those_below_twenty_metres(sensors: int) -> None:
+    tables = {name: table.to_pydict() for name, table in sensor_tables(sensors, 1).items()}
+    sensor = tables["sensor"]
+    at = dict(zip(sensor["id"], zip(sensor["x"], sensor["y"], strict=True), strict=True))
+    assert len(at) == {36: 36, 100: 100, 110: 100, 400: 400}[sensors]
+    expected = {}
+    for one, (x, y) in at.items():
+        for other, (u, v) in at.items():
+            squared = (x - u) ** 2 + (y - v) ** 2
+            if one != other and squared < 2000**2:
+                expected[one, other] = round(squared**0.5)
+    near = tables["near"]
+    result = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
+    assert result == expected
+    assert len(near["src"]) == len(expected)
+    assert max(map(max, at.values())) < 10_000
+
+
+def test_alarms_trigger_all_sensors_around_them_and_numbers_follow_places() -> None:
+    tables = {name: table.to_pydict() for name, table in alarm_tables(1000, 1).items()}
+    at = dict(
+        zip(
+            tables["sensor"]["id"],
+            zip(*(tables["sensor"][name] for name in "xy"), strict=True),
+            strict=True,
+        )
+    )
+    assert len(at) == 31 * 31
+    near = {one: {*at} - {one} for one in at}
+    for one, others in near.items():
+        near[one] = {
+            other
+            for other in others
+            if max(abs(a - b) for a, b in zip(at[one], at[other], strict=True)) <= 1000
+        }
+    pairs = pairs_of(alarm_tables(1000, 1)["near"])
+    assert {*pairs} == {(one, other) for one, others in near.items() for other in others}
+    triggered = {*tables["triggered"]["sensor"]}
+    for seed in tables["seed"]["sensor"]:
+        assert {one for one in at if dist(at[one], at[seed]) <= 5000} <= triggered
+    assert np.median([abs(one - other) for one, other in pairs]) < 10
+
+
+def links_of(table: pa.Table) -> list[tuple[int, int, int]]:
+    return list(zip(*(table[name].to_pylist() for name in ("src", "dst", "cost")), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# a list\n10 20\n20 30\n10 20\n30 30\n", [(0, 1, 1), (1, 2, 1)]),
+        ("src,dst,cost\n1,2,7\n2,1,3\n", [(0, 1, 7), (1, 0, 3)]),
+        ("5\t3\t2\t99\n\n3\t5\t4\t1\n", [(1, 0, 2), (0, 1, 4)]),
+        ("% konect\nb a\na c\n", [(1, 0, 1), (0, 2, 1)]),
+        ("9 10\n10 9\n", [(0, 1, 1), (1, 0, 1)]),
+        ("a 9\n9 10\n", [(2, 1, 1), (1, 0, 1)]),
+        ("1 2\n1 2 5\n", [(0, 1, 1)]),
+        ("1, 2\n2, 3\n", [(0, 1, 1), (1, 2, 1)]),
+        ("\ufeffid;to;km\r\n1;2;7\r\n", [(0, 1, 7)]),
+        ("source,target\nann lee,bob\nbob,cy\n", [(0, 1, 1), (1, 2, 1)]),
+        ('"from","to"\n"a","b"\n', [(0, 1, 1)]),
+        ("# FromNodeId\tToNodeId\n3\t1\n1\t 2\n", [(2, 0, 1), (0, 1, 1)]),
+    ],
+)
+def test_text(text: str, expected: list[tuple[int, int, int]], tmp_path: Path) -> None:
+    file = tmp_path / "links.txt"
+    file.write_text(text, encoding="utf-8")
+    table = listed_links(file)
+    assert links_of(table) == expected
+    assert table["id"].to_pylist() == list(range(len(expected)))
+    assert all(kind == pa.int64() for kind in table.schema.types)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no line with a link"),
+        ("# 1 2\n", "no line with a link"),
+        ("1\n2\n", "line 1 has fewer than two columns"),
+        ("# a list\n1,2\n\n3\n", "line 4 has fewer than two columns"),
+        ("1 1\n", "no link between two nodes"),
+        ("1 2 3\n1 2 0\n", "line 2 has a cost that is not a number above 0: 0"),
+        ("1 2 x\n", "line 1 has a cost that is not a number above 0: x"),
+        ("1 2 -4\n", "not a number above 0: -4"),
+        ("1 2 0.5\n", "not a number above 0: 0.5"),
+        ("1 2 99999999999999999999\n", "not a number above 0"),
+    ],
+)
+def test_what_is_no_list(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "links.txt"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=says):
+        listed_links(file)
+
+
+@pytest.mark.parametrize("key", ["a", "c"])
+def test_every_key_has_as_many_rows_and_the_last_what_is_left(key: str) -> None:
+    rows = partners_table(205, 20, 1)
+    counts = Counter(rows.column(key).to_pylist())
+    assert counts == {**dict.fromkeys(range(10), 20), 10: 5}
+    assert rows.column("id").to_pylist() == list(range(205))
+
+
+@pytest.mark.parametrize(("edges", "nodes"), [(1, 2), (3, 3), (45, 10), (5000, 700)])
+def test_no_edge_twice_and_none_to_itself(edges: int, nodes: int) -> None:
+    graph = power_law_graph(edges, nodes, 2.2, 3)
+    pairs = list(zip(graph.column("src").to_pylist(), graph.column("dst").to_pylist(), strict=True))
+    assert len(set(pairs)) == len(pairs) == edges
+    assert all(src != dst for src, dst in pairs)
+    assert {node for pair in pairs for node in pair} <= set(range(nodes))
+    assert graph.column("id").to_pylist() == list(range(edges))
+
+
+def values(table: pa.Table, name: str) -> Any:
+    return table.column(name).to_numpy()
+
+
+@pytest.mark.parametrize("messages", [FEWEST_MESSAGES, 5000])
+def test_all_numbers_name_rows(messages: int) -> None:
+    result = social_tables(messages, 1)
+    assert len(result["message"]) == messages
+    ends = [
+        ("knows", "person1", "person"),
+        ("knows", "person2", "person"),
+        ("message", "creator", "person"),
+        ("message_tag", "message", "message"),
+        ("message_tag", "tag", "tag"),
+    ]
+    for table, column, named in ends:
+        held = values(result[table], column)
+        assert held.min() >= 0
+        assert held.max() < len(result[named])
+        assert len(set(held.tolist())) > 1
+    for table in result.values():
+        assert values(table, "id").tolist() == list(range(len(table)))
+
+
+ROWS, GROUPS, FILES = 4_000, 400, 50
+
+
+def files(order: Order, count: int = FILES, seed: int = 1) -> list[pa.Table]:
+    return list(layout_files(ROWS, GROUPS, order, count, seed))
+
+
+def mean_span(parts: list[pa.Table], name: str) -> float:
+    spans = (pc.min_max(part[name]).as_py() for part in parts)
+    return float(np.mean([span["max"] - span["min"] for span in spans]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", list(Order))
+def test_rows_depend_on_neither_order_nor_files(order: Order) -> None:
+    plain = pa.concat_tables(files(Order.SORTED, 1))
+    result = files(order)
+    assert len(result) == FILES
+    assert all(len(part) == ROWS // FILES for part in result)
+    assert pa.concat_tables(result).sort_by("id").equals(plain.combine_chunks())
+    assert not pa.concat_tables(files(order, seed=2)).sort_by("id").equals(plain)
+
+
+def test_each_order_places_rows_as_it_says() -> None:
+    starts = [part["a"][0].as_py() for part in files(Order.SORTED)]
+    assert all(low < high for low, high in pairwise(starts))
+    span = {order: mean_span(files(order), "a") for order in Order}
+    assert span[Order.SORTED] < span[Order.NEARLY] < span[Order.ZORDER] < span[Order.RANDOM]
+    assert span[Order.NEARLY] < 0.1 * GROUPS
+    assert (
+        mean_span(files(Order.ZORDER), "day") < 0.3 * DAYS < mean_span(files(Order.NEARLY), "day")
+    )
+
+
+@pytest.mark.parametrize("column", ["p", "q"])
+def test_groups_that_pass_lie_together_or_scattered(column: str) -> None:
+    rows = pa.concat_tables(files(Order.RANDOM))
+    means = rows.group_by("a").aggregate([(column, "mean")])
+    passing = means.filter(pc.less(means[f"{column}_mean"], TOP // 20))["a"].to_numpy()
+    assert abs(len(passing) - GROUPS // 20) <= 1
+    width = int(passing.max() - passing.min()) + 1
+    assert (width <= 1.1 * len(passing)) == (column == "p")
+
+
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Workbench]:
+    for table, rows in (("t", 1000), ("u", 30)):
+        # Some rows are twice there, and are rows of their own.
+        ids = [number // 2 for number in range(rows)]
+        create_table(str(tmp_path / table), pa.table({"id": pa.array(ids, pa.int64())}))
+    (tmp_path / "w.yaml").write_text(
+        "version: 1\ntables: {t: {path: t}, u: {path: u}}\nqueries: {q: {sql: SELECT id FROM t}}\n"
+    )
+    with open_workbench(Settings(tmp_path / "w.yaml"), SilentReporter()) as desk:
+        yield desk
+
+
+def held(desk: Workbench, table: str) -> Counter[int]:
+    desk.tables.advance(table)
+    return Counter(read_rows(desk.tables.snapshot(table), ["id"]).column(0).to_pylist())
+
+
+@pytest.mark.slow
+def test_what_is_held_back_comes_back_row_by_row(desk: Workbench) -> None:
+    whole = {table: held(desk, table) for table in ("t", "u")}
+    changes = hold_back(desk, dict.fromkeys(("t", "u"), (0.2, 0.02, 0.001)), 0.0, seed=1)
+    assert [len(change["t"].comes) for change in changes] == [200, 20, 1]
+    # At least a row comes of every table.
+    assert [len(change["u"].comes) for change in changes] == [6, 1, 1]
+    assert held(desk, "t").total() == 779
+    rows = [commit(desk, change) for change in changes]
+    assert rows == [206, 21, 2]
+    assert {table: held(desk, table) for table in ("t", "u")} == whole
+
+
+def test_deletions_take_back_rows_that_were_there(desk: Workbench) -> None:
+    whole = held(desk, "t")
+    (change,) = hold_back(desk, {"t": (0.1,)}, 0.25, seed=1)
+    before = held(desk, "t")
+    assert before.total() == 925
+    assert (len(change["t"].comes), change["t"].goes) == (75, 25)
+    assert commit(desk, change) == 100
+    after = held(desk, "t")
+    # What went were rows of the table, and is not among what came.
+    assert after.total() == 975
+    assert not after - whole
+    assert (whole - after).total() == 25
+    assert Counter(change["t"].comes.column(0).to_pylist()) + (whole - after) == whole - (
+        before - (whole - after)
+    )

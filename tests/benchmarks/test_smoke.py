@@ -1,14 +1,17 @@
-"""Every measure once, over small tables: `python -m benchmarks` runs it, and its checks hold."""
+"""Every measure once, over small tables, and the suite `smoke` against its committed baseline."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.registry import MEASURES
-from impctl.bench.record import record_from_json
+from impctl.bench.record import Cell, Metric, Record, record_from_json
+from tests.bench.paper_records import small_record
+from tests.benchmarks.smoke import BASELINE, FACTOR, falls, ratios_of, read_baseline, write_baseline
 
 SUITE = """\
 version: 1
@@ -116,3 +119,61 @@ def test_the_suites_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "A suite is required" in capsys.readouterr().err
+
+
+
+
+# A busy machine may take several times as long as a quiet one; what is asked for is ratios.
+@pytest.mark.timeout(1200)
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.spark
+def test_no_ratio_fell_far(tmp_path: Path, spark: object) -> None:
+    out = tmp_path / "smoke.json"
+    assert main(["smoke", "--data", str(tmp_path / "data"), "--out", str(out), "--quiet"]) == 0
+    record = record_from_json(out.read_text(encoding="utf-8"), str(out))
+    assert not falls(record, read_baseline(BASELINE))
+
+
+
+
+def record(*ratios: float, noise: float = 0.0) -> Record:
+    cells = tuple(
+        Cell("f", {"query": at}, {"a_ratio": Metric.of([ratio]), "a_ms": Metric.of([5.0])})
+        for at, ratio in enumerate(ratios)
+    )
+    return small_record(*cells, noise=noise)
+
+
+def test_the_baseline_is_the_median_of_ratios_and_comes_back(tmp_path: Path) -> None:
+    ratios = ratios_of([record(10.04, 2), record(30, 2), record(12.6, 2)])
+    assert [(each.metric, each.ratio) for each in ratios] == [("a_ratio", 13.0), ("a_ratio", 2.0)]
+    write_baseline(tmp_path / "b.json", ratios)
+    assert read_baseline(tmp_path / "b.json") == ratios
+
+
+def test_only_a_fall_beyond_noise_and_factor_counts() -> None:
+    usual = ratios_of([record(30.0)])
+    assert falls(record(30.0), usual) == ()
+    assert falls(record(300.0), usual) == ()
+    assert falls(record(30.0 / FACTOR), usual) == ()
+    assert falls(record(11.0, noise=0.2), usual) == ()
+    (told,) = falls(record(11.0), usual)
+    assert told == "a_ratio of figure `f` (query 0) is 11, below 12; usual is 30"
+
+
+def test_the_median_counts_not_what_the_luckiest_runs_allow() -> None:
+    usual = ratios_of([record(30.0)])
+
+    def runs(*ratios: float) -> Record:
+        cell = Cell("f", {"query": 0}, {"a_ratio": Metric.of(ratios)})
+        return replace(record(), cells=(cell,))
+
+    assert falls(runs(2.0, 16.0, 28.0), usual) == ()
+    assert len(falls(runs(1.0, 2.0, 28.0), usual)) == 1
+    assert ratios_of([runs(20.0, 30.0, 90.0)])[0].ratio == 30.0
+
+
+def test_a_cell_that_is_missing_is_told() -> None:
+    (told,) = falls(record(), ratios_of([record(30.0)]))
+    assert told == "a_ratio of figure `f` (query 0) was not measured"

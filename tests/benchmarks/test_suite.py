@@ -16,8 +16,8 @@ from impctl.errors import ImpctlError, UsageError, WorkloadError
 from impctl.measure.run import case_fingerprint
 from impctl.service.context import SilentReporter, open_workbench
 from impctl.service.settings import MeasureRequest, Settings
-from tests.support.measured_cells import ground_of
-from tests.support.refused import refused
+from tests.measure.measured_cells import ground_of
+from tests.support.run_cli import refused
 
 SUITE = """\
 version: 1

@@ -1,20 +1,46 @@
-"""The console script as a process: help, version, speed, streams."""
+"""The console script as a process: help, version, speed, streams, exit codes, what it loads."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import pexpect
+import pyarrow as pa
 import pytest
+import typer
+from deltalake import DeltaTable, write_deltalake
 
+from impctl import errors
 from impctl.cli import interrupt
-from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
+from impctl.cli.application import (
+    COMMAND_GROUPS,
+    COMMANDS,
+    EXIT_CODES,
+    OPTION_GROUPS,
+    OPTIONS,
+    build_app,
+    sections,
+)
 from impctl.cli.boundary import run
-from impctl.errors import INTERRUPTED, InterruptedRunError
+from impctl.errors import (
+    INTERRUPTED,
+    ImpctlError,
+    InterruptedRunError,
+    LockHeldError,
+    UnsoundSketchError,
+)
+from impctl.service.outcome import GRAVITY
+from impctl.service.results import Failure, Outcome
+from tests.cli.examples import EXAMPLES, VerifyResult
 
 HEAVY = ("numpy", "pyarrow", "deltalake", "sqlglot", "pydantic", "pyspark", "rich", "yaml")
 SCRIPT = [sys.executable, "-P", "-m", "impctl"]
@@ -143,3 +169,386 @@ def test_streams_that_cannot_encode_a_name() -> None:
     ran = start("status", "grün.yaml", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert ran.returncode == 2
     assert "gr\\xfcn.yaml" in ran.stderr
+
+
+
+
+def tree(root: type[ImpctlError] = ImpctlError) -> list[type[ImpctlError]]:
+    own = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
+    return [root] + [result for kind in own for result in tree(kind)]
+
+
+OF_MANY = {errors.WorkloadError, errors.QueriesFailedError, errors.InvariantError}
+"""Made of several errors, or with a hint of their own: not raised by a message and a hint."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in tree() if kind not in OF_MANY])
+def test_every_error_gives_its_exit_code_and_is_in_the_tables(fake, impctl, kind) -> None:
+    fake.answer = kind("It went wrong", hint="do better")
+    ran = impctl("maintain", "w.yaml")
+    assert (ran.code, ran.stdout) == (kind.exit_code, "")
+    assert ran.stderr == f"error: It went wrong [{kind.default_code}]\nhint: do better\n"
+    assert kind.exit_code in dict(EXIT_CODES)
+    assert kind.exit_code in GRAVITY
+
+
+def test_gravity_ranks_every_exit_code_once() -> None:
+    assert sorted(GRAVITY) == sorted(code for code, _ in EXIT_CODES if code)
+
+
+def test_an_unexpected_error_is_one_line_and_a_way_to_the_trace(fake, impctl) -> None:
+    fake.answer = ZeroDivisionError("division by zero")
+    ran = impctl("maintain", "w.yaml")
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "error: Unexpected error, ZeroDivisionError: division by zero [unexpected]\nhint: run the "
+        "command again with `-vv` to see the trace, and report this bug\n"
+    )
+
+
+def test_very_verbose_shows_the_trace_first(fake, impctl) -> None:
+    fake.answer = ZeroDivisionError("division by zero")
+    stderr = impctl("maintain", "w.yaml", "-vv").stderr
+    trace, _, rest = stderr.partition("\nZeroDivisionError: division by zero\n")
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert rest
+    assert "error: Unexpected error, ZeroDivisionError" in stderr
+    assert "Traceback" not in impctl("maintain", "w.yaml", "-v").stderr
+
+
+def test_an_interrupt_ends_with_130_and_closes_the_workbench(fake, impctl) -> None:
+    fake.answer = KeyboardInterrupt()
+    ran = impctl("capture", "w.yaml")
+    assert (ran.code, ran.stdout) == (130, "")
+    assert ran.stderr.startswith("error: Interrupted [interrupted]\n")
+    assert fake.closed == 1
+
+
+def test_other_queries_are_shown_beside_a_failure(fake, impctl) -> None:
+    failure = Failure("q_two", LockHeldError("The store is locked"))
+    fake.answer = Outcome((EXAMPLES["maintain"],), (), (failure,))
+    ran = impctl("maintain", "w.yaml")
+    assert ran.code == 6
+    assert ran.stdout.startswith("q_top: exact")
+    assert ran.stderr == (
+        "error: `q_two`: The store is locked [lock_held]\n1 of 2 queries failed: `q_two`\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("covers", "equal", "code"),
+    [(True, None, 0), (True, True, 0), (True, False, 5), (False, None, 5), (False, False, 5)],
+)
+def test_an_unsound_sketch_never_ends_well(fake, impctl, covers, equal, code: int) -> None:
+    missing = () if covers else (1, 2)
+    fake.answer = Outcome(
+        (
+            VerifyResult(
+                query="q_top",
+                table="sales",
+                attribute="price",
+                total=4,
+                covers=covers,
+                slack=0,
+                missing=missing,
+                extra=(),
+                results_equal=equal,
+                versions={"sales": 1},
+            ),
+        )
+    )
+    ran = impctl("verify", "w.yaml")
+    assert ran.code == code
+    assert ("NOT SOUND" in ran.stdout) is (code == 5)
+    assert ran.stderr.startswith("error: ") is (code == 5)
+
+
+def test_an_unsound_sketch_is_told_once(fake, impctl) -> None:
+    result = VerifyResult(
+        query="q_top",
+        table="sales",
+        attribute="price",
+        total=4,
+        covers=False,
+        slack=0,
+        missing=(1,),
+        extra=(),
+        results_equal=None,
+        versions={"sales": 1},
+    )
+    fake.answer = Outcome((result,), (), (Failure("q_top", UnsoundSketchError("too small")),))
+    ran = impctl("verify", "w.yaml")
+    assert (ran.code, ran.stderr) == (5, "error: `q_top`: too small [sketch_unsound]\n")
+
+
+def test_warnings_of_libraries_stay_away_unless_asked_for(fake, impctl, monkeypatch) -> None:
+    import warnings
+
+    def warn(*args: object, **kwargs: object) -> Outcome:
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return Outcome((EXAMPLES["status"],))
+
+    import sys
+
+    monkeypatch.setattr(sys.modules["impctl.service.status"], "status", warn)
+    monkeypatch.setattr(sys, "warnoptions", [])
+    ran = impctl("status", "w.yaml")
+    assert (ran.code, ran.stderr) == (0, "")
+
+
+def test_a_panic_of_a_native_library_is_an_error_with_a_document(fake, impctl) -> None:
+    """The real class, of the library that table files' entries come in."""
+    import json
+
+    import arro3.core
+    import pyarrow as pa
+
+    with pytest.raises(BaseException, match="offset") as caught:
+        arro3.core.Array.from_arrow(pa.array([1, 2, 3])).slice(5, 10)
+    assert not isinstance(caught.value, Exception)
+    fake.answer = caught.value
+    ran = impctl("maintain", "w.yaml", "--json")
+    assert (ran.code, ran.stderr) == (1, "")
+    error = json.loads(ran.stdout)["error"]
+    assert error["code"] == "library_panicked"
+    assert error["message"].startswith("A native library failed: the offset of")
+
+
+
+WORKLOAD = """
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {a: {boundaries: [2, 4, 6]}}}
+queries:
+  q: {sql: "SELECT a, SUM(b) AS total FROM t GROUP BY a HAVING SUM(b) > 10", sketch: {t: a}}
+"""
+TOLD = """
+import atexit, os, sys
+atexit.register(lambda: os.write(3, "\\n".join(sys.modules).encode()))
+from impctl.cli.main import main
+main()
+"""
+NEVER = {"pandas", "pydantic", "rich", "pyspark", "duckdb", "pyarrow.dataset"}
+"""What no command loads that maintains without Spark and prints no table of rows."""
+
+
+def rows(*pairs: tuple[int, int]) -> pa.Table:
+    return pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]})
+
+
+def captured_in(folder: Path, workload: str = WORKLOAD) -> Path:
+    write_deltalake(
+        folder / "t",
+        rows((1, 20), (3, 5), (5, 30)),
+        configuration={"delta.enableChangeDataFeed": "true"},
+    )
+    (folder / "impctl.yaml").write_text(workload)
+    assert run(build_app(), ["capture", str(folder / "impctl.yaml"), "--quiet"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return captured_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def up_to_date(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For runs that have nothing to do, so that they change nothing."""
+    return captured_in(tmp_path_factory.mktemp("captured"))
+
+
+def loaded_by(folder: Path, *words: str) -> set[str]:
+    """The modules that a command had loaded when it ended well."""
+    read, write = os.pipe()
+    code = f"import os; os.dup2({write}, 3); {TOLD.strip()}".replace("; import", "\nimport", 1)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("IMPCTL_")}
+    ran = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=[write],
+    )
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        told = pipe.read().decode()
+    _, complaints = ran.communicate()
+    assert ran.returncode == 0, complaints.decode()
+    return set(told.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["maintain"], ["maintain", "--json"], ["status"], ["maintain", "--due"], ["plan", "--due"]],
+)
+def test_a_run_with_nothing_to_do_loads_neither_parser_nor_engine(
+    up_to_date: Path, words: list[str]
+) -> None:
+    loaded = loaded_by(up_to_date, *words)
+    assert "deltalake" in loaded
+    assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
+    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.compile"))]
+
+
+def test_nor_does_a_run_with_nothing_due(folder: Path) -> None:
+    file = folder / "impctl.yaml"
+    file.write_text(
+        file.read_text().replace("sketch: {t: a}", "sketch: {t: a}, trigger: {rows: 9}")
+    )
+    write_deltalake(folder / "t", rows((3, 50)), mode="append")
+    loaded = loaded_by(folder, "maintain", "--due")
+    assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
+    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.compile"))]
+
+
+def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(folder: Path) -> None:
+    write_deltalake(folder / "t", rows((3, 50)), mode="append")
+    loaded = loaded_by(folder, "maintain")
+    assert "impctl.engine.aggregate" in loaded
+    assert loaded & NEVER == set()
+    DeltaTable(folder / "t").delete("a = 1")
+    assert loaded_by(folder, "maintain") & NEVER == set()
+
+
+def test_a_command_builds_itself_alone(up_to_date: Path) -> None:
+    loaded = {name for name in loaded_by(up_to_date, "status") if "cli.commands." in name}
+    assert loaded == {"impctl.cli.commands.overview"}
+
+
+def test_a_materialized_result_is_read_without_parser_and_circuits(tmp_path: Path) -> None:
+    captured_in(tmp_path, WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true"))
+    loaded = loaded_by(tmp_path, "query")
+    assert "impctl.engine.result_rows" in loaded
+    assert loaded & {*NEVER, "sqlglot", "impctl.compile.compile", "impctl.capture"} == set()
+
+
+
+PANEL = re.compile(r"^╭─ (.*?) ─+╮$", re.MULTILINE)
+HEADING = re.compile(r"^(?!Usage)(\S.*):$", re.MULTILINE)
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def contexts() -> Iterator[tuple[str, Any, Any]]:
+    root: Any = typer.main.get_command(build_app())
+    context = root.context_class(root, info_name="impctl")
+    yield "impctl", root, context
+    for name, command in root.commands.items():
+        yield name, command, command.context_class(command, info_name=name, parent=context)
+
+
+ALL = {name: (command, context) for name, command, context in contexts()}
+
+
+def on_terminal(*words: str, columns: int = 80, **variables: str) -> str:
+    """The help as a terminal of so many columns gets it."""
+    outside = {"COLUMNS", "NO_COLOR", "FORCE_COLOR"}
+    environment = {name: value for name, value in os.environ.items() if name not in outside}
+    environment |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    process = pexpect.spawn(
+        sys.executable,
+        ["-P", "-m", "impctl", *words, "--help"],
+        env=environment,
+        dimensions=(50, columns),
+        encoding="utf-8",
+        timeout=120,
+    )
+    return str(process.read()).replace("\r\n", "\n")
+
+
+def groups_of(name: str) -> list[str]:
+    return [title for part in sections(*ALL[name]) for title, _ in part]
+
+
+def test_the_groups_of_commands() -> None:
+    assert sorted(chain.from_iterable(COMMAND_GROUPS.values())) == sorted(COMMANDS)
+    assert groups_of("impctl") == [*COMMAND_GROUPS, OPTIONS]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_entry_is_in_one_group_and_says_what_it_is(name: str) -> None:
+    command, context = ALL[name]
+    of_commands, of_options = sections(command, context)
+    names = [entry for _, rows in of_options for entry, _ in rows]
+    params = command.get_params(context)
+    assert len(names) == len(set(names)) == len(params)
+    texts = [text for _, rows in [*of_commands, *of_options] for _, text in rows]
+    assert all(len(text) > 10 for text in texts)
+    shown = groups_of(name)
+    assert shown == sorted(shown, key=[*COMMAND_GROUPS, *OPTION_GROUPS, OPTIONS].index)
+    ungrouped = [param.name for param in params if not param.rich_help_panel] if of_options else []
+    assert name == "impctl" or ungrouped == ["help"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_choices_and_defaults_are_in_the_text(name: str) -> None:
+    command, _ = ALL[name]
+    for param in command.params:
+        described = getattr(param, "type_descriptor", None) or param.type
+        for choice in getattr(described, "choices", None) or ():
+            assert re.search(rf"\b{getattr(choice, 'value', choice)}\b", param.help), param.name
+        default = getattr(param.default, "value", param.default)
+        if isinstance(default, str | int) and default not in (True, False, 0):
+            assert f"Default: {default}." in param.help, param.name
+
+
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}])
+@pytest.mark.parametrize("words", [(), ("maintain",), ("bench",)], ids=" ".join)
+def test_a_pipe_gets_plain_headings(words: tuple[str, ...], variables: dict[str, str]) -> None:
+    shown = start(*words, "--help", **variables).stdout
+    assert shown.isascii()
+    assert "\x1b" not in shown
+    assert HEADING.findall(shown) == groups_of(words[0] if words else "impctl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_headings_of_every_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run(build_app(), [command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert "\x1b" not in shown
+    assert HEADING.findall(shown) == groups_of(command)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140, 200])
+@pytest.mark.parametrize("words", [(), ("maintain",)], ids=" ".join)
+def test_a_terminal_gets_panels_as_wide_as_it_is(words: tuple[str, ...], columns: int) -> None:
+    shown = ESCAPE.sub("", on_terminal(*words, columns=columns))
+    assert PANEL.findall(shown) == groups_of(words[0] if words else "impctl")
+    widths = {len(line) for line in shown.splitlines() if line.startswith(("╭", "│", "╰"))}
+    assert widths == {min(columns, 140)}
+
+
+def test_a_terminal_and_a_pipe_get_the_same_words() -> None:
+    piped = re.sub(HEADING, r"\1", start("query", "--help").stdout)
+    drawn = re.sub(r"[╭╮╰╯│─]", " ", ESCAPE.sub("", on_terminal("query")))
+    assert drawn.split() == piped.split()
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_escape_codes_where_they_are_not_wanted(variables: dict[str, str]) -> None:
+    shown = on_terminal("status", **variables)
+    assert "\x1b" not in shown
+    result = HEADING.findall(shown) if "TERM" in variables else PANEL.findall(shown)
+    assert result == groups_of("status")
+
+
+def test_text_has_the_colour_of_the_terminal() -> None:
+    """Bold is used, but nothing dim and no background; only borders have a colour."""
+    shown = on_terminal("status")
+    codes = set(chain.from_iterable(c[2:-1].split(";") for c in ESCAPE.findall(shown)))
+    assert codes == {"0", "1", "39", "36"}
+    coloured = re.findall(r"\x1b\[36m([^\x1b]*)", shown)
+    assert not [part for part in coloured if re.search(r"\w", part)]
+
+
+@pytest.mark.parametrize("words", [("--help",), ("maintain", "--help")], ids=" ".join)
+def test_help_in_a_pipe_does_not_load_rich(words: tuple[str, ...], tmp_path: Any) -> None:
+    loaded = loaded_by(tmp_path, *words)
+    assert not [name for name in loaded if name.partition(".")[0] in ("rich", "markdown_it")]

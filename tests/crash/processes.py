@@ -1,16 +1,32 @@
-"""`impctl` in processes of its own, and what they said."""
+"""`impctl` in processes of its own over small workloads, and what they said and left."""
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.service.answer import rows_of
+from impctl.service.context import open_workbench
+from impctl.service.kept_answer import kept_answer
+from impctl.service.prepare import prepare
+from impctl.service.settings import Settings
+from impctl.store.records import StoredQuery
+from impctl.store.store import Store
+from impctl.tables.write.maintenance import create_table
 
 
 @dataclass(frozen=True)
@@ -69,3 +85,248 @@ def until_open(process: subprocess.Popen[str], store: Path) -> float:
                     return time.monotonic()
         time.sleep(0.002)
     return time.monotonic()
+
+
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: TABLE}
+partitions:
+  t:
+    g: {ranges: 4}
+    x: {boundaries: [10, 20, 30]}
+queries:
+  by_g:
+    sql: SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2
+    sketch: {t: g}
+    policy: incremental
+  by_x:
+    sql: SELECT x, MAX(g) AS m, MIN(g) AS l FROM t GROUP BY x HAVING COUNT(*) > 2
+    sketch: {t: x}
+    policy: incremental
+    maintain: eager
+    answer: true
+store: STORE
+spark: {master: "local[2]"}
+"""
+"""Policy `incremental` throughout: nothing here may hide behind a recapture.
+
+One keeps its answer.
+"""
+
+_KEYS = {"by_g": "g", "by_x": "x"}
+KEPT = "by_x"
+
+
+def some_rows(count: int, seed: int, start: int = 0) -> pa.Table:
+    """Rows with NULL keys; groups of about three, so that many stand at the border of HAVING."""
+    draw = random.Random(seed)
+    groups = draw.choices([*range(start, start + count // 3), None], k=count)
+    values = draw.choices([*range(40), None], k=count)
+    return pa.table({"g": pa.array(groups, pa.int64()), "x": pa.array(values, pa.int64())})
+
+
+def write_workload(folder: Path, rows: int = 60) -> Path:
+    """A table, and the workload file beside it."""
+    create_table(str(folder / "t"), some_rows(rows, 1))
+    file = folder / "w.yaml"
+    text = WORKLOAD.replace("TABLE", "t").replace("STORE", ".impctl")
+    file.write_text(text)
+    return file
+
+
+def change(table: Path, seed: int) -> None:
+    """One commit: rows appended, or every seventh group deleted."""
+    if seed % 3 == 2:
+        DeltaTable(str(table)).delete(f"g % 7 = {seed % 7}")
+    else:
+        write_deltalake(str(table), some_rows(12, seed), mode="append")
+
+
+def newest(table: Path) -> int:
+    return int(DeltaTable(str(table)).version())
+
+
+def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
+    """Every stored sketch is exactly that of its version, and its state can be read whole.
+
+    So is the answer that is kept: the workload file is beside the table.
+    """
+    result = {}
+    with Store.open(store, create=False) as held:
+        for name in held.queries():
+            stored = held.load(name)
+            assert stored is not None
+            assert held.load_runs(name)
+            (sketch,) = stored.sketches
+            wanted = wanted_fragments(stored, table)
+            assert set(sketch.fragments.ids) == wanted, (name, stored.versions)
+            if name == KEPT:
+                rows = Counter(kept_rows_of(stored, table.parent / "w.yaml", store))
+                assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
+            result[name] = stored
+    return result
+
+
+def kept_rows_of(
+    stored: StoredQuery, workload: Path, store: Path | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows that are kept with the stored sketch, at its versions however old."""
+    assert stored.state_meta.get("answer") is True
+    with open_workbench(Settings(workload, store=store)) as desk:
+        (spec,) = desk.queries([stored.query])
+        reader = desk.reading_store()
+        assert reader is not None
+        ending = desk.memory.answer(prepare(desk, spec).planned).ending
+        answer = kept_answer(desk, reader, spec.name, ending, stored.generation)
+        assert answer is not None, (stored.query, stored.generation)
+        return [*rows_of(answer)]
+
+
+def wanted_rows(table: Path, version: int) -> Counter[tuple[Any, ...]]:
+    """The answer of `by_x` at this version, from the table itself."""
+    groups: dict[Any, list[Any]] = {}
+    for row in DeltaTable(str(table), version=version).to_pyarrow_table().to_pylist():
+        groups.setdefault(row["x"], []).append(row["g"])
+    return Counter(
+        (key, max(known, default=None), min(known, default=None))
+        for key, result in groups.items()
+        for known in [[value for value in result if value is not None]]
+        if len(result) > 2
+    )
+
+
+def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:
+    """The fragments of all rows whose group passes HAVING, from the table itself."""
+    (sketch,) = stored.sketches
+    version = stored.versions["t"]
+    name = _KEYS[stored.query]
+    column = DeltaTable(str(table), version=version).to_pyarrow_table(columns=[name])[name]
+    counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
+    boundaries = sketch.partition.boundaries
+    return {
+        sketch.partition.ranges if key is None else bisect.bisect_right(boundaries, key)
+        for key, count in counts.items()
+        if count > 2
+    }
+
+
+def check_nothing_left(store: Path) -> None:
+    """The files of state are those that runs refer to, and the folder holds nothing strange."""
+    with Store.open(store, create=False) as held:
+        refs = [ref for name in held.queries() for ref in held.run_refs(name)]
+    folder = store / "state"
+    files = list(folder.iterdir()) if folder.exists() else []
+    assert len(files) == sum(ref.is_file for ref in refs)
+    bases, ends = ("catalog.sqlite", "ledger.sqlite"), ("", "-wal", "-shm")
+    known = {f"{base}{end}" for base in bases for end in ends}
+    known |= {"lock", "lock.recovery", "state"}
+    assert {path.name for path in store.iterdir()} <= known
+
+
+
+BATCHES = """\
+  - {name: first, insert: {table: t, rows: [{id: 100, x: 1}, {id: 101, x: 2}]}}
+  - {name: file, insert: {table: u, file: more.csv}}
+  - {name: grow, update: {table: t, set: {x: x + 1000}, where: id >= 100}}
+  - {name: twice, update: {table: t, set: {x: x * 2}, where: id < 3}}
+  - {name: gone, delete: {table: u, where: id = 200}}
+  - {name: same, insert: {table: t, rows: [{id: 100, x: 1}, {id: 101, x: 2}]}}
+"""
+WANTED = {
+    "t": [(0, 0), (1, 2), (2, 4), (3, 3), (100, 1), (100, 1001), (101, 2), (101, 1002)],
+    "u": [(7, 7), (201, 2)],
+}
+VERSIONS = {"t": 4, "u": 2}
+
+
+def write_batches(folder: Path) -> Path:
+    """Two tables and a workload whose batches do something else when they are done twice."""
+    for name, ids in (("t", [0, 1, 2, 3]), ("u", [7])):
+        create_table(str(folder / name), pa.table({"id": ids, "x": ids}))
+    (folder / "more.csv").write_text("id,x\n200,1\n201,2\n")
+    file = folder / "w.yaml"
+    tables = "tables: {t: {path: t}, u: {path: u}}\n"
+    query = 'queries: {q: {sql: "SELECT id, SUM(x) AS s FROM t GROUP BY id"}}\n'
+    file.write_text(f"version: 1\n{tables}{query}updates:\n{BATCHES}store: .impctl\n")
+    return file
+
+
+def versions(folder: Path) -> dict[str, int]:
+    return {name: newest_applied(folder / name) for name in WANTED}
+
+
+def newest_applied(table: Path) -> int:
+    return max(int(entry.stem) for entry in (table / "_delta_log").glob("*.json"))
+
+
+def shoot(workload: Path, number: signal.Signals, draw: random.Random) -> Counter[str]:
+    """One run that gets the signal at some moment; what came of it."""
+    folder = workload.parent
+    before = versions(folder)
+    process = start(workload, "apply", "--all")
+    commits = draw.randrange(sum(VERSIONS.values()) + 1 - sum(before.values()) or 1)
+    limit = time.monotonic() + 60
+    # Before that Python itself is starting, and answers signals as it likes.
+    while (
+        process.poll() is None and "deltalake" not in Path(f"/proc/{process.pid}/maps").read_text()
+    ):
+        time.sleep(0.002)
+    while process.poll() is None and time.monotonic() < limit:
+        if sum(versions(folder).values()) >= sum(before.values()) + commits:
+            break
+        time.sleep(0.0005)
+    time.sleep(draw.choice([0.0, draw.uniform(0, 0.03), draw.uniform(0, 0.3), draw.uniform(0, 2)]))
+    process.send_signal(number)
+    return told(process, number, before, folder)
+
+
+def told(
+    process: subprocess.Popen[str], number: signal.Signals, before: dict[str, int], folder: Path
+) -> Counter[str]:
+    out, err = process.communicate(timeout=120)
+    made = {
+        (name, version)
+        for name, newest_one in versions(folder).items()
+        for version in range(before[name] + 1, newest_one + 1)
+    }
+    if number is signal.SIGKILL or process.returncode < 0:
+        return Counter(killed=1, commits_of_killed=len(made))
+    assert "Traceback" not in err, err
+    assert process.returncode in (0, 130), err
+    if not out:
+        return Counter(silent=1, untold=len(made))
+    document = json.loads(out)
+    results = document["results"]
+    mine = {(r["table"], r["version"]) for r in results if not r["already_applied"]}
+    assert mine <= made
+    code = (document["error"] or {"code": "none"})["code"]
+    assert code == ("interrupted" if process.returncode == 130 else "none")
+    if mine and process.returncode == 130:
+        assert all(f"version {v} of `{t}`" in document["error"]["message"] for t, v in mine)
+    return Counter({f"exit_{process.returncode}": 1, "told": len(mine), "untold": len(made - mine)})
+
+
+def rows(table: Path) -> list[tuple[int, int]]:
+    data = DeltaTable(str(table)).to_pyarrow_table()
+    return sorted(zip(data["id"].to_pylist(), data["x"].to_pylist(), strict=True))
+
+
+def disturbed(folder: Path, seed: int) -> Counter[str]:
+    """Shots until all is in; one of three from which no run can tell. What came of the runs."""
+    draw = random.Random(seed)
+    workload = write_batches(folder)
+    result: Counter[str] = Counter()
+    for _ in range(draw.choice([1, 2, 4])):
+        number = draw.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+        result += shoot(workload, number, draw)
+    process = start(workload, "apply", "--all")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    results = json.loads(out)["results"]
+    assert [r["name"] for r in results] == ["first", "file", "grow", "twice", "gone", "same"]
+    assert {name: rows(folder / name) for name in WANTED} == WANTED, (seed, result)
+    assert versions(folder) == VERSIONS
+    result["left_out_at_the_end"] += sum(r["already_applied"] for r in results)
+    return result

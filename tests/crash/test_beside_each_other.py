@@ -16,9 +16,8 @@ from impctl.service.context import open_workbench
 from impctl.service.maintain import maintain
 from impctl.service.settings import Settings
 from impctl.service.status import status
-from tests.behaviour.test_lock import held_lock
-from tests.crash.processes import end, ran, start
-from tests.crash.small import change, check_store, newest, write_workload
+from tests.behaviour.test_bad_input import held_lock
+from tests.crash.processes import change, check_store, end, newest, ran, start, write_workload
 from tests.support.run_cli import Cli
 
 WORKLOAD_ROWS = 600

@@ -1,19 +1,35 @@
-"""Stores on small file systems of their own that are full: of bytes, or of file names."""
+"""Full file systems, outputs that cannot be written, and what `gc` removes of a real store."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
-from impctl.errors import ImpctlError
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.errors import ImpctlError, UsageError
+from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.store.store import Store
-from tests.crash.small import change, check_nothing_left, check_store, newest, write_workload
+from tests.crash.processes import (
+    Spoken,
+    change,
+    check_nothing_left,
+    check_store,
+    newest,
+    ran,
+    spoken,
+    write_workload,
+)
 from tests.support.run_cli import Capsys, Cli
 
 _OPTIONS = {"space": "size=4m", "names": "size=64m,nr_inodes=20"}
@@ -217,3 +233,201 @@ def test_a_file_system_without_locks_is_told_as_that(
     with pytest.raises(ImpctlError) as caught:
         Store.open(tmp_path / "store")
     assert (caught.value.exit_code, caught.value.code) == (2, "store_without_locks")
+
+
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    result = write_workload(tmp_path)
+    assert run(build_app(), ["capture", str(result), "--quiet"]) == 0
+    return result
+
+
+def shell(workload: Path, command: str, redirected: str) -> Spoken:
+    """`impctl COMMAND` with streams as a shell redirects them; `{}` stands for the workload."""
+    words = command.replace("{}", f"'{workload}'")
+    return spoken("bash", "-c", f"'{sys.executable}' -P -m impctl {words} {redirected}")
+
+
+BAD = (">/dev/full", ">&-")
+NOTHING = (">/dev/full 2>/dev/full", ">&- 2>&-")
+COMMANDS = (
+    "--help",
+    "--version",
+    "maintain --help",
+    "completion bash",
+    "check {}",
+    "rewrite {} --query by_g",
+    "status {} --json",
+    "maintain {}",
+    "maintain {} --json",
+    "maintain {} --follow --max-runs 1",
+    "maintain {} --follow --max-runs 1 --json",
+)
+CASES = [
+    *((command, BAD[at % 2]) for at, command in enumerate(COMMANDS)),
+    *(
+        pytest.param(command, streams[at % 2], marks=pytest.mark.long)
+        for streams in (BAD[::-1], NOTHING)
+        for at, command in enumerate(COMMANDS[-5:])
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "redirected"), CASES)
+def test_results_that_cannot_be_written(
+    workload: Path, tmp_path: Path, command: str, redirected: str
+) -> None:
+    change(tmp_path / "t", 2)
+    done = shell(workload, command, redirected)
+    assert (done.returncode, done.stdout) == (6, "")
+    told = "" if "2>" in redirected else "[output_failed]"
+    assert told in done.stderr
+    assert bool(done.stderr) == bool(told)
+    assert done.stderr.count("error: ") == bool(told)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if command.startswith("maintain {}"):  # what it did stays done
+        results = ran(workload, "status").document["results"]
+        assert [result["stale"] for result in results] == [False, False]
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_failure(workload: Path) -> None:
+    for command in ("--help", "status {}", "status {} --json"):
+        done = shell(workload, command, "| true; exit ${PIPESTATUS[0]}")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_steps_that_cannot_be_written_stop_nothing(workload: Path, tmp_path: Path) -> None:
+    change(tmp_path / "t", 2)
+    done = shell(workload, "maintain {} -v --json", "2>/dev/full")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["error"]["code"]) == (6, "output_failed")
+    version = DeltaTable(str(tmp_path / "t")).version()
+    assert [result["versions"]["t"] for result in document["results"]] == [version, version]
+    change(tmp_path / "t", 3)
+    # A stream that somebody closed is one that nobody wants.
+    assert shell(workload, "maintain {} -v", "2>&-").returncode == 0
+    change(tmp_path / "t", 4)
+    assert shell(workload, "maintain {} -v", "2>/dev/full").returncode == 6
+
+
+@pytest.mark.slow
+def test_the_failure_that_counts_most_gives_the_code(workload: Path) -> None:
+    done = shell(workload, "status {} --query not_there --json", ">/dev/full")
+    assert done.returncode == 2
+    assert "[query_unknown]" in done.stderr
+    assert "[output_failed]" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 6), ("<&- >&- 2>&-", 6), ("2>&-", 0)])
+def test_no_file_of_the_store_gets_the_number_of_a_stream(
+    workload: Path, closed: str, code: int
+) -> None:
+    """A write to a closed stdout would else land in whatever was opened first."""
+    before = {
+        file: file.read_bytes()
+        for file in (workload.parent / ".impctl").rglob("*")
+        if file.is_file() and file.suffix not in (".lock", ".sqlite-shm", ".sqlite-wal")
+    }
+    for command in ("status {}", "status {} -v", "maintain {}"):
+        assert shell(workload, command, closed).returncode == code
+    assert before == {file: file.read_bytes() for file in before}
+    assert ran(workload, "status").code == 0
+
+
+
+
+@pytest.fixture
+def cli_of_gc(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    return Cli(capsys, write_workload(tmp_path))
+
+
+def litter(cli: Cli) -> None:
+    """Four versions of each sketch, a file of state without a run, two folders without an owner."""
+    cli.good("capture")
+    for seed in (3, 4, 6):
+        change(cli.workload.parent / "t", seed)
+        cli.good("maintain")
+    state = cli.workload.parent / ".impctl" / "state"
+    state.mkdir(exist_ok=True)
+    (state / "left.arrow").write_bytes(b"12345")
+    for place in (cli.workload.parent, cli.workload.parent / "temporary"):
+        folder = place / f"{BENCH_SCRATCH}dead"
+        folder.mkdir()
+        (folder / ".owner").touch()
+        (folder / "part").write_bytes(b"1234567")
+
+
+def listing(folder: Path) -> dict[str, int]:
+    """Files and when they were written; SQLite's shared memory comes and goes with readers."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(p): p.stat().st_mtime_ns for p in files if not p.name.endswith(("-shm", "-wal"))}
+
+
+def test_all_of_it_goes_and_a_dry_run_says_so_before(cli_of_gc: Cli, tmp_path: Path) -> None:
+    litter(cli_of_gc)
+    before = listing(tmp_path)
+    (would,) = cli_of_gc.good("gc", "--keep", "1", "--dry-run").results
+    assert listing(tmp_path) == before
+    assert (would["foreseen"], {entry["removed"] for entry in would["entries"]}) == (True, {False})
+    (done,) = cli_of_gc.good("gc", "--keep", "1").results
+    assert done["entries"] == [{**entry, "removed": True} for entry in would["entries"]]
+    assert done["bytes"] == would["bytes"] == sum(entry["bytes"] for entry in done["entries"])
+    assert [(e["kind"], e["count"]) for e in done["entries"]] == [
+        ("versions", 3),
+        ("versions", 3),
+        ("file", 1),
+        ("folder", 1),
+        ("folder", 1),
+    ]
+    assert [entry["bytes"] for entry in done["entries"]][2:] == [5, 7, 7]
+    check_nothing_left(tmp_path / ".impctl")
+    check_store(tmp_path / ".impctl", tmp_path / "t")
+    (again,) = cli_of_gc.good("gc", "--keep", "1").results
+    assert (again["entries"], again["bytes"]) == ([], 0)
+    assert cli_of_gc.good("maintain").results[0]["action"] == "none"
+
+
+def test_without_a_folder_for_temporary_files(
+    cli_of_gc: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    litter(cli_of_gc)
+
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    (done,) = cli_of_gc.good("gc", "--keep", "1").results
+    assert [entry["kind"] for entry in done["entries"]].count("folder") == 1
+    with pytest.raises(UsageError) as caught, scratch_folder(BENCH_SCRATCH):
+        pass
+    assert caught.value.code == "no_temporary_folder"
+
+
+def test_a_living_owners_folder_stays(cli_of_gc: Cli, tmp_path: Path) -> None:
+    with scratch_folder(BENCH_SCRATCH, tmp_path) as mine:
+        (mine / "x").write_text("x")
+        assert cli_of_gc.good("gc").results[0]["entries"] == []
+        assert (mine / "x").exists()
+
+
+def test_without_a_store_none_is_made(cli_of_gc: Cli, tmp_path: Path) -> None:
+    assert cli_of_gc.good("gc").results[0]["entries"] == []
+    assert not (tmp_path / ".impctl").exists()
+
+
+def test_scratch_goes_even_where_the_store_is_damaged(cli_of_gc: Cli, tmp_path: Path) -> None:
+    litter(cli_of_gc)
+    (tmp_path / ".impctl" / "catalog.sqlite").write_bytes(b"no database, for sure" * 300)
+    ran = cli_of_gc("gc")
+    assert (ran.code, ran.error["code"]) == (7, "catalog_corrupt")
+    assert [entry["kind"] for entry in ran.results[0]["entries"]] == ["folder", "folder"]
+    assert not (tmp_path / f"{BENCH_SCRATCH}dead").exists()

@@ -1,23 +1,62 @@
-"""kill -9 of real commands at random moments, again and again."""
+"""kill -9 of real commands, at random moments and at every write: the old state, or the new."""
 
 from __future__ import annotations
 
+import copy
 import os
 import random
+import re
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from impctl.service.settings import FUZZ
-from tests.crash.processes import ran, start, until_open
-from tests.crash.small import KEPT, change, check_nothing_left, check_store, newest, write_workload
-from tests.support.run_cli import Cli
-
-pytestmark = pytest.mark.slow
+from impctl.store.disk import SPARK_SCRATCH, abandoned
+from tests.behaviour import typed_joins
+from tests.behaviour.recursive_workload import KEPT as KEPT_RECURSION
+from tests.behaviour.recursive_workload import QUERIES as RECURSIVE_QUERIES
+from tests.behaviour.recursive_workload import (
+    SHIPS,
+    answers,
+    asking,
+    by_duckdb,
+    check_functions,
+    network,
+)
+from tests.behaviour.recursive_workload import change as change_network
+from tests.behaviour.typed_joins import GROUPINGS, QUERIES
+from tests.crash.killing import PARTS, STRIDE, put_back, saved_as, writes
+from tests.crash.killing import ran as ran_converting
+from tests.crash.killing import ran as ran_killed
+from tests.crash.killing import ran as ran_recursion
+from tests.crash.processes import (
+    KEPT,
+    change,
+    check_nothing_left,
+    check_store,
+    newest,
+    ran,
+    start,
+    until_open,
+    write_workload,
+)
+from tests.service.budget import test_bounds as buffers
+from tests.support.diagrams import with_diagrams
+from tests.support.kept_workload import Reader, answer_at, fragments_by_access, grow, stored
+from tests.support.kept_workload import change as change_kept
+from tests.support.kept_workload import write_workload as write_kept
+from tests.support.run_cli import Capsys, Cli
 
 ROUNDS = 12 * int(os.environ.get(FUZZ, "1"))
 COMMANDS: tuple[tuple[str, ...], ...] = (
@@ -30,6 +69,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_killed_commands_leave_a_store_that_goes_on(
     cli: Cli, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -82,3 +122,414 @@ def _answer(cli: Cli, by: str) -> list[object]:
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     # Rows enough for files of state beside the catalog.
     return Cli(capsys, write_workload(tmp_path, rows=30_000))
+
+
+
+NAMES = ("plain", "top", "eager")
+"""By rows, by comparing answers, and by several steps in one run."""
+
+TREES = ("tree_rows", "tree_groups", "tree_first")
+"""Of joins that are maintained without joining."""
+
+
+def base(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path:
+    """A folder with a workload that is two versions behind, after one step with files."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    cli = Cli(capsys, write_kept(folder, names))
+    cli.good("capture")
+    grow(folder)
+    cli.good("maintain", "--changes", str(folder / "out"))
+    grow(folder)
+    change_kept(folder, random.Random(8))
+    grow(folder)
+    return folder
+
+
+def check(folder: Path, programs: dict[str, Reader]) -> None:
+    """Every program has the answer of the commit that was made last, from whole files alone."""
+    for name, program in programs.items():
+        held = stored(folder, name)
+        program.read(held.generation)
+        assert program.versions == held.versions
+        assert program.answer == answer_at(folder, name, dict(held.versions)), name
+        for path in program.folder.glob("*.parquet"):
+            pq.read_table(path)
+
+
+def programs_of(folder: Path, names: tuple[str, ...]) -> dict[str, Reader]:
+    result = {}
+    for name in names:
+        held = stored(folder, name)
+        answer = answer_at(folder, name, dict(held.versions))
+        result[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
+    return result
+
+
+@dataclass
+class Scene:
+    """A folder with a run to make."""
+
+    folder: Path
+    saved: Path
+    programs: dict[str, Reader]
+
+    @classmethod
+    def of(cls, folder: Path, names: tuple[str, ...] = NAMES) -> Scene:
+        return cls(folder, saved_as(folder), programs_of(folder, names))
+
+    def put_back(self) -> dict[str, Reader]:
+        put_back(self.folder, self.saved)
+        return copy.deepcopy(self.programs)
+
+    def ran(self, at: int) -> subprocess.CompletedProcess[str]:
+        """`maintain --changes`, killed at a write; below zero not at all."""
+        return ran_killed(self.folder, at, "--changes", str(self.folder / "out"))
+
+    def writes(self) -> int:
+        """How many writes the run has."""
+        programs = self.put_back()
+        result = writes(self.ran(-1))
+        check(self.folder, programs)
+        return result
+
+    def kill(self, at: int) -> bool:
+        """Kill a run, read, let a table move on now and then, run again and read; whether a file of
+        a commit that was not made had been left behind."""
+        programs = self.put_back()
+        assert self.ran(at).returncode == -9, at
+        check(self.folder, programs)
+        left = [
+            path
+            for program in programs.values()
+            for path in program.folder.glob(f"{program.commit + 1:06}_*.parquet")
+        ]
+        if at % 2:
+            grow(self.folder)
+        writes(self.ran(-1))
+        check(self.folder, programs)
+        for program in programs.values():
+            numbers = [path.name.split("_")[0] for path in program.folder.iterdir()]
+            assert len(numbers) == len(set(numbers)), at
+            assert all(re.fullmatch(r"\d{6}", number) for number in numbers), numbers
+        return bool(left)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_write_each_change_is_read_once(
+    tmp_path: Path, capsys: Capsys, part: int
+) -> None:
+    scene = Scene.of(base(tmp_path, capsys))
+    last = scene.writes()
+    first = part * STRIDE // PARTS
+    killed = [scene.kill(at) for at in range(first, last, STRIDE)]
+    assert last > 60
+    assert len(killed) >= last // STRIDE
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_trees_that_were_killed_at_every_write_go_on(
+    tmp_path: Path, capsys: Capsys, part: int
+) -> None:
+    """Of each tree the answer, from whole files alone, and in the end a new capture's sketch."""
+    scene = Scene.of(base(tmp_path, capsys, TREES), TREES)
+    last = scene.writes()
+    killed = 0
+    for at in range(part * STRIDE // PARTS, last, STRIDE):
+        scene.kill(at)
+        killed += 1
+        assert sketches(capsys, scene.folder, ".impctl") == sketches(capsys, scene.folder, "anew")
+    assert last > 60
+    assert killed >= last // STRIDE
+
+
+def sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], list[int]]:
+    """Fragments of every access in a store, which is captured where there is none."""
+    cli = Cli(capsys, folder / "w.yaml")
+    if not (folder / store).exists():
+        cli.good("capture", "--store", str(folder / store))
+    return {
+        (one["query"], at): sketch["fragments"]
+        for one in cli.good("status", "--store", str(folder / store)).results
+        for at, sketch in enumerate(one["sketches"])
+    }
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_killed_at_some_writes_each_change_is_read_once(tmp_path: Path, capsys: Capsys) -> None:
+    """The same for a few writes, of which one falls between a file and its commit."""
+    scene = Scene.of(base(tmp_path, capsys))
+    left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 3)]
+    assert any(left)
+
+
+
+LEAST = ("--disk", "0")
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Queries beside twins of which all is kept, and what of theirs is converted."""
+
+    names: tuple[str, ...]
+    first: str
+    """A query, whose twin's capture makes room."""
+    held: str
+    """What the state's description calls the pieces that were converted."""
+    write_workload: Callable[[Path], Path]
+    change: Callable[[Path, random.Random, int], None]
+    keep: tuple[str, str]
+    """How the workload file comes to keep what it has."""
+    later: tuple[int, ...] = ()
+    """Changes before pieces are kept again."""
+
+    def begun(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+        """A folder with all kept, one version behind."""
+        folder = tmp_path / "base"
+        folder.mkdir()
+        Cli(capsys, self.write_workload(folder)).good("capture")
+        self.change(folder, random.Random(3), 0)
+        return folder
+
+    def check(self, folder: Path) -> list[list[str]]:
+        """Sketches of one version are those of all kept; the pieces that were converted."""
+        result = []
+        for name in self.names:
+            one, twin = stored(folder, name), stored(folder, f"{name}_kept")
+            if one.versions == twin.versions:
+                mine, theirs = map(fragments_by_access, (one, twin))
+                assert mine == theirs, name
+            result.append([*one.state_meta.get(self.held, [])])
+        return result
+
+    def check_least(self, pieces: list[list[str]]) -> None:
+        """All is converted that can be."""
+        if self is BUFFERS:
+            assert pieces == [["top0"], ["aggregate0"]]
+        else:
+            assert all(pieces), pieces
+            assert "aggregate0" in pieces[0], "groups go too"
+
+
+def write_joins(folder: Path) -> Path:
+    queries = {**QUERIES, **GROUPINGS}
+    asked = [(name, queries[name], "auto") for name in SIDES.names]
+    pinned = [(f"{name}_kept", queries[name], "index") for name in SIDES.names]
+    return typed_joins.write_workload(folder, [*asked, *pinned])
+
+
+SIDES = Pieces(
+    ("two", "self", "computed", "by_s"),
+    "self",
+    "from_files",
+    write_joins,
+    typed_joins.change,
+    ("join: auto}", "join: auto, state: keep}"),
+    later=(3, 4, 5),
+)
+BUFFERS = Pieces(
+    ("first", "ends"),
+    "first",
+    "buffers",
+    lambda folder: buffers.write_bounded(folder, BUFFERS.names, 1500),
+    buffers.change_best,
+    ("incremental}", "incremental, state: keep}"),
+)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [SIDES, BUFFERS], ids=["sides", "buffers"])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_write_the_choice_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], of: Pieces, part: int
+) -> None:
+    folder = of.begun(tmp_path, capsys)
+    saved = saved_as(folder)
+    before = writes(ran_converting(folder, -1))
+    put_back(folder, saved)
+    last = writes(ran_converting(folder, -1, *LEAST))
+    final = of.check(folder)
+    of.check_least(final)
+    assert last > before + len(of.names)
+    choices = set()
+    for at in range(before - 2 + part, last, STRIDE):
+        put_back(folder, saved)
+        assert ran_converting(folder, at, *LEAST).returncode == -9, at
+        for pieces, whole in zip(of.check(folder), final, strict=True):
+            assert pieces in ([], whole), at
+            choices.add(bool(pieces))
+        for turn in (1, 2):
+            # A run that has nothing to do does not look at the budget. The first of these deletions
+            # uses up the buffers that have just been bounded.
+            of.change(folder, random.Random(at), turn)
+            writes(ran_converting(folder, -1, *LEAST))
+            assert of.check(folder) == final or of is BUFFERS, at
+    assert choices
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [SIDES, BUFFERS], ids=["sides", "buffers"])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_write_what_is_kept_again_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], of: Pieces, part: int
+) -> None:
+    """Pieces that were converted are made again after the capture of another query."""
+    folder = of.begun(tmp_path, capsys)
+    writes(ran_converting(folder, -1, *LEAST))
+    for turn in of.later:
+        of.change(folder, random.Random(turn), turn)
+        writes(ran_converting(folder, -1))
+    # Else what is worth keeping again goes by how quick the machine is.
+    file = folder / "w.yaml"
+    file.write_text(file.read_text().replace(*of.keep))
+    least = of.check(folder)
+    of.check_least(least)
+    saved = saved_as(folder)
+    room = ("--query", f"{of.first}_kept", "--disk", "1GB")
+    before = writes(ran_converting(folder, -1, *room[:2], command="capture"))
+    assert of.check(folder) == least
+    put_back(folder, saved)
+    last = writes(ran_converting(folder, -1, *room, command="capture"))
+    assert not any(of.check(folder))
+    assert last > before + len(of.names)
+    for at in range(before - 2 + part, last, STRIDE):
+        put_back(folder, saved)
+        assert ran_converting(folder, at, *room, command="capture").returncode == -9, at
+        for pieces, held in zip(of.check(folder), least, strict=True):
+            assert pieces in ([], held), at
+        for turn in (1, 2):
+            of.change(folder, random.Random(at), turn)
+            writes(ran_converting(folder, -1))
+            of.check(folder)
+        writes(ran_converting(folder, -1, *room, command="capture"))
+        assert not any(of.check(folder)), at
+
+
+
+
+def spark_folders(places: list[Path]) -> list[Path]:
+    """Folders that Spark made, wherever they lie below these places."""
+    result = (path for place in places for path in place.rglob("*"))
+    return [path for path in result if path.name.startswith(("spark-", "blockmgr-"))]
+
+
+@pytest.mark.spark
+def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here: None) -> None:
+    file = write_workload(tmp_path)
+    temporary, disk = tmp_path / 'for "tem\\p" files', tmp_path / "disk"
+    temporary.mkdir()
+    disk.mkdir()
+    conf = f"conf: {{spark.local.dir: '{disk},{tmp_path}/later'}}"
+    file.write_text(file.read_text().replace("spark: {", f"spark: {{{conf}, "))
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    environment.pop("SPARK_LOCAL_DIRS", None)
+    words = [sys.executable, "-P", "-m", "impctl", "query", str(file), "--query", "by_g"]
+    words += ["--by", "spark"]
+    subprocess.run([*words[:4], "capture", str(file)], env=environment, check=True)
+    places = [temporary, disk]
+
+    process = subprocess.Popen(
+        words, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < until:
+        if any(path.name.startswith("blockmgr-") for path in spark_folders(places)):
+            break
+        time.sleep(0.05)
+    assert abandoned(places) == ()  # its process lives
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+    left = spark_folders(places)
+    assert left
+    for path in left:
+        assert any(part.startswith(SPARK_SCRATCH) for part in path.parts), path
+    assert [*temporary.iterdir(), *disk.iterdir()]
+    assert all(p.name.startswith(SPARK_SCRATCH) for p in [*temporary.iterdir(), *disk.iterdir()])
+
+    subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
+    for _ in range(100):  # the JVM ends a little later than its program
+        if not [*temporary.iterdir(), *disk.iterdir()]:
+            break
+        time.sleep(0.1)
+    assert [*temporary.iterdir(), *disk.iterdir()] == []
+
+
+
+KILLED_NAMES = (KEPT_RECURSION, "of_seeds", "from_one")
+LEFT_OUT = "src = 7 OR src = 13"
+
+Standing = dict[str, tuple[int, dict[str, set[int]]]]
+
+
+def standing(folder: Path) -> Standing:
+    """By query the version of `links` that its sketches stand for, and their fragments."""
+    result = {}
+    for name in KILLED_NAMES:
+        held = stored(folder, name)
+        result[name] = held.versions["links"], fragments_by_access(held)
+    return result
+
+
+def moved(tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str = "") -> Cli:
+    """A folder with queries that are captured, and some versions behind."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    cli = network(folder, capsys, KILLED_NAMES)
+    if provenance:
+        asking(cli, provenance)
+    cli.good("capture")
+    rng = random.Random(5)
+    for _ in range(3):
+        change_network(folder, rng)
+    # New ways out of the regions that queries start in, to links that are there.
+    ways = {"src": [7, 13, 30, 57, 43, 22], "dst": [57, 43, 22, 56, 42, 23]}
+    write_deltalake(str(folder / "links"), pa.table(ways), mode="append")
+    return cli
+
+
+def cases() -> Iterator[Any]:
+    """How recursion is maintained, and the first write at which a run is killed."""
+    for part in range(PARTS):
+        yield pytest.param("", part, id=f"ranks-{part}")
+        for name, said in SHIPS.items():
+            marks = (with_diagrams, pytest.mark.long) if name == "eager" else with_diagrams
+            yield pytest.param(said, part, id=f"{name}-{part}", marks=marks)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(("provenance", "part"), [*cases()])
+def test_killed_at_every_write_sketches_are_of_before_or_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str, part: int
+) -> None:
+    cli = moved(tmp_path, capsys, provenance)
+    folder = cli.workload.parent
+    before = standing(folder)
+    saved = saved_as(folder)
+    last = writes(ran_recursion(folder, -1))
+    after = standing(folder)
+    assert all(before[name][1] != after[name][1] for name in KILLED_NAMES), "every sketch moves"
+    assert last > len(KILLED_NAMES)
+    for at in range(part, last, STRIDE):
+        put_back(folder, saved)
+        assert ran_recursion(folder, at).returncode == -9, at
+        for name, result in standing(folder).items():
+            assert result in (before[name], after[name]), (at, name)
+        writes(ran_recursion(folder, -1))
+        assert standing(folder) == after, at
+        assert answers(cli, KEPT_RECURSION, "--by", "state") == by_duckdb(cli, RECURSIVE_QUERIES[KEPT_RECURSION])
+        if provenance:
+            assert check_functions(cli, (KEPT_RECURSION, "of_seeds"), LEFT_OUT)
+            # What goes on from there: leaves that went and came, by their numbers.
+            change_network(folder, random.Random(at))
+            writes(ran_recursion(folder, -1))
+            check_functions(cli, (KEPT_RECURSION, "of_seeds"), LEFT_OUT)

@@ -1,10 +1,10 @@
-"""Key codes and groups against a dictionary, collisions of codes included."""
+"""Key codes, groups and orders against a dictionary and NumPy, collisions of codes included."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -14,8 +14,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from impctl.data import keys
 from impctl.data import keys as keys_module
-from impctl.data.keys import code_of, group_rows, key_codes, normalise, same_keys
+from impctl.data.keys import (
+    ascending,
+    code_of,
+    distinct_values,
+    ends_of,
+    group_rows,
+    in_order,
+    key_codes,
+    normalise,
+    perhaps_in,
+    same_keys,
+    start_of,
+    starts_in,
+    when_many,
+)
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -28,7 +43,7 @@ from impctl.data.schema import (
     SqlType,
     decimal,
 )
-from impctl.data.vector import INT64_MAX, INT64_MIN, Vector, from_arrow
+from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, from_arrow
 from tests.support.random_cases import FEW
 
 WIDE = decimal(38, 2)
@@ -267,3 +282,117 @@ def test_the_code_of_one_row_is_that_of_many(columns: int) -> None:
     rows = list(itertools.product(some, repeat=columns))
     vectors = [Vector(LONG, np.array(column, dtype=np.int64)) for column in zip(*rows, strict=True)]
     assert [code_of(row) for row in rows] == key_codes(vectors, len(rows)).tolist()
+
+
+
+
+def hard_codes(rng: np.random.Generator, n: int) -> Iterator[Ints]:
+    """Dense, repeated, negative, spread over all 64 bits, sorted but for a few, backwards."""
+    for bits in (1, 3, 15, 16, 17, 31, 32, 33, 47, 48, 49, 62):
+        yield rng.integers(0, 1 << bits, n)
+        yield rng.integers(0, 1 << bits, n) - (1 << bits) // 2
+    yield rng.integers(INT64_MIN, INT64_MAX, n, endpoint=True)
+    yield np.where(rng.random(n) < 0.5, INT64_MIN, INT64_MAX)
+    yield np.concatenate([np.sort(rng.integers(0, 10**6, n // 3)) for _ in range(3)])
+    yield np.arange(n)[::-1].copy()
+    yield np.full(n, -7)
+
+
+@pytest.mark.parametrize("few", [2, 2_000])
+@pytest.mark.parametrize("cached", [0, 1 << 19])
+def test_it_is_the_stable_order(few: int, cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_FEW", few)
+    monkeypatch.setattr(keys, "_CACHED", cached)
+    rng = np.random.default_rng(few + cached)
+    for n in (0, 1, 2, 50, 3_000):
+        for codes in hard_codes(rng, n):
+            before = codes.copy()
+            assert np.array_equal(ascending(codes), np.argsort(codes, kind="stable"))
+            assert np.array_equal(in_order(codes), np.sort(codes))
+            assert np.array_equal(codes, before)
+
+
+def test_what_is_looked_for_comes_back_to_its_place() -> None:
+    rng = np.random.default_rng(3)
+    for codes in hard_codes(rng, 3_000):
+        by, ordered = when_many(codes)
+        assert np.array_equal(ordered, np.sort(codes))
+        assert by is None or np.array_equal(codes[by], ordered)
+
+
+def test_each_value_once_and_none_that_may_be_there_left_out() -> None:
+    rng = np.random.default_rng(4)
+    for codes in hard_codes(rng, 3_000):
+        assert np.array_equal(distinct_values(codes), np.unique(codes))
+        held = np.unique(codes[:100])
+        some = perhaps_in(held, codes)
+        assert set(np.flatnonzero(np.isin(codes, held))) <= set(some.tolist())
+        assert np.array_equal(some, np.unique(some))
+
+
+
+
+def sorted_keys(size: int, seed: int) -> Ints:
+    return np.sort(np.random.default_rng(seed).integers(0, 50, size))
+
+
+@pytest.mark.parametrize("size", [1, 999, 1000, 5000])
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_groups_of_sorted_rows(size: int, disturbed: bool) -> None:
+    codes = sorted_keys(size, size)
+    if disturbed and size > 1:
+        codes[-2:] = codes[-1], -1
+    weights = np.random.default_rng(1).integers(-1, 3, size)
+    grouping = group_rows([Vector(LONG, codes)], size)
+    assert grouping.codes.tolist() == np.unique(codes).tolist()
+    assert (codes[grouping.first] == grouping.codes).all()
+    assert (grouping.codes[grouping.index()] == codes).all()
+    assert grouping.sizes().tolist() == np.unique(codes, return_counts=True)[1].tolist()
+    expected = [int(weights[codes == code].sum()) for code in grouping.codes]
+    assert grouping.sums(weights).tolist() == expected
+    ones = np.ones(size, dtype=np.int64)
+    assert grouping.sums(ones).tolist() == grouping.sizes().tolist()
+
+
+def test_sorted_rows_are_not_copied() -> None:
+    codes = sorted_keys(5000, 3)
+    grouping = group_rows([Vector(LONG, codes)], len(codes))
+    assert np.shares_memory(codes[grouping.order], codes)
+
+
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def test_a_row_starts_where_any_column_changes() -> None:
+    starts = starts_in(ints(1, 1, 1, 2, 2), ints(5, 5, 6, 6, 6))
+    assert starts.tolist() == [True, False, True, True, False]
+    assert start_of(starts).tolist() == [0, 0, 2, 3, 3]
+
+
+@pytest.mark.parametrize("values", [(), (7,)])
+def test_no_row_and_one_row(values: tuple[int, ...]) -> None:
+    starts = starts_in(ints(*values), ints(*values))
+    assert starts.tolist() == [True] * len(values)
+    assert start_of(starts).tolist() == [0] * len(values)
+
+
+def test_each_value_once_in_order() -> None:
+    assert distinct_values(ints(3, -1, 3, 2, -1)).tolist() == [-1, 2, 3]
+    assert distinct_values(ints()).tolist() == []
+
+
+def test_ends_are_those_of_a_search() -> None:
+    """Slices of any length, empty ones, and ones that reach the end of the codes or lie beyond."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        codes = np.sort(rng.integers(0, int(rng.choice([3, 30, 300])), int(rng.integers(0, 40))))
+        low = rng.integers(-2, 310, 12)
+        high = low + rng.integers(0, int(rng.choice([2, 20, 400])), 12)
+        for side in ("left", "right"):
+            first = codes.searchsorted(low, side)  # type: ignore[call-overload]
+            ends = ends_of(codes, first, high, side)  # type: ignore[arg-type]
+            expected = codes.searchsorted(high, side)  # type: ignore[call-overload]
+            assert ends.tolist() == (expected.tolist() if len(codes) else first.tolist()), seed

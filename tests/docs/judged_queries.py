@@ -33,7 +33,7 @@ refused or not read runs without a sketch.
 Results: on 2026-11-27 each of the 100 texts of TPC-DS that have a sketch was captured, maintained
 over three batches on each of the seven fact tables (deleted, added again, changed), and run with
 and without its sketch. No result differed; 71 had rows, 53 read fewer files, and q90 divided by
-zero both ways (`tests/behaviour/test_tpcds_answers.py`, run manually). On 2026-11-26, after a
+zero both ways (`tests/behaviour/test_workloads.py`, run manually). On 2026-11-26, after a
 batch on each of all 24 tables, 96 of the 118 texts had a materialized result and the engine ran
 112. All results were equal to Spark's (q90 failed as on Spark); 71 and 84 of them had rows
 (`tests/behaviour/answers_replayed.py`). Only Spark runs the function GROUPING (q27, q36, q70,

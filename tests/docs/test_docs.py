@@ -1,12 +1,14 @@
-"""Every command, option, variable, exit code, error code and JSON field is documented, truly."""
+"""Every command, option, variable, code and field is documented, truly, and in plain words."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from statistics import median
 from typing import get_args
 
 import pytest
@@ -55,7 +57,10 @@ from impctl.service.results import (
 )
 from impctl.service.settings import ENVVARS
 from tests.cli.examples import EXAMPLES
-from tests.support.sources import ROOT, nodes
+from tests.docs.benchmark_tables import RECORDS, drawn, marks, pages
+from tests.docs.judged_queries import INTRODUCTION, PAGE, Row, page
+from tests.docs.user_text import USUAL, problems, user_text
+from tests.support.sources import ROOT, nodes, texts
 from tests.support.sources import texts as package_texts
 
 DOCS = ROOT / "docs"
@@ -120,13 +125,13 @@ def error_codes() -> set[str]:
     result = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
     for _, keyword in nodes(ast.keyword):
         if keyword.arg in ("code", "reason_code"):
-            result |= texts(keyword.value)
+            result |= docs_texts(keyword.value)
     for _, plain in nodes(ast.Assign):
         if any(isinstance(t, ast.Name) and t.id == "default_code" for t in plain.targets):
-            result |= texts(plain.value)
+            result |= docs_texts(plain.value)
     for _, typed in nodes(ast.AnnAssign):
         if isinstance(typed.target, ast.Name) and typed.target.id == "default_code" and typed.value:
-            result |= texts(typed.value)
+            result |= docs_texts(typed.value)
     return result
 
 
@@ -134,7 +139,7 @@ def is_error(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, errors.ImpctlError)
 
 
-def texts(node: ast.expr) -> set[str]:
+def docs_texts(node: ast.expr) -> set[str]:
     return {
         part.value
         for part in ast.walk(node)
@@ -158,7 +163,7 @@ def test_every_error_code_stands_under_its_exit_code() -> None:
     for _, call in nodes(ast.Call):
         if isinstance(call.func, ast.Name):
             exit_code = getattr(kinds.get(call.func.id), "exit_code", None)
-            codes = [texts(word.value) for word in call.keywords if word.arg == "code"]
+            codes = [docs_texts(word.value) for word in call.keywords if word.arg == "code"]
             given |= {(code, exit_code) for result in codes for code in result if exit_code}
     assert len(given) > 90
     page = read("troubleshooting.md")
@@ -257,6 +262,126 @@ def headings(page: Path) -> set[str]:
 
 def test_make_targets_named_in_the_documents_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for page in PAGES:
-        for target in re.findall(r"`make ([a-z-]+)`", page.read_text(encoding="utf-8")):
-            assert f"\n{target}:" in makefile, (page, target)
+    for own_page in PAGES:
+        for target in re.findall(r"`make ([a-z-]+)`", own_page.read_text(encoding="utf-8")):
+            assert f"\n{target}:" in makefile, (own_page, target)
+
+
+
+OF_THE_CODE = {"soundness.md", "glossary.md", "architecture.md"}
+"""Pages that speak as the code does, as decisions do."""
+PAGES_OF_WORDS = sorted(
+    page
+    for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    if page.name not in OF_THE_CODE
+)
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+FRAGMENT = re.compile(r"\bfragments?\b(?!:|\s+INTEGER)", re.IGNORECASE)
+"""Neither the key of workload files nor the column of the catalog."""
+
+
+@pytest.mark.parametrize("page", PAGES_OF_WORDS, ids=lambda page: page.name)
+def test_pages_speak_of_ranges(page: Path) -> None:
+    text = CODE.sub("", page.read_text(encoding="utf-8"))
+    assert not [line for line in text.splitlines() if FRAGMENT.search(line)]
+
+
+def sentences(tree: ast.AST) -> Iterator[str]:
+    """Texts of several words, but for docstrings; what stands in backticks left out."""
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            text = CODE.sub("", node.value).strip()
+            if " " in text:
+                yield text
+
+
+def test_messages_speak_of_ranges() -> None:
+    result = [
+        (path.name, text)
+        for path, source in texts().items()
+        if FRAGMENT.search(source)
+        for text in sentences(ast.parse(source))
+        if FRAGMENT.search(text)
+    ]
+    assert result == []
+
+
+def test_help_speaks_of_ranges() -> None:
+    """Docstrings of commands are what `--help` shows."""
+    result = [
+        path.name
+        for path, node in nodes(ast.FunctionDef)
+        if path.parent.name == "commands" and FRAGMENT.search(ast.get_docstring(node) or "")
+    ]
+    assert result == []
+
+
+
+
+def test_words_and_sentences_are_plain() -> None:
+    sentences = list(user_text())
+    assert len(sentences) > 5_000
+    assert list(problems(sentences)) == []
+    assert median(sentence.words for sentence in sentences if sentence.words > 3) <= USUAL
+
+
+def test_the_rules_find_what_they_are_for() -> None:
+    """The list of words has no pattern that never matches."""
+    from tests.docs.user_text import Sentence
+
+    bad = (
+        "The log tells when a file is left out",
+        "the answer is kept anew",
+        "it rests on a foreseen size",
+        "a sketch of fragments came and went",
+    )
+    assert [len(list(problems([Sentence("x.md", 1, text)]))) for text in bad] == [2, 2, 2, 2]
+    long = Sentence("x.md", 1, " ".join(["word"] * 31))
+    assert list(problems([long])) == [f"x.md:1: 31 words: {long.text}"]
+
+
+
+
+def test_the_tables_are_those_of_the_records() -> None:
+    assert pages()
+    for path in pages():
+        page = path.read_text(encoding="utf-8")
+        assert drawn(page) == page, path.name
+
+
+def test_every_record_is_shown_and_whole() -> None:
+    named = {record for path in pages() for record, _ in marks(path.read_text(encoding="utf-8"))}
+    result = {
+        file.name: json.loads(file.read_text(encoding="utf-8")) for file in RECORDS.glob("*.json")
+    }
+    assert named == set(result)
+    for name, record in result.items():
+        assert record["failures"] == [], name
+        assert all(cell["covers"] in (True, None) for cell in record["cells"]), name
+        assert all(cell["equal"] in (True, None) for cell in record["cells"]), name
+
+
+
+_ROW = re.compile(r"^\| (\w+) \| (exact|touch|recapture|refused|not read) \| ([\d.]+) \| (.*) \|$")
+
+
+def test_the_page_is_printed_from_its_rows() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    tables: dict[str, list[Row]] = {}
+    for line in text.removeprefix(INTRODUCTION).splitlines():
+        if line.startswith("## "):
+            rows = tables.setdefault(line[3:], [])
+        match = _ROW.match(line)
+        if match:
+            rows.append(Row(match[1], match[2], match[4].replace("\\|", "|"), float(match[3])))
+    assert {heading: len(rows) for heading, rows in tables.items()} == {
+        "TPC-DS": 118,
+        "ClickBench": 43,
+    }
+    assert page(tables) == text, "print it anew, see the page's last paragraph"
+
+
+def test_every_query_that_is_not_exact_says_why() -> None:
+    rows = filter(None, map(_ROW.match, PAGE.read_text(encoding="utf-8").splitlines()))
+    assert all(row[4].strip() for row in rows if row[2] != "exact")

@@ -1,21 +1,136 @@
-"""Examples on the pages about running impctl, and the size of the glossary."""
+"""Examples of user documents: their commands run, in order, and print what the page shows."""
 
 from __future__ import annotations
 
+import configparser
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
+import yaml
+from deltalake import write_deltalake
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from tests.support.run_cli import Cli
-from tests.support.running_example import write_running_example
+from impctl.measure.generate import generate
+from impctl.service.context import SilentReporter
+from impctl.service.settings import ENVVARS, Example, GenerateRequest
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.load import workload_of
+from tests.docs.consoles import PAGES, TUTORIAL, Page
+from tests.docs.consoles import run as run_page
+from tests.support.run_cli import Cli, write_running_example
 from tests.support.sources import ROOT
+
+RUN = (
+    "first-steps.md",
+    "materialized-results.md",
+    "output-formats.md",
+    "changes.md",
+    "why.md",
+    "state-on-disk.md",
+    "configuration.md",
+)
+"""Pages with a tested example; the tutorials and the Python page have tests of their own."""
+ANY_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# ([\w/-]+\.yaml)\n")
+TIME = re.compile(r"\d[\d.,]* (ms|s)\b")
+INDENTED = re.compile(r"^    impctl (.+)$", re.MULTILINE)
+BASE = """
+version: 1
+tables: {sales: {path: sales}}
+queries: {q: {sql: SELECT COUNT(*) AS n FROM sales}}
+"""
+
+
+@cache
+def blocks(page: str) -> list[tuple[str, str]]:
+    return ANY_BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+
+
+def console_commands(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Every command of the page's console blocks, with the lines shown below it."""
+    for kind, text in blocks(page):
+        if kind == "console":
+            for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+                command, _, output = part.partition("\n")
+                yield command, output.splitlines()
+
+
+def timeless(lines: list[str]) -> Counter[str]:
+    return Counter(TIME.sub("T", line.rstrip()) for line in lines if line.strip())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_commands_print_what_the_page_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for entry in ENVVARS:
+        monkeypatch.delenv(entry.name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("COLUMNS", "100")
+    examples = list(console_commands(page))
+    assert examples
+    for command, shown in examples:
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "impctl"
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "impctl", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        output = done.stdout + "\n" + done.stderr
+        assert timeless(shown) - timeless(output.splitlines()) == Counter(), (command, output)
+        if arguments[0] == "init" or "--generate" in arguments:
+            write_files(page, tmp_path)
+
+
+def write_files(page: str, folder: Path) -> None:
+    for kind, text in blocks(page):
+        if kind == "yaml" and (name := FILE.match(text)):
+            (folder / name[1]).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_yaml_of_the_page_is_valid(page: str) -> None:
+    for kind, text in blocks(page):
+        if kind == "yaml":
+            added = yaml.safe_load(text)
+            whole = {**yaml.safe_load(BASE), **added}
+            for key in ("tables", "queries"):
+                whole[key] = {**yaml.safe_load(BASE)[key], **added.get(key, {})}
+            # Read as it is on the page where that is a whole file, positions and all.
+            source = text if "version" in added else yaml.safe_dump(whole)
+            workload_of(Path("page.yaml"), source, {"KEY": "k", "SECRET": "s"})
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_other_commands_of_the_page_parse(page: str) -> None:
+    app: Any = typer.main.get_command(build_app())
+    for line in INDENTED.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
+        name, *words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
+        app.commands[name].make_context(name, words)
+
+
 
 BLOCK = re.compile(r"^```\w*\n(?:.*\n)*?```|^(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
 COMMAND = re.compile(r"^[ $]*impctl ((?:'[^']*'|\"[^\"]*\"|[^|#>&;\n])+)", re.MULTILINE)
@@ -111,3 +226,278 @@ def test_the_glossary_is_short() -> None:
     assert [term for term, text in entries if len(SENTENCES.split(text)) > 2] == []
     for table in tables:
         assert [term for term, _ in table] == sorted(term for term, _ in table)
+
+
+
+CHECKOUT = Path(__file__).parents[2]
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.spark
+def test_the_blocks_of_the_page_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for entry in ENVVARS:
+        monkeypatch.delenv(entry.name, raising=False)
+    (tmp_path / "workloads").mkdir()
+    shutil.copy(CHECKOUT / "workloads" / "running-example.yaml", tmp_path / "workloads")
+    generate(GenerateRequest(tmp_path / "demo", Example.RUNNING), SilentReporter())
+    monkeypatch.chdir(tmp_path)
+    page = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = PYTHON_BLOCK.findall(page)
+    assert len(blocks) == page.count("```python") >= 6
+    names: dict[str, Any] = {}
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for block in blocks:
+            exec(compile(block, "docs/python.md", "exec"), names)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+
+
+def check_page(page: Page, folder: Path) -> None:
+    commands = run_page(page, folder)
+    assert len(commands) >= 3
+    for shown in commands:
+        assert shown.is_true, (shown.command, shown.exit_code, shown.printed)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.skipif(
+    not os.environ.get("IMPCTL_CRIMES", ""),
+    reason="IMPCTL_CRIMES names no Parquet file of incidents",
+)
+def test_every_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path) -> None:
+    check_page(TUTORIAL, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_prints_what_the_page_shows(page: Page, tmp_path: Path) -> None:
+    check_page(page, tmp_path)
+
+
+
+CHECKOUT_ROOT = Path(__file__).parents[2]
+PAGE = (CHECKOUT_ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+OPERATIONS_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"/srv/impctl/bin/impctl ([^\n\"&>]+)")
+
+WORKLOAD = """
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {g: {boundaries: [2, 4]}}}
+queries:
+  q: {sql: "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 1", sketch: {t: g}}
+"""
+
+
+def operations_blocks(kind: str) -> list[str]:
+    result = [text for name, text in OPERATIONS_BLOCK.findall(PAGE) if name == kind]
+    assert result, kind
+    return result
+
+
+def rows(*groups: int) -> pa.Table:
+    return pa.table({"g": pa.array(groups, pa.int64())})
+
+
+class Site:
+    """What the page calls /srv, below a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "sales").mkdir()
+        (folder / "impctl" / "bin").mkdir(parents=True)
+        script = folder / "impctl" / "bin" / "impctl"
+        script.write_text(
+            f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(CHECKOUT_ROOT))} "
+            f'exec {sys.executable} -P -m impctl "$@"\n'
+        )
+        script.chmod(0o755)
+        create_table(str(folder / "sales" / "t"), rows(0, 0, 3))
+        (folder / "sales" / "sales.yaml").write_text(WORKLOAD)
+        self.shell(operations_blocks("sh")[0])
+
+    def here(self, text: str) -> str:
+        return text.replace("/srv/", f"{self.folder}/")
+
+    def shell(self, text: str, shell: str = "sh", **variables: str) -> str:
+        """Run as cron does: nearly no environment."""
+        ran = subprocess.run(
+            [f"/bin/{shell}", "-e", "-c", self.here(text)],
+            env={"HOME": str(self.folder), "PATH": "/usr/bin:/bin", **variables},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+        return ran.stdout
+
+    def change(self) -> None:
+        write_deltalake(str(self.folder / "sales" / "t"), rows(3), mode="append")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def action(text: str) -> str:
+    return str(json.loads(text)["results"][0]["action"])
+
+
+def test_every_command_of_the_page_parses() -> None:
+    calls = CALL.findall(PAGE)
+    assert len(calls) >= 7
+    app: Any = typer.main.get_command(build_app())
+    for call in calls:
+        name, *words = shlex.split(call)
+        app.commands[name].make_context(name, words)
+    for option in re.findall(r"`(--[a-z-]+)", PAGE):
+        known = {
+            name for command in app.commands.values() for p in command.params for name in p.opts
+        }
+        assert option in known, option
+
+
+@pytest.mark.slow
+def test_the_cron_lines(site: Site) -> None:
+    lines, due, clean = operations_blocks("cron")
+    maintain = lines.splitlines()[0]
+    site.change()
+    site.shell(maintain.split(maxsplit=5)[5])
+    site.shell(clean.split(maxsplit=5)[5])
+    assert json.loads((site.folder / "sales" / "gc.ndjson").read_text())["ok"]
+    told = site.folder / "sales" / "maintain.ndjson"
+    assert action(told.read_text()) == "exact"
+    site.change()
+    site.shell(due.split(maxsplit=5)[5])
+    assert [action(line) for line in told.read_text().splitlines()] == ["exact", "exact"]
+    site.shell(due.split(maxsplit=5)[5])
+    assert action(told.read_text().splitlines()[2]) == "none"
+
+
+def unit_files(site: Site) -> list[Path]:
+    """The unit files of the page, with the paths of the site and its own user."""
+    result = []
+    for text in operations_blocks("ini"):
+        name = Path(text.splitlines()[0].removeprefix("# ")).name
+        path = site.folder / name
+        path.write_text(re.sub(r"^User=.*$", "User=root", site.here(text), flags=re.MULTILINE))
+        result.append(path)
+    return result
+
+
+@pytest.mark.slow
+def test_the_systemd_units(site: Site) -> None:
+    paths = unit_files(site)
+    assert [path.name for path in paths] == [
+        "impctl.service",
+        "impctl-maintain.service",
+        "impctl-maintain.timer",
+    ]
+    units = {}
+    for path in paths:
+        parser = configparser.ConfigParser(strict=True, interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read(path)
+        units[path.name] = parser
+    service = units["impctl.service"]["Service"]
+    assert service["RestartPreventExitStatus"] == "2"
+    assert "--follow" in service["ExecStart"]
+    verify = shutil.which("systemd-analyze")
+    if verify is not None:
+        ran = subprocess.run(
+            [verify, "verify", *map(str, paths)], capture_output=True, text=True, check=False
+        )
+        mine = [line for line in ran.stderr.splitlines() if str(site.folder) in line]
+        assert (ran.returncode, mine) == (0, []), ran.stderr
+    site.change()
+    once = units["impctl-maintain.service"]["Service"]
+    assert action(site.shell(f"cd {once['WorkingDirectory']} && {once['ExecStart']}")) == "exact"
+    site.change()
+    line = site.shell(f"cd {service['WorkingDirectory']} && {service['ExecStart']} --max-runs 1")
+    assert action(line) == "exact"
+
+
+@pytest.mark.slow
+def test_the_steps_of_the_workflow(site: Site) -> None:
+    (text,) = operations_blocks("yaml")
+    workflow = yaml.safe_load(text)
+    job = workflow["jobs"]["maintain"]
+    env = {name: site.here(value) for name, value in job["env"].items()}
+    summary = site.folder / "summary.md"
+    site.change()
+    for step in job["steps"]:
+        site.shell(
+            f"set -o pipefail\n{step['run']}", "bash", GITHUB_STEP_SUMMARY=str(summary), **env
+        )
+    assert action((site.folder / "maintain.json").read_text()) == "exact"
+    assert summary.read_text().startswith("q: ")
+
+
+@pytest.mark.slow
+def test_the_airflow_task(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = operations_blocks("python")
+    made: list[dict[str, Any]] = []
+
+    class Dag:
+        def __init__(self, name: str, **arguments: Any) -> None:
+            assert arguments["max_active_runs"] == 1
+            assert arguments["schedule"] == timedelta(minutes=15)
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *error: object) -> None: ...
+
+    names = ["airflow", "providers", "standard", "operators", "bash"]
+    modules = {name: ModuleType(name) for name in accumulate(names, "{}.{}".format)}
+    vars(modules["airflow"])["DAG"] = Dag
+    vars(modules[".".join(names)])["BashOperator"] = lambda **given: made.append(given)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(text, "dag.py", "exec"), {})
+    site.change()
+    assert action(site.shell(made[0]["bash_command"], "bash")) == "exact"
+
+
+@pytest.mark.slow
+def test_a_cron_line_that_fails_says_so(site: Site) -> None:
+    (site.folder / "sales" / "sales.yaml").unlink()
+    line = operations_blocks("cron")[0].splitlines()[0].split(maxsplit=5)[5]
+    assert site.shell(line) == "impctl ended with 2\n"
+    told = json.loads((site.folder / "sales" / "maintain.ndjson").read_text())
+    assert told["error"]["code"] == "workload_not_found"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_weekly_verification(site: Site) -> None:
+    line = operations_blocks("cron")[0].splitlines()[1].split(maxsplit=5)[5]
+    path = os.path.dirname(shutil.which("java") or "")
+    assert site.shell(line, PATH=f"{path}:/usr/bin:/bin") == ""
+    (result,) = json.loads((site.folder / "sales" / "verify.ndjson").read_text())["results"]
+    assert result["covers"]
+    assert result["results_equal"]
+
+
+@pytest.mark.slow
+def test_the_backup_carries_on(site: Site) -> None:
+    site.change()
+    site.shell(operations_blocks("sh")[1])
+    maintain = "cd /srv/sales && /srv/impctl/bin/impctl maintain sales.yaml --json"
+    first = json.loads(site.shell(maintain))["results"][0]
+    assert first["action"] == "exact"
+    store = site.folder / "sales" / ".impctl"
+    shutil.rmtree(store)
+    (backup,) = (site.folder / "sales").glob("backup-*")
+    os.rename(backup, store)
+    again = json.loads(site.shell(maintain))["results"][0]
+    assert (again["action"], again["versions"]) == ("exact", first["versions"])
+    assert again["since"] == first["since"]

@@ -1,38 +1,208 @@
-"""What the engine claims to compute it computes, and as Spark does.
-
-By hand, all of it in three time zones: `-m long` (some 15 minutes).
-"""
+"""Every expression that the engine claims to compute it computes, and as Spark does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from itertools import product
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.errors import (
-    EvaluationError,
-    ImpctlError,
-    NotExactError,
-    UnsupportedExpressionError,
+from impctl.compile.answers import arrow_column, arrow_type
+from impctl.data.schema import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    Kind,
+    Schema,
+    SqlType,
+    decimal,
 )
-from impctl.expr.evaluate import Condition
+from impctl.data.vector import Vector, from_arrow
+from impctl.errors import EvaluationError, ImpctlError, NotExactError, UnsupportedExpressionError
+from impctl.expr.error_bounds import exactly
+from impctl.expr.evaluate import Columns, Condition, Evaluator, find_blocker
+from impctl.expr.functions import FUNCTIONS
+from impctl.expr.nodes import Expr
+from impctl.expr.signature import ONE_ROW
 from impctl.expr.types import type_of
-from tests.expr.claims import (
-    ROWS,
-    TYPES,
-    Claim,
-    calls_of,
-    casts,
-    claims,
-    computed,
-    is_alike,
-    operations,
-    shown,
-    taken_calls,
-)
+from impctl.plan.nodes import Project
+from impctl.sql.statement import parse_query
+
+MOMENTS = [
+    None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,
+    1_635_642_000_000_000, 1_774_744_200_000_000,
+]  # fmt: skip
+"""Around the epoch, changes to and from summer time in Europe, and 1582."""
+
+
+def _decimals(texts: str) -> list[Decimal | None]:
+    return [None if text == "NULL" else Decimal(text) for text in texts.split()]
+
+
+TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
+    "y": (SqlType(Kind.BYTE), pa.int8(), [None, 0, 1, -1, 127, -128, 7, 3]),
+    "w": (SHORT, pa.int16(), [None, 0, 1, -1, 32767, -32768, 7, 3]),
+    "i": (INTEGER, pa.int32(), [None, 0, 1, -1, 7, 2**31 - 1, -(2**31), 3]),
+    "l": (LONG, pa.int64(), [None, 0, 2, -3, 2**53 + 1, -(2**62), 2**63 - 1, 10]),
+    "f": (FLOAT, pa.float32(), [None, 0.5, -0.0, 0.1, math.nan, math.inf, 3.25, 3.1415]),
+    "d": (DOUBLE, pa.float64(), [None, 0.0, -0.0, 1.5, math.nan, math.inf, -math.inf, 1e16]),
+    "m": (
+        decimal(10, 2),
+        pa.decimal128(10, 2),
+        _decimals("NULL 0.00 1.25 -2.50 99999999.99 0.01 -0.01 12.34"),
+    ),
+    "n": (
+        decimal(38, 4),
+        pa.decimal128(38, 4),
+        _decimals("1 NULL -12345678901234567890.1234 2.5 0.0001 9007199254740993 -7 3.3333"),
+    ),
+    "s": (STRING, pa.string(), [None, "", "a", "ab", "é", "B", "a%", "40"]),
+    "b": (BOOLEAN, pa.bool_(), [None, True, False, True, False, None, True, False]),
+    "x": (SqlType(Kind.BINARY), pa.binary(), [None, b"", b"a", b"b", b"\xff", b"B", b"a%", b"4"]),
+    "t": (DATE, pa.date32(), [None, 0, 19000, -5, 18993, -141428, 2, 3]),
+    "h": (TIMESTAMP, pa.timestamp("us", "UTC"), MOMENTS),
+    "k": (TIMESTAMP_NTZ, pa.timestamp("us"), MOMENTS),
+}
+SCHEMA = Schema(tuple(Column(name, kind) for name, (kind, _, _) in TYPES.items()))
+ROWS = pa.table({name: pa.array(values, kind) for name, (_, kind, values) in TYPES.items()})
+CONSTANTS = (
+    "1", "-1", "0", "2.5", "'a'", "NULL", "'MONTH'", "'1'", "DATE '2020-02-29'", "1.5D", "true",
+)  # fmt: skip
+OPERANDS = (*TYPES, *CONSTANTS)
+_TARGETS = (
+    "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10,2)", "DECIMAL(38,10)",
+    "DECIMAL(4,0)", "STRING", "BOOLEAN", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ",
+)  # fmt: skip
+_OPERATORS = (
+    "+", "-", "*", "/", "%", "DIV", "||", "=", "<=>", "<", ">=", "<>", "AND", "OR",
+    "IS DISTINCT FROM", "LIKE", "&", "|", "^", "RLIKE", "ILIKE",
+)  # fmt: skip
+_FIELDS = ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DOW", "DOY", "HOUR", "MINUTE", "SECOND")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A text that the engine says it computes, in sessions of this time zone."""
+
+    sql: str
+    expr: Expr
+    zone: str
+
+
+@cache
+def columns(row: int | None = None) -> Columns:
+    """The operands on all rows, or on one."""
+    rows = ROWS if row is None else ROWS.slice(row, 1)
+    return {f"t#1.{c.name}": from_arrow(rows[c.name], c.type) for c in SCHEMA}
+
+
+def read(sql: str, zone: str = "UTC") -> Expr | None:
+    """The expression; None where the reader refuses it."""
+    try:
+        root = parse_query(f"SELECT {sql} AS v FROM t", {"t": SCHEMA}, zone=zone).root
+    except ImpctlError:
+        return None
+    return root.outputs[0].expr if isinstance(root, Project) else None
+
+
+def claims(texts: Iterable[str], zone: str = "UTC") -> Iterator[Claim]:
+    for sql in dict.fromkeys(texts):
+        expr = read(sql, zone)
+        if expr is not None and find_blocker(expr) is None:
+            yield Claim(sql, expr, zone)
+
+
+def computed(claim: Claim, row: int | None = None) -> tuple[pa.Array, Vector]:
+    """The values as an answer has them, and with their bounds; of all rows, or of one."""
+    count = len(ROWS) if row is None else 1
+    vector = Evaluator(claim.expr).values(columns(row), count)
+    ones = np.ones(count, dtype=np.int64)
+    return arrow_column(exactly(vector), ones, arrow_type(vector.type, claim.zone)), vector
+
+
+def taken_calls() -> Iterator[str]:
+    """Calls of all functions, of up to three arguments, that their entries take."""
+    operands = {sql: expr for sql in OPERANDS if (expr := read(sql)) is not None}
+    for name, function in FUNCTIONS.items():
+        if name == ONE_ROW:
+            continue
+        for count in (1, 2, 3):
+            for chosen in product(operands, repeat=count):
+                if function.takes([operands[sql] for sql in chosen]):
+                    yield f"{name}({', '.join(chosen)})"
+
+
+def calls_of(names: Iterable[str]) -> Iterator[str]:
+    """Calls of these functions, of up to two arguments, whether they are taken or not."""
+    for name in names:
+        yield f"{name}()"
+        for count in (1, 2):
+            for chosen in product(OPERANDS, repeat=count):
+                yield f"{name}({', '.join(chosen)})"
+
+
+def casts() -> Iterator[str]:
+    for operand, target in product(OPERANDS, _TARGETS):
+        yield f"CAST({operand} AS {target})"
+        yield f"TRY_CAST({operand} AS {target})"
+        yield f"{operand}::{target}"
+
+
+def operations() -> Iterator[str]:
+    for left, right in product(OPERANDS, repeat=2):
+        yield from (f"{left} {operator} {right}" for operator in _OPERATORS)
+        yield f"{left} IN ({right}, {left})"
+        yield f"{left} BETWEEN {right} AND {left}"
+        yield f"CASE WHEN b THEN {left} ELSE {right} END"
+        yield from (f"{name}({left}, {right})" for name in ("coalesce", "nullif"))
+    for operand in OPERANDS:
+        yield from (f"-{operand}", f"NOT {operand}", f"{operand} IS NULL", f"{operand} IS TRUE")
+        for unit in _FIELDS:
+            yield f"EXTRACT({unit} FROM {operand})"
+            yield f"date_trunc('{unit}', {operand})"
+            yield f"trunc({operand}, '{unit}')"
+
+
+def shown(array: pa.ChunkedArray | pa.Array) -> Sequence[Any]:
+    """Values that compare to the bit: dates as days, moments as microseconds, NaN as a word."""
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.int64())
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.int32())
+    if pa.types.is_string(array.type):
+        array = array.cast(pa.binary())  # Spark has texts that are not UTF-8.
+    return [_shown(value) for value in array.to_pylist()]
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else (value, math.copysign(1, value))
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """The same type, whatever time zone a moment is shown in."""
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
+        return (one.tz is None) == (other.tz is None)
+    return one == other
+
+
 
 ZONES = ("UTC", "Europe/Berlin", "+05:30")
 TOGETHER = 60

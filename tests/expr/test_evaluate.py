@@ -1,29 +1,30 @@
-"""The evaluator against the row-by-row reference, and what must and must not fail.
-
-Whether both are Spark's is `test_in_spark.py`'s question; this one is fast.
-"""
+"""The evaluator against the row-by-row reference, and what must and must not fail."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain, combinations, product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.data.schema import DOUBLE, INTEGER, LONG, decimal
-from impctl.data.vector import Vector, from_arrow
-from impctl.errors import EvaluationError, NotExactError
+from impctl.data.schema import BOOLEAN, DOUBLE, INTEGER, LONG, TIMESTAMP, decimal
+from impctl.data.vector import INT64_MAX, INT64_MIN, Vector, from_arrow
+from impctl.errors import EvaluationError, NotExactError, QueryError
 from impctl.expr.cast import cast
-from impctl.expr.compare import Truth
+from impctl.expr.compare import Truth, certain, conjoin, disjoin, negate, of_vector
 from impctl.expr.evaluate import Condition, Evaluator, find_blocker
-from impctl.expr.nodes import Expr
+from impctl.expr.nodes import ColumnRef, Expr
+from impctl.expr.signature import ONE_ROW, one_row
+from impctl.expr.types import fixed_offset, moved_by
+from impctl.plan.functions import AGGREGATES, SCALARS
 from tests.expr.test_in_spark import EXPRESSIONS, SCHEMA, rows, value_at
-from tests.plan.catalogs import selected
-from tests.support.reference_expr import ReferenceFailure, Value, value_of
+from tests.plan.catalogs import read, selected
+from tests.support.reference_plan import ReferenceFailure, Value, value_of
 
 MORE = [
     "i + l", "l - 3", "i * 2", "-d", "-i % 7", "d / 2", "d % 1.5", "m + n", "m - 0.01", "n * 0",
@@ -349,3 +350,170 @@ def test_decimals_just_below_a_whole_number_are_not_cut_off_to_narrow_integers(s
         cast(near, INTEGER)
     half = Vector(decimal(38, 37), np.array([sign * 5 * 10**36], dtype=object), None)
     assert cast(half, INTEGER).values.tolist() == [0]
+
+
+
+Outcome = bool | None
+Outcomes = frozenset[Outcome]
+
+SETS: list[Outcomes] = [
+    frozenset(result)
+    for result in chain.from_iterable(combinations((True, False, None), size) for size in (1, 2, 3))
+]
+
+
+def truth_of(rows: Sequence[Outcomes]) -> Truth:
+    def flag(outcome: Outcome) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return np.array([outcome in row for row in rows], dtype=np.bool_)
+
+    return Truth(flag(True), flag(False), flag(None))
+
+
+def rows_of(truth: Truth) -> list[Outcomes]:
+    flags = zip(truth.may_true, truth.may_false, truth.may_null, strict=True)
+    return [
+        frozenset(o for o, is_set in zip((True, False, None), row, strict=True) if is_set)
+        for row in flags
+    ]
+
+
+def kleene_and(parts: Iterable[Outcome]) -> Outcome:
+    known = set(parts)
+    return False if False in known else None if None in known else True
+
+
+def kleene_or(parts: Iterable[Outcome]) -> Outcome:
+    known = set(parts)
+    return True if True in known else None if None in known else False
+
+
+@pytest.mark.parametrize("operands", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("join", "kleene"), [(conjoin, kleene_and), (disjoin, kleene_or)], ids=["and", "or"]
+)
+def test_connectives_over_all_sets_of_outcomes(
+    operands: int,
+    join: Callable[[Sequence[Truth]], Truth],
+    kleene: Callable[[Iterable[Outcome]], Outcome],
+) -> None:
+    """The outcomes of the whole are those of every choice of outcomes of its parts."""
+    cases = list(product(SETS, repeat=operands))
+    parts = [truth_of([case[place] for case in cases]) for place in range(operands)]
+    expected = [frozenset(kleene(choice) for choice in product(*case)) for case in cases]
+    assert rows_of(join(parts)) == expected
+
+
+def test_not_over_all_sets_of_outcomes() -> None:
+    expected = [frozenset(None if o is None else not o for o in row) for row in SETS]
+    assert rows_of(negate(truth_of(SETS))) == expected
+
+
+def test_unsure_is_more_than_one_outcome() -> None:
+    assert truth_of(SETS).is_unsure.tolist() == [len(row) > 1 for row in SETS]
+    assert len(truth_of(SETS)) == len(SETS) == 7
+
+
+def test_columns_and_back() -> None:
+    values, valid = np.array([True, False, True, False]), np.array([True, True, False, False])
+    for truth in (of_vector(Vector(BOOLEAN, values, valid)), certain(values, valid)):
+        assert rows_of(truth) == [{True}, {False}, {None}, {None}]
+        vector = truth.to_vector()
+        assert vector.type == BOOLEAN
+        assert vector.validity().tolist() == valid.tolist()
+        assert vector.values[:2].tolist() == [True, False]
+    sure = certain(values, None)
+    assert not sure.may_null.any()
+    assert sure.to_vector().valid is None
+
+
+
+CHECK = one_row(ColumnRef("q.rows", LONG, nullable=False), None)
+
+
+def outcome(*counts: int) -> list[bool]:
+    rows = Vector(LONG, np.array(counts, dtype=np.int64))
+    return Condition(CHECK).truth({"q.rows": rows}, len(counts)).sure_true().tolist()
+
+
+def test_it_drops_nothing() -> None:
+    assert find_blocker(CHECK) is None
+    assert outcome(0, 1, 1) == [True, True, True]
+    assert outcome() == []
+
+
+def test_a_second_row_fails_the_query() -> None:
+    with pytest.raises(EvaluationError, match="More than one row returned by a subquery") as caught:
+        outcome(1, 2)
+    assert caught.value.code == "subquery_of_several_rows"
+    assert "MAX(...)" in (caught.value.hint or "")
+
+
+def test_no_query_can_call_it() -> None:
+    assert ONE_ROW not in SCALARS | AGGREGATES
+    with pytest.raises(QueryError) as caught:
+        read(f"SELECT sid FROM sales WHERE {ONE_ROW}(sid)")
+    assert caught.value.code == "function_unknown"
+
+
+
+LIMIT = 2.0**31
+
+
+def bounded(value: float, error: float) -> Vector:
+    return Vector(DOUBLE, np.array([value]), None, np.array([error]))
+
+
+@pytest.mark.parametrize("value", [LIMIT - 0.5, LIMIT, -LIMIT - 1])
+def test_at_one_end_spark_may_not_fail(value: float) -> None:
+    with pytest.raises(NotExactError):
+        cast(bounded(value, 1.0), INTEGER)
+
+
+@pytest.mark.parametrize("value", [LIMIT + 10, -LIMIT - 10])
+def test_at_both_ends_it_fails(value: float) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        cast(bounded(value, 1.0), INTEGER)
+    assert caught.value.code == "cast_overflow"
+
+
+def test_within_both_ends_it_is_cast() -> None:
+    assert cast(bounded(7.5, 0.25), INTEGER).values.tolist() == [7]
+
+
+
+MINUTE = 60_000_000
+
+
+@pytest.mark.parametrize(
+    ("zone", "minutes"),
+    [
+        *((name, 0) for name in ("Z", "UTC", "GMT", "UT", "Etc/UTC", "+00:00", "-0", "UTC+0")),
+        ("+02:00", 120),
+        ("-03:30", -210),
+        ("GMT+2", 120),
+        ("UTC-1145", -705),
+        ("+5:7", 307),
+        ("-18:00", -1080),
+    ],
+)
+def test_a_fixed_offset(zone: str, minutes: int) -> None:
+    assert fixed_offset(zone) == minutes * MINUTE
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["Europe/Berlin", "Etc/GMT+2", "EST", "CET", "GMT0", "utc", "", "+", "02:00", "+18:01", "+19"]
+    + ["-23:59", "+01:60", "+123", "+01:30:00", "UTC +2", " UTC", "+٢"],
+)
+def test_anything_else_is_left_to_spark(zone: str) -> None:
+    assert fixed_offset(zone) is None
+
+
+def test_a_time_at_the_end_of_the_range_is_refused_not_wrapped() -> None:
+    for end, offset in ((INT64_MIN, -MINUTE), (INT64_MAX, MINUTE)):
+        times = Vector(TIMESTAMP, np.array([0, end]))
+        assert moved_by(times, -offset).values.tolist() == [-offset, end - offset]
+        with pytest.raises(NotExactError):
+            moved_by(times, offset)
+    hidden = Vector(TIMESTAMP, np.array([0, INT64_MAX]), np.array([True, False]))
+    assert moved_by(hidden, MINUTE).values[0] == MINUTE

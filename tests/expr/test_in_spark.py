@@ -4,36 +4,47 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
+from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from impctl.data.schema import (
     BOOLEAN,
+    BYTE,
     DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
     LONG,
+    SHORT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     Column,
+    Kind,
     Schema,
     SqlType,
     decimal,
 )
 from impctl.data.vector import Vector, from_arrow
-from impctl.expr.evaluate import Evaluator, find_blocker
+from impctl.errors import EvaluationError, ImpctlError, NotExactError
+from impctl.expr.evaluate import Columns, Evaluator, find_blocker
 from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
+from impctl.expr.nodes import Expr
+from impctl.expr.numeric import INTEGRAL_BITS, mean, most_rows
 from impctl.expr.signature import ONE_ROW
-from impctl.expr.types import fixed_offset
+from impctl.expr.types import average_type, fixed_offset, sum_type, type_of
+from impctl.spark.expressions import render_expr
 from tests.plan.catalogs import selected
+from tests.support.random_cases import random_seeds
 
 MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,
@@ -367,3 +378,391 @@ def test_every_expression_is_sparks(spark: Any) -> None:
             if not agrees(result, value, bound):
                 wrong.append((sql, row, result, value))
     assert wrong == []
+
+
+
+WIDTHS = (
+    (1, 0), (3, 3), (5, 2), (10, 4), (12, 12), (18, 9), (19, 19), (20, 0), (25, 19), (34, 0),
+    (35, 10), (38, 0), (38, 6), (38, 18), (38, 30), (38, 38),
+)  # fmt: skip
+"""Digits and digits after the point."""
+_ARROW = {
+    BYTE: pa.int8(), SHORT: pa.int16(), INTEGER: pa.int32(), LONG: pa.int64(),
+    FLOAT: pa.float32(), DOUBLE: pa.float64(), BOOLEAN: pa.bool_(),
+}  # fmt: skip
+NUMBERS: dict[str, SqlType] = {
+    **{f"c{digits}_{scale}": decimal(digits, scale) for digits, scale in WIDTHS},
+    "y": BYTE, "h": SHORT, "i": INTEGER, "l": LONG, "f": FLOAT, "d": DOUBLE,
+}  # fmt: skip
+COLUMNS: dict[str, SqlType] = {**NUMBERS, "b": BOOLEAN}
+NUMBER_SCHEMA = Schema(tuple(Column(name, kind) for name, kind in COLUMNS.items()))
+_FLOATS = [0.0, -0.0, 1.5, -2.5, float("nan"), float("inf"), -1e300, 1e-300, 9.3e18, 0.1]
+LITERALS = (
+    "3Y", "-3Y", "127Y", "-128Y", "0Y", "10S", "-300S", "0S", "32767S", "7L", "-10L", "0L",
+    "9223372036854775807L", "-9223372036854775808L", "0", "1", "-1", "3", "-7", "10", "1000",
+    "2147483647", "-2147483648", "2147483648", "-9223372036854775808", "9223372036854775807",
+    "9223372036854775808", "99999999999999999999999999999999999999", "3BD", "-3BD", "0BD",
+    "1.50BD", "-0.001BD", "1e3BD", "1.5e3BD", "-1.5e-3BD", "1E-30BD", "12e20BD", "0.0", "-0.0",
+    "1.5", "-2.50", "0.333333", "1.", ".5", "100.00", "0.00000000000000000001",
+    "-12345678901234567890.12345678901235", "12345678901234567890.123456789012345678",
+    "0.00000000000000000000000000000000000001", "1e3", "1.5e3", "-1e-3", "2D", "-1.5D", "0.1F",
+    "-2F", "1e2F", "+3", "+(3)", "-(3)", "(3)", "(3Y)", "-(3Y)", "- 3", "-(2.5)", "+1.50BD",
+    "CAST(3 AS BIGINT)", "CAST(NULL AS INT)",
+    "-(12345678901234567890.123456789012345678)", "CAST(NULL AS DECIMAL(38,30))", "- -3", "NULL",
+)  # fmt: skip
+"""Every form in which Spark reads a number, signs and brackets included."""
+COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
+
+
+def values_of(kind: SqlType, rng: Random, count: int) -> list[Any]:
+    """Limits of the type, ties of rounding, small numbers, any number of digits, NULL."""
+    if kind == BOOLEAN:
+        return [rng.choice([None, True, False]) for _ in range(count)]
+    if kind.is_fractional:
+        return [None if rng.random() < 0.15 else rng.choice(_FLOATS) for _ in range(count)]
+    if kind.is_integral:
+        half = 1 << (INTEGRAL_BITS[kind.kind] - 1)
+        often = [None, 0, 1, -1, 2, 3, 10, -7, half - 1, -half, -half + 1]
+        return [rng.choice(often) for _ in range(count)]
+    return [_decimal(kind, rng) for _ in range(count)]
+
+
+def _decimal(kind: SqlType, rng: Random) -> Decimal | None:
+    largest, unit = 10**kind.precision - 1, 10**kind.scale
+    digits = rng.randint(1, kind.precision)
+    chosen = rng.randrange(9)
+    if chosen == 0:
+        return None
+    size = (
+        0, largest, largest - rng.randint(0, 6), 1, unit, 10 ** (digits - 1) * 5,
+        # So many digits and a five: where a tie is rounded.
+        rng.randrange(10**digits) // 10 * 10 + 5, rng.randrange(10**digits),
+    )[chosen - 1]  # fmt: skip
+    size = min(size, largest)
+    with localcontext(prec=60):
+        return Decimal(-size if rng.random() < 0.5 else size).scaleb(-kind.scale)
+
+
+def rows_of(rng: Random, count: int) -> pa.Table:
+    """A table of so many rows with the columns of `SCHEMA`, and `at`, which counts them."""
+    arrays = {
+        name: pa.array(
+            values_of(kind, rng, count),
+            _ARROW.get(kind) or pa.decimal128(kind.precision, kind.scale),
+        )
+        for name, kind in COLUMNS.items()
+    }
+    return pa.table({"at": pa.array(range(count), pa.int32()), **arrays})
+
+
+@dataclass
+class TextMaker:
+    """Draws one expression after another."""
+
+    rng: Random
+
+    def any(self) -> str:
+        """A number or a condition."""
+        depth = self.rng.choice((1, 1, 1, 2, 2, 3))
+        return self.condition(depth) if self.rng.random() < 0.4 else self.number(depth)
+
+    def number(self, depth: int) -> str:
+        rng = self.rng
+        if depth <= 0:
+            return rng.choice(LITERALS) if rng.random() < 0.35 else rng.choice([*NUMBERS])
+        one = self.number(depth - 1)
+        match rng.randrange(13):
+            case 0:
+                form = rng.choice(("-({})", "negative({})", "positive({})", "+({})"))
+                return form.format(one)
+            case 1 | 2 | 3 | 4:
+                op = rng.choice(("+", "-", "*", "/", "%", "div", "div"))
+                return f"({one}) {op} ({self.number(depth - 1)})"
+            case 5:
+                name = rng.choice(("abs", "abs", "sign", "signum", "floor", "ceil", "sqrt"))
+                return f"{name}({one})"
+            case 6:
+                name = rng.choice(("round", "bround"))
+                digits = rng.choice(("", ", 0", ", 1", ", 2", ", -1", ", -3", ", 10", ", 33"))
+                return f"{name}({one}{digits})"
+            case 7:
+                return f"CAST({one} AS {self._type()})"
+            case 8:
+                name = rng.choice(("greatest", "least", "coalesce", "nvl", "nullif", "mod"))
+                return f"{name}({one}, {self.number(depth - 1)})"
+            case 9:
+                return f"coalesce({one}, {self.number(depth - 1)}, {self.number(0)})"
+            case 10:
+                return f"if({self.condition(depth - 1)}, {one}, {self.number(depth - 1)})"
+            case 11:
+                return f"CASE WHEN {self.condition(0)} THEN {one} ELSE {self.number(0)} END"
+            case _:
+                when = f"CASE {self.number(0)} WHEN {self.number(0)} THEN {one}"
+                return f"{when} WHEN {self.number(0)} THEN {self.number(0)} END"
+
+    def _type(self) -> str:
+        rng = self.rng
+        if rng.random() < 0.6:
+            digits, scale = rng.choice(WIDTHS)
+            return f"DECIMAL({digits}, {scale})"
+        return rng.choice(("INT", "BIGINT", "TINYINT", "SMALLINT", "DOUBLE", "FLOAT", "BOOLEAN"))
+
+    def condition(self, depth: int) -> str:
+        rng = self.rng
+        if depth > 1 and rng.random() < 0.2:
+            op = rng.choice(("AND", "OR"))
+            return f"({self.condition(depth - 1)}) {op} ({self.condition(depth - 1)})"
+        one, other = self.number(depth), self.number(rng.choice((0, 0, depth)))
+        match rng.randrange(9):
+            case 0 | 1 | 2 | 3 | 4:
+                return f"({one}) {rng.choice(COMPARISONS)} ({other})"
+            case 5:
+                return f"({one}) IN ({other}, {self.number(0)})"
+            case 6:
+                return f"({one}) BETWEEN {self.number(0)} AND {self.number(0)}"
+            case 7:
+                return f"({one}) IS NULL"
+            case _:
+                return f"NOT (({one}) {rng.choice(COMPARISONS)} ({other}))"
+
+
+
+ROWS = 14
+TEXTS_PER_RUN = 120
+NAMES = {f"t#1.{name}": name for name in COLUMNS}
+
+BESIDE_LITERALS = [
+    *(f"c10_4 {op} ({one})" for op in "+-*/%" for one in LITERALS),
+    *(f"({one}) {op} c38_30" for op in "+-*/%" for one in LITERALS),
+    *(f"({one}) >= c38_30" for one in LITERALS),
+    *(f"({one}) BETWEEN c38_30 AND c10_4" for one in LITERALS),
+    *(f"nullif({one}, c38_30)" for one in LITERALS),
+    *(f"coalesce(c10_4, {one})" for one in LITERALS),
+    *(f"least({one}, c38_6)" for one in LITERALS),
+    *(f"c38_6 IN ({one}, 1)" for one in LITERALS),
+    *(f"if(b, {one}, c18_9)" for one in LITERALS),
+    *(f"-({one})" for one in LITERALS),
+]
+"""Every literal form in every place where its type counts."""
+
+
+@dataclass
+class Case:
+    """An expression, the rows on which it does not fail, and its values there; None if refused."""
+
+    sql: str
+    expr: Expr
+    rows: list[int]
+    found: Vector | None
+
+
+def read(sql: str) -> Expr | None:
+    """The expression; None where the text is refused."""
+    try:
+        return selected(f"SELECT {sql} AS x FROM t", {"t": NUMBER_SCHEMA})
+    except ImpctlError:
+        return None
+
+
+def evaluated(sql: str, columns: Columns) -> Case | None:
+    """What the engine says; any exception that is not impctl's own comes through."""
+    expr = read(sql)
+    if expr is None:
+        return None
+    if find_blocker(expr) is not None:
+        return Case(sql, expr, [], None)
+    every = range(ROWS)
+    try:
+        return Case(sql, expr, [*every], Evaluator(expr).values(columns, ROWS))
+    except (EvaluationError, NotExactError):
+        rows = [row for row in every if _works(expr, columns, row)]
+    return Case(sql, expr, rows, Evaluator(expr).values(_at(columns, rows), len(rows)))
+
+
+def _at(columns: Columns, rows: list[int]) -> dict[str, Vector]:
+    return {name: vector.take(np.array(rows, dtype=np.int64)) for name, vector in columns.items()}
+
+
+def _works(expr: Expr, columns: Columns, row: int) -> bool:
+    try:
+        Evaluator(expr).values(_at(columns, [row]), 1)
+    except (EvaluationError, NotExactError):
+        return False
+    return True
+
+
+def columns_of_rows(table: pa.Table) -> dict[str, Vector]:
+    return {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in NUMBER_SCHEMA}
+
+
+def random_texts(seed: int, count: int) -> Iterator[str]:
+    maker = TextMaker(Random(seed))
+    return (maker.any() for _ in range(count))
+
+
+@random_seeds(1, 2, 20)
+def test_nothing_but_an_error_of_ours_comes_out(seed: int) -> None:
+    columns = columns_of_rows(rows_of(Random(seed), ROWS))
+    cases = [evaluated(sql, columns) for sql in random_texts(100 + seed, 150)]
+    values = [len(case.rows) for case in cases if case is not None and case.found is not None]
+    # Most are computed, on most rows.
+    assert sum(values) > 50 * ROWS
+
+
+def differences(spark: Any, cases: list[Case], table: pa.Table) -> list[Any]:
+    """Where types or values are not Spark's, and where the text written for Spark is another."""
+    wrong: list[Any] = []
+    asked = []
+    both = [(case, render_expr(case.expr, NAMES).sql(dialect="spark")) for case in cases]
+    kinds = [
+        kind for at in range(0, len(both), 30) for kind in spark_types(spark, both[at : at + 30])
+    ]
+    for (case, written), names in zip(both, kinds, strict=True):
+        kind = type_of(case.expr)
+        if names is None:
+            # Spark refuses the text itself, so there is nothing to be wrong about.
+            continue
+        theirs, again = names
+        known = kind is not None and kind.kind is not Kind.OTHER
+        if again != theirs or (known and kind is not None and kind.spark_name != theirs):
+            wrong.append((case.sql, written, str(kind), theirs, again))
+        elif case.rows:
+            asked.append((case, written))
+    for at in range(0, len(asked), 30):
+        wrong += values_differ(spark, asked[at : at + 30], table)
+    return wrong
+
+
+def spark_types(spark: Any, both: list[tuple[Case, str]]) -> list[tuple[str, str] | None]:
+    """Types of the text that was read and of the one written; None where Spark refuses one."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    texts = [text for case, written in both for text in (case.sql, written)]
+    try:
+        frame = spark.table("t").selectExpr(*(f"{sql} AS x{at}" for at, sql in enumerate(texts)))
+        names = [name for _, name in frame.dtypes]  # a server looks at the text only here
+    except (AnalysisException, ParseException):
+        if len(both) == 1:
+            return [None]
+        half = len(both) // 2
+        return [*spark_types(spark, both[:half]), *spark_types(spark, both[half:])]
+    return list(zip(names[::2], names[1::2], strict=True))
+
+
+def values_differ(spark: Any, asked: list[tuple[Case, str]], table: pa.Table) -> list[Any]:
+    from pyspark.errors import PySparkException
+
+    texts = ["at"]
+    for at, (case, written) in enumerate(asked):
+        where = f"at IN ({', '.join(map(str, case.rows))})"
+        texts += [f"CASE WHEN {where} THEN {case.sql} END AS x{at}"]
+        texts += [f"CASE WHEN {where} THEN {written} END AS y{at}"]
+    try:
+        sort = spark.table("t").selectExpr(*texts).toArrow().sort_by("at")
+    except PySparkException as error:
+        if len(asked) == 1:
+            return [(asked[0][0].sql, "Spark fails", str(error)[:200])]
+        half = len(asked) // 2
+        parts = (asked[:half], asked[half:])
+        return [one for part in parts for one in values_differ(spark, part, table)]
+    wrong: list[Any] = []
+    for at, (case, written) in enumerate(asked):
+        theirs, again = (
+            [shown(value) for value in sort[f"{name}{at}"].to_pylist()] for name in "xy"
+        )
+        if theirs != again:
+            wrong.append((case.sql, written))
+        assert case.found is not None
+        for place, row in enumerate(case.rows):
+            ours = shown(value_at(case.found, place))
+            if not agrees(ours, theirs[row], 0.0):
+                inputs = {name: str(table[name][row]) for name in COLUMNS if name in case.sql}
+                wrong.append((case.sql, inputs, ours, theirs[row]))
+    return wrong
+
+
+def compared(spark: Any, texts: Iterator[str], seed: int) -> tuple[list[Any], int]:
+    """Differences from Spark, and how many values were held against it."""
+    table = rows_of(Random(seed), ROWS)
+    columns = columns_of_rows(table)
+    spark.createDataFrame(table).createOrReplaceTempView("t")
+    try:
+        with localcontext(prec=60):
+            cases = [case for sql in texts if (case := evaluated(sql, columns)) is not None]
+            result = differences(spark, cases, table)
+            return result, sum(len(case.rows) for case in cases)
+    finally:
+        spark.catalog.dropTempView("t")
+
+
+@pytest.mark.spark
+@random_seeds(0, 2, 10)
+def test_random_numbers_are_sparks(seed: int, spark: Any) -> None:
+    wrong, values = compared(spark, random_texts(seed, TEXTS_PER_RUN), seed)
+    assert wrong == []
+    assert values > TEXTS_PER_RUN
+
+
+@pytest.mark.spark
+def test_every_literal_counts_as_in_spark(spark: Any) -> None:
+    wrong, values = compared(spark, iter(BESIDE_LITERALS), 1)
+    assert wrong == []
+    assert values > 10 * len(LITERALS) * ROWS
+
+
+
+KINDS = [
+    *[(11, 0), (11, 2), (7, 2), (10, 2), (5, 5), (11, 11), (1, 0)],
+    *[(12, 2), (20, 4), (25, 6), (28, 10), (38, 18)],
+]
+
+
+def averages(digits: int, scale: int, totals: list[int], counts: list[int]) -> list[int | None]:
+    kind = decimal(digits, scale)
+    total, result = sum_type(kind), average_type(kind)
+    assert total is not None
+    assert result is not None
+    match = mean(Vector(total, np.array(totals)), Vector(LONG, np.array(counts)), result)
+    valid = match.validity()
+    return [int(value) if valid[at] else None for at, value in enumerate(match.values.tolist())]
+
+
+def test_seven_cents_over_160_rows_are_rounded_as_a_double() -> None:
+    # 0.0004375 as a decimal; the nearest double, and so Spark, lies below.
+    assert averages(7, 2, [7, -7, 0, 5], [160, 160, 160, 0]) == [437, -437, 0, None]
+    assert averages(12, 2, [7, -7, 0, 5], [160, 160, 160, 0]) == [438, -438, 0, None]
+
+
+def test_more_rows_than_doubles_sum_exactly_are_refused() -> None:
+    most = most_rows(decimal(15, 6))
+    assert averages(11, 2, [most], [most]) == [10_000]
+    with pytest.raises(EvaluationError, match="more than 90,071 rows") as caught:
+        averages(11, 2, [1], [most + 1])
+    assert "CAST(... AS DECIMAL(12, 2))" in caught.value.hint
+
+
+@pytest.mark.spark
+def test_averages_are_sparks(spark: Any, tmp_path: Any) -> None:
+    random = np.random.default_rng(5)
+    for digits, scale in KINDS:
+        sizes = random.choice([1, 3, 7, 9, 64, 160], 300)
+        groups = np.repeat(np.arange(300), sizes)
+        most = 10 ** random.integers(1, min(digits, 18) + 1, len(groups))
+        unscaled = [int(random.integers(-m + 1, m)) for m in most.tolist()]
+        values = [Decimal(value).scaleb(-scale) for value in unscaled]
+        table = pa.table({"g": groups, "p": pa.array(values, pa.decimal128(digits, scale))})
+        path = str(tmp_path / f"{digits}-{scale}.parquet")
+        pq.write_table(table, path)
+        kind = average_type(decimal(digits, scale))
+        assert kind is not None
+        spark.read.parquet(path).createOrReplaceTempView("x")
+        sql = "SELECT AVG(p) AS a, SUM(p) AS t, COUNT(p) AS n FROM x GROUP BY g"
+        rows = spark.sql(sql).toArrow().to_pylist()
+        ours = averages(
+            digits,
+            scale,
+            [int(row["t"].scaleb(scale)) for row in rows],
+            [row["n"] for row in rows],
+        )
+        theirs = [int(row["a"].scaleb(kind.scale)) for row in rows]
+        assert ours == theirs, (digits, scale)

@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 
 from tests.golden.records import Golden
-from tests.golden.scripts import names, record_of
-from tests.golden.worlds import Worlds
+from tests.golden.scripts import Worlds, names, record_of
 
 
 def main() -> None:

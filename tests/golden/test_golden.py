@@ -19,14 +19,16 @@ from impctl.service import context as sessions
 from tests.golden.records import (
     HERE,
     Golden,
+    Output,
     Renames,
+    filtered,
     json_text,
     text_difference,
+    values,
     values_difference,
+    wording,
 )
-from tests.golden.scripts import bad_inputs, names, record_of, script_named, scripts
-from tests.golden.transcript import Output, filtered, values, wording
-from tests.golden.worlds import Worlds
+from tests.golden.scripts import Worlds, bad_inputs, names, record_of, script_named, scripts
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from tests.outside.place import Place, make_place
-from tests.outside.rows import ROWS
-from tests.support.made_once import MadeOnce, made_once
+from tests.outside.place import ROWS, Place, make_place
+from tests.support.run_cli import MadeOnce, made_once
 
 __all__ = ["made_once"]
 

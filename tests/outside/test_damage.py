@@ -1,11 +1,8 @@
-"""Files of the store altered, cut, removed or exchanged behind impctl's back.
-
-A damaged state is a reason to recapture one query. A damaged catalog is nothing any policy mends:
-every row of every query is in it, so it is told, and stays for somebody to look at.
-"""
+"""Files of the store altered, cut, removed or exchanged behind impctl's back; codes as shown."""
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import sqlite3
@@ -17,15 +14,23 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl import errors
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.data.pages import PAGE
 from impctl.service.settings import SCRUB
 from impctl.store import states as states_module
 from impctl.store.catalog import FORMAT_VERSION
 from tests.outside.conftest import FEED
-from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
-from tests.support.made_once import MadeOnce
-
-pytestmark = pytest.mark.slow
+from tests.outside.place import (
+    ROWS,
+    Place,
+    expect_carried,
+    expect_recapture,
+    expect_refused,
+    make_place,
+)
+from tests.support.run_cli import MadeOnce
 
 GROUPS = 1000
 """Enough for several pages of a state."""
@@ -83,10 +88,12 @@ def states(place: Place) -> list[Path]:
     return result
 
 
+@pytest.mark.slow
 def test_whole_states_serve(large: Place) -> None:
     expect_carried(large, changes=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, cut, empty, grow, Path.unlink])
 def test_a_damaged_state(large: Place, damage: Callable[[Path], None]) -> None:
     for file in states(large):
@@ -94,6 +101,7 @@ def test_a_damaged_state(large: Place, damage: Callable[[Path], None]) -> None:
     expect_recapture(large, "state_corrupt", "`q`")
 
 
+@pytest.mark.slow
 def test_what_no_run_uses_is_told_once_it_was_not_looked_at_for_a_day(large: Place) -> None:
     then = time.time() - 2 * 86_400
     for file in states(large):
@@ -103,6 +111,7 @@ def test_what_no_run_uses_is_told_once_it_was_not_looked_at_for_a_day(large: Pla
     assert any("`other` does not match its checksums" in warning for warning in told), told
 
 
+@pytest.mark.slow
 def test_states_of_two_queries_exchanged(large: Place) -> None:
     files = states(large)
     contents = [file.read_bytes() for file in files]
@@ -112,6 +121,7 @@ def test_states_of_two_queries_exchanged(large: Place) -> None:
     expect_recapture(large, "state_corrupt", "`q`")
 
 
+@pytest.mark.slow
 def test_an_older_catalog_put_back(large: Place, tmp_path: Path) -> None:
     """It names states that are gone, or stands for the older version whole: sound either way."""
     shutil.copytree(large.store, tmp_path / "older")
@@ -131,6 +141,7 @@ def alter(place: Place, statement: str) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -153,6 +164,7 @@ def test_an_altered_row_of_the_catalog(place: Place, statement: str) -> None:
     place.captured()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, cut, lambda file: file.write_bytes(b"\0" * 8192)])
 def test_a_damaged_catalog(place: Place, damage: Callable[[Path], None]) -> None:
     """A byte may lie where nobody looks: then the answer is right, else the damage is told."""
@@ -162,6 +174,7 @@ def test_a_damaged_catalog(place: Place, damage: Callable[[Path], None]) -> None
         assert ran.code == 0 or ran.error["code"] in ("catalog_corrupt", "state_corrupt")
 
 
+@pytest.mark.slow
 def test_an_emptied_catalog_is_a_new_one(place: Place) -> None:
     empty(place.store / "catalog.sqlite")
     ran = place.cli("maintain", "--policy", "auto")
@@ -171,8 +184,75 @@ def test_an_emptied_catalog_is_a_new_one(place: Place) -> None:
     place.captured()
 
 
+@pytest.mark.slow
 def test_a_store_of_a_newer_format(place: Place) -> None:
     alter(place, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     expect_refused(place, 2, "store_format_newer", f"format {FORMAT_VERSION + 1}")
     for command in ("rewrite", "status", "capture"):
         assert place.cli(command).error["code"] == "store_format_newer"
+
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def said(place: Place, policy: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `maintain` in text."""
+    place.cli.capsys.readouterr()
+    code = run(build_app(), ["maintain", str(place.cli.workload), "--policy", policy])
+    shown = place.cli.capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+@pytest.fixture
+def retyped(place: Place) -> Place:
+    rows = ROWS.set_column(1, "x", ROWS["x"].cast(pa.float64()))
+    write_deltalake(str(place.table), rows, mode="overwrite", schema_mode="overwrite")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("policy", "exit_code", "name"),
+    [("incremental", 7, "schema_changed"), ("strict", 4, "policy_refused")],
+)
+def test_a_refusal(retyped: Place, policy: str, exit_code: int, name: str) -> None:
+    code, out, err = said(retyped, policy)
+    assert (code, out) == (exit_code, "")
+    message, _, hint = " ".join(err.split()).partition(" hint: ")
+    assert message.startswith("error: ")
+    assert message.endswith(f" [{name}]")
+    assert hint
+
+
+def test_a_recapture(retyped: Place) -> None:
+    code, out, err = said(retyped, "auto")
+    assert code == 0
+    assert "q: recapture t@0..1" in out
+    assert "[schema_changed]" in out
+    assert "was recaptured: The type of column `x`" in err
+
+
+def test_every_error_that_asks_for_something_says_what() -> None:
+    """Every error of the exit codes 4 and 7 is raised with a hint."""
+    kinds = {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type)
+        and issubclass(kind, errors.RecaptureNeededError | errors.PolicyRefusedError)
+    }
+    calls = 0
+    places = []
+    for path in sorted((ROOT / "impctl").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if not any(f"{name}(" in text for name in kinds):
+            continue
+        for call in ast.walk(ast.parse(text)):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                continue
+            if call.func.id not in kinds:
+                continue
+            calls += 1
+            if "hint" not in [word.arg for word in call.keywords]:
+                places.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert calls > 15
+    assert places == []

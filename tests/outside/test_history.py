@@ -1,16 +1,36 @@
-"""Commits that others make, over a table with a change feed, without, and with half of one."""
+"""Commits of others, logs that lead elsewhere, and another table at the path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.outside.place import Place, expect_carried
-from tests.outside.rows import ROWS, more
-
-pytestmark = pytest.mark.slow
+from impctl.errors import TableRecreatedError
+from impctl.service import capture, stored
+from impctl.service import table_deltas as shared_changes
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.maintain import maintain
+from impctl.service.pinned import PinnedTables
+from impctl.service.schedule.daemon import Watch
+from impctl.service.settings import Settings
+from impctl.service.stored import StateMeta
+from impctl.store.catalog import FORMAT_VERSION
+from impctl.store.store import Store
+from impctl.tables.source import open_source
+from impctl.workload.models import Policy
+from tests.outside.conftest import FEED
+from tests.outside.place import ROWS, Place, expect_carried, expect_recapture, make_place, more
+from tests.support.kept_workload import as_format
+from tests.support.run_cli import MadeOnce
 
 
 def compact(delta: DeltaTable) -> None:
@@ -21,6 +41,7 @@ def z_order(delta: DeltaTable) -> None:
     delta.optimize.z_order(["g"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimize", [compact, z_order])
 def test_optimize_changes_nothing(either: Place, optimize: Callable[[DeltaTable], None]) -> None:
     either.append(9, 1)
@@ -33,6 +54,7 @@ def test_optimize_changes_nothing(either: Place, optimize: Callable[[DeltaTable]
     assert ran.document["warnings"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimize", [compact, z_order])
 def test_optimize_between_other_commits(
     either: Place, optimize: Callable[[DeltaTable], None]
@@ -44,6 +66,7 @@ def test_optimize_between_other_commits(
     assert either.stored().sketches[0].fragments.ids == (1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("captured_at", [0, 1, 2, 3])
 @pytest.mark.parametrize("restored_to", [0, 1, 2])
 def test_restore(either: Place, captured_at: int, restored_to: int) -> None:
@@ -59,18 +82,21 @@ def test_restore(either: Place, captured_at: int, restored_to: int) -> None:
     expect_carried(either)
 
 
+@pytest.mark.slow
 def test_the_whole_table_is_overwritten(either: Place) -> None:
     write_deltalake(str(either.table), more(7, 4, 9), mode="overwrite")
     expect_carried(either)
     assert either.stored().sketches[0].fragments.ids == (3,)
 
 
+@pytest.mark.slow
 def test_overwritten_by_nothing(either: Place) -> None:
     write_deltalake(str(either.table), ROWS.slice(0, 0), mode="overwrite")
     expect_carried(either)
     assert either.stored().sketches[0].fragments.ids == ()
 
 
+@pytest.mark.slow
 def test_merge(either: Place) -> None:
     """Rows changed, added and removed in one commit."""
     (
@@ -83,6 +109,7 @@ def test_merge(either: Place) -> None:
     expect_carried(either)
 
 
+@pytest.mark.slow
 def test_the_feed_is_on_for_a_part(without_feed: Place) -> None:
     """Off, on, off, on: whole files are compared, and the run says so."""
     for switch in ("true", "false", "true"):
@@ -95,9 +122,563 @@ def test_the_feed_is_on_for_a_part(without_feed: Place) -> None:
     assert "`t`" in warning
 
 
+@pytest.mark.slow
 def test_the_feed_is_on_by_now(without_feed: Place) -> None:
     """From then on no file is compared."""
     without_feed.delta.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     without_feed.cli.good("maintain")
     without_feed.append()
     assert expect_carried(without_feed, changes=3).document["warnings"] == []
+
+
+
+
+def without_line(place: Place, version: int, action: str) -> None:
+    """One line of that action taken out of the log entry."""
+    lines = place.entry(version).read_text().splitlines()
+    result = next(line for line in lines if action in json.loads(line))
+    lines.remove(result)
+    place.entry(version).write_text("\n".join(lines) + "\n")
+
+
+def backup_went_on(place: Place, *, versions: int, keep: int) -> None:
+    """A backup from before the sketch in the table's place: its own commits, its log cleaned."""
+    other = place.folder / "other"
+    shutil.copytree(place.table, other)
+    place.append(1)
+    place.captured()
+    for group in (3, 7, 5)[:versions]:
+        write_deltalake(str(other), more(group), mode="append")
+    place.replace_by(other)
+    place.forget(keep=keep)
+
+
+# A backup that went its own way, and whose commit at the stored version was cleaned up
+
+
+@pytest.mark.slow
+def test_a_backup_at_the_same_version(place: Place) -> None:
+    """Nothing is newer, and no entry is left to compare."""
+    backup_went_on(place, versions=1, keep=2)
+    expect_recapture(place, "table_recreated", "`t`")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["rewrite", "query"])
+def test_a_backup_is_not_answered_from(place: Place, command: str) -> None:
+    backup_went_on(place, versions=1, keep=2)
+    if command == "query":
+        pytest.importorskip("pyspark")
+    ran = place.cli(command, "--policy", "incremental", "--require-sketch")
+    assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
+    plain = place.cli(command, "--policy", "incremental")
+    assert plain.code == 0, plain.document
+    (result,) = plain.document["results"]
+    assert result["action"] == "no_sketch"
+
+
+@pytest.mark.slow
+def test_a_backup_that_went_further(either: Place) -> None:
+    backup_went_on(either, versions=3, keep=2)
+    expect_recapture(either, "table_recreated", "`t`")
+
+
+def test_a_backup_whose_stored_version_cannot_be_built_any_more(place: Place) -> None:
+    """Only the entries since are left: they lead to these files from others than it had."""
+    backup_went_on(place, versions=2, keep=2)
+    for checkpoint in (place.table / "_delta_log").glob(f"{1:020}.checkpoint*"):
+        checkpoint.unlink()
+    expect_recapture(place, "table_recreated", "`t`")
+
+
+def test_status_tells_of_a_backup(place: Place) -> None:
+    backup_went_on(place, versions=1, keep=2)
+    (result,) = place.cli.good("status").results
+    assert result["stale"]
+    assert "is not the one the sketch was captured from" in result["stale_reason"]
+
+
+def test_the_table_itself_with_its_log_cleaned_is_current(place: Place) -> None:
+    place.append(1)
+    place.captured()
+    place.forget(keep=2)
+    (result,) = place.cli.good("maintain", "--policy", "strict").results
+    assert result["reason_code"] == "up_to_date"
+
+
+@pytest.mark.slow
+def test_names_that_are_escaped_and_deleted_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Partition folders are written with escapes in the log; the mark is of the names."""
+    rows = pa.table({"g": [1, 1, 1, 2], "x": [9, 9, 9, 9], "p": ["a b", "ü%", "c/d", "a b"]})
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"], configuration=FEED)
+    place = make_place(tmp_path, capsys).captured()
+    write_deltalake(str(place.table), rows, mode="append")
+    place.delta.delete("p = 'ü%' AND x = 9")
+    expect_carried(place)
+    place.forget(keep=place.delta.version() + 1)
+    (result,) = place.cli.good("maintain", "--policy", "strict").results
+    assert result["reason_code"] == "up_to_date"
+
+
+# A log entry that lost a line
+
+
+def test_an_entry_lost_an_added_file_that_a_checkpoint_has(place: Place) -> None:
+    """The table still has the file, so its rows count, whatever the entry says now."""
+    place.append()
+    place.append(7)
+    place.delta.create_checkpoint()
+    without_line(place, 1, "add")
+    expect_carried(place)
+
+
+def test_an_entry_with_change_data_lost_an_added_file(place: Place) -> None:
+    """The change data tell of rows that the table does not have any more."""
+    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+    without_line(place, 1, "add")
+    expect_recapture(place, "log_differs", "`t`", "version 1")
+
+
+@pytest.mark.slow
+def test_an_entry_before_the_sketch_lost_a_line(either: Place) -> None:
+    either.append()
+    either.append(1)
+    either.captured()
+    either.append(7)
+    without_line(either, 1, "add")
+    expect_recapture(either, "table_recreated", "`t`")
+
+
+@pytest.mark.slow
+def test_an_entry_that_moves_rows_lost_a_line(place: Place) -> None:
+    place.append()
+    place.cli.good("maintain")
+    place.delta.optimize.compact()
+    without_line(place, 2, "add")
+    expect_recapture(place, "log_differs", "`t`", "version 2")
+
+
+# An entry copied to the next number
+
+
+def appended(place: Place) -> None:
+    """Told twice, group 7 would pass."""
+    place.append(7, rows=1)
+
+
+def deleted(place: Place) -> None:
+    """Told twice, group 3 would not pass any more."""
+    place.append(3, rows=1)
+    place.delta.delete("g = 3 AND x = 5")
+
+
+def updated(place: Place) -> None:
+    """Told twice, the sum of group 0 would be too low."""
+    place.delta.update(updates={"x": "x - 30"}, predicate="g = 0 AND x = 5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fixture", "change", "is_between"),
+    [
+        ("place", appended, False),
+        ("place", deleted, True),
+        ("place", updated, False),
+        ("without_feed", appended, True),
+        ("without_feed", updated, False),
+    ],
+)
+def test_an_entry_is_copied_to_the_next_number(
+    request: pytest.FixtureRequest, fixture: str, change: Callable[[Place], None], is_between: bool
+) -> None:
+    """Its files are in the table once, however often it is told; `is_between`: sketch between."""
+    place: Place = request.getfixturevalue(fixture)
+    change(place)
+    if is_between:
+        place.captured()
+    at = place.delta.version()
+    shutil.copy(place.entry(at), place.entry(at + 1))
+    assert place.delta.version() == at + 1
+    expect_carried(place)
+
+
+# Stores of before there were marks of files
+
+
+@pytest.fixture
+def older(
+    made_once: MadeOnce, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Place:
+    """As format 2 had it: the same catalog, and no mark of files in the description."""
+    dumped = StateMeta.as_stored
+
+    def without_files(meta: StateMeta) -> dict[str, object]:
+        return {name: value for name, value in dumped(meta).items() if name != "files"}
+
+    def make(folder: Path) -> None:
+        write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
+        write_deltalake(str(folder / "t"), more(1), mode="append")
+        with monkeypatch.context() as patch:
+            patch.setattr(StateMeta, "as_stored", without_files)
+            place = make_place(folder, capsys).captured()
+        as_format(place.store, 2)
+        assert "files" not in place.stored().state_meta
+
+    return make_place(made_once.folder("older", make), capsys)
+
+
+@pytest.mark.slow
+def test_an_older_store_is_read_and_gets_its_marks(older: Place) -> None:
+    (result,) = older.cli.good("status").results
+    assert not result["stale"]
+    older.append()
+    expect_carried(older, changes=3)
+    assert older.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows + 6
+    connection = sqlite3.connect(older.store / "catalog.sqlite")
+    assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT_VERSION,)
+    connection.close()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_what_cannot_be_compared_is_told(older: Place, is_behind: bool) -> None:
+    """No entry, no mark: perhaps another history; no policy carries the sketch on."""
+    Store.open(older.store).close()  # brought up to today's format
+    if is_behind:
+        older.append()
+    older.forget(keep=2)
+    expect_recapture(older, "version_unproven", "the table may be another one")
+
+
+def test_the_first_rows_are_marked(place: Place) -> None:
+    assert place.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows
+
+
+
+
+def recreate(place: Place, versions: int, rows: pa.Table = ROWS) -> None:
+    """Another table with the same columns, `versions` commits after its first one."""
+    shutil.rmtree(place.table)
+    write_deltalake(str(place.table), rows, configuration=FEED)
+    for _ in range(versions):
+        place.append()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("versions", [0, 1, 3])
+def test_created_anew_with_fewer_as_many_and_more_versions(place: Place, versions: int) -> None:
+    place.append(1)
+    place.captured()
+    recreate(place, versions, ROWS.slice(3))
+    expect_recapture(place, "table_recreated", "`t`")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_as_long", [True, False])
+def test_a_backup_from_before_the_sketch(place: Place, tmp_path: Path, is_as_long: bool) -> None:
+    shutil.copytree(place.table, tmp_path / "backup")
+    place.append(1 if is_as_long else 5)
+    place.captured()
+    place.replace_by(tmp_path / "backup")
+    if is_as_long:
+        place.append()
+    expect_recapture(place, "table_recreated", "`t`")
+
+
+def test_a_copy_of_the_table_in_its_place_is_the_table(place: Place, tmp_path: Path) -> None:
+    shutil.copytree(place.table, tmp_path / "copy")
+    place.replace_by(tmp_path / "copy")
+    place.append()
+    expect_carried(place, changes=3)
+
+
+def test_the_log_before_the_sketch_is_cleaned(place: Place) -> None:
+    place.append(1)
+    place.captured()
+    place.append()
+    place.forget(keep=2)
+    expect_carried(place, changes=3)
+
+
+@pytest.mark.slow
+def test_the_log_since_the_sketch_is_cleaned(place: Place) -> None:
+    place.append(1)
+    place.append()
+    place.forget(keep=2)
+    expect_recapture(place, "history_gone", "`t`", "Version 0")
+
+
+@pytest.mark.slow
+def test_nothing_but_a_checkpoint_is_left(place: Place) -> None:
+    place.append()
+    place.forget(keep=99)
+    expect_recapture(place, "history_gone", "`t`")
+
+
+def vacuum(place: Place, *, and_change_data: bool) -> None:
+    place.delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    if and_change_data:
+        shutil.rmtree(place.table / "_change_data", ignore_errors=True)
+
+
+def said_by_spark(place: Place) -> None:
+    """Every commit since the capture told to be Spark's."""
+    for version in range(1, place.delta.version() + 1):
+        entry = place.table / "_delta_log" / f"{version:020}.json"
+        said = re.compile('"engineInfo":"[^"]*"')
+        text, result = said.subn('"engineInfo":"Apache-Spark/4.0.0"', entry.read_text())
+        assert result == 1
+        entry.write_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_files_of_the_sketchs_version_are_gone(place: Place, by_spark: bool) -> None:
+    """The change feed tells what was deleted; what deltalake copied has to be looked at, too."""
+    place.delta.delete("x = 5")
+    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+    if by_spark:
+        said_by_spark(place)
+    vacuum(place, and_change_data=False)
+    if not (place.table / "_change_data").exists():
+        pytest.skip("deltalake's vacuum took the change data with it")
+    if by_spark:
+        expect_carried(place)
+    else:
+        expect_recapture(place, "history_gone", "`t`")
+
+
+@pytest.mark.slow
+def test_files_needed_for_the_change_are_gone(place: Place) -> None:
+    place.delta.delete("x = 5")
+    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+    vacuum(place, and_change_data=True)
+    expect_recapture(place, "history_gone", "`t`")
+
+
+@pytest.mark.slow
+def test_without_a_feed_files_needed_for_the_change_are_gone(without_feed: Place) -> None:
+    without_feed.delta.delete("x = 5")
+    vacuum(without_feed, and_change_data=True)
+    expect_recapture(without_feed, "history_gone", "`t`")
+
+
+@pytest.mark.slow
+def test_a_file_of_the_newest_version_is_gone(place: Place) -> None:
+    """Somebody removed what the table still needs: no policy can answer."""
+    place.append()
+    for uri in place.delta.file_uris():
+        Path(uri).unlink()
+    for policy in ("incremental", "auto", "full"):
+        ran = place.maintained(policy)
+        assert ran.code == 7, ran.document
+        assert ran.error["code"] in ("history_gone", "data_files_gone")
+    assert place.maintained("strict").code == 4
+
+
+
+Act = Callable[[], None]
+
+
+@pytest.fixture
+def aside(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Act:
+    """Puts another table, or a backup that went another way, where the table is; once."""
+    other = tmp_path / "other"
+    if request.param == "backup":
+        shutil.copytree(place.table, other)
+    else:
+        write_deltalake(str(other), ROWS.slice(3), configuration=FEED)
+    place.append(1)
+    place.captured()
+    place.append()
+    for group in (1, 3, 7):
+        write_deltalake(str(other), more(group), mode="append")
+
+    def replace() -> None:
+        if other.exists():
+            place.replace_by(other)
+
+    return replace
+
+
+def around(function: Any, *, before: Act | None = None, after: Act | None = None) -> Any:
+    def called(*args: Any, **named: Any) -> Any:
+        if before is not None:
+            before()
+        result = function(*args, **named)
+        if after is not None:
+            after()
+        return result
+
+    return called
+
+
+@pytest.mark.parametrize(
+    ("aside", "moment", "is_marked"),
+    [
+        ("backup", "before", False),
+        ("backup", "after", True),
+        ("new", "before", True),
+        ("new", "after", False),
+    ],
+    indirect=["aside"],
+)
+def test_while_its_changes_are_read(
+    place: Place, aside: Act, moment: str, is_marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an entry to compare (a cleaned log, remote storage) the files tell the backup."""
+    if not is_marked:
+        monkeypatch.setattr(stored, "commit_mark", lambda *_: None)
+    with monkeypatch.context() as patch:
+        act = {moment: aside}
+        patch.setattr(shared_changes, "read_commits", around(shared_changes.read_commits, **act))
+        ran = place.cli("maintain", "--policy", "incremental")
+        assert (ran.code, ran.error["code"]) in (
+            (6, "table_replaced_meanwhile"),
+            (7, "table_recreated"),
+            (7, "history_gone"),
+        ), ran.document
+        assert ran.error["hint"]
+    ran = place.cli.good("maintain", "--policy", "auto")
+    assert ran.results[0]["reason_code"] == "table_recreated"
+    place.check_sound()
+
+
+@pytest.mark.parametrize("aside", ["backup"], indirect=True)
+def test_while_it_is_captured(place: Place, aside: Act, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.stored()
+    with monkeypatch.context() as patch:
+        patch.setattr(capture, "_computed", around(capture._computed, after=aside))
+        ran = place.cli("capture")
+        assert (ran.code, ran.error["code"]) == (6, "table_replaced_meanwhile")
+        assert place.stored() == before
+    place.captured()
+
+
+def test_a_backup_that_was_there_for_a_moment_is_not_taken_for_the_table(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is pinned, and the table's own log stands there again when that is looked at."""
+    other = tmp_path / "other"
+    shutil.copytree(place.table, other)
+    write_deltalake(str(other), more(3), mode="append")
+    place.append(1)
+    place.captured()
+
+    def exchange() -> None:
+        shutil.move(place.table, tmp_path / "aside")
+        shutil.move(other, place.table)
+        shutil.move(tmp_path / "aside", other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PinnedTables, "pin", around(PinnedTables.pin, after=exchange))
+        exchange()
+        ran = place.cli("rewrite", "--policy", "incremental", "--require-sketch")
+        assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
+
+
+def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, ROWS)
+    write_deltalake(path, ROWS, mode="append")
+    source = open_source("t", path)
+    shutil.rmtree(path)
+    for _ in range(2):
+        write_deltalake(path, ROWS.slice(5), mode="append")
+    with pytest.raises(TableRecreatedError, match="created again"):
+        source.snapshot(0)
+
+
+
+
+@pytest.fixture
+def desk(place: Place) -> Iterator[Workbench]:
+    """Never run itself, as in `maintain --follow`."""
+    settings = Settings(place.folder / "w.yaml", policy=Policy.AUTO)
+    with open_workbench(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log_aside(place: Place, tmp_path: Path) -> Callable[[], None]:
+    """Puts a log of the same identity and length over the table's, with another version 1."""
+    backup = tmp_path / "backup"
+    shutil.copytree(place.table, backup)
+    place.append(7)
+    write_deltalake(str(backup), more(5), mode="append")
+
+    def replace() -> None:
+        place.replace_by(backup)
+
+    return replace
+
+
+def files(desk: Workbench) -> set[str]:
+    return {file.uri for file in desk.tables.snapshot("t").files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_another_log_that_came_during_a_run_is_no_continuation(
+    place: Place, desk: Workbench, log_aside: Callable[[], None], goes_on: bool
+) -> None:
+    """It pinned {v0, old v1, new v2}, of which no version of any table ever consisted."""
+    watch = Watch()
+    first = desk.next_run(watch.pinned())
+    assert not maintain(first, None).failures
+    log_aside()
+    first.close()
+    watch.saw(first)
+    assert watch.is_due(desk)
+    if not goes_on:
+        second = desk.next_run(watch.pinned())
+        assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
+        watch.saw(second)
+    place.append(3)
+    second = desk.next_run(watch.pinned())
+    assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
+    outcome = maintain(second, None)
+    second.close()
+    assert not outcome.failures
+    place.check_sound()
+
+
+def watching(desk: Workbench) -> Watch:
+    """A watch after a first run that pinned the table."""
+    watch = Watch()
+    first = desk.next_run(watch.pinned())
+    first.tables.source("t")
+    watch.saw(first)
+    return watch
+
+
+def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
+    place: Place, desk: Workbench, log_aside: Callable[[], None]
+) -> None:
+    watch = watching(desk)
+    log_aside()
+    # A run that fails before it looks at any table.
+    watch.saw(Workbench(desk.settings, desk.workload, desk.reporter))
+    place.append(3)
+    assert watch.is_due(desk)
+    second = desk.next_run(watch.pinned())
+    assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
+
+
+def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
+    place: Place, desk: Workbench, log_aside: Callable[[], None]
+) -> None:
+    watch = watching(desk)
+    shutil.move(place.table, place.folder / "away")
+    assert watch.is_due(desk)
+    second = desk.next_run(watch.pinned())
+    assert not second.tables.seen
+    watch.saw(second)
+    assert not watch.is_due(desk), "what could not be opened is told once"
+    write_deltalake(str(place.table), more(3))
+    assert watch.is_due(desk), "another table stands there, its log is shorter"
+    log_aside()
+    assert watch.is_due(desk)
+    third = desk.next_run(watch.pinned())
+    assert files(third) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}

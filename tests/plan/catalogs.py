@@ -1,18 +1,31 @@
-"""Catalogs for the tests of reading and rewriting, and plans as short text."""
+"""Schemas, catalogs and golden plans for the tests of reading and rewriting queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from impctl.data.schema import Schema
+from impctl.data.schema import Column, Schema, from_spark, other
 from impctl.errors import QueryError
 from impctl.expr.nodes import Expr
 from impctl.plan.explain import PlanLine, describe
-from impctl.plan.nodes import Plan, Project, Query
+from impctl.plan.nodes import Fixpoint, Plan, Project, Query, nodes_of
+from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query
-from tests.support.schemas import schema_of
+
+
+def schema_of(columns: str) -> Schema:
+    """`a int, m decimal(10,2)`: a comma with a blank behind it ends a column."""
+    named = (column.rpartition(" ") for column in columns.split(", "))
+    return Schema(
+        tuple(Column(name.strip("`"), from_spark(kind) or other(kind)) for name, _, kind in named)
+    )
+
+
 
 SALES = schema_of(
     "sid bigint, brand string, price int, numSold int, day date, rate double, "
@@ -71,3 +84,103 @@ def refusal(marked: str, reader: Callable[[str], object] = read) -> QueryError:
 def text_of(sql: str) -> str:
     """The plan of the text as indented lines."""
     return tree(plan_of(sql))
+
+
+
+_FOLDER = Path(__file__).parent / "golden"
+
+
+def pairs(name: str) -> list[tuple[str, str]]:
+    """The pairs of one golden file, in order."""
+    result = []
+    for block in (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").split("----\n"):
+        sql, _, lines = block.partition("\n=>\n")
+        result.append((sql.strip(), lines.strip()))
+    return result
+
+
+
+NETWORK = {
+    "links": schema_of("src bigint, dst bigint, cost int, region string, weight double"),
+    "nodes": schema_of("n bigint, kind string"),
+    "seeds": schema_of("t bigint, n bigint"),
+}
+
+REACHED = (
+    "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 "
+    "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
+)
+CLOSURE = (
+    "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links "
+    "UNION SELECT c.x, l.dst FROM c JOIN links l ON c.y = l.src) "
+)
+KEYED = (
+    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
+    "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src AND r.t = l.cost) "
+)
+"""Nodes by links of one cost, which is the key."""
+
+COSTS = "WITH RECURSIVE r(n, c) AS (SELECT dst, cost FROM links WHERE src = 1 UNION "
+BY_COST = {"links#1": "cost", "links#2": "cost"}
+BY_REGION = dict.fromkeys(BY_COST, "region")
+
+
+def read_net(sql: str) -> Query:
+    return parse_query(sql, NETWORK)
+
+
+def net_plan(sql: str) -> Plan:
+    return read_net(sql).root
+
+
+def ruled(sql: str) -> Query:
+    """The query after the plan rules."""
+    query = read_net(sql)
+    return replace(query, root=apply_rules(query.root))
+
+
+def fixpoints_of(plan: Plan) -> list[Fixpoint]:
+    """All fixpoints of the plan, outermost first."""
+    return [node for node in nodes_of(plan) if isinstance(node, Fixpoint)]
+
+
+def fixpoint_of(sql: str) -> Fixpoint:
+    """The only fixpoint of the text."""
+    (result,) = fixpoints_of(net_plan(sql))
+    return result
+
+
+def links(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Rows of `links`: source, destination, region and cost where they matter."""
+    return [_link(*row) for row in rows]
+
+
+def _link(src: int, dst: int, region: str = "A", cost: int = 1) -> dict[str, object]:
+    return {"src": src, "dst": dst, "cost": cost, "region": region, "weight": 1.0}
+
+
+def edges_on_walks(edges: Sequence[tuple[int, int]], start: int) -> dict[int, set[int]]:
+    """By each node that walks from `start` lead to, the positions of all edges on such walks."""
+    ahead = {node: _reached(edges, node) for edge in edges for node in edge}
+    after = _reached(edges, start)
+    return {
+        node: {
+            place
+            for place, (one, other) in enumerate(edges)
+            if (one == start or one in after) and (other == node or node in ahead[other])
+        }
+        for node in after
+    }
+
+
+def _reached(edges: Sequence[tuple[int, int]], start: int) -> set[int]:
+    """The nodes that one step or more lead to."""
+    result: set[int] = set()
+    waiting = [start]
+    while waiting:
+        node = waiting.pop()
+        for one, own_other in edges:
+            if one == node and own_other not in result:
+                result.add(own_other)
+                waiting.append(own_other)
+    return result

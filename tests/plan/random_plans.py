@@ -1,16 +1,44 @@
-"""Random plans over two tiny tables, biased towards what a sketch can break: HAVING, top-k, joins.
-
-Law: everything follows from the seed. Plans are typed, but not sensible.
-"""
+"""Random plans over tiny tables, biased towards what a sketch can break: HAVING, top-k, joins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from random import Random
 
-from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType, decimal
-from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr, Literal
-from impctl.expr.types import type_of
+from impctl.data.schema import (
+    BOOLEAN,
+    BYTE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    Column,
+    Schema,
+    SqlType,
+    decimal,
+)
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    Or,
+)
+from impctl.expr.types import average_type, sum_type, type_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -33,9 +61,162 @@ from impctl.plan.nodes import (
     WindowCall,
     attributes_of,
 )
-from tests.plan.call_types import call_type, other_call, summed_type
-from tests.plan.random_exprs import ORDERED, ExprMaker
-from tests.support.schemas import schema_of
+from tests.plan.catalogs import schema_of
+
+
+def call_type(call: AggregateCall) -> SqlType | None:
+    match call.function:
+        case "count" | "count_if":
+            return LONG
+        case "bool_or" | "bool_and":
+            return BOOLEAN
+        case "sum":
+            return summed_type(call.arguments)
+        case "avg":
+            result = type_of(call.arguments[0])
+            return None if result is None else average_type(result)
+        case "variance" | "var_pop" | "stddev" | "stddev_pop":
+            return DOUBLE
+        case _:
+            return type_of(call.arguments[0])
+
+
+def summed_type(arguments: tuple[Expr, ...]) -> SqlType | None:
+    result = type_of(arguments[0]) if arguments else None
+    return None if result is None else sum_type(result)
+
+
+def other_call(
+    rng: Random, attributes: Sequence[Attribute], condition: Expr | None = None
+) -> AggregateCall:
+    """A call whose value is not fixed to the last digit, or not at all where rows tie."""
+    name = rng.choice(("variance", "stddev_pop", "min_by", "max_by"))
+    one, other = rng.choice(attributes).ref(), rng.choice(attributes).ref()
+    if name.endswith("_by"):
+        return AggregateCall(name, (one, other), False, condition)
+    numbers = [a for a in attributes if a.type is not None and a.type.is_numeric]
+    if not numbers:
+        return AggregateCall("count", (), False, condition)
+    return AggregateCall(name, (rng.choice(numbers).ref(),), False, condition)
+
+
+
+ORDERED = (
+    CompareOp.LESS,
+    CompareOp.LESS_EQUAL,
+    CompareOp.GREATER,
+    CompareOp.GREATER_EQUAL,
+    CompareOp.GREATER,
+    CompareOp.GREATER_EQUAL,
+)
+EQUALITIES = (CompareOp.EQUAL, CompareOp.NOT_EQUAL, CompareOp.NULL_SAFE_EQUAL)
+
+
+@dataclass
+class ExprMaker:
+    """Makes one expression after another from one source of randomness."""
+
+    rng: Random
+
+    def number(self, attributes: Sequence[Attribute], depth: int) -> Expr:
+        """A numeric expression of a known type."""
+        numeric = [a for a in attributes if a.type is not None and a.type.is_numeric]
+        for _ in range(6):
+            expr = self._number(numeric, attributes, depth)
+            result = type_of(expr)
+            if result is not None and result.is_numeric:
+                return expr
+        return Literal(1, INTEGER)
+
+    def _number(
+        self, numeric: Sequence[Attribute], attributes: Sequence[Attribute], depth: int
+    ) -> Expr:
+        rng = self.rng
+        if depth <= 0:
+            return rng.choice(numeric).ref() if numeric else self._literal()
+        inner = self._number(numeric, attributes, depth - 1)
+        match rng.randrange(10):
+            case 0:
+                return Negate(inner)
+            case 1 | 2:
+                return Arithmetic(
+                    rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT)),
+                    inner,
+                    self._number(numeric, attributes, depth - 1),
+                )
+            case 3:
+                return Arithmetic(ArithmeticOp.MULTIPLY, inner, self._literal())
+            case 4:
+                other = self._number(numeric, attributes, depth - 1)
+                return Arithmetic(ArithmeticOp.MULTIPLY, inner, other)
+            case 5:
+                divisor = Literal(rng.choice((-2, 2, 3)), INTEGER)
+                return Arithmetic(ArithmeticOp.DIVIDE, inner, divisor)
+            case 6:
+                result = type_of(inner)
+                to_long = result is not None and result.is_integral and rng.random() < 0.5
+                return Cast(inner, LONG if to_long else DOUBLE)
+            case 7:
+                return Coalesce((inner, self._literal()))
+            case 8:
+                return Call("abs", (inner,), type_of(inner))
+            case _:
+                branch = (self.predicate(attributes, 1), inner)
+                default: Expr = Literal(None, type_of(inner) or INTEGER)
+                return Case((branch,), self._literal() if rng.random() < 0.6 else default)
+
+    def _literal(self) -> Literal:
+        rng = self.rng
+        if rng.random() < 0.15:
+            return Literal(rng.choice((-1.5, 0.0, 0.5, float("nan"))), DOUBLE)
+        if rng.random() < 0.1:
+            return Literal(Decimal(rng.choice(("-1.5", "0.0", "2.5"))), decimal(2, 1))
+        return Literal(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, 4)), INTEGER)
+
+    def predicate(self, attributes: Sequence[Attribute], depth: int = 2) -> Expr:
+        """A condition, mostly a comparison of a late column with a literal."""
+        rng = self.rng
+        choice = rng.random()
+        if depth > 0 and choice < 0.14:
+            return And(
+                (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
+            )
+        if depth > 0 and choice < 0.22:
+            return Or(
+                (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
+            )
+        if depth > 0 and choice < 0.3:
+            return Not(self.predicate(attributes, depth - 1))
+        return self._atom(attributes)
+
+    def _atom(self, attributes: Sequence[Attribute]) -> Expr:
+        rng = self.rng
+        column = rng.choice(attributes[-3:] if rng.random() < 0.7 else attributes)
+        choice = rng.random()
+        if choice < 0.06:
+            return IsNull(column.ref())
+        if column.type == BOOLEAN:
+            return column.ref()
+        if column.type == STRING:
+            return self._text_atom(column)
+        if choice < 0.12:
+            options = tuple(Literal(rng.randint(-1, 3), INTEGER) for _ in range(2))
+            return InList(column.ref(), options)
+        op = rng.choice(ORDERED if rng.random() < 0.85 else EQUALITIES)
+        left = column.ref() if rng.random() < 0.75 else self.number(attributes, 1)
+        right = self._literal() if rng.random() < 0.85 else self.number(attributes, 0)
+        result = type_of(left)
+        if result is None or not result.is_numeric:
+            return Not(IsNull(left))
+        return Compare(op, left, right) if rng.random() < 0.8 else Compare(op, right, left)
+
+    def _text_atom(self, column: Attribute) -> Expr:
+        if self.rng.random() < 0.3:
+            return Like(column.ref(), self.rng.choice(("a%", "_", "%b")))
+        op = self.rng.choice(ORDERED)
+        return Compare(op, column.ref(), Literal(self.rng.choice(("a", "b")), STRING))
+
+
 
 MONEY = decimal(6, 1)
 CATALOG = {
@@ -265,3 +446,440 @@ class PlanMaker(ExprMaker):
         if rng.random() < 0.2:
             return Select(below, And((self.predicate(attributes_of(child)), within)))
         return Select(below, within)
+
+
+
+_INEQUALITIES = (
+    CompareOp.LESS,
+    CompareOp.LESS_EQUAL,
+    CompareOp.GREATER,
+    CompareOp.GREATER_EQUAL,
+)
+
+_COMBINING = (JoinKind.INNER,) * 4 + (JoinKind.SEMI,) * 2 + (JoinKind.ANTI, JoinKind.LEFT)
+
+
+class FocusedMaker(PlanMaker):
+    """Groups first, then something that looks at the groups."""
+
+    def plan(self) -> Plan:
+        rng = self.rng
+        plan = self._judged(self._grouped(self._base()))
+        match rng.randrange(9):
+            case 0:
+                plan = self._judged(self._grouped(plan))
+            case 1:
+                plan = Distinct(plan)
+            case 2:
+                other = (
+                    self._scan()
+                    if rng.random() < 0.6
+                    else self._judged(self._grouped(self._base()))
+                )
+                kind = rng.choice(_COMBINING)
+                left, right = (plan, other) if rng.random() < 0.7 else (other, plan)
+                condition = self._condition(attributes_of(left), attributes_of(right))
+                plan = Join(kind, left, right, condition)
+            case 3:
+                plan = self._limited(plan)
+            case _:
+                pass
+        return plan
+
+    def _base(self) -> Plan:
+        rng = self.rng
+        plan: Plan
+        match rng.randrange(8):
+            case 0:
+                left, right = self._scan(), self._scan()
+                plan = Join(
+                    rng.choice((JoinKind.INNER, JoinKind.INNER, JoinKind.LEFT)),
+                    left,
+                    right,
+                    self._condition(left.attributes, right.attributes),
+                )
+            case 1:
+                plan = self._twins()
+            case _:
+                plan = self._scan()
+        if rng.random() < 0.35:
+            column = self._numeric(attributes_of(plan))
+            if column is not None:
+                bound = Literal(rng.choice((0, 0, 0, 1, -1)), INTEGER)
+                plan = Select(plan, Compare(rng.choice(_INEQUALITIES), column.ref(), bound))
+        return plan
+
+    def _twins(self) -> Plan:
+        """UNION ALL of the same table twice."""
+        left, right = self._scan(), self._scan()
+        wide = min(len(left.attributes), len(right.attributes), 3)
+        same = left.table == right.table
+        if not same:
+            return left
+        outputs = tuple(self._fresh(a.type) for a in left.attributes[:wide])
+        return SetOperation(
+            SetKind.UNION, True, self._first(left, wide), self._first(right, wide), outputs
+        )
+
+    def _first(self, scan: Scan, wide: int) -> Plan:
+        kept = scan.attributes[:wide]
+        return Project(scan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
+
+    def _numeric(self, attributes: Sequence[Attribute]) -> Attribute | None:
+        result = [a for a in attributes if a.type is not None and a.type.is_numeric]
+        return self.rng.choice(result) if result else None
+
+    def _grouped(self, child: Plan) -> Aggregate:
+        rng, attributes = self.rng, attributes_of(child)
+        keys: list[Expr] = [] if rng.random() < 0.08 else [attributes[0].ref()]
+        if rng.random() < 0.25:
+            keys.append(rng.choice(attributes).ref())
+        keys = list(dict.fromkeys(keys))
+        calls = [self._focused_call(attributes) for _ in range(rng.choice((1, 1, 2)))]
+        sets = None
+        if len(keys) == 2 and rng.random() < 0.3:
+            sets = ((0, 1), rng.choice(((0,), (1,))))
+        return Aggregate(
+            child,
+            tuple(ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
+            tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
+            sets,
+        )
+
+    def _focused_call(self, attributes: Sequence[Attribute]) -> AggregateCall:
+        rng = self.rng
+        if rng.random() < 0.25:
+            return self._call(attributes)
+        column = self._numeric(attributes)
+        if column is None or rng.random() < 0.15:
+            return AggregateCall("count")
+        if rng.random() < 0.08:
+            return other_call(rng, attributes)
+        argument: Expr = column.ref()
+        if rng.random() < 0.25:
+            argument = self.number(attributes, 1)
+        return AggregateCall(rng.choice(("sum", "min", "max", "max", "count")), (argument,))
+
+    def _judged(self, groups: Plan) -> Plan:
+        """Arithmetic on the groups' values, then a filter or top-k on the outcome."""
+        rng = self.rng
+        plan = groups
+        if rng.random() < 0.45:
+            plan = self._reckoned(plan)
+        attributes = attributes_of(plan)
+        last = attributes[-1] if rng.random() < 0.8 else rng.choice(attributes)
+        if rng.random() < 0.35:
+            return self._ranked(plan, last)
+        if last.type == BOOLEAN:
+            condition: Expr = last.ref()
+            return Select(plan, condition if rng.random() < 0.6 else Not(condition))
+        if last.type == STRING or last.type is None:
+            return Select(plan, self.predicate(attributes))
+        bound: Expr = Literal(rng.choice((-3, -2, -1, 0, 0, 1, 2, 3, 4)), INTEGER)
+        op = rng.choice(_INEQUALITIES)
+        if rng.random() < 0.06:
+            return Select(plan, Not(IsNull(last.ref())))
+        if rng.random() < 0.08:
+            return Select(plan, self.predicate(attributes))
+        if rng.random() < 0.1:
+            bound = rng.choice(attributes).ref()
+            if type_of(bound) not in (INTEGER, LONG, DOUBLE):
+                bound = Literal(1, INTEGER)
+        left, right = (last.ref(), bound) if rng.random() < 0.7 else (bound, last.ref())
+        return Select(plan, Compare(op, left, right))
+
+    def _reckoned(self, plan: Plan) -> Plan:
+        attributes = attributes_of(plan)
+        outputs = [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes[:-1]]
+        expr = self._steps(attributes)
+        outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
+        return Project(plan, tuple(outputs))
+
+    def _steps(self, attributes: Sequence[Attribute]) -> Expr:
+        rng, last = self.rng, attributes[-1]
+        expr: Expr = last.ref()
+        if last.type is None or not last.type.is_numeric:
+            return expr
+        for _ in range(rng.choice((1, 1, 2))):
+            other = self._numeric(attributes)
+            beside = other.ref() if other is not None else Literal(1, INTEGER)
+            match rng.randrange(8):
+                case 0:
+                    expr = Negate(expr)
+                case 1:
+                    expr = Arithmetic(ArithmeticOp.ADD, expr, beside)
+                case 2:
+                    expr = Arithmetic(ArithmeticOp.SUBTRACT, beside, expr)
+                case 3:
+                    factor = Literal(rng.choice((-1, 0, 2)), INTEGER)
+                    expr = Arithmetic(ArithmeticOp.MULTIPLY, expr, factor)
+                case 4:
+                    expr = Coalesce((expr, Literal(rng.choice((-2, 0, 0, 2)), INTEGER)))
+                case 5:
+                    expr = Cast(expr, DOUBLE)
+                case 6:
+                    expr = Call("abs", (expr,), type_of(expr))
+                case _:
+                    condition = Compare(CompareOp.GREATER, expr, Literal(0, INTEGER))
+                    expr = Case(((condition, expr),), Literal(0, INTEGER))
+        return expr
+
+    def _ranked(self, plan: Plan, by: Attribute) -> Plan:
+        rng = self.rng
+        order = [SortKey(by.ref(), rng.random() < 0.5, rng.random() < 0.5)]
+        if rng.random() < 0.6:
+            order += [SortKey(a.ref(), False, True) for a in attributes_of(plan)[:1]]
+        if rng.random() < 0.25:
+            return self._rank_filter(plan)
+        return TopK(plan, tuple(order), rng.choice((1, 1, 2)), int(rng.random() < 0.15))
+
+
+
+_BOUNDS = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)
+
+
+class BarrierMaker(FocusedMaker):
+    """Groups, the first of them by their sum, and something that drops some of these."""
+
+    def plan(self) -> Plan:
+        """A plan in which a top-k or a rank is not the last step."""
+        first = self._first_groups()
+        plan = self._above(first)
+        return self._above(plan) if self.rng.random() < 0.2 else plan
+
+    def _first_groups(self) -> Plan:
+        rng, scan = self.rng, self._scan()
+        key = scan.attributes[0]
+        summed = self._numeric(scan.attributes[1:]) or key
+        name = rng.choice(("sum", "sum", "sum", "max", "count"))
+        call = AggregateCall(name, (summed.ref(),))
+        keys = (ComputedColumn(self._fresh(key.type), key.ref()),)
+        calls = (AggregateOutput(self._fresh(call_type(call)), call),)
+        groups = Aggregate(scan, keys, calls)
+        descending = rng.random() < 0.85
+        order = (
+            SortKey(calls[0].attribute.ref(), descending, rng.random() < 0.1),
+            SortKey(keys[0].attribute.ref(), rng.random() < 0.5, rng.random() < 0.5),
+        )
+        count = rng.choice((1, 1, 2))
+        if rng.random() < 0.7:
+            return TopK(groups, order, count, int(rng.random() < 0.1))
+        function = rng.choice(("rank", "dense_rank", "row_number"))
+        ranked = WindowCall(self._fresh(INTEGER), function, (), (), order)
+        within = Compare(CompareOp.LESS_EQUAL, ranked.attribute.ref(), Literal(count, INTEGER))
+        return Select(Window(groups, (ranked,)), within)
+
+    def _above(self, first: Plan) -> Plan:
+        rng, attributes = self.rng, attributes_of(first)
+        match rng.randrange(5):
+            case 0 | 1:
+                other = self._scan()
+                kind = rng.choice((JoinKind.INNER, JoinKind.INNER, JoinKind.SEMI))
+                sides = (other, first) if rng.random() < 0.5 else (first, other)
+                pairs = [attributes_of(side)[0].ref() for side in sides]
+                return Join(kind, *sides, Compare(CompareOp.EQUAL, *pairs))
+            case 2 | 3:
+                column = self._numeric(attributes[1:]) or attributes[0]
+                bound = Literal(rng.choice((0, 1, 2, 3, 4)), INTEGER)
+                return Select(first, Compare(rng.choice(_BOUNDS), column.ref(), bound))
+            case _:
+                key = rng.choice(attributes)
+                counted = AggregateOutput(self._fresh(LONG), AggregateCall("count"))
+                keys = (ComputedColumn(self._fresh(key.type), key.ref()),)
+                few = Compare(CompareOp.LESS, keys[0].attribute.ref(), Literal(3, INTEGER))
+                groups = Aggregate(first, keys, (counted,))
+                return Select(groups, few) if key.type in (INTEGER, LONG) else groups
+
+
+
+_SMALL = decimal(4, 1)
+_FULL = decimal(38, 2)
+BIG_TABLE = Schema(
+    (Column("g", INTEGER), Column("p", INTEGER), Column("b", LONG), Column("m", _FULL))
+)
+BIG_VALUES = {
+    LONG: (-(2**62), -1, 0, 1, 2**62, 2**62 - 1, 2**40, 7),
+    _FULL: tuple(Decimal(x) for x in ("-9e35", "0.00", "0.25", "9e35", "5e35", "3.00")),
+    INTEGER: (-(2**31), -2, 0, 1, 2, 2**31 - 1),
+}
+_DIVISIONS = (ArithmeticOp.DIVIDE, ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE,
+              ArithmeticOp.REMAINDER)  # fmt: skip
+_NULL = None
+
+
+class FailingMaker(FocusedMaker):
+    """Groups, then steps that may fail over a part of one, then a filter or the first groups."""
+
+    def plan(self) -> Plan:
+        return super().plan() if self.rng.random() < 0.2 else self._first_of_groups()
+
+    def _first_of_groups(self) -> Plan:
+        """`SELECT g, <step> FROM t GROUP BY g ORDER BY COUNT(*) DESC, g LIMIT k`, or the like."""
+        rng, scan = self.rng, self._scan()
+        key = scan.attributes[0]
+        calls = [AggregateCall("count")]
+        for _ in range(2):
+            summed = self._numeric(scan.attributes[2:]) or key
+            name = rng.choice(("sum", "sum", "sum", "sum", "avg", "count", "max"))
+            calls.append(AggregateCall(name, (summed.ref(),)))
+        made = tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls)
+        groups = Aggregate(scan, (ComputedColumn(self._fresh(key.type), key.ref()),), made)
+        attributes = attributes_of(groups)
+        expr = self._steps(attributes[:1] + attributes[1:])
+        outputs = [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
+        outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
+        steps = Project(groups, tuple(outputs))
+        first, counted = outputs[0].attribute, outputs[1].attribute
+        order = (SortKey(counted.ref(), True, False), SortKey(first.ref(), False, True))
+        return TopK(steps, order, rng.choice((1, 1, 2)))
+
+    def _steps(self, attributes: Sequence[Attribute]) -> Expr:
+        rng = self.rng
+        if rng.random() < 0.2:
+            return super()._steps(attributes)
+        expr: Expr = attributes[-1].ref()
+        if not _is_number(expr):
+            return expr
+        for _ in range(rng.choice((1, 1, 2))):
+            step = self._step(expr, self._numeric(attributes))
+            expr = step if _is_number(step) else expr
+        return expr
+
+    def _step(self, expr: Expr, other: Attribute | None) -> Expr:
+        rng = self.rng
+        beside: Expr = Literal(rng.choice((2, 3, -1, 0)), INTEGER)
+        if other is not None and rng.random() < 0.8:
+            beside = other.ref()
+        match rng.randrange(7):
+            case 0 | 1 | 2:
+                op = rng.choice(_DIVISIONS)
+                if op is ArithmeticOp.INTEGER_DIVIDE and not _are_integral(expr, beside):
+                    op = ArithmeticOp.DIVIDE
+                return self._guarded(op, expr, beside)
+            case 3:
+                return Cast(expr, rng.choice((INTEGER, BYTE, _SMALL, DOUBLE)))
+            case 4:
+                op = rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT))
+                return Arithmetic(op, expr, beside)
+            case 5:
+                return Arithmetic(ArithmeticOp.MULTIPLY, expr, beside)
+            case _:
+                return Arithmetic(ArithmeticOp.MULTIPLY, expr, Literal(1000, INTEGER))
+
+    def _guarded(self, op: ArithmeticOp, expr: Expr, divisor: Expr) -> Expr:
+        """The division, by itself or where the divisor is not zero; now and then in vain."""
+        rng = self.rng
+        zero = Literal(0, INTEGER)
+        null = Literal(_NULL, type_of(divisor) or INTEGER)
+        plain = Arithmetic(op, expr, divisor)
+        match rng.randrange(10):
+            case 0:
+                tested = Compare(CompareOp.EQUAL, divisor, zero)
+                return Arithmetic(op, expr, Case(((tested, null),), divisor))
+            case 1:
+                chosen = rng.choice((CompareOp.GREATER, CompareOp.LESS, CompareOp.NOT_EQUAL))
+                return Case(((Compare(chosen, divisor, zero), plain),), expr)
+            case 2:
+                return Case(((Compare(CompareOp.EQUAL, divisor, zero), expr),), plain)
+            case 3:
+                tested = Not(Compare(CompareOp.EQUAL, divisor, zero))
+                return Case(((tested, plain),), expr)
+            case 4:
+                # A guard that guards nothing.
+                wrong = rng.choice((CompareOp.GREATER_EQUAL, CompareOp.EQUAL))
+                return Case(((Compare(wrong, divisor, zero), plain),), expr)
+            case 5:
+                tested = Compare(CompareOp.EQUAL, divisor, Literal(1, INTEGER))
+                return Arithmetic(op, expr, Case(((tested, null),), divisor))
+            case _:
+                return plain
+
+
+def _is_number(expr: Expr) -> bool:
+    own = type_of(expr)
+    return own is not None and own.is_numeric
+
+
+def _are_integral(*exprs: Expr) -> bool:
+    return all((own := type_of(expr)) is not None and own.is_integral for expr in exprs)
+
+
+def big_rows(rng: Random) -> list[dict[str, object]]:
+    """Rows of two groups with numbers near the ends of their types."""
+    signs = {column.name: rng.choice((-1, 0, 0, 1)) for column in BIG_TABLE}
+    rows = []
+    for _ in range(rng.randint(4, 10)):
+        row: dict[str, object] = {}
+        for column in BIG_TABLE:
+            values = [v for v in BIG_VALUES[column.type] if v * signs[column.name] >= 0]
+            row[column.name] = None if rng.random() < 0.1 else rng.choice(values)
+        rows.append({**row, "g": rng.choice((0, 0, 1, 2)), "p": rng.choice((0, 1, 2, 3))})
+    return rows
+
+
+
+WIDE, LONG_SCALED = decimal(38, 18), decimal(20, 4)
+LARGE = Decimal("12345678901234567890.123456789012345678")
+"""More digits than the 34 that Spark's negation once kept."""
+
+WIDE_VALUES = {
+    WIDE: (
+        LARGE,
+        -LARGE,
+        Decimal("12345678901234567890.123456789012345679"),
+        Decimal(0),
+        Decimal("1e-18"),
+        Decimal("-0.5"),
+    ),
+    LONG_SCALED: tuple(Decimal(x) for x in ("1234567890123456.7891", "-0.0001", "0", "3")),
+}
+"""Values of few differences, some of them in the last digit."""
+
+WIDE_TABLE = schema_of("k int, a decimal(38,18), z decimal(20,4), c double, y tinyint")
+
+
+class _Wide(ExprMaker):
+    """Constants and operators that decimals of many digits are sensitive to."""
+
+    def _literal(self) -> Literal:
+        rng = self.rng
+        choice = rng.random()
+        if choice < 0.15:
+            return Literal(rng.choice((-3, -1, 1, 2, 3)), BYTE)
+        if choice < 0.25:
+            return Literal(rng.choice((LARGE, -LARGE, Decimal("0.000000000000000001"))), WIDE)
+        return super()._literal()
+
+    def _number(
+        self, numeric: Sequence[Attribute], attributes: Sequence[Attribute], depth: int
+    ) -> Expr:
+        if depth <= 0 or self.rng.random() > 0.15:
+            return super()._number(numeric, attributes, depth)
+        inner = super()._number(numeric, attributes, depth - 1)
+        result = type_of(inner)
+        if result is None or not result.is_numeric or result.is_fractional:
+            return inner
+        divisor = self.rng.choice((Literal(3, BYTE), Literal(-2, INTEGER), Literal(LARGE, WIDE)))
+        op = self.rng.choice((ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.DIVIDE))
+        return Arithmetic(op, inner, divisor)
+
+
+class WidePlans(_Wide, PlanMaker):
+    """`PlanMaker` with wide decimals."""
+
+
+class WideGroups(_Wide, FocusedMaker):
+    """`FocusedMaker` with wide decimals."""
+
+
+class WideBarriers(_Wide, BarrierMaker):
+    """`BarrierMaker` with wide decimals."""
+
+
+MAKERS = (WidePlans, WideGroups, WideGroups, WideBarriers)
+
+
+def wide_plan(rng: Random) -> Plan:
+    """A plan of one of the makers, over all three tables."""
+    catalog = {**CATALOG, "w": WIDE_TABLE}
+    return rng.choice(MAKERS)(rng, drawn=("t", "u", "w", "w"), catalog=catalog).plan()

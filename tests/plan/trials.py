@@ -1,14 +1,10 @@
-"""One trial of the safety test: a query, tiny tables, a partition, a sketch; accepted means equal.
-
-Law: the oracle knows nothing of the procedure under test: it evaluates the query over the tables
-and over the sketched tables with the reference evaluator and compares bags.
-"""
+"""One trial of the safety test: a query, tiny tables, a sketch; what is accepted means equal."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -17,28 +13,117 @@ from random import Random
 from typing import Any
 
 from impctl.data.schema import DOUBLE, STRING, Schema
-from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
+from impctl.plan.lineage import is_open
+from impctl.plan.nodes import Fixpoint, Plan, Query, Scan, attributes_of, nodes_of, scans_of
+from impctl.plan.recursion import keyed_rows
 from impctl.safety.direction import Refusal
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.failures import Sizes, part_failure
 from impctl.safety.judge import Verdict, check_safety
 from impctl.types import AccessId, ColumnName
-from tests.plan.barrier_plans import BarrierMaker
-from tests.plan.failing_plans import BIG_TABLE, BIG_VALUES, FailingMaker, big_rows
-from tests.plan.focused_plans import FocusedMaker
-from tests.plan.keyed_sketches import tries, without_keyed
-from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
-from tests.plan.tie_breaks import TieBreaks, is_an_answer
-from tests.plan.wide_plans import LONG_SCALED, WIDE, WIDE_TABLE, WIDE_VALUES
-from tests.support.reference_expr import ReferenceFailure, Value
-from tests.support.reference_plan import Annotated, Tables, annotate, bag, evaluate
+from tests.plan.random_plans import (
+    BIG_TABLE,
+    BIG_VALUES,
+    CATALOG,
+    LONG_SCALED,
+    MONEY,
+    WIDE,
+    WIDE_TABLE,
+    WIDE_VALUES,
+    BarrierMaker,
+    FailingMaker,
+    FocusedMaker,
+    PlanMaker,
+    big_rows,
+)
+from tests.support.reference_plan import (
+    Annotated,
+    ReferenceFailure,
+    Tables,
+    Tuple,
+    Value,
+    annotate,
+    bag,
+    evaluate,
+)
+
+_TRIES = 2000
+
+
+class TieBreaks:
+    """Orders rows at random, and remembers the order of each."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._places: dict[object, int] = {}
+
+    def at_random(self, rows: list[Tuple]) -> None:
+        """Shuffle the rows in place."""
+        self._rng.shuffle(rows)
+        self._places.update((_key(row), place) for place, row in enumerate(rows))
+
+    def as_before(self, rows: list[Tuple]) -> None:
+        """The rows seen before first and in their order, the others after them at random."""
+        self._rng.shuffle(rows)
+        rows.sort(key=lambda row: self._places.get(_key(row), len(self._places)))
+
+
+def _key(row: Tuple) -> object:
+    """The row itself wherever it is met: its columns, and the rows it comes from."""
+    return frozenset(row.values), row.lineage
+
+
+def is_an_answer(result: object, root: Plan, tables: Tables, ties: TieBreaks) -> bool:
+    """Whether some way of breaking ties gives this result over the whole tables."""
+    if any(bag(evaluate(root, tables, None, ties.as_before)) == result for _ in range(20)):
+        return True
+    return any(bag(evaluate(root, tables, None, ties.at_random)) == result for _ in range(_TRIES))
+
+
+
+Sketches = Mapping[AccessId, Collection[int]]
+
+
+def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
+    """Where the fixpoints that are keyed stand."""
+    nodes = tuple(nodes_of(root))
+    return frozenset(at for at in verdict.key_columns if isinstance(nodes[at], Fixpoint))
+
+
+def evened(root: Plan, verdict: Verdict, sketches: Sketches) -> dict[AccessId, set[int]]:
+    """The sketches, with those of a keyed fixpoint's accesses merged."""
+    result = {access: set(fragments) for access, fragments in sketches.items()}
+    for group in keyed_rows(root, verdict.key_columns).values():
+        merged = set[int]().union(*(result[access] for access in group))
+        result |= {access: set(merged) for access in group}
+    return result
+
+
+def tries(
+    root: Plan, verdict: Verdict, sketches: Sketches, widened: Callable[[Sketches], Sketches]
+) -> Iterator[dict[AccessId, set[int]]]:
+    """These sketches and two wider ones, as a query can be run with them."""
+    yield evened(root, verdict, sketches)
+    for _ in range(2):
+        yield evened(root, verdict, widened(sketches))
+
+
+def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotated:
+    """The rows with what barriers need, not with all that other fixpoints are derived from: those
+    that are keyed, and those of which the answer's lineage counts alone."""
+    nodes = enumerate(nodes_of(root))
+    others = {at for at, node in nodes if isinstance(node, Fixpoint) and is_open(node)}
+    others |= keyed_positions(root, verdict)
+    kept = {at: rows for at, rows in annotated.first_rows.items() if at not in others}
+    return replace(annotated, first_rows=kept)
+
+
 
 TABLES = {**CATALOG, "w": WIDE_TABLE, "big": BIG_TABLE}
 """What rows can be made of; only a maker that draws them reads `w` and `big`."""
 
 Boundaries = tuple[Value, ...]
 Partitions = Mapping[AccessId, tuple[ColumnName, Boundaries]]
-Sketches = Mapping[AccessId, Collection[int]]
 Kept = Callable[[Plan, "Trial", Verdict], Plan]
 
 

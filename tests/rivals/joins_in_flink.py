@@ -19,9 +19,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.rivals.pairs import Pairs
-from tests.rivals.peer import Peer
-from tests.rivals.turns import Compared, Turns, compared, report, say
+from tests.rivals.pairs import Compared, Pairs, Peer, Turns, compared, report, say
 
 MISSING = (
     "Flink's jars or `javac` are not there: install `apache-flink-libraries` in an environment of "

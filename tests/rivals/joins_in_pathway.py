@@ -14,9 +14,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.rivals.pairs import Pairs
-from tests.rivals.peer import Peer
-from tests.rivals.turns import Turns, compared, report, say
+from tests.rivals.pairs import Pairs, Peer, Turns, compared, report, say
 
 MISSING = (
     "Pathway is not installed: install `pathway` in an environment of its own and give its python"

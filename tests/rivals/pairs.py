@@ -1,15 +1,16 @@
-"""Two tables of rows that all have partners, a grouped join of them, and who follows it in impctl.
-
-Law: equal arguments give equal rows and steps; what the answer has to be is counted here by NumPy
-from all rows, without joining and without impctl. Out of scope: Delta tables (`on_disk`).
-"""
+"""Two tables of rows that all have partners, a join of them, and rivals that follow it."""
 
 from __future__ import annotations
 
+import json
+import os
+import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -138,3 +139,188 @@ class Tree:
         table = answer_of_rows(answer.ending, kept.whole(), "UTC")
         keys, totals = (table.column(at).to_pylist() for at in (0, 1))
         return dict(zip(keys, totals, strict=True))
+
+
+
+
+class PeerFailedError(Exception):
+    """It ended, or its answer never became right; the message says which."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Milliseconds of a step: processor time of all threads, and on the wall."""
+
+    cpu_ms: float
+    wall_ms: float
+
+
+class Peer:
+    """The process, from the first line that it says until the block ends."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        try:
+            self.facts: dict[str, Any] = self._heard()
+        except PeerFailedError:
+            self.close()
+            raise
+
+    def step(
+        self, came: Mapping[str, pa.Table], went: Mapping[str, pa.Table], groups: Groups
+    ) -> Taken:
+        """Rows of tables with `id`, `a` and `b` come and go; waits for the answer to be `groups`.
+
+        PeerFailedError where it does not become that.
+        """
+        lines = [*_lines("+", came), *_lines("-", went)]
+        lines += [f"= {key} {total}" for key, total in groups.items()]
+        result = self._asked([*lines, "go"])
+        if "cpu_ms" not in result:
+            kept = {(key, total) for key, total in result["groups"]}
+            wrong, missing = kept - groups.items(), groups.items() - kept
+            raise PeerFailedError(
+                f"{len(wrong)} groups are wrong, as {sorted(wrong)[:3]}, "
+                f"and {len(missing)} are missing, as {sorted(missing)[:3]}"
+            )
+        return Taken(result["cpu_ms"], result["wall_ms"])
+
+    def rest(self) -> float:
+        """Milliseconds of processor time in a second in which nothing changes."""
+        return float(self._asked(["rest"])["cpu_ms"])
+
+    def _asked(self, lines: Sequence[str]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n".join(lines) + "\n")
+        self._process.stdin.flush()
+        return self._heard()
+
+    def _heard(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            # Some systems greet on the same stream.
+            if line.startswith("{"):
+                result: dict[str, Any] = json.loads(line)
+                return result
+        raise PeerFailedError(f"it ended with {self._process.wait()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lines(sign: str, tables: Mapping[str, pa.Table]) -> Iterator[str]:
+    for name, rows in tables.items():
+        columns = (rows.column(column).to_pylist() for column in ("id", "a", "b"))
+        for values in zip(*columns, strict=True):
+            yield " ".join((sign, name, *map(str, values)))
+
+
+
+
+class DifferentAnswersError(Exception):
+    """Somebody's answer or sketch is not what the rows come to."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How many steps are taken before the clock counts, how many are timed, rows of each."""
+
+    warm: int
+    timed: int
+    changed: int = 1_000
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Median milliseconds of a step; `rest_ms` is the rival's processor time of an idle second."""
+
+    tree_ms: float
+    rival_cpu_ms: float
+    rival_wall_ms: float
+    rest_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """The rival's processor time by the tree's."""
+        return self.rival_cpu_ms / self.tree_ms
+
+    def text(self) -> str:
+        return (
+            f"tree {self.tree_ms:.2f} ms, rival {self.rival_cpu_ms:.1f} ms "
+            f"(wall {self.rival_wall_ms:.1f}, {self.rest_ms:.1f} in a second at rest): "
+            f"{self.ratio:.1f} times"
+        )
+
+
+def compared(pairs: Pairs, turns: Turns, start: Callable[[int], Peer], *, keeps: bool) -> Compared:
+    """The medians; `start` gets what a sum has to be above.
+
+    With `keeps` impctl keeps the answer's rows beside its sketches, else its sketches alone.
+    DifferentAnswersError, PeerFailedError.
+    """
+    steps, tables = pairs.steps(turns.changed), pairs.tables()
+    tree = Tree(pairs, tables, keeps=keeps)
+    with start(pairs.least) as peer:
+        say(f"{pairs}: {peer.facts}")
+        groups = pairs.groups(tables)
+        peer.step(tables, {}, groups)
+        _check(tree, tables)
+        times = []
+        for at in range(turns.warm + turns.timed):
+            step = next(steps)
+            tables.update(step.after)
+            times.append(_turn(tree, peer, step, tables, is_first=at % 2 == 0))
+        rest_ms = peer.rest()
+    middle = [statistics.median(part) for part in zip(*times[turns.warm :], strict=True)]
+    return Compared(*middle, rest_ms)
+
+
+def _turn(
+    tree: Tree, peer: Peer, step: Step, tables: Mapping[str, pa.Table], *, is_first: bool
+) -> tuple[float, float, float]:
+    groups = tree.pairs.groups(tables)
+    tree_ms = tree.step(step) if is_first else 0.0
+    taken = peer.step(step.came, step.went, groups)
+    tree_ms = tree_ms if is_first else tree.step(step)
+    _check(tree, tables)
+    return tree_ms, taken.cpu_ms, taken.wall_ms
+
+
+def _check(tree: Tree, tables: Mapping[str, pa.Table]) -> None:
+    if not tree.is_right(tables):
+        raise DifferentAnswersError("impctl's answer or a sketch of it is wrong")
+
+
+def report(goal: float, cells: Iterable[tuple[str, Callable[[], Compared], bool]]) -> int:
+    """Say every cell's text; 0 where each that counts reaches the goal, 1 where answers differ.
+
+    A goal that is missed is said and is no failure: figures of a machine in use are no verdict.
+    """
+    for name, measure, counts in cells:
+        try:
+            result = measure()
+        except (DifferentAnswersError, PeerFailedError) as error:
+            say(f"{name}: {error}")
+            return 1
+        missed = counts and result.ratio < goal
+        say(f"{name}: {result.text()}" + (f"; the goal of {goal:.0f} is missed" if missed else ""))
+    return 0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The join in Pathway, as `peer` asks for it; runs in an interpreter that has `pathway` alone.
+"""The join in Pathway, as `pairs` asks for it; runs in an interpreter that has `pathway` alone.
 
 `python pathway_peer.py LEAST`: groups whose sum is above LEAST are the answer. Rows have their
 table and `id` for a key, so that one that goes is found. Both tables come by one input, which

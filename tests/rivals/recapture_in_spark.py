@@ -29,7 +29,7 @@ from impctl.sketch.sketch import FragmentSet
 from impctl.spark.session import find_java
 from impctl.types import AccessId
 from tests.rivals.on_disk import QUERY, OnDisk, Sketches, Wall, clocked, maintained
-from tests.rivals.turns import say
+from tests.rivals.pairs import say
 
 MISSING = "Spark has no Java to run on: install one, version 17 or newer"
 GOAL = 1_000.0

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 import impctl
 from tests.rivals.on_disk import OnDisk, Sketches, Wall, clocked, maintained
-from tests.rivals.turns import say
+from tests.rivals.pairs import say
 
 MISSING = "DuckDB is not installed: install `duckdb` in this environment"
 GOAL = 50.0

@@ -16,9 +16,18 @@ import impctl
 from impctl.errors import StorageError
 from tests.rivals import joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb
 from tests.rivals.on_disk import OnDisk, Wall, maintained
-from tests.rivals.pairs import Pairs, Tree
-from tests.rivals.peer import Peer, PeerFailedError, Taken
-from tests.rivals.turns import Compared, DifferentAnswersError, Turns, compared, report
+from tests.rivals.pairs import (
+    Compared,
+    DifferentAnswersError,
+    Pairs,
+    Peer,
+    PeerFailedError,
+    Taken,
+    Tree,
+    Turns,
+    compared,
+    report,
+)
 
 RUN_BY_HAND = (joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb)
 SMALL = Pairs(rows=600, partners=20)

@@ -1,8 +1,11 @@
-"""Which fragment a value has, against the definition, by both ways of looking it up."""
+"""Which fragment a value has; boundaries that balance; how likely fragments are in a sketch."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,18 @@ from hypothesis import strategies as st
 from impctl.data.schema import BINARY, DATE, DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import UsageError
+from impctl.sketch.boundaries import (
+    HEAVY,
+    ValueWeights,
+    aligned_boundaries,
+    equidepth_boundaries,
+    evened,
+    heavy_ranges,
+    with_splits,
+)
+from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 from impctl.sketch.partition import RangePartition
+from tests.support.random_cases import random_cases
 
 WIDE = decimal(38, 0)
 NARROW = decimal(10, 2)
@@ -203,3 +217,283 @@ def test_values_between_ranges_that_are_all_wanted(
     assert not partition.are_all_in(with_null, mask)
     if told:
         assert mask[partition.fragments_of(vector)].all()
+
+
+
+SAMPLES = st.one_of(
+    st.lists(st.integers(-20, 20), max_size=80),
+    st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 9, 9, 9, 50, 51, 52]), max_size=80),
+    st.lists(st.floats(allow_nan=False), max_size=40),
+    st.lists(st.text(max_size=3), max_size=40),
+    st.lists(st.sampled_from([2**80, 2**90, -(2**100), 5]), max_size=30),
+)
+RANGES = st.integers(1, 12)
+
+
+def fragments(sample: list[Any], boundaries: tuple[Any, ...]) -> list[Counter[Any]]:
+    """The sample's values by fragment, counted the slow way."""
+    result: list[Counter[Any]] = [Counter() for _ in range(len(boundaries) + 1)]
+    for value in sample:
+        result[sum(1 for boundary in boundaries if boundary <= value)][value] += 1
+    return result
+
+
+@given(SAMPLES, RANGES)
+def test_boundaries_divide_the_sample(sample: list[Any], ranges: int) -> None:
+    boundaries: tuple[Any, ...] = equidepth_boundaries(sample, ranges)
+    assert len(boundaries) <= ranges - 1
+    assert all(low < high for low, high in pairwise(boundaries))
+    assert set(boundaries) <= set(sample)
+    assert boundaries == equidepth_boundaries(sorted(sample), ranges)
+    result = fragments(sample, boundaries)
+    assert all(result) or not sample
+    if 0 < len(set(sample)) <= ranges:
+        assert [len(values) for values in result] == [1] * len(set(sample))
+    for values in result:
+        assert len(values) <= 1 or values.total() <= 2 * len(sample) / ranges + 1
+        # A value with the rows of three ranges or more shares its range with no other.
+        heavy = [v for v, rows in values.items() if rows * ranges >= 3 * len(sample)]
+        assert not heavy or len(values) == 1
+
+
+def test_a_flat_sample_is_split_evenly() -> None:
+    boundaries = equidepth_boundaries(range(10_000), 100)
+    assert boundaries == tuple(range(100, 10_000, 100))
+    RangePartition("t", "a", LONG, boundaries)
+
+
+def test_heavy_ends_and_middle() -> None:
+    assert equidepth_boundaries([0] * 50 + list(range(1, 51)), 4)[0] == 1
+    assert equidepth_boundaries([*range(50), *[99] * 50], 4)[-1] == 99
+    middle = equidepth_boundaries([*range(25), *[30] * 50, *range(40, 65)], 4)
+    assert 30 in middle
+    assert 40 in middle
+
+
+def test_no_sample_is_one_fragment() -> None:
+    assert equidepth_boundaries([], 10) == ()
+    assert equidepth_boundaries([5, 5], 10) == ()
+    assert equidepth_boundaries([1, 2, 3], 1) == ()
+
+
+STARTS = st.lists(st.integers(-25, 25), max_size=20).map(lambda result: sorted(set(result)))
+WEIGHED = st.lists(st.tuples(st.integers(-20, 20), st.floats(0.1, 50)), max_size=60)
+
+
+def shares(weights: ValueWeights, boundaries: tuple[Any, ...]) -> list[tuple[int, float]]:
+    """Values and weight per range, counted the slow way."""
+    result: list[tuple[int, float]] = [(0, 0.0)] * (len(boundaries) + 1)
+    for value, weight in zip(weights.values, weights.weights, strict=True):
+        at = sum(1 for boundary in boundaries if boundary <= value)
+        result[at] = (result[at][0] + 1, result[at][1] + weight)
+    return result
+
+
+@given(WEIGHED, RANGES, STARTS)
+def test_aligned_boundaries_divide_the_weights(
+    weighed: list[Any], ranges: int, starts: list[int]
+) -> None:
+    weights = ValueWeights.of(weighed)
+    boundaries = aligned_boundaries(weights, ranges, starts)
+    assert len(boundaries) <= max(ranges - 1, 0)
+    assert all(low < high for low, high in pairwise(boundaries))
+    assert set(boundaries) <= {*weights.values, *starts}
+    heaviest = max(weights.weights, default=0.0)
+    for values, rows in shares(weights, boundaries):
+        assert values <= 1 or rows <= 2.5 * weights.total / ranges + heaviest
+
+
+def test_a_range_starts_where_a_file_does_if_one_is_near() -> None:
+    weights = ValueWeights.of((value, 1.0) for value in range(1000))
+    starts = [0, 95, 210, 290, 405, 500, 596, 702, 810, 899]
+    assert aligned_boundaries(weights, 10, starts) == tuple(starts[1:])
+    assert aligned_boundaries(weights, 10, []) == tuple(range(100, 1000, 100))
+    assert len(aligned_boundaries(weights, 20, starts)) > 15, "files of several ranges are cut"
+
+
+def test_a_heavy_value_stands_alone() -> None:
+    weights = ValueWeights.of([*((value, 1.0) for value in range(100)), (50, 400.0)])
+    boundaries = aligned_boundaries(weights, 10, [])
+    assert {50, 51} <= set(boundaries)
+
+
+def test_values_between_heavy_ones_are_cut_as_finely_as_was_asked_for() -> None:
+    heavy = [(at * 100, 1000.0) for at in range(1, 6)]
+    weights = ValueWeights.of([*((value, 1.0) for value in range(700)), *heavy])
+    boundaries = aligned_boundaries(weights, 40, [])
+    assert 36 <= len(boundaries) <= 39
+    assert all(rows < 40 for values, rows in shares(weights, boundaries) if values > 1)
+
+
+
+TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
+
+
+def counted(partition: RangePartition, values: list[int]) -> np.ndarray:
+    fragments = partition.fragments_of(vector_of(LONG, values))
+    return np.bincount(fragments, minlength=partition.size)
+
+
+def evened_by(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
+    counts = counted(partition, values)
+    heavy = set(heavy_ranges(counts[:-1], wanted).tolist())
+    fragments = partition.fragments_of(vector_of(LONG, values))
+    sample = [v for v, f in zip(values, fragments, strict=True) if int(f) in heavy]
+    return evened(partition, counts, wanted, sample)
+
+
+def test_even_ranges_stay() -> None:
+    assert evened_by(TENS, list(range(100)), 10) == TENS
+
+
+def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
+    values = [*range(100), *range(90, 1090)]
+    result = evened_by(TENS, values, 10)
+    rows = counted(result, values)[:-1]
+    assert len(rows) == 10
+    assert rows.max() <= 2 * rows.mean() + 1
+    assert result.boundaries[-1] > 900
+
+
+def test_one_value_cannot_be_split() -> None:
+    assert evened_by(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
+    alone = RangePartition("t", "a", LONG, ())
+    assert evened_by(alone, [7] * 50, 4) == alone
+
+
+def test_a_heavy_value_gets_a_range_of_its_own() -> None:
+    values = [*range(100), *([55] * 300), *([57] * 100)]
+    result = evened_by(TENS, values, 12)
+    assert 55 in result.boundaries or 56 in result.boundaries
+    rows = counted(result, values)
+    assert rows[int(result.fragments_of(vector_of(LONG, [55]))[0])] <= 305
+
+
+@random_cases(40, 120, 1000)
+def test_never_more_ranges_than_asked_for_and_never_less_even(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        boundaries = tuple(sorted(rng.sample(range(-50, 50), rng.randint(0, 12))))
+        partition = RangePartition("t", "a", LONG, boundaries)
+        values = [int(rng.gauss(0, 40)) for _ in range(rng.randint(0, 400))]
+        wanted = rng.randint(1, 20)
+        result = evened_by(partition, values, wanted)
+        assert result.ranges <= max(wanted, partition.ranges), seed
+        if values and partition.ranges <= wanted:
+            before, after = counted(partition, values)[:-1], counted(result, values)[:-1]
+            assert after.max() <= max(before.max(), 2 * HEAVY * len(values) / wanted), seed
+
+
+def test_text_is_split_too() -> None:
+    partition = RangePartition("t", "a", STRING, ("m",))
+    rows = np.array([4, 100])
+    finer = with_splits(partition, rows, 4, ["n", "o", "p", "q", "r", "s"])
+    assert finer.boundaries[0] == "m"
+    assert len(finer.boundaries) > 2
+
+
+@random_cases(40, 120, 1000)
+def test_the_largest_range_is_never_larger(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        places = [rng.randrange(400) for _ in range(3)]
+        values = [rng.choice(places) + int(rng.expovariate(0.05)) for _ in range(600)]
+        cuts = tuple(sorted(set(rng.sample(range(500), rng.randint(2, 40)))))
+        partition = RangePartition("t", "a", LONG, cuts)
+        result = evened_by(partition, values, rng.randint(1, 60))
+        assert counted(result, values).max() <= counted(partition, values).max(), seed
+
+
+
+
+def test_what_was_seen_whole_is_known() -> None:
+    rows = np.full(6, 100.0)
+    result = chances(rows, rows, np.full(6, 10.0), np.array([0, 3, 0, 1, 0, 0.0]))
+    assert result.likely.mean == pytest.approx([0, 1, 0, 1, 0, 0])
+    assert result.low.mean == pytest.approx(result.high.mean), "nothing is left to chance"
+
+
+def test_neighbours_speak_for_what_was_not_seen() -> None:
+    """Every tenth fragment is seen; the last tenth of them is in the sketch."""
+    truth = np.arange(1000) >= 900
+    seen = np.where(np.arange(1000) % 10 == 5, 100.0, 0.0)
+    result = chances(np.full(1000, 100.0), seen, seen / 10, seen / 10 * truth)
+    likely = result.likely.mean
+    assert likely.sum() == pytest.approx(100, abs=5)
+    assert likely[:885].sum() < 2
+    assert result.off == pytest.approx(0.01 / math.sqrt(12), rel=0.2), "a border lies in one gap"
+
+
+def test_a_place_at_a_border_is_like_one_side_not_like_their_mean() -> None:
+    """Of the gap before the first place with hits a half is in, though groups there are many."""
+    truth = np.arange(1000) >= 900
+    seen = np.where(np.arange(1000) % 50 < 2, 100.0, 0.0)
+    result = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth)
+    likely = result.likely.mean
+    assert likely[852:900].sum() == pytest.approx(24, abs=4)
+    assert likely[:852].sum() < 5
+    assert likely[900:].sum() > 97
+
+
+def test_few_hits_far_apart_are_anywhere() -> None:
+    """Fifteen groups of six thousand seen, of one in fifty of all: no place is told from others."""
+    seen = np.where(np.arange(1000) % 20 == 3, 400.0, 0.0)
+    hits = np.zeros(1000)
+    hits[np.arange(3, 1000, 20)[[1, 4, 9, 13, 16, 19, 23, 26, 29, 33, 36, 39, 42, 45, 48]]] = 1
+    result = chances(np.full(1000, 400.0), seen, seen * 0.3, hits)
+    likely = result.likely.mean
+    assert likely.sum() == pytest.approx(1000 * (1 - math.exp(-0.3)), rel=0.25)
+    assert result.low.mean.sum() < likely.sum() < result.high.mean.sum()
+
+
+@pytest.mark.parametrize(("share", "off"), [(0.001, 0.5), (0.01, 0.2), (0.1, 0.02)])
+def test_groups_that_were_not_seen_are_counted(share: float, off: float) -> None:
+    """A twentieth of each fragment's hundred groups is seen."""
+    random = np.random.default_rng(1)
+    truth = random.random((2000, 100)) < share
+    seen = truth[:, :5].sum(axis=1)
+    result = chances(np.full(2000, 1e4), np.full(2000, 500.0), np.full(2000, 5.0), seen * 1.0)
+    came, likely = truth.any(axis=1).sum(), result.likely.mean
+    assert likely.sum() == pytest.approx(came, rel=off)
+    assert likely[seen > 0] == pytest.approx(1)
+    assert result.low.mean.sum() - 1 <= came <= result.high.mean.sum() + 1
+
+
+def test_nothing_seen_in_the_provenance_is_rare_not_impossible() -> None:
+    result = chances(np.full(100, 100.0), np.full(100, 50.0), np.full(100, 50.0), np.zeros(100))
+    assert 0 < result.likely.mean.max() < 0.1
+    assert result.high.mean.sum() > 2 * result.likely.mean.sum() > 0 == result.low.mean.sum()
+
+
+def test_nothing_seen_at_all() -> None:
+    nothing = np.zeros(3)
+    result = chances(np.full(3, 9.0), nothing, nothing, nothing)
+    assert result.likely.mean.tolist() == [0.5, 0.5, 0.5]
+    assert (result.low.mean == 0).all()
+    assert (result.high.mean == 1).all()
+
+
+@pytest.mark.parametrize("rate", [0.3, 2.0, 10.0, 200.0])
+def test_nine_of_ten_rates_lie_between_what_their_hits_tell(rate: float) -> None:
+    hits = np.random.default_rng(9).poisson(rate, 2000)
+    ends = np.array([hits_between(float(count)) for count in hits])
+    assert ((ends[:, 0] <= rate) & (rate <= ends[:, 1])).mean() > 0.85
+
+
+def test_a_mixture_is_scaled_and_merged() -> None:
+    weights = np.array([[0.25] * 5, [0.75] * 5])
+    chances = np.array([[1.0, 0, 0, 0, 0.5], [0.5, 0.5, 0, 0.2, 0.5]])
+    mixture = Mixture(weights, chances)
+    assert mixture.mean == pytest.approx([0.625, 0.375, 0, 0.15, 0.5])
+    assert mixture.at_most(0.5).mean.sum() == pytest.approx(0.5)
+    assert mixture.at_most(9).mean.sum() == pytest.approx(mixture.mean.sum())
+    assert mixture.at_most(9, 0.5).mean.sum() == pytest.approx(mixture.mean.sum() / 2)
+    merged = mixture.merged(2)
+    assert merged.weights[:, 0].tolist() == [0.25, 0.75]
+    assert merged.chances == pytest.approx(np.array([[1, 0, 0.5], [0.75, 0.2, 0.5]]))
+
+
+def test_a_rate_from_a_mean_without_zeros() -> None:
+    drawn = np.random.default_rng(5).poisson(1.3, 100_000)
+    assert rate_where_not_zero(float(drawn[drawn > 0].mean())) == pytest.approx(1.3, abs=0.03)
+    assert rate_where_not_zero(1.0) < 0.01

@@ -1,8 +1,31 @@
-"""What one sketch says about another."""
+"""Sets of fragments against Python's sets, as intervals, under other ranges, and as files."""
 
 from __future__ import annotations
 
-from impctl.sketch.sketch import Comparison, FragmentSet, compare
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
+from impctl.data.vector import Vector
+from impctl.sketch.likelihood import share_after
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import (
+    MAX_INTERVALS,
+    Comparison,
+    FragmentSet,
+    Interval,
+    RangeFilter,
+    Renumbering,
+    compare,
+    range_filter,
+)
+from tests.sketch.test_partition import vector_of
 
 
 def held_against(held: set[int], accurate: set[int]) -> Comparison:
@@ -29,3 +52,267 @@ def test_too_small_is_unsound_whatever_it_has_besides() -> None:
     assert not result.covers
     assert held_against(set(), set()).covers
     assert not held_against(set(), {0}).covers
+
+
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[int, set[int], set[int]]:
+    size = draw(st.integers(1, 70))
+    ids = st.sets(st.integers(0, size - 1))
+    return size, draw(ids), draw(ids)
+
+
+@given(pairs())
+def test_a_set_of_ids(given_: tuple[int, set[int], set[int]]) -> None:
+    size, ids, _ = given_
+    result = FragmentSet.of(ids, size)
+    assert result.size == size
+    assert len(result) == len(ids)
+    assert result.ids == tuple(result) == tuple(sorted(ids))
+    assert all((fragment in result) == (fragment in ids) for fragment in range(-3, size + 3))
+    mask = np.isin(np.arange(size), sorted(ids))
+    assert FragmentSet.from_mask(mask) == result
+    assert hash(FragmentSet.from_mask(mask)) == hash(result)
+
+
+@given(pairs())
+def test_bytes_and_back(given_: tuple[int, set[int], set[int]]) -> None:
+    size, ids, _ = given_
+    data = FragmentSet.of(ids, size).to_bytes()
+    assert len(data) == (size + 7) // 8
+    assert {k for k in range(8 * len(data)) if data[k // 8] >> (k % 8) & 1} == ids
+    assert FragmentSet.from_bytes(data, size) == FragmentSet.of(ids, size)
+
+
+@given(pairs())
+def test_set_operations(given_: tuple[int, set[int], set[int]]) -> None:
+    size, left, right = given_
+    mine, theirs = FragmentSet.of(left, size), FragmentSet.of(right, size)
+    assert mine.union(theirs) == FragmentSet.of(left | right, size)
+    assert mine.minus(theirs) == FragmentSet.of(left - right, size)
+    assert (mine, theirs) == (FragmentSet.of(left, size), FragmentSet.of(right, size))
+
+
+def test_the_bytes_never_change_their_meaning() -> None:
+    """Stored sketches are read by later versions: bit k is in byte k // 8 at k % 8."""
+    assert FragmentSet.of([0, 9, 10], 12).to_bytes() == bytes([0b00000001, 0b00000110])
+
+
+def test_an_id_outside_is_refused() -> None:
+    with pytest.raises(IndexError):
+        FragmentSet.of([3], 3)
+
+
+def test_sets_of_different_partitions_do_not_mix() -> None:
+    with pytest.raises(ValueError, match="length"):
+        FragmentSet.of([0], 3).union(FragmentSet.of([0], 4))
+
+
+
+
+def tens(ranges: int) -> RangePartition:
+    """Boundaries 10, 20, ... so that fragment f holds 10 f to 10 f + 9."""
+    return RangePartition("t", "a", LONG, tuple(range(10, 10 * ranges, 10)))
+
+
+def lets_through(result: RangeFilter, value: Any) -> bool:
+    """Whether the filter reads the row."""
+    if value is None:
+        return result.includes_null
+    if isinstance(value, float) and math.isnan(value):
+        return any(interval.high is None for interval in result.intervals)
+    return any(
+        (interval.low is None or interval.low <= value)
+        and (interval.high is None or value < interval.high)
+        for interval in result.intervals
+    )
+
+
+def runs(ids: set[int]) -> int:
+    return sum(1 for fragment in ids if fragment - 1 not in ids)
+
+
+@st.composite
+def sketches(draw: st.DrawFn) -> tuple[RangePartition, set[int], int, list[int] | None]:
+    partition = tens(draw(st.integers(1, 90)))
+    ids = draw(st.sets(st.integers(0, partition.size - 1)))
+    if draw(st.booleans()):
+        ids |= set(range(0, partition.size, 2))
+    limit = draw(st.sampled_from([1, 2, 5, MAX_INTERVALS]))
+    rows = draw(st.none() | st.lists(st.integers(0, 9), min_size=partition.size - 1))
+    if rows is not None:
+        rows = (rows * partition.size)[: partition.size]
+    return partition, ids, limit, rows
+
+
+@pytest.mark.slow
+@given(sketches())
+def test_intervals_let_every_value_through_and_are_in_order_and_apart(
+    case: tuple[RangePartition, set[int], int, list[int] | None],
+) -> None:
+    partition, ids, limit, rows = case
+    result = range_filter(FragmentSet.of(ids, partition.size), partition, limit=limit, rows=rows)
+    values = [*range(-15, 10 * partition.ranges + 15), -(2**63), 2**63 - 1]
+    fragments = partition.fragments_of(Vector(LONG, np.array(values)))
+    read = [lets_through(result, value) for value in values]
+    for value, fragment, is_read in zip(values, fragments.tolist(), read, strict=True):
+        assert is_read or fragment not in ids, (value, result)
+    assert lets_through(result, None) == (partition.null_fragment in ids)
+    needed = runs(ids - {partition.null_fragment})
+    assert len(result.intervals) == min(limit, needed)
+    if needed <= limit:
+        assert [fragment in ids for fragment in fragments.tolist()] == read, "nothing was closed"
+    for one, other in pairwise(result.intervals):
+        assert one.high is not None
+        assert other.low is not None
+        assert one.high < other.low  # type: ignore[operator]  # whole numbers here
+
+
+def test_at_most_32_by_default() -> None:
+    partition = tens(200)
+    every_other = FragmentSet.of(range(0, 200, 2), partition.size)
+    assert len(range_filter(every_other, partition).intervals) == MAX_INTERVALS == 32
+
+
+def test_the_gap_with_the_fewest_rows_is_closed_first() -> None:
+    partition = tens(7)
+    chosen = FragmentSet.of([0, 3, 5], partition.size)
+    by_width = range_filter(chosen, partition, limit=2)
+    assert by_width.intervals == (Interval(None, 10), Interval(30, 60))
+    rows = [5, 1, 1, 5, 9, 5, 5]
+    by_rows = range_filter(chosen, partition, limit=2, rows=rows)
+    assert by_rows.intervals == (Interval(None, 40), Interval(50, 60))
+
+
+def test_neighbours_are_one_interval() -> None:
+    partition = tens(6)
+    result = range_filter(FragmentSet.of([1, 2, 4, 5], partition.size), partition)
+    assert result.intervals == (Interval(10, 30), Interval(40, None))
+    assert not result.includes_null
+
+
+def test_everything_and_nothing() -> None:
+    partition = tens(4)
+    everything = range_filter(FragmentSet.of(range(5), partition.size), partition)
+    assert everything.is_everything
+    not_null = range_filter(FragmentSet.of(range(4), partition.size), partition)
+    assert not not_null.is_everything
+    only_null = range_filter(FragmentSet.of([4], partition.size), partition)
+    assert (only_null.intervals, only_null.includes_null) == ((), True)
+    nothing = range_filter(FragmentSet.of([], partition.size), partition)
+    assert (nothing.intervals, nothing.includes_null) == ((), False)
+    assert not nothing.is_everything
+
+
+def test_null_is_no_neighbour_of_the_last_range() -> None:
+    partition = tens(3)
+    result = range_filter(FragmentSet.of([2, 3], partition.size), partition)
+    assert result.intervals == (Interval(20, None),)
+    assert result.includes_null
+
+
+@pytest.mark.parametrize("fragment", range(4))
+def test_nan_and_zeros(fragment: int) -> None:
+    partition = RangePartition("t", "a", DOUBLE, (0.0, 1.5))
+    result = range_filter(FragmentSet.of([fragment], partition.size), partition)
+    values = [-1.0, -0.0, 0.0, 1.5, math.inf, -math.inf, math.nan]
+    owners = partition.fragments_of(Vector(DOUBLE, np.array(values))).tolist()
+    assert [lets_through(result, value) for value in values] == [
+        owner == fragment for owner in owners
+    ]
+
+
+
+VALUES: dict[SqlType, list[Any]] = {
+    LONG: [-(2**63), -2, -1, 0, 1, 2, 3, 2**53 + 1, 2**63 - 1],
+    DOUBLE: [-math.inf, -1.5, -0.0, 0.0, 5e-324, 1.0, math.inf],
+    STRING: ["", "a", "ab", "b", "é", "😀"],
+}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[SqlType, RangePartition, RangePartition, FragmentSet]:
+    kind = draw(st.sampled_from(list(VALUES)))
+    chosen = st.lists(st.sampled_from(VALUES[kind]), max_size=5)
+    old, new = (RangePartition("t", "a", kind, _boundaries(draw(chosen))) for _ in range(2))
+    held = draw(st.sets(st.integers(0, old.size - 1)))
+    return kind, old, new, FragmentSet.of(held, old.size)
+
+
+def _boundaries(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(sorted(set(values)))
+
+
+def everything(kind: SqlType) -> list[Any]:
+    return [*VALUES[kind], None, *([math.nan] if kind == DOUBLE else [])]
+
+
+@given(cases())
+def test_no_row_is_lost_and_nothing_enters_that_shares_no_range(
+    case: tuple[SqlType, RangePartition, RangePartition, FragmentSet],
+) -> None:
+    """Merged ranges are in if any part was, split ones pass to all parts, and that is all."""
+    kind, old, new, held = case
+    moved = Renumbering(old, new).fragments(held)
+    values = vector_of(kind, everything(kind))
+    for before, after in zip(old.fragments_of(values), new.fragments_of(values), strict=True):
+        assert int(before) not in held or int(after) in moved
+    for fragment in moved:
+        assert any(_overlap(old, before, new, fragment) for before in held)
+
+
+def _overlap(old: RangePartition, before: int, new: RangePartition, after: int) -> bool:
+    if before == old.null_fragment or after == new.null_fragment:
+        return before == old.null_fragment and after == new.null_fragment
+    low, high = _ends(old, before)
+    other_low, other_high = _ends(new, after)
+    starts = low is None or other_high is None or low < other_high
+    return starts and (other_low is None or high is None or other_low < high)
+
+
+def _ends(partition: RangePartition, fragment: int) -> tuple[Any, Any]:
+    edges = [None, *partition.boundaries, None]
+    return edges[fragment], edges[fragment + 1]
+
+
+@pytest.mark.slow
+@given(cases(), st.data())
+def test_counts_are_carried_where_ranges_live_on(
+    case: tuple[SqlType, RangePartition, RangePartition, FragmentSet], data: st.DataObject
+) -> None:
+    kind, old, new, _ = case
+    drawn = data.draw(st.lists(st.sampled_from(everything(kind)), max_size=20))
+    values = vector_of(kind, drawn)
+    before, after = old.fragments_of(values), new.fragments_of(values)
+    renumbering = Renumbering(old, new)
+    is_split = renumbering.targets[before] < 0
+    carried = renumbering.carried(np.bincount(before, minlength=old.size))
+    expected = np.bincount(after[~is_split], minlength=new.size)
+    assert carried.tolist() == expected.tolist()
+
+
+
+PARTITION = RangePartition("t", "a", LONG, (10, 20, 30))
+"""Four ranges, and NULL's fragment behind them."""
+HEAVY = np.array([100, 800, 0, 50, 50])
+
+
+@pytest.mark.parametrize(
+    ("held", "columns", "share"),
+    [
+        ([], 1, 0.0),
+        ([1], 1, 0.9),  # rows 150 to 950 of a thousand: files 1 to 9 of ten
+        ([0], 1, 0.2),  # behind 50 rows of NULL it reaches into the second file
+        ([3], 1, 0.1),
+        ([0, 3], 1, 0.3),
+        ([4], 1, 0.1),  # NULL lies in the first file
+        ([2], 1, 0.1),  # nothing is known to be there; it takes a file all the same
+        ([3], 2, 1 / 3),  # ten files have three slices of each of two columns
+        ([1], 2, 1.0),
+    ],
+)
+def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
+    fragments = FragmentSet.of(held, PARTITION.size)
+    result = share_after(fragments, PARTITION, HEAVY, 10, range(columns))
+    assert result == pytest.approx(share)

@@ -1,39 +1,163 @@
-"""Draws operations, does them, and holds every answer and the whole store against the tables.
-
-Law: after every operation status can be read, no sketch has gone back, every stored state can be
-loaded, and every sketch covers what the slow reference finds at its versions (is just that, where
-it says so); every rewritten query, every kept answer and every answer by the engine gives what
-SQLite gives over all rows. A failure names the seed and the last operations, but what runs at the
-same time is not drawn.
-Out of scope: what is right (`tests.soak.oracle`).
-"""
+"""Draws operations, does them, and holds every answer and the whole store against what is right."""
 
 from __future__ import annotations
 
 import random
+import re
+import sqlite3
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
+from deltalake import DeltaTable
 
 import impctl
 from impctl.errors import ImpctlWarning
-from impctl.sketch.sketch import Mode
+from impctl.plan.nodes import scans_of
+from impctl.service.context import open_workbench
+from impctl.service.query import query
+from impctl.service.results import QueryResult
+from impctl.service.settings import Settings
+from impctl.sketch.sketch import Mode, range_filter
+from impctl.sql.statement import parse_query
 from impctl.store.health import lock_owner
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
+from impctl.tables.prune import prune
+from impctl.tables.schema import read_schema
+from impctl.types import AccessId
 from impctl.workload.models import AnsweredBy
-from tests.crash.processes import end, start, until_open
-from tests.crash.small import check_nothing_left, kept_rows_of
+from tests.crash.processes import check_nothing_left, end, kept_rows_of, start, until_open
+from tests.plan.trials import accurate_sketches, fragment_of
 from tests.soak.children import Child, moment
-from tests.soak.oracle import Recapture, answer, answer_through, asked, newest, rows_at, same_answer
-from tests.soak.place import TABLES, WORKLOAD, some_change, write_place
+from tests.soak.place import SCHEMAS, TABLES, WORKLOAD, some_change, write_place
 from tests.soak.writer import Writer
+from tests.support.reference_plan import Value, annotate
+
+_LONG = re.compile(r"\b([0-9]+)L\b")
+
+Answer = list[tuple[object, ...]]
+Rows = list[dict[str, Value]]
+
+
+def newest(folder: Path, table: str) -> int:
+    return int(DeltaTable(str(folder / table)).version())
+
+
+@lru_cache(maxsize=64)
+def _scanned(path: str, version: int) -> pa.Table:
+    return pa.table(DeltaTable(path, version=version).scan())
+
+
+def rows_at(folder: Path, table: str, version: int) -> pa.Table:
+    """All rows, by deltalake."""
+    return _scanned(str(folder / table), version)
+
+
+def answer(sql: str, folder: Path, versions: dict[str, int]) -> Answer:
+    """The rows of the query over all rows of the tables."""
+    return answer_over(
+        sql, {table: rows_at(folder, table, version) for table, version in versions.items()}
+    )
+
+
+def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answer, int]:
+    """The rows of the query over what its sketches leave, and how many files they leave out.
+
+    Only here impctl says what is left: files by their statistics, then rows by their fragment.
+    """
+    left: dict[str, pa.Table] = {}
+    skipped = 0
+    with open_workbench(Settings(workload)) as desk:
+        for table, version in stored.versions.items():
+            (sketch,) = [s for s in stored.sketches if s.table == table]
+            wanted = range_filter(sketch.fragments, sketch.partition)
+            snapshot = desk.tables.snapshot(table, version)
+            files = prune(snapshot, [wanted])
+            skipped += len(snapshot.files) - len(files)
+            schema = SCHEMAS[table]
+            read = [pq.ParquetFile(file.uri).read().cast(schema) for file in files]
+            rows = pa.concat_tables([schema.empty_table(), *read])
+            held = set(sketch.fragments.ids)
+            boundaries = tuple(sketch.partition.boundaries)
+            values = rows[sketch.attribute].to_pylist()
+            left[table] = rows.filter(
+                pa.array([fragment_of(value, boundaries) in held for value in values], pa.bool_())
+            )
+    return answer_over(sql, left), skipped
+
+
+def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
+    """What `query --by` gives out."""
+    with open_workbench(Settings(workload, lock_timeout=60)) as desk:
+        outcome = query(desk, name, by=by)
+        (result,) = outcome.results
+        assert isinstance(result, QueryResult)
+        return result
+
+
+def answer_over(sql: str, tables: Mapping[str, pa.Table]) -> Answer:
+    """The rows of the query, by SQLite, which knows Spark's `9L` as `9`."""
+    database = sqlite3.connect(":memory:")
+    try:
+        for table, rows in tables.items():
+            database.execute(f"CREATE TABLE {table} ({', '.join(rows.column_names)})")
+            places = ", ".join("?" * rows.num_columns)
+            values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+            database.executemany(f"INSERT INTO {table} VALUES ({places})", values)
+        return database.execute(_LONG.sub(r"\1", sql)).fetchall()
+    finally:
+        database.close()
+
+
+def same_answer(sql: str, mine: Answer, other: Answer) -> bool:
+    """As lists where the query has an order (all ours are total), else as bags."""
+    return mine == other if "ORDER BY" in sql else Counter(mine) == Counter(other)
+
+
+class Recapture:
+    """Accurate sketches at stored versions, each found once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: dict[str, tuple[object, dict[AccessId, set[int]]]] = {}
+
+    def accurate(self, sql: str, stored: StoredQuery) -> dict[AccessId, set[int]]:
+        """The fragments of the provenance of the query's text, over the stored ranges."""
+        partitions = {
+            s.access: (s.attribute, tuple(s.partition.boundaries)) for s in stored.sketches
+        }
+        key = (sql, tuple(sorted(stored.versions.items())), tuple(partitions.items()))
+        known = self._found.get(stored.query)
+        if known is not None and known[0] == key:
+            return known[1]
+        deltas = {
+            table: DeltaTable(str(self._folder / table), version=version)
+            for table, version in stored.versions.items()
+        }
+        catalog = {
+            table: read_schema(delta.schema().to_json(), is_mapped=False).schema
+            for table, delta in deltas.items()
+        }
+        root = parse_query(sql, catalog).root
+        tables: dict[str, Rows] = {
+            table: rows_at(self._folder, table, version).to_pylist()
+            for table, version in stored.versions.items()
+        }
+        assert {scan.table for scan in scans_of(root)} == set(tables)
+        result = accurate_sketches(annotate(root, tables), root, tables, partitions)
+        self._found[stored.query] = key, result
+        return result
+
+
 
 _ASKED = yaml.safe_load(WORKLOAD)["queries"]
 _SQL = {name: query["sql"] for name, query in _ASKED.items()}

@@ -1,19 +1,25 @@
-"""Random operations on one store: nothing lost, nothing wrong, nothing left.
-
-`IMPCTL_SOAK` sets how many; what happened is printed and recorded as properties of the test.
-"""
+"""Random operations on one store: nothing lost, nothing wrong; checks fail where something is."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from impctl.engine.batch import Batch
+from impctl.engine.result_rows import KeptRows
 from impctl.service.settings import SOAK
+from impctl.sketch.sketch import FragmentSet
+from impctl.store.records import MaintainCommit
+from impctl.store.store import Store
+from impctl.workload.models import AnsweredBy
 from tests.soak.driver import QUERIES, Soak
 from tests.soak.writer import running_writer
+from tests.support.kept_workload import run_record
 
 _COUNT, _, _SEED = os.environ.get(SOAK, "40").partition("@")
 OPERATIONS, SEED = int(_COUNT), int(_SEED or 1)
@@ -36,3 +42,82 @@ def test_nothing_is_lost_and_nothing_wrong(
     assert soak.done["answers with rows"] > soak.answers // 2
     assert soak.done["uses of stored sketches"] > OPERATIONS // 4
     assert soak.done["killed"] >= soak.done["shots"] // 4
+
+
+
+
+@pytest.fixture
+def soak(tmp_path: Path) -> Iterator[Soak]:
+    with running_writer() as writer:
+        yield Soak(tmp_path, 3, writer)
+
+
+def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> None:
+    """The stored sketch of the first access with fragments added, or left out."""
+    with Store.open(folder / ".impctl") as store, store.lock(10, "a test"):
+        stored = store.load(query)
+        assert stored is not None
+        sketch = stored.sketches[0]
+        ids, size = set(sketch.fragments.ids), sketch.partition.size
+        ids |= set(sorted(set(range(size)) - ids)[:more])
+        wrong = FragmentSet.of(sorted(ids)[fewer:], size)
+        assert wrong != sketch.fragments
+        record = run_record("exact", versions=stored.versions)
+        store.commit_maintain(
+            MaintainCommit(
+                query,
+                stored.generation,
+                stored.pins,
+                record,
+                sketches=((sketch.access, wrong),),
+            )
+        )
+
+
+@pytest.mark.slow
+def test_a_fragment_that_is_missing(soak: Soak) -> None:
+    store_sketch(soak.folder, "top", fewer=1)
+    with pytest.raises(AssertionError, match="top"):
+        soak.check()
+    with pytest.raises(AssertionError, match="SELECT"):
+        soak.check_answer("top")
+
+
+@pytest.mark.slow
+def test_a_fragment_too_many_of_an_exact_sketch(soak: Soak) -> None:
+    store_sketch(soak.folder, "by_day", more=1)
+    soak.check_answer("by_day")
+    with pytest.raises(AssertionError, match="by_day"):
+        soak.check()
+
+
+@pytest.mark.slow
+def test_a_row_of_an_answer_that_is_missing(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = KeptRows.whole
+
+    def without_the_last(kept: KeptRows) -> Batch:
+        rows = whole(kept)
+        return rows.take(np.arange(len(rows) - 1))
+
+    soak.check_asked("regions", AnsweredBy.STATE)
+    soak.check_asked("regions", AnsweredBy.ENGINE)
+    monkeypatch.setattr(KeptRows, "whole", without_the_last)
+    for by in (AnsweredBy.STATE, AnsweredBy.ENGINE):
+        with pytest.raises(AssertionError, match="regions"):
+            soak.check_asked("regions", by)
+
+
+@pytest.mark.slow
+def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is looked at after every operation, whether it is asked for or not."""
+    monkeypatch.setattr("tests.crash.processes.kept_answer", lambda *_: pa.table({"shop": [1]}))
+    soak._used.clear()
+    with pytest.raises(AssertionError, match="by_shop"):
+        soak.check()
+
+
+@pytest.mark.slow
+def test_a_file_that_gc_does_not_know(soak: Soak) -> None:
+    (soak.folder / ".impctl" / "strange").touch()
+    with pytest.raises(AssertionError):
+        soak.run(0)

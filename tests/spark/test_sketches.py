@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from decimal import Decimal
+from functools import cache, partial
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    Schema,
+    SqlType,
+    decimal,
+)
+from impctl.data.vector import from_arrow
 from impctl.errors import UnsafeSketchError, UsageError
 from impctl.plan.nodes import scans_of
 from impctl.rules.optimize import apply_rules
@@ -22,8 +43,9 @@ from impctl.spark import capture
 from impctl.spark.capture import sketch_passes
 from impctl.spark.predicates import rewrite_sql
 from impctl.spark.run import run_sql
-from impctl.spark.sketches import capture_sketches
+from impctl.spark.sketches import CASE_TREE_BOUNDARIES, capture_sketches, with_fragment
 from impctl.sql.statement import parse_query
+from tests.compile.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
@@ -85,7 +107,7 @@ PARTITIONS = {
     ("u", "g"): RangePartition("u", "g", STRING, ("b", "c", "d")),
 }
 
-QUERIES = {
+SKETCHED_QUERIES = {
     "rows": "SELECT g, v + 1 AS x FROM t WHERE v > 9",
     "distinct rows": "SELECT DISTINCT g FROM t WHERE v > 9",
     "having avg": "SELECT g, avg(v) AS a FROM t GROUP BY g HAVING avg(v) > 5.5",
@@ -176,12 +198,12 @@ def partitions_of(name, table):
 
 
 def accesses():
-    for name, sql in QUERIES.items():
+    for name, sql in SKETCHED_QUERIES.items():
         for scan in scans_of(parse_query(sql, CATALOG).root):
             yield name, scan.access
 
 
-@pytest.mark.parametrize("sql", QUERIES.values(), ids=QUERIES)
+@pytest.mark.parametrize("sql", SKETCHED_QUERIES.values(), ids=SKETCHED_QUERIES)
 def test_each_query_has_a_safe_sketch(sql):
     """One that is always refused would be compared with nothing."""
     parsed = parse_query(sql, CATALOG)
@@ -197,7 +219,7 @@ def test_each_query_has_a_safe_sketch(sql):
 @pytest.fixture(scope="module")
 def results(spark, frames):
     """By query: the bag of its rows over the tables."""
-    return cache(lambda name: bag(run_sql(spark, QUERIES[name], frames)))
+    return cache(lambda name: bag(run_sql(spark, SKETCHED_QUERIES[name], frames)))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +233,7 @@ def test_filtered_result_is_the_result(spark, frames, results, at, name, access,
 
     Of each access one attribute, of a seldom type if there is one, then the others.
     """
-    parsed = parse_query(QUERIES[name], CATALOG)
+    parsed = parse_query(SKETCHED_QUERIES[name], CATALOG)
     (table,) = (scan.table for scan in scans_of(parsed.root) if scan.access == access)
     own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
     verdicts = {
@@ -248,7 +270,7 @@ def collected_sketch(spark, query, verdict, access, partition, own):
     "name", ["having sum", "having by two", "top groups", "nested", "join having"]
 )
 def test_rules_change_no_sketch(spark, frames, name):
-    parsed = parse_query(QUERIES[name], CATALOG)
+    parsed = parse_query(SKETCHED_QUERIES[name], CATALOG)
     ruled = replace(parsed, root=apply_rules(parsed.root))
     partition = PARTITIONS["t", "g"]
     access = next(scan.access for scan in scans_of(parsed.root) if scan.table == "t")
@@ -275,7 +297,7 @@ def test_sketch_is_accurate(spark, frames):
         for row in data
         if sums[row["g"]] > 60
     }
-    parsed = parse_query(QUERIES["having sum"], CATALOG)
+    parsed = parse_query(SKETCHED_QUERIES["having sum"], CATALOG)
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
     result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, {"t#1": frames["t"]})
     assert set(result["t#1"].ids) == expected
@@ -284,7 +306,7 @@ def test_sketch_is_accurate(spark, frames):
 
 def test_barrier_rows_are_in_the_sketch(spark, frames):
     """Rows of a nested top-k count even if the join drops them."""
-    parsed = parse_query(QUERIES["nested top"], CATALOG)
+    parsed = parse_query(SKETCHED_QUERIES["nested top"], CATALOG)
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
     assert verdict.barriers == 1
     own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
@@ -296,15 +318,15 @@ def test_barrier_rows_are_in_the_sketch(spark, frames):
 
 
 TOGETHER = {
-    "rows": (QUERIES["join"], {"t#1": "id", "u#1": "k"}),
-    "other columns": (QUERIES["join"], {"t#1": "d", "u#1": "g"}),
-    "matched": (QUERIES["in"], {"t#1": "g", "u#1": "k"}),
-    "itself": (QUERIES["self join"], {"t#1": "g", "t#2": "id"}),
+    "rows": (SKETCHED_QUERIES["join"], {"t#1": "id", "u#1": "k"}),
+    "other columns": (SKETCHED_QUERIES["join"], {"t#1": "d", "u#1": "g"}),
+    "matched": (SKETCHED_QUERIES["in"], {"t#1": "g", "u#1": "k"}),
+    "itself": (SKETCHED_QUERIES["self join"], {"t#1": "g", "t#2": "id"}),
     "keyed": (
         "SELECT t.g, count(*) AS n FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING count(*) > 20",
         {"t#1": "g", "u#1": "g"},
     ),
-    "groups": (QUERIES["join having"], {"t#1": "id", "u#1": "g"}),
+    "groups": (SKETCHED_QUERIES["join having"], {"t#1": "id", "u#1": "g"}),
     "no groups": (
         "SELECT sum(t.v) AS s FROM t JOIN u ON t.id = u.k HAVING sum(t.v) > 10000",
         {"t#1": "id", "u#1": "g"},
@@ -339,8 +361,189 @@ def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql,
 
 
 def test_frames_without_the_attribute_are_refused(spark, frames):
-    parsed = parse_query(QUERIES["having sum"], CATALOG)
+    parsed = parse_query(SKETCHED_QUERIES["having sum"], CATALOG)
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
     own = {"t#1": frames["t"].select("g", "v")}
     with pytest.raises(UsageError):
         capture_sketches(spark, parsed, verdict, {"t#1": PARTITIONS["t", "id"]}, own)
+
+
+
+BIG = 2**53
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+
+def around(boundaries, *extremes):
+    near = [value + step for value in boundaries for step in (-1, 0, 1)]
+    return [*near, *extremes]
+
+
+@pytest.fixture
+def check(spark, tmp_path):
+    """Asserts that Spark and RangePartition map the values alike."""
+    return partial(check_in, spark, tmp_path)
+
+
+def check_in(spark, folder, kind: SqlType, boundaries, values: pa.Array) -> None:
+    partition = RangePartition("t", "odd `name", kind, tuple(boundaries))
+    pq.write_table(
+        pa.table({"odd `name": values, "place": range(len(values))}), folder / "rows.parquet"
+    )
+    schema = f"`odd ``name` {kind.spark_name}, place bigint"
+    frame = spark.read.schema(schema).parquet(str(folder / "rows.parquet"))
+    assert dict(frame.dtypes)["odd `name"] == kind.spark_name
+    result = with_fragment(frame, partition, "odd `name", "frag")
+    assert result.columns == ["odd `name", "place", "frag"]
+    assert dict(result.dtypes)["frag"] == "int"
+    answer = result.select("place", "frag").toArrow().sort_by("place")["frag"].to_pylist()
+    assert answer == partition.fragments_of(from_arrow(values, kind)).tolist()
+
+
+INTEGER_BOUNDARIES = {
+    "none": [],
+    "one": [0],
+    "small": [-5, 0, 7],
+    "edge of doubles": [-BIG + 1, BIG - 1],
+    "beyond doubles": [-BIG - 1, -BIG, BIG, BIG + 1, BIG + 2],
+    "ends": [LONG_MIN, LONG_MAX],
+    "many": list(range(-1000, 1000, 3)),
+    "many beyond doubles": [BIG + 2 * step for step in range(CASE_TREE_BOUNDARIES + 1)],
+}
+
+
+@pytest.mark.parametrize("name", INTEGER_BOUNDARIES)
+def test_long(check, name):
+    boundaries = INTEGER_BOUNDARIES[name]
+    extremes = [LONG_MIN, LONG_MIN + 1, -BIG - 1, -BIG, 0, BIG, BIG + 1, LONG_MAX - 1, LONG_MAX]
+    near = [v for v in around(boundaries, *extremes) if LONG_MIN <= v <= LONG_MAX]
+    check(LONG, boundaries, pa.array([*near, None], pa.int64()))
+
+
+@pytest.mark.parametrize(("kind", "arrow"), [(INTEGER, pa.int32()), (BYTE, pa.int8())])
+def test_narrow_integers(check, kind, arrow):
+    values = [*around([-3, 100], -128, 127), None]
+    check(kind, [-3, 100], pa.array(values, arrow))
+
+
+def test_boolean(check):
+    check(BOOLEAN, [1], pa.array([False, True, None]))
+
+
+DOUBLE_BOUNDARIES = {
+    "zero": [0.0],
+    "negative zero": [-0.0],
+    "fractions": [-1e300, -0.1, 0.1, 5e-324, 1e16][:2] + [5e-324, 0.1, 1e16],
+    "infinite": [-math.inf, 0.5, math.inf],
+    "many": [step / 7 for step in range(-500, 500)],
+}
+
+
+@pytest.mark.parametrize("name", DOUBLE_BOUNDARIES)
+@pytest.mark.parametrize(("kind", "arrow"), [(DOUBLE, pa.float64()), (FLOAT, pa.float32())])
+def test_doubles(check, name, kind, arrow):
+    boundaries = DOUBLE_BOUNDARIES[name]
+    near = [f(b, d) for b in boundaries for d in (-math.inf, math.inf) for f in (np.nextafter,)]
+    odd = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1.7976931348623157e308, 5e-324]
+    if kind is FLOAT:
+        with np.errstate(over="ignore"):
+            values = np.array([*boundaries, *near, *odd]).astype(np.float32)
+    else:
+        values = np.array([*boundaries, *near, *odd])
+    check(kind, boundaries, pa.array([*values.tolist(), None], arrow))
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale"), [(10, 2), (18, 4), (18, 18), (28, 8), (38, 2), (38, 38)]
+)
+@pytest.mark.parametrize("count", [3, CASE_TREE_BOUNDARIES + 20])
+def test_decimals(check, precision, scale, count):
+    largest = 10**precision - 1
+    boundaries = [largest // 3 + step for step in range(-count // 2, count // 2)]
+    unscaled = [v for v in around(boundaries, -largest, largest, 0) if abs(v) <= largest]
+    values = [Decimal(f"{v}e-{scale}") for v in unscaled]
+    check(
+        decimal(precision, scale),
+        boundaries,
+        pa.array([*values, None], pa.decimal128(precision, scale)),
+    )
+
+
+def test_small_decimals_of_a_wide_type(check):
+    values = [Decimal(v).scaleb(-8) for v in around([-150, 0, 10**15])]
+    check(decimal(28, 8), [-150, 0, 10**15], pa.array(values, pa.decimal128(28, 8)))
+
+
+@pytest.mark.parametrize("count", [3, CASE_TREE_BOUNDARIES + 20])
+def test_strings(check, count):
+    words = ["", "B", "a", "ab", "Ä", "z", "\ud7ff", "\uffff", "\U0001f600"]
+    words += [f"word{number:03}" for number in range(count)]
+    boundaries = sorted(words[1:])
+    values = [*words, *(word + "\x00" for word in words), *(word[:-1] for word in words), None]
+    check(STRING, boundaries, pa.array(values, pa.string()))
+
+
+@pytest.mark.parametrize("count", [2, CASE_TREE_BOUNDARIES + 20])
+def test_binary(check, count):
+    boundaries = sorted({bytes([number * 3 % 256, 200]) for number in range(count)})
+    values = [*boundaries, *(b + b"\x00" for b in boundaries), b"", b"\xff" * 4, None]
+    check(BINARY, boundaries, pa.array(values, pa.binary()))
+
+
+def test_dates(check):
+    values = pa.array([*around([-1, 0, 19_000], -719_162, 2_932_896), None], pa.int32())
+    check(DATE, [-1, 0, 19_000], values.cast(pa.date32()))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("kind", [TIMESTAMP, TIMESTAMP_NTZ])
+@pytest.mark.parametrize("boundaries", [[-1, 0, 1_700_000_000_000_000], [253_402_300_799_999_999]])
+def test_timestamps(spark, check, zone, kind, boundaries):
+    values = pa.array([*around(boundaries, 1_667_712_600_000_000), None], pa.int64())
+    arrow = pa.timestamp("us", tz="UTC" if kind is TIMESTAMP else None)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        check(kind, boundaries, values.cast(arrow))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_random_longs_agree(check):
+    rng = np.random.default_rng(7)
+    boundaries = sorted({int(v) for v in rng.integers(-(2**53) + 1, 2**53, 500)})
+    values = pa.array(np.concatenate([rng.integers(LONG_MIN, LONG_MAX, 2000), boundaries]))
+    check(LONG, boundaries, values)
+
+
+
+BATCHES = 4
+
+
+def frame_of(spark, rows):
+    """Spark Connect guesses no types where there are no rows."""
+    if rows:
+        return spark.createDataFrame(table_of(rows))
+    columns = ", ".join(f"{column.name} {column.type}" for column in SALES.columns)
+    return spark.createDataFrame([], columns)
+
+
+@pytest.mark.parametrize("name", quarter_then_rest(QUERIES))
+def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
+    rng = random.Random(f"{name} 7")
+    rows = [random_row(rng) for _ in range(20)]
+    session = anew(name, rows)
+    query = parse_query(QUERIES[name][0], {"sales": SALES})
+    query = replace(query, root=apply_rules(query.root))
+    partitions = planned(name)[2]
+    sketched = {access: result.attribute for access, result in partitions.items()}
+    verdict = check_safety(query, sketched, [])
+    seen = 0
+    for _ in range(BATCHES):
+        session.step({"sales": changes(rng, rows)})
+        frame = frame_of(spark, rows)
+        own = {scan.access: frame for scan in scans_of(query.root)}
+        wanted = capture_sketches(spark, query, verdict, partitions, own)
+        for access, result in session.fragments().items():
+            assert set(result.ids) == set(wanted[access].ids), (name, rows)
+            seen += len(result.ids)
+    assert seen > 0

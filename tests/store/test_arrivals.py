@@ -10,7 +10,7 @@ import pytest
 from impctl.forecast import KEPT, Arrival, History
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, record
-from tests.support.older_store import as_format
+from tests.support.kept_workload import as_format
 
 
 def arrival(version: int, at: float | None = None) -> Arrival:

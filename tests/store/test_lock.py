@@ -1,23 +1,25 @@
-"""One writer at a time, over real processes."""
+"""One writer at a time, over real processes; stores that others may write."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from impctl.errors import LockHeldError
+from impctl.errors import LockHeldError, UsageError
 from impctl.store.disk import Layout, RealDisk
-from impctl.store.lock import WriterLock, read_owner
+from impctl.store.lock import WriterLock, read_owner, refuse_idle_lock
 from impctl.store.store import Store
-from tests.store.builders import capture, record, started
+from tests.store.builders import LARGE, capture, maintain, record, rows, started, state_of
 
 _HOLD = """
 import sys, os, time
@@ -181,3 +183,236 @@ with Store.open(Path(sys.argv[1])) as store:
         worker.communicate()
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert counter.read_text() == "120"
+
+
+
+_LINE = "{number} 1 0:{number} / {point} {options} shared:1 - {kind} server:/x {more}\n"
+
+
+def test_a_lock_that_two_can_hold_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with pytest.raises(UsageError) as caught:
+        Store.open(tmp_path / "store")
+    assert caught.value.code == "store_without_locks"
+    assert "two holders" in caught.value.message
+    assert "local disk" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "more", "refused"),
+    [
+        ("nfs", "rw,relatime", "rw,vers=3,nolock,local_lock=all", "nolock"),
+        ("nfs4", "rw", "rw,vers=4.2,local_lock=flock", "local_lock=flock"),
+        ("nfs4", "rw", "rw,vers=4.2,local_lock=none", None),
+        ("cifs", "rw", "rw,nobrl", "nobrl"),
+        ("lustre", "rw", "rw,localflock", "localflock"),
+        ("ext4", "rw", "rw,nolock", None),
+    ],
+)
+def test_locks_that_end_at_this_machine_are_refused(
+    tmp_path: Path, kind: str, options: str, more: str, refused: str | None
+) -> None:
+    point = tmp_path / "a mount"
+    path = point / "store" / "lock"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    mounts = tmp_path / "mountinfo"
+    root = _LINE.format(number=1, point="/", options="rw", kind="nfs", more="rw,nolock")
+    escaped = str(point).replace(" ", "\\040")
+    here = _LINE.format(number=2, point=escaped, options=options, kind=kind, more=more)
+    beside = _LINE.format(number=3, point=f"{escaped}/st", options="rw", kind="nfs", more="nolock")
+    mounts.write_text(root + here + beside)
+    with path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if refused is None:
+            refuse_idle_lock(path, mounts)
+            return
+        with pytest.raises(UsageError) as caught:
+            refuse_idle_lock(path, mounts)
+    assert caught.value.code == "store_without_locks"
+    assert f"`{refused}`" in caught.value.message
+
+
+
+_STRANGER = 12345
+
+
+@pytest.fixture
+def guarded_root(root: Path) -> Path:
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    return root
+
+
+def refused(root: Path, code: str, *words: str) -> None:
+    """By readers and writers, and nothing in it is touched."""
+    before = {path: path.lstat().st_mtime_ns for path in root.rglob("*")}
+    for use in (Store.exists, Store.open, lambda path: Store.open(path, create=False)):
+        with pytest.raises(UsageError) as caught:
+            use(root)
+        assert (caught.value.code, caught.value.exit_code) == (code, 2)
+        assert caught.value.hint
+        for word in words:
+            assert word in f"{caught.value.message} {caught.value.hint}"
+    assert {path: path.lstat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+_NAMES = ["", "catalog.sqlite", "state", "lock"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
+def test_what_others_may_write_is_refused(guarded_root: Path, name: str, mode: int) -> None:
+    path = guarded_root / name
+    path.chmod(path.stat().st_mode | mode)
+    refused(guarded_root, "store_untrusted", "other users can write to", f"chmod go-w {path}")
+    with Store.open(guarded_root, is_shared=True) as store:
+        assert store.queries() == ("q",)
+    path.chmod(path.stat().st_mode & ~0o022)
+    with Store.open(guarded_root) as store:
+        store.commit_maintain(maintain(1, 1))
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o755, 0o700])
+def test_what_others_may_read_is_no_matter(guarded_root: Path, mode: int) -> None:
+    guarded_root.chmod(mode)
+    with Store.open(guarded_root) as store:
+        assert store.queries() == ("q",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("name", _NAMES)
+def test_what_belongs_to_another_user_is_refused(guarded_root: Path, name: str) -> None:
+    os.chown(guarded_root / name, _STRANGER, _STRANGER)
+    refused(guarded_root, "store_untrusted", str(_STRANGER), "chown", "IMPCTL_SHARED_STORE")
+    with Store.open(guarded_root, is_shared=True) as store:
+        store.commit_maintain(maintain(1, 1))
+
+
+def test_a_folder_made_under_umask_002_is_refused_before_a_store_is_made(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    root.chmod(0o775)
+    refused(root, "store_untrusted", "0775")
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "catalog.sqlite-journal"]
+    + ["lock", "lock.recovery", "state"],
+)
+def test_no_file_is_opened_through_a_link(
+    guarded_root: Path, tmp_path: Path, name: str, is_shared: bool
+) -> None:
+    """Whether it leads to something or to nothing yet, which an opening would create."""
+    place, target = guarded_root / name, tmp_path / "target"
+    if place.exists():
+        shutil.move(place, target)
+    for _ in range(2):
+        place.symlink_to(target)
+        for open_ in (Store.open, Store.exists):
+            with pytest.raises(UsageError) as caught:
+                open_(guarded_root, is_shared=is_shared)
+            assert caught.value.code == "store_link"
+            assert name in caught.value.message
+        place.unlink()
+        if target.exists():
+            (shutil.rmtree if target.is_dir() else os.unlink)(target)
+    assert not target.exists()
+
+
+def test_a_run_is_not_read_through_a_link(guarded_root: Path, tmp_path: Path) -> None:
+    (run,) = (guarded_root / "state").iterdir()
+    shutil.move(run, tmp_path / "run")
+    run.symlink_to(tmp_path / "run")
+    with Store.open(guarded_root) as store, pytest.raises(Exception, match="cannot be read"):
+        state_of(store, "q")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda at, to: at.symlink_to(to), lambda at, to: at.symlink_to(to.parent / "no")]
+)
+def test_a_lock_put_there_while_a_store_is_open_is_not_followed(
+    guarded_root: Path, tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    with Store.open(guarded_root) as store:
+        (guarded_root / "lock").unlink()
+        make(guarded_root / "lock", other)
+        with pytest.raises(UsageError), store.lock(0):
+            pass
+        with pytest.raises(UsageError):
+            read_owner(Layout(guarded_root))
+    assert other.read_text() == "precious"
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_folder_may_be_reached_by_a_link_of_ones_own(guarded_root: Path, tmp_path: Path) -> None:
+    """It was named on purpose; what it leads to is looked at as any folder."""
+    link = tmp_path / "link"
+    link.symlink_to(guarded_root)
+    with Store.open(link) as store:
+        assert store.queries() == ("q",)
+    guarded_root.chmod(0o777)
+    refused(link, "store_untrusted", "0777")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give links away")
+def test_the_folder_is_not_reached_by_another_users_link(guarded_root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(guarded_root)
+    os.lchown(link, _STRANGER, _STRANGER)
+    for is_shared in (False, True):
+        with pytest.raises(UsageError) as caught:
+            Store.open(link, is_shared=is_shared)
+        assert caught.value.code == "store_link"
+
+
+def test_a_path_with_a_nul_is_a_mistake() -> None:
+    with pytest.raises(UsageError) as caught:
+        Store.open(Path("a\0b"))
+    assert caught.value.code == "store_path"
+
+
+
+
+@pytest.fixture(params=[0o000, 0o002, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("umask")
+def test_files_and_folders_of_a_store_are_their_owners(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "deeper" / ".impctl"
+    seen: set[str] = set()
+    with Store.open(root) as store:
+        generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        for _ in range(2):  # while it is open, with SQLite's own files beside the catalog
+            with store.lock(0):
+                seen |= check(root)
+            generation = store.commit_maintain(
+                maintain(generation, 1, (0,), put=(("agg", 1, rows(LARGE, 2)),))
+            )
+        store.collect(keep=1)
+        seen |= check(root)
+    seen |= check(root)
+    names = {"catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "lock", "state"}
+    assert names <= seen
+    for parent in (root.parent, root.parent.parent):
+        assert parent.stat().st_mode & 0o022 == 0
+
+
+def check(root: Path) -> set[str]:
+    """Nothing of it can even be read by others; the names of all there is."""
+    paths = [root, *root.rglob("*")]
+    assert {path.name: oct(path.stat().st_mode & 0o077) for path in paths} == {
+        path.name: "0o0" for path in paths
+    }
+    return {path.name for path in paths}

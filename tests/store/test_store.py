@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -9,20 +11,25 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.data.schema import DOUBLE, STRING, decimal
+from impctl.data.schema import DOUBLE, LONG, STRING, decimal
 from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError, UsageError
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
-from impctl.store.records import StoredSketch
+from impctl.store.disk import RealDisk
+from impctl.store.records import Collected, Leftover, NewCapture, StoredSketch
 from impctl.store.store import Store
 from tests.store.builders import (
     ACCESS,
+    FAILURES,
     LARGE,
     PARTITION,
+    Crash,
+    FailingDisk,
     capture,
     fragments,
     in_catalog,
     maintain,
+    no_space,
     pin,
     record,
     referenced,
@@ -343,3 +350,271 @@ def test_load_runs_says_which_file_is_missing(store: Store, root: Path) -> None:
         state_of(store, "q")
     assert "`q`" in caught.value.message
     assert "capture" in (caught.value.hint or "")
+
+
+
+QUERIES = ("a", "b", "c")
+
+
+def prepared(root: Path) -> Path:
+    with Store.open(root) as store:
+        for query in QUERIES:
+            store.commit_capture(capture(query), {"agg": [(0, rows(LARGE))]}, record("capture"))
+    return root
+
+
+def move(store: Store, query: str, generation: int = 1) -> None:
+    put = (("agg", generation, rows(LARGE, generation)),)
+    dropped = (("agg", generation - 1),)
+    store.commit_maintain(maintain(generation, generation, (0,), put, dropped, query))
+
+
+def generations(root: Path) -> list[int]:
+    """Where each query stands, its state read and every file that nothing refers to gone."""
+    with Store.open(root) as store, store.lock(1.0):
+        result = []
+        for query in QUERIES:
+            held = store.load(query)
+            ((_, table),) = state_of(store, query)["agg"]
+            assert table.equals(rows(LARGE, held.generation - 1))
+            assert held.versions == {"sales": held.generation - 1}
+            result.append(held.generation)
+        assert len(run_names(root)) == sum(referenced(store, query) for query in QUERIES)
+        return result
+
+
+class Counting(RealDisk):
+    """Counts the commits that are synced."""
+
+    commits = 0
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        self.commits += 1
+        super().commit(connection)
+
+
+def test_many_commits_are_synced_once_and_read_inside(tmp_path: Path) -> None:
+    root, disk = prepared(tmp_path / "s"), Counting()
+    with Store.open(root, disk=disk) as store, store.lock(1.0):
+        with store.together():
+            assert store.load("a") is not None
+            for query in QUERIES:
+                move(store, query)
+                move(store, query, 2)
+                inside = store.load(query)
+                assert inside.generation == 3
+            with Store.open(root, create=False) as reader:
+                before = reader.load("a")
+                assert before.generation == 1
+            assert disk.commits == 0
+        assert disk.commits == 1
+    assert generations(root) == [3, 3, 3]
+
+
+def test_one_that_fails_takes_only_itself_back(tmp_path: Path) -> None:
+    root = prepared(tmp_path / "s")
+    with Store.open(root) as store, store.lock(1.0), store.together():
+        move(store, "a")
+        with pytest.raises(RetryableError):
+            store.commit_maintain(maintain(7, 1, (0,), (("new", 0, rows(LARGE)),), (), "b"))
+        move(store, "c")
+    assert generations(root) == [2, 1, 2]
+
+
+def interrupted(store: Store) -> None:
+    with store.together():
+        move(store, "a")
+        raise KeyboardInterrupt
+
+
+def test_what_was_done_before_an_interrupt_is_kept(tmp_path: Path) -> None:
+    root = prepared(tmp_path / "s")
+    with Store.open(root) as store, store.lock(1.0):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(store)
+        move(store, "b")
+    assert generations(root) == [2, 2, 1]
+
+
+def test_what_is_only_looked_at_inside_changes_nothing(tmp_path: Path) -> None:
+    root = prepared(tmp_path / "s")
+    with Store.open(root) as store, store.lock(1.0), store.together():
+        move(store, "a")
+        assert store.collectable(keep=1).versions
+        assert len(store.kept("a")) == 2
+    with Store.open(root) as store:
+        assert len(store.kept("a")) == 2
+
+
+@FAILURES
+def test_all_or_none_of_them_hold_after_a_failure_at_every_step(
+    tmp_path: Path, failure: type[Crash], late: bool
+) -> None:
+    master = prepared(tmp_path / "prepared")
+    probe = FailingDisk(no_space)
+    shutil.copytree(master, tmp_path / "probe")
+    together(tmp_path / "probe", probe, -1)
+    assert {"create", "sync", "sync_folder", "begin", "commit", "remove"} <= set(probe.steps)
+    assert probe.steps.count("commit") == 1
+    outcomes = set()
+    for at, step in enumerate(list(probe.steps)):
+        root = tmp_path / f"{at}"
+        shutil.copytree(master, root)
+        disk, told = FailingDisk(failure, late=late), True
+        try:
+            together(root, disk, at)
+        except (Crash, StorageError):
+            told = False
+        held = generations(root)
+        is_one = failure is Crash or step == "commit"
+        assert len(set(held)) == 1 if is_one else held == sorted(held, reverse=True), (step, held)
+        assert not told or held == [2, 2, 2], (step, held)
+        outcomes.add(held[0])
+    assert outcomes == {1, 2}
+
+
+def together(root: Path, disk: FailingDisk, at: int) -> None:
+    """All queries moved by one transaction, with the failure at a step."""
+    store = Store.open(root, disk=disk)
+    try:
+        with store.lock(1.0):
+            disk.arm(at)
+            with store.together():
+                for query in QUERIES:
+                    move(store, query)
+    finally:
+        disk.at = -1
+        store.close()
+
+
+def given_up(store: Store) -> None:
+    with store.together():
+        move(store, "a")
+        # As SQLite itself does where a write finds no room.
+        with store._catalog.writing() as connection:
+            connection.rollback()
+        with pytest.raises(StorageError, match="rolled back"):
+            move(store, "b")
+
+
+def test_a_transaction_that_sqlite_ends_is_told_and_takes_all_back(tmp_path: Path) -> None:
+    root = prepared(tmp_path / "s")
+    with (
+        Store.open(root) as store,
+        store.lock(1.0),
+        pytest.raises(StorageError, match="rolled back"),
+    ):
+        given_up(store)
+    assert generations(root) == [1, 1, 1]
+
+
+def test_runs_that_went_missing_are_noticed_by_the_next_commit(tmp_path: Path) -> None:
+    root = prepared(tmp_path / "s")
+    in_catalog(root, "DELETE FROM run WHERE query_id = 1")
+    with Store.open(root) as store, pytest.raises(StateCorruptError):
+        store.commit_maintain(maintain(1, 1, (0,), query="a"))
+
+
+
+
+def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
+    sketches = sketches_at(store, {"sales": version})
+    return None if sketches is None else sketches[0].fragments.ids
+
+
+def _over_other_ranges(query: str) -> NewCapture:
+    """A capture of another definition, over a partition of its own."""
+    other = RangePartition("sales", "price", LONG, (1, 2))
+    sketch = StoredSketch(ACCESS, "sales", "price", other, FragmentSet.of((0,), other.size))
+    return replace(capture(query), fingerprint="f-2", sketches=(sketch,))
+
+
+@pytest.mark.slow
+def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
+    changes = {3: (1,), 7: (1, 2), 20: (0,)}
+    with Store.open(root) as store:
+        generation = store.commit_capture(capture(ids=(4,)), {}, record())
+        for version in range(1, 31):
+            generation = store.commit_maintain(maintain(generation, version, changes.get(version)))
+        before = {version: _ids_at(store, version) for version in range(31)}
+        would = store.collectable(20)
+        assert {version: _ids_at(store, version) for version in range(31)} == before
+        assert store.collect(keep=20) == would
+        ((old, count, size),) = [(o.query, o.count, o.bytes) for o in would.versions]
+        assert (old, count) == ("q", 11)
+        assert size > 11 * len('{"sales": 0}')
+        after = {version: _ids_at(store, version) for version in range(31)}
+        assert store.collect(keep=20) == Collected()
+    assert after == {v: ids if v >= 11 else None for v, ids in before.items()}
+    assert after[11] == (1, 2)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
+    generation = store.commit_capture(capture(), {}, record())
+    store.commit_maintain(maintain(generation, 1))
+    store.collect(keep=keep)
+    assert _ids_at(store, 1) == (2, 3)
+    assert _ids_at(store, 0) is None
+    assert store.load("q") is not None
+
+
+def test_sketches_of_earlier_captures_go_with_their_partitions(store: Store) -> None:
+    store.commit_capture(capture("other"), {}, record())
+    generation = store.commit_capture(capture(), {}, record())
+    store.commit_maintain(maintain(generation, 1, (0,)))
+    store.commit_capture(capture(version=2, ids=(1,)), {}, record())
+    assert [old.count for old in store.collect(keep=1).versions] == [2]
+    assert _ids_at(store, 2) == (1,)
+    store.commit_capture(_over_other_ranges("q"), {}, record())
+    assert store.collect().partitions == 0  # the other query has the same
+    store.commit_capture(_over_other_ranges("other"), {}, record())
+    collect = store.collect()
+    assert collect.partitions == 1
+    assert collect.partition_bytes > 50
+
+
+def test_only_run_files_without_a_run_are_removed(store: Store, root: Path) -> None:
+    store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    (used,) = run_names(root)
+    with store.lock(0):
+        (root / "state" / "left.arrow").write_bytes(b"12345")
+        (root / "state" / "notes.txt").write_text("mine")
+        left = root / "state" / "left.arrow"
+        assert store.collectable().files == (Leftover(left, 5),)
+        assert run_names(root) == {used, "left.arrow", "notes.txt"}
+        collect = store.collect()
+    assert collect.files == (Leftover(left, 5, removed=True),)
+    assert run_names(root) == {used, "notes.txt"}
+
+
+def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
+    disk = FailingDisk(no_space)
+    with Store.open(root, disk=disk) as store:
+        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+        for name in ("a.arrow", "b.arrow"):
+            (root / "state" / name).write_bytes(b"12345")
+        disk.arm(1)  # after the note on the lock comes the first removal
+        collect = store.collect()
+        assert [file.removed for file in collect.files] == [False, True]
+        assert (root / "state" / "a.arrow").exists()
+        disk.arm(-1)
+        assert [file.path.name for file in store.collect().files] == ["a.arrow"]
+
+
+def test_collecting_gives_space_back(store: Store, root: Path) -> None:
+    runs = {"agg": [(i, rows(2000, i)) for i in range(60)]}
+    store.commit_capture(capture(), runs, record())
+    store.collect()
+    before = (root / "catalog.sqlite").stat().st_size
+    store.commit_capture(capture(), {}, record())
+    store.collect()
+    assert (root / "catalog.sqlite").stat().st_size < before / 4
+    assert store.load("q") is not None
+
+
+def test_a_dry_run_on_an_absent_store_finds_nothing(root: Path) -> None:
+    with Store.open(root, create=False) as store:
+        collectable = store.collectable()
+    assert collectable == Collected()
+    assert not root.exists()

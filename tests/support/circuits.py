@@ -1,8 +1,4 @@
-"""Hand-built circuits for tests of the engine, one for every shape the operators meet in.
-
-Table t(id BIGINT, g BIGINT, s STRING, x BIGINT, d DOUBLE); every circuit ends in a HAVING or a
-WHERE and the merge. Nothing here knows plans or SQL.
-"""
+"""Hand-built circuits for tests of the engine, one for every shape the operators meet in."""
 
 from __future__ import annotations
 
@@ -13,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from impctl.data.keys import normalise
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, FloatSum
 from impctl.engine.aggregate import Aggregate
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
 from impctl.engine.join import Join, Side
@@ -30,7 +27,59 @@ from impctl.engine.result_rows import KeptRows
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
-from tests.support.shared_index import Indexed, Partners
+
+
+class Indexed(Operator):
+    """Keeps the rows that pass in an index; the only one that writes it."""
+
+    def __init__(self, index: RowIndex) -> None:
+        self.index = index
+
+    def step(self, batch: Batch) -> Batch:
+        if len(batch):
+            self.index.add(batch, self.index.codes_of(batch))
+        return batch
+
+    def arrangements(self) -> tuple[Keeper, ...]:
+        return (self.index,)
+
+
+class Partners(Operator):
+    """Rows of the left input beside their partners in an index that is written already.
+
+    d(R join S) = dR join (S + dS) + R join dS.
+    """
+
+    def __init__(self, own: RowIndex, shared: RowIndex) -> None:
+        self.own = own
+        self.shared = shared
+
+    def step(self, left: Batch | None, right: Batch | None) -> Batch | None:
+        parts = []
+        if right is not None and len(right):
+            theirs, mine = _found(right, self.shared, self.own)
+            parts.append(_beside(mine, theirs))
+        if left is not None and len(left):
+            parts.append(_beside(*_found(left, self.own, self.shared)))
+            self.own.add(left, self.own.codes_of(left))
+        return stacked_batches([part for part in parts if len(part)] or [empty_batch(2)])
+
+    def arrangements(self) -> tuple[Keeper, ...]:
+        return (self.own, self.shared)
+
+
+def _found(asking: Batch, like: RowIndex, index: RowIndex) -> tuple[Batch, Batch]:
+    """The rows that have partners in the index, and these."""
+    keys = [normalise(asking.columns[key]) for key in like.keys]
+    result = index.find(like.codes_of(asking), keys)
+    return asking.take(result.owners), result.rows
+
+
+def _beside(left: Batch, right: Batch) -> Batch:
+    columns = {**left.columns, **right.columns}
+    return Batch(columns, left.weights * right.weights, (*left.tags, *right.tags))
+
+
 
 Row = tuple[int | None, int | None, str | None, int | None, float | None]
 

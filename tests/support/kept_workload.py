@@ -1,26 +1,110 @@
-"""A workload whose answers are kept, over two Delta tables that change at random; DuckDB is asked.
-
-Its doubles add up exactly in any order, so that two engines agree on every digit.
-"""
+"""A workload whose answers are kept, over tables that change; what stores had before."""
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from functools import lru_cache
+import sqlite3
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.store.records import StoredQuery
+from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
-from tests.support.change_reader import Answer, answer_of
-from tests.support.duck import duck
-from tests.support.made_once import CliOnce
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOnce
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 1})
+
+
+def duck() -> duckdb.DuckDBPyConnection:
+    """A connection whose tables and settings no other one sees."""
+    return _database().cursor()
+
+
+
+SAID = ("_change", "_copies", "_sure")
+
+Answer = Counter[tuple[object, ...]]
+
+
+def identity(value: object) -> object:
+    """What equals only the very same value: bit for bit, but for NaN."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else struct.pack("d", value)
+    return ("null",) if value is None else value
+
+
+def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
+    """The rows without what is said of them."""
+    columns = [
+        [identity(value) for value in table.column(at).to_pylist()]
+        for at, name in enumerate(table.column_names)
+        if name not in SAID
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def applied(answer: Answer, changes: pa.Table) -> Answer:
+    """The answer after the changes, which may not take what is not there."""
+    after = answer.copy()
+    kinds, copies = changes["_change"].to_pylist(), changes["_copies"].to_pylist()
+    for row, kind, count in zip(rows_of(changes), kinds, copies, strict=True):
+        assert count > 0
+        if kind == "delete":
+            assert after[row] >= count, f"{row} was not there"
+        after[row] += count if kind == "insert" else -count
+    return +after
+
+
+@dataclass
+class Reader:
+    """Stands at a commit of a query, with the answer of then; reads on as commits are made."""
+
+    folder: Path
+    answer: Answer
+    commit: int
+    versions: Mapping[str, int]
+    taken: list[str] = field(default_factory=list)
+
+    def read(self, until: int) -> None:
+        """Take every file up to a commit that was made; none may be missing, or be there twice."""
+        while self.commit < until:
+            (path,) = self.folder.glob(f"{self.commit + 1:06}_*.parquet")
+            table = pq.read_table(path)
+            said = self.said(table)
+            assert said["commit"] == self.commit + 1
+            assert said["since"] == self.versions, path
+            self.answer = applied(self.answer, table)
+            self.commit, self.versions = said["commit"], said["versions"]
+            self.taken.append(path.name)
+
+    @staticmethod
+    def said(table: pa.Table) -> dict[str, Any]:
+        result = json.loads(table.schema.metadata[b"impctl"])
+        assert isinstance(result, dict)
+        return result
+
+
+def answer_of(rows: Sequence[Sequence[object]]) -> Answer:
+    """The answer as a query engine gave it."""
+    return Counter(tuple(identity(value) for value in row) for row in rows)
+
+
 
 QUERIES = {
     "groups": "SELECT g, COUNT(*) AS n, SUM(d) AS s FROM a GROUP BY g HAVING COUNT(*) > 2",
@@ -142,3 +226,63 @@ def stored(folder: Path, name: str, store: str = ".impctl") -> StoredQuery:
         result = held.load(name)
         assert result is not None
         return result
+
+
+
+
+def log_entry(table: str | Path, version: int) -> Path:
+    return Path(table) / "_delta_log" / f"{version:020}.json"
+
+
+def set_time(table: str | Path, version: int, at: float) -> None:
+    """Have a commit say this time, in seconds since 1970, or a part of a millisecond less."""
+    entry = log_entry(table, version)
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["timestamp"] = int(at * 1000)
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+
+_SINCE = {
+    2: ("DROP TABLE cost",),
+    4: ("DROP TABLE sketch_basis",),
+    5: ("ALTER TABLE run DROP COLUMN sums", "DROP TABLE scrub"),
+    6: ("DROP TABLE arrival_log", "DROP TABLE arrival"),
+    7: ("ALTER TABLE cost DROP COLUMN moved",),
+    8: ("ALTER TABLE cost DROP COLUMN parts", "DROP TABLE state_choice"),
+    10: ("ALTER TABLE cost DROP COLUMN layout",),
+}
+"""What takes away what each format brought; marks of files (3) and expiries (9) lie in rows."""
+
+
+def as_format(root: Path, number: int) -> None:
+    """Take away what later formats have; before format 5 files of runs have one checksum each."""
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    for later, statements in reversed(_SINCE.items()):
+        for statement in statements if later > number else ():
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {number}")
+    connection.commit()
+    connection.close()
+
+
+
+
+def run_record(action: str, **said: Any) -> RunRecord:
+    """The record of a run that took no time and changed nothing, but for what is said."""
+    nothing: dict[str, Any] = {
+        "reason_code": "test",
+        "reason": "",
+        "started_at": 0.0,
+        "elapsed_ms": 0.0,
+        "read_ms": 0.0,
+        "engine_ms": 0.0,
+        "commit_ms": 0.0,
+        "changes": 0,
+        "added": 0,
+        "removed": 0,
+        "versions": {},
+    }
+    return RunRecord(action=action, **{**nothing, **said})

@@ -5,7 +5,7 @@ read whole or in part, listed and deleted. It checks no signature. Every such re
 none of the server's own: `/_asked` tells and forgets them, `/_delay/MS` slows down the next ones,
 and after `/_hollow/TEXT` objects whose path has that text are read with the right headers and no
 content.
-Out of scope: starting and asking it (`tests.support.object_store`).
+Out of scope: starting and asking it (`tests.outside.object_stores.lake`).
 """
 
 from __future__ import annotations

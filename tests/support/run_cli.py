@@ -1,18 +1,50 @@
-"""The command line, called in this process: exit code, document, and what was said on stderr."""
+"""The command line, called in this process, and the small workloads and folders it is run on."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from impctl.bench.data import running_example_table
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
+from impctl.cli.interrupt import interrupting, take_signals
+from impctl.errors import ImpctlError
+from impctl.tables.write.maintenance import create_table
+
+
+def refused(
+    kind: type[ImpctlError], code: str, match: str | None = None
+) -> pytest.RaisesExc[ImpctlError]:
+    """The block ends with an error of this kind and code."""
+    return pytest.raises(kind, match=match, check=lambda error: error.code == code)
+
+
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""
+    taken = take_signals(lambda: None)
+    interrupting()
+    try:
+        yield
+    finally:
+        for number in taken:
+            is_int = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_int else signal.SIG_DFL)
+
+
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -113,3 +145,149 @@ def cli_of(tmp_path: Path, capsys: Capsys) -> CliOf:
     """The command line over a workload of a text, in the folder of the test."""
 
     return partial(Cli.over, capsys, tmp_path)
+
+
+
+
+class MadeOnce:
+    """Folders by name, with a copy of each that no test sees."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: set[str] = set()
+
+    def folder(self, name: str, make: Callable[[Path], object]) -> Path:
+        """The folder with what `make` writes into it; `name` stands for its result."""
+        folder, saved = self._root / name / "work", self._root / name / "saved"
+        shutil.rmtree(folder, ignore_errors=True)
+        if name in self._made:
+            shutil.copytree(saved, folder, symlinks=True)
+        else:
+            shutil.rmtree(saved, ignore_errors=True)
+            folder.mkdir(parents=True)
+            make(folder)
+            shutil.copytree(folder, saved, symlinks=True)
+            self._made.add(name)
+        return folder
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    return MadeOnce(tmp_path_factory.mktemp("made_once"))
+
+
+CliOnce = Callable[..., Cli]
+
+
+@pytest.fixture
+def cli_once(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> CliOnce:
+    """The command line over the workload of a folder that `write` writes once.
+
+    Then `and_then` is called once with it, such as `Cli.captured`.
+    """
+
+    def made(
+        name: str,
+        write: Callable[[Path], object],
+        and_then: Callable[[Cli], object] = lambda cli: None,
+    ) -> Cli:
+        def both(folder: Path) -> None:
+            write(folder)
+            and_then(Cli(capsys, folder / "w.yaml"))
+
+        return Cli(capsys, made_once.folder(name, both) / "w.yaml")
+
+    return made
+
+
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+partitions:
+  t:
+    g: {boundaries: [2, 4, 6]}
+    x: {boundaries: [10, 20]}
+queries:
+  q:
+    sql: |
+      SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t
+      GROUP BY g HAVING COUNT(*) > 2
+    sketch: {t: g}
+    policy: POLICY
+store: .impctl
+spark: {master: "local[2]"}
+"""
+
+ROWS = pa.table(
+    {
+        "g": pa.array([0, 0, 0, 1, 3, 3, 3, 5, 7, None], pa.int64()),
+        "x": pa.array([5, 15, 25, 5, 5, 15, 25, 5, 15, 25], pa.int64()),
+        "note": pa.array(list("abcdefghij"), pa.string()),
+    }
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """A Delta table with a change feed; fragments of g in the sketch of `q`: 0 and 1."""
+    path = str(tmp_path / "t")
+    create_table(path, ROWS)
+    return path
+
+
+@pytest.fixture
+def cli(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The workload with policy `incremental`: what cannot be maintained is an error."""
+    file = tmp_path / "w.yaml"
+    file.write_text(WORKLOAD.replace("POLICY", "incremental"))
+    return Cli(capsys, file)
+
+
+
+_TEXT = """\
+# Seven sales, four price ranges (0 to 3), two dashboards, and updates to try.
+version: 1
+name: demo
+tables:
+  sales: {path: sales}
+partitions:
+  sales:
+    price: {boundaries: [601, 1001, 1501]}
+    brand: {ranges: 16}             # about equally many rows in each
+queries:
+  # Captured on price: ranges 2 and 3, result (Apple, 5074). After s8: 1, 2 and 3, and HP joins.
+  q_top:
+    sql: |
+      SELECT brand, SUM(price * numSold) AS rev FROM sales
+      GROUP BY brand HAVING SUM(price * numSold) > 5000
+    sketch: {sales: price}             # safe, because no price is negative
+    policy: auto                       # or incremental, strict, full
+  # An average moves both ways as rows come and go, so only the grouping column is safe.
+  q_brand:
+    sql: |
+      SELECT brand, AVG(price) AS avg_price FROM sales
+      GROUP BY brand HAVING AVG(price) > 1000
+    sketch: {sales: brand}
+    maintain: eager                    # a sketch for every version; lazy is the default
+updates:
+  - name: s8
+    insert:
+      table: sales
+      rows:
+        - {sid: 8, brand: HP, productName: "HP ProBook 650 G10", price: 1299, numSold: 1}
+  - {name: old, delete: {table: sales, where: "sid = 3"}}
+  - {name: raise, update: {table: sales, set: {price: "price * 1.1"}, where: "brand = 'Dell'"}}
+store: .impctl
+spark: {master: "local[2]", conf: {spark.driver.memory: 1g}}
+"""
+
+
+def write_running_example(folder: Path) -> Path:
+    """The workload file `demo.yaml`, beside the table that it names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    create_table(str(folder / "sales"), running_example_table())
+    file = folder / "demo.yaml"
+    file.write_text(_TEXT, encoding="utf-8")
+    return file

@@ -1,16 +1,34 @@
-"""Delta tables whose log is written by hand, for what deltalake itself would not write."""
+"""Delta tables whose log is written by hand, their rows as bags, and bounds by definition."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from impctl.data.schema import DOUBLE, STRING, Kind, SqlType
+from impctl.expr.nodes import CompareOp
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangeFilter
+from impctl.tables.changes import Changes, read_changes
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import UNKNOWN, ColumnBounds, FileBounds, Snapshot, as_array
+from impctl.tables.source import DeltaSource, open_source
+from impctl.tables.storage import is_unsure
 
 LONG = "long"
 
@@ -152,3 +170,385 @@ def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> 
     for at in range(version + 1):
         entry(table, at).unlink()
     commit(table, version + 1, {"commitInfo": {}})
+
+
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_WRITER = {"commitInfo": {"engineInfo": "Apache-Spark/4.0.0 Delta-Lake/4.0.0"}}
+_MAGIC = 1_681_511_377
+_NO_RUNS = 12_346
+_TYPES = {
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.date32(): "date",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
+Doomed = Callable[[pa.Table], Any]
+"""Says of each row (partition columns included) whether it goes."""
+
+
+class VectoredTable:
+    """A table on disk, its live files and the rows deleted of each."""
+
+    def __init__(
+        self, path: Path, rows: pa.Table, *, by: Sequence[str] = (), feed: bool = False
+    ) -> None:
+        self.path, self.by, self.schema = path, tuple(by), rows.schema
+        self.version = 0
+        self._count = 0
+        self._files: dict[str, tuple[dict[str, Any], pa.Table, frozenset[int]]] = {}
+        fields = [field(f.name, _TYPES[f.type]) for f in rows.schema]
+        feeds = {"delta.enableChangeDataFeed": "true"} if feed else {}
+        more = ["changeDataFeed"] if feed else []
+        commit(
+            path,
+            0,
+            protocol("deletionVectors", writer=more),
+            metadata(
+                fields,
+                partition_columns=self.by,
+                configuration={"delta.enableDeletionVectors": "true", **feeds},
+            ),
+            *self._added(rows),
+        )
+
+    def append(self, rows: pa.Table) -> None:
+        """A commit of new files."""
+        self._commit(self._added(rows))
+
+    def delete(self, doomed: Doomed) -> None:
+        """A commit of new deletion vectors; files without a row left are removed."""
+        self._commit(self._deleted(doomed)[0])
+
+    def update(self, doomed: Doomed, changed: Callable[[pa.Table], pa.Table]) -> None:
+        """Rows in a new form: deleted by vectors and appended, in one commit."""
+        actions, gone = self._deleted(doomed)
+        self._commit([*actions, *self._added(changed(gone))])
+
+    def drop(self, partition: str) -> None:
+        """A commit that removes the files of a folder such as `p=a`, vectors or not."""
+        gone = [name for name in self._files if name.startswith(f"{partition}/")]
+        self._commit([_removed(self._files.pop(name)[0]["add"]) for name in gone])
+
+    def remove_bare(self, partition: str, **told: Any) -> None:
+        """A commit that removes the one file of a folder and tells no more of it than this."""
+        (name,) = (name for name in self._files if name.startswith(f"{partition}/"))
+        self._commit([remove(self._files.pop(name)[0]["add"]["path"], **told)])
+
+    def rows(self) -> pa.Table:
+        """All live rows."""
+        parts = [_without(rows, gone) for _, rows, gone in self._files.values()]
+        return pa.concat_tables([self.schema.empty_table(), *parts])
+
+    def _commit(self, actions: Sequence[Mapping[str, Any]]) -> None:
+        self.version += 1
+        commit(self.path, self.version, _WRITER, *actions)
+
+    def _added(self, rows: pa.Table) -> list[dict[str, Any]]:
+        actions = []
+        for values, part in _partitioned(rows, self.by):
+            self._count += 1
+            folders = [f"{key}={quote(value or _NULL, safe='')}" for key, value in values.items()]
+            name = "/".join([*folders, f"part-{self._count}.parquet"])
+            data = part.drop_columns(list(self.by))
+            write_file(self.path, name, data, row_group_size=3)
+            size = (self.path / name).stat().st_size
+            stats = json.dumps(_statistics(data))
+            action = add(quote(name), 0, size, partitionValues=values, stats=stats)
+            self._files[name] = (action, part, frozenset())
+            actions.append(action)
+        return actions
+
+    def _deleted(self, doomed: Doomed) -> tuple[list[dict[str, Any]], pa.Table]:
+        actions: list[dict[str, Any]] = []
+        lost = [self.schema.empty_table()]
+        for name, (action, rows, gone) in list(self._files.items()):
+            mask = np.asarray(pc.fill_null(doomed(rows), False))
+            more = frozenset(np.flatnonzero(mask).tolist()) - gone
+            if not more:
+                continue
+            lost.append(rows.take(sorted(more)))
+            actions.append(_removed(action["add"]))
+            if len(gone | more) == len(rows):
+                del self._files[name]
+                continue
+            added = {"add": {**action["add"], "deletionVector": vector(sorted(gone | more))}}
+            self._files[name] = (added, rows, gone | more)
+            actions.append(added)
+        return actions, pa.concat_tables(lost)
+
+
+def _removed(added: Mapping[str, Any]) -> dict[str, Any]:
+    """What Spark writes to remove a file: all that it knows of it, its vector too."""
+    told = ("partitionValues", "size", "stats", "deletionVector")
+    known = {key: added[key] for key in told if key in added}
+    return remove(added["path"], extendedFileMetadata=True, **known)
+
+
+def _partitioned(rows: pa.Table, by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
+    """The rows of each partition, with the text of its values."""
+    keys = rows.select(list(by)).to_pylist() if by else [{}] * len(rows)
+    result: dict[str, tuple[dict[str, str | None], list[int]]] = {}
+    for at, key in enumerate(keys):
+        values = {name: None if value is None else str(value) for name, value in key.items()}
+        result.setdefault(repr(values), (values, []))[1].append(at)
+    return [(values, rows.take(at)) for values, at in result.values()]
+
+
+def _without(rows: pa.Table, gone: frozenset[int]) -> pa.Table:
+    return rows.take([at for at in range(len(rows)) if at not in gone])
+
+
+def _statistics(rows: pa.Table) -> dict[str, Any]:
+    result: dict[str, Any] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        result["nullCount"][name] = column.null_count
+        if pa.types.is_integer(column.type) and column.null_count < len(column):
+            ends = pc.min_max(column).as_py()
+            result["minValues"][name], result["maxValues"][name] = ends["min"], ends["max"]
+    return {"numRecords": len(rows), "tightBounds": False, **result}
+
+
+def bitmap_of(positions: Sequence[int], upper: int = 0) -> bytes:
+    """One array container of a roaring bitmap; all positions are `upper` times 2^32 higher."""
+    values = struct.pack(f"<{len(positions)}H", *positions)
+    bitmap = struct.pack("<IIHHI", _NO_RUNS, 1, 0, len(positions) - 1, 16) + values
+    return struct.pack("<iqi", _MAGIC, 1, upper) + bitmap
+
+
+def z85(data: bytes) -> str:
+    """The bytes as Base85."""
+    text = ""
+    for (word,) in struct.iter_unpack(">I", data + bytes(-len(data) % 4)):
+        text += "".join(_DIGITS[word // 85**power % 85] for power in (4, 3, 2, 1, 0))
+    return text
+
+
+def vector(positions: Sequence[int], upper: int = 0) -> dict[str, Any]:
+    """An inline deletion vector of these positions."""
+    data = bitmap_of(positions, upper)
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": z85(data),
+        "sizeInBytes": len(data),
+        "cardinality": len(positions),
+    }
+
+
+
+Bag = dict[str, int]
+
+_FALLBACK = Path(__file__).resolve().parents[3] / "shared" / "data" / "delta-fixtures"
+
+
+def bag(table: pa.Table) -> Bag:
+    """Each distinct row with the number of times it occurs."""
+    return dict(Counter(_rows(table)))
+
+
+def weighted_bag(table: pa.Table, weights: Iterable[int]) -> Bag:
+    """Each distinct row with the sum of its weights; rows that cancel out are left out."""
+    total: Counter[str] = Counter()
+    for row, weight in zip(_rows(table), weights, strict=True):
+        total[row] += int(weight)
+    return {row: weight for row, weight in total.items() if weight}
+
+
+def minus(left: Bag, right: Bag) -> Bag:
+    """The signed difference of two bags."""
+    rows = left.keys() | right.keys()
+    result = {row: left.get(row, 0) - right.get(row, 0) for row in rows}
+    return {row: weight for row, weight in result.items() if weight}
+
+
+def _rows(table: pa.Table) -> list[str]:
+    return [repr(row) for row in zip(*(c.to_pylist() for c in table.columns), strict=True)]
+
+
+def readable_columns(snapshot: Snapshot) -> list[str]:
+    """The columns whose values impctl reads itself."""
+    return [column.name for column in snapshot.schema if column.type.kind is not Kind.OTHER]
+
+
+def fixture_tables() -> Sequence[object]:
+    """The tables written by Spark and others, one parameter each; one skipped one where absent."""
+    folder = Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK))
+    if not folder.is_dir():
+        reason = f"no Delta fixture tables in {folder}; name their folder in IMPCTL_FIXTURES"
+        return [pytest.param(folder, marks=pytest.mark.skip(reason=reason), id="absent")]
+    return [pytest.param(path, id=path.name) for path in sorted(folder.iterdir())]
+
+
+def fixture_table(name: str) -> Path:
+    """One of them; the test is skipped, with the reason, where they are absent."""
+    path = Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK)) / name
+    if not path.is_dir():
+        pytest.skip(f"no Delta fixture table {path}; name their folder in IMPCTL_FIXTURES")
+    return path
+
+
+def written(path: Path, *files: pa.Table, **options: Any) -> Snapshot:
+    """A table of these files, as deltalake writes it."""
+    for rows in files:
+        write_deltalake(str(path), rows, mode="append", **options)
+    return open_source("t", str(path)).snapshot()
+
+
+def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
+    """The changes are the difference of the two snapshots, found the expected way."""
+    before, after = source.snapshot(since), source.snapshot(until)
+    columns = [name for name in readable_columns(after) if before.schema.find(name) is not None]
+    expected = minus(bag(read_rows(after, columns)), bag(read_rows(before, columns)))
+    result = read_changes(source, since, until, columns)
+    assert weighted_bag(result.table, result.weights) == expected
+    assert result.method == method
+    assert result.rows == len(result.weights) == result.table.num_rows
+    assert result.weights.dtype == np.int64
+    return result
+
+
+
+
+def low_of(stated: Any, kind: SqlType) -> Any:
+    """A true lower bound from a stated minimum, None where there is none."""
+    return None if _is_void(stated, kind) else _moved(stated, kind, -1)
+
+
+def high_of(stated: Any, kind: SqlType) -> Any:
+    """A true upper bound from a stated maximum, None where there is none."""
+    if _is_void(stated, kind):
+        return None
+    if kind.kind is Kind.STRING:
+        is_cut = len(stated.encode("utf-16-le")) // 2 >= 32 or stated.endswith("\ufffd")
+        return None if is_cut or is_unsure(stated) else stated
+    return _moved(stated, kind, 1)
+
+
+def _is_void(stated: Any, kind: SqlType) -> bool:
+    if stated is None or stated != stated:
+        return True
+    is_wide = kind.kind is Kind.DECIMAL and kind.scale == 0
+    return is_wide and stated in (-(2**63), 2**63 - 1)
+
+
+def _moved(value: Any, kind: SqlType, direction: int) -> Any:
+    if kind.kind is Kind.TIMESTAMP_NTZ:
+        return _within(value + direction * 1000)
+    if kind.kind is Kind.TIMESTAMP:
+        # Before 1973 an offset may have had seconds that nobody tells.
+        return _within(value + direction * (1000 + (60_000_000 if value < 94694400000000 else 0)))
+    if kind.kind is Kind.DECIMAL:
+        moved: Any = value + direction * (1 + (abs(value) >> 44))
+    elif kind.kind is Kind.FLOAT:
+        with np.errstate(over="ignore"):
+            moved = float(np.nextafter(np.float32(value), np.float32(direction * np.inf)))
+    elif kind.kind is Kind.DOUBLE:
+        moved = float(np.nextafter(np.nextafter(value, direction * np.inf), direction * np.inf))
+    else:
+        return value
+    crosses_zero = moved < 0 <= value if direction < 0 else value <= 0 < moved
+    return type(moved)(0) if crosses_zero else moved
+
+
+def _within(value: int) -> int:
+    """A time has 64 bits."""
+    return max(-(2**63), min(value, 2**63 - 1))
+
+
+def may_match(wanted: RangeFilter, bounds: FileBounds) -> bool:
+    """Whether a file with these bounds may hold a row that the filter wants."""
+    if wanted.includes_null and bounds.may_hold_null:
+        return True
+    if bounds.is_all_null:
+        return False
+    if bounds.may_be_nan and any(one.high is None for one in wanted.intervals):
+        return True
+    low: Any = bounds.minimum
+    high: Any = bounds.maximum
+    return any(
+        (low is None or one.high is None or low < one.high)
+        and (high is None or one.low is None or high >= one.low)
+        for one in wanted.intervals
+    )
+
+
+def may_hold_some(values: Sequence[Any], bounds: FileBounds) -> bool:
+    """Whether a file with these bounds may hold one of the values; None is NULL."""
+    return any(_may_hold_one(value, bounds) for value in values)
+
+
+def _may_hold_one(value: Any, bounds: FileBounds) -> bool:
+    if value is None:
+        return bounds.may_hold_null
+    if value != value:
+        return bounds.may_be_nan
+    low: Any = bounds.minimum
+    high: Any = bounds.maximum
+    is_between = (low is None or low <= value) and (high is None or value <= high)
+    return is_between and not bounds.is_all_null
+
+
+def meets(spans: Sequence[tuple[Any, Any]], may_be_nan: bool, bounds: FileBounds) -> bool:
+    """Whether a file with these bounds may hold a value in one of the spans."""
+    low: Any = bounds.minimum
+    high: Any = bounds.maximum
+    touches = any(
+        (low is None or low <= end) and (high is None or start <= high) for start, end in spans
+    )
+    return (may_be_nan and bounds.may_be_nan) or (touches and not bounds.is_all_null)
+
+
+def may_compare(op: CompareOp, bounds: FileBounds, value: Any) -> bool:
+    """Whether some value between the bounds, or NaN where it may be there, compares so."""
+    low: Any = bounds.minimum
+    high: Any = bounds.maximum
+    match op:
+        case CompareOp.LESS:
+            return low is None or low < value
+        case CompareOp.LESS_EQUAL:
+            return low is None or low <= value
+        case CompareOp.GREATER:
+            return bounds.may_be_nan or high is None or high > value
+        case CompareOp.GREATER_EQUAL:
+            return bounds.may_be_nan or high is None or high >= value
+        case CompareOp.EQUAL:
+            return (low is None or low <= value) and (high is None or high >= value)
+    return bounds.may_be_nan or not low == value == high
+
+
+def span_of(partition: RangePartition, bounds: FileBounds) -> tuple[int, int]:
+    """The first and the last fragment that the file may hold, NULL's left aside."""
+    first = 0 if bounds.minimum is None else bisect_right(partition.boundaries, bounds.minimum)
+    if bounds.is_all_null:
+        return first, first - 1
+    if bounds.maximum is None or bounds.may_be_nan:
+        return first, partition.ranges - 1
+    return first, bisect_right(partition.boundaries, bounds.maximum)
+
+
+def covered(values: Sequence[Any], low: Any, high: Any) -> int:
+    """How many of ascending values lie between the two."""
+    return bisect_right(values, high) - bisect_left(values, low)
+
+
+def column_bounds(files: Sequence[FileBounds], kind: SqlType) -> ColumnBounds:
+    """These files' bounds as a column."""
+    lows, highs = [one.minimum for one in files], [one.maximum for one in files]
+    counts = [UNKNOWN if one.null_count is None else one.null_count for one in files]
+    rows = [UNKNOWN if one.rows is None else one.rows for one in files]
+    nothing: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
+
+    def side(values: list[Any]) -> tuple[Any, Any]:
+        known = np.array([value is not None for value in values], np.bool_)
+        return as_array([nothing if value is None else value for value in values]), known
+
+    return ColumnBounds(
+        *side(lows),
+        *side(highs),
+        np.array(counts, np.int64),
+        np.array(rows, np.int64),
+        np.array([one.may_be_nan for one in files], np.bool_),
+    )

@@ -1,27 +1,76 @@
-"""Pruning leaves out only files in which no row can match."""
+"""Pruning leaves out only files in which no row can match; brute force is the judge."""
 
 from __future__ import annotations
 
+import datetime
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
+from impctl.data.schema import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    Kind,
+    SqlType,
+    decimal,
+)
 from impctl.data.vector import from_arrow
+from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
+from impctl.plan.nodes import Attribute
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import FragmentSet, RangeFilter, range_filter
-from impctl.tables.prune import prune, prune_to_values
+from impctl.sketch.sketch import FragmentSet, RangeFilter, exact_filter, range_filter
+from impctl.tables import prune, statistics
+from impctl.tables.prune import (
+    file_spans,
+    key_spans,
+    prune_by_condition,
+    prune_to_values,
+    spread_counts,
+    told_counts,
+)
+from impctl.tables.prune import prune as prune_files
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import FileBounds, Snapshot, as_array, places_in
 from impctl.tables.source import open_source
-from impctl.tables.statistics import file_bounds
+from impctl.tables.statistics import Line, column_statistics, extreme, file_bounds, line_of
 from impctl.tables.write.maintenance import create_laid_out_table
-from tests.tables.bags import fixture_table, written
-from tests.tables.handmade import entry
+from tests.plan.random_plans import ExprMaker
+from tests.support.random_cases import FEW, random_cases
+from tests.support.reference_plan import ReferenceFailure, Value, is_true
+from tests.tables import handmade
+from tests.tables import handmade as one_by_one
+from tests.tables.handmade import (
+    VectoredTable,
+    add,
+    column_bounds,
+    create,
+    entry,
+    fixture_table,
+    written,
+)
 
 NAN = float("nan")
 
@@ -34,7 +83,7 @@ def wanted(
 
 
 def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
-    pylist = read_rows(snapshot, ["v"], prune(snapshot, filters)).column("v").to_pylist()
+    pylist = read_rows(snapshot, ["v"], prune_files(snapshot, filters)).column("v").to_pylist()
     return sorted(pylist, key=lambda value: (value is not None, str(value)))
 
 
@@ -42,11 +91,11 @@ def test_files_outside_are_left_out(tmp_path: Path) -> None:
     snapshot = written(tmp_path, *(pa.table({"v": [low, low + 9]}) for low in (0, 10, 20, 30)))
     filters = wanted(LONG, (10, 20, 30), [0, 2])
     assert rows_of(snapshot, filters) == [0, 20, 29, 9]
-    assert len(prune(snapshot, [wanted(LONG, (10, 20, 30), [4])])) == 0
-    assert len(prune(snapshot, [wanted(LONG, (10, 20, 30), [0, 1, 2, 3, 4])])) == 4
-    assert len(prune(snapshot, [])) == 4
+    assert len(prune_files(snapshot, [wanted(LONG, (10, 20, 30), [4])])) == 0
+    assert len(prune_files(snapshot, [wanted(LONG, (10, 20, 30), [0, 1, 2, 3, 4])])) == 4
+    assert len(prune_files(snapshot, [])) == 4
     both = [wanted(LONG, (10,), [0]), wanted(LONG, (5,), [1])]
-    assert len(prune(snapshot, both)) == 1
+    assert len(prune_files(snapshot, both)) == 1
 
 
 @pytest.mark.parametrize(
@@ -57,8 +106,8 @@ def test_a_greatest_value_at_a_boundary_lies_above_it(
     tmp_path: Path, kind: SqlType, values: list[Any], boundary: BoundaryValue
 ) -> None:
     snapshot = written(tmp_path, pa.table({"v": values}))
-    assert len(prune(snapshot, [wanted(kind, (boundary,), [1])])) == 1
-    assert len(prune(snapshot, [wanted(kind, (values[0],), [0])])) == 0 or kind == DOUBLE
+    assert len(prune_files(snapshot, [wanted(kind, (boundary,), [1])])) == 1
+    assert len(prune_files(snapshot, [wanted(kind, (values[0],), [0])])) == 0 or kind == DOUBLE
 
 
 def test_files_with_one_of_the_values(tmp_path: Path) -> None:
@@ -113,33 +162,33 @@ def test_nulls_are_found_only_where_they_are(tmp_path: Path) -> None:
 
 def test_nan_lies_in_the_last_range_whatever_the_statistics_say(tmp_path: Path) -> None:
     snapshot = written(tmp_path, pa.table({"v": [1.0, NAN]}), pa.table({"v": [NAN]}))
-    assert len(prune(snapshot, [wanted(DOUBLE, (10.0,), [1])])) == 2
-    assert len(prune(snapshot, [wanted(DOUBLE, (10.0, 20.0), [1])])) == 1
+    assert len(prune_files(snapshot, [wanted(DOUBLE, (10.0,), [1])])) == 2
+    assert len(prune_files(snapshot, [wanted(DOUBLE, (10.0, 20.0), [1])])) == 1
 
 
 def test_cut_off_string_maximum_prunes_nothing(tmp_path: Path) -> None:
     snapshot = written(tmp_path, pa.table({"v": ["a", "b" * 100]}), pa.table({"v": ["a", "b"]}))
-    assert len(prune(snapshot, [wanted(STRING, ("b" * 99,), [1])])) == 1
-    assert len(prune(snapshot, [wanted(STRING, ("c",), [1])])) == 1
-    assert len(prune(snapshot, [wanted(STRING, ("A",), [0])])) == 0
+    assert len(prune_files(snapshot, [wanted(STRING, ("b" * 99,), [1])])) == 1
+    assert len(prune_files(snapshot, [wanted(STRING, ("c",), [1])])) == 1
+    assert len(prune_files(snapshot, [wanted(STRING, ("A",), [0])])) == 0
 
 
 def test_partition_columns_prune() -> None:
     snapshot = open_source("t", str(fixture_table("delta-0.8.0-null-partition"))).snapshot()
-    (kept,) = prune(snapshot, [wanted(STRING, ("B",), [0], "k")])
+    (kept,) = prune_files(snapshot, [wanted(STRING, ("B",), [0], "k")])
     assert kept.partition_values == {"k": "A"}
-    (kept,) = prune(snapshot, [wanted(STRING, ("B",), [2], "k")])
+    (kept,) = prune_files(snapshot, [wanted(STRING, ("B",), [2], "k")])
     assert kept.partition_values == {"k": None}
 
 
 def test_mapped_columns_prune() -> None:
     snapshot = open_source("t", str(fixture_table("table_with_partitioning_mapping"))).snapshot()
-    assert len(prune(snapshot, [wanted(STRING, ("A",), [0], "description")])) == 0
+    assert len(prune_files(snapshot, [wanted(STRING, ("A",), [0], "description")])) == 0
 
 
 def test_other_type_than_the_partition_prunes_nothing(tmp_path: Path) -> None:
     snapshot = written(tmp_path, pa.table({"v": [1]}))
-    assert len(prune(snapshot, [wanted(DOUBLE, (100.0,), [1])])) == 1
+    assert len(prune_files(snapshot, [wanted(DOUBLE, (100.0,), [1])])) == 1
 
 
 _KINDS: list[tuple[SqlType, pa.DataType, st.SearchStrategy[Any]]] = [
@@ -173,7 +222,7 @@ def test_every_matching_row_is_kept(
         fragments = chosen.partition.fragments_of(from_arrow(table.column("v"), kind))
         return sum(int(fragment) in ids for fragment in fragments)
 
-    kept = read_rows(snapshot, ["v"], prune(snapshot, [chosen]))
+    kept = read_rows(snapshot, ["v"], prune_files(snapshot, [chosen]))
     assert matching(kept) == matching(read_rows(snapshot, ["v"]))
 
 
@@ -189,3 +238,499 @@ def test_characters_written_as_escapes_leave_no_file_out(tmp_path: Path, char: s
     assert bounds.minimum is not None
     assert bounds.minimum <= f"a{char}"
     assert bounds.maximum is None
+
+
+
+INT64 = [-(2**63), -(2**62) - 1, -1, 0, 1, 2**44, 2**53 + 1, 2**62 + 1, 2**63 - 1]
+DOUBLES = [-math.inf, -1e300, -1.5, -5e-324, -0.0, 0.0, 5e-324, 0.1, 3.5e38, math.inf, math.nan]
+TEXTS = ["", "a", "ab", "b" * 31, "b" * 32, "é" * 31, "é" * 32, "\U0001f600" * 15, "a\ufffd"]
+TEXTS += ["\U0001f600" * 16, "\U00020000", "z\U0010ffff", "common/one", "common/two", "common"]
+EPOCH = datetime.datetime(1970, 1, 1)
+TIMES = [EPOCH + datetime.timedelta(days=days) for days in (-700_000, -1, 0, 1095, 1096, 20_000)]
+
+STATED: list[tuple[SqlType, pa.Array]] = [
+    (LONG, pa.array([*INT64, None])),
+    (DATE, pa.array([-719162, 0, 2932896, None], pa.int32()).cast(pa.date32())),
+    (TIMESTAMP, pa.array([*TIMES, None], pa.timestamp("us", "UTC"))),
+    (TIMESTAMP, pa.array(INT64).cast(pa.timestamp("us", "UTC"))),
+    (TIMESTAMP_NTZ, pa.array([*INT64, None]).cast(pa.timestamp("us"))),
+    (DOUBLE, pa.array([*DOUBLES, None])),
+    (FLOAT, pa.array([*DOUBLES, None])),
+    (BOOLEAN, pa.array([True, False, None])),
+    (STRING, pa.array([*TEXTS, None])),
+    (decimal(6, 1), pa.array([Decimal("-1.5"), Decimal(0), None], pa.decimal128(6, 1))),
+    (decimal(38, 0), pa.array([*INT64, None])),
+    (decimal(38, 0), pa.array([10**37, -(10**37), 2**63, 1, None], pa.decimal128(38, 0))),
+    (decimal(38, 1), pa.array([Decimal(v).scaleb(-1) for v in INT64], pa.decimal128(38, 1))),
+    (decimal(38, 18), pa.array([Decimal("1e19"), Decimal("-1e-18"), None], pa.decimal128(38, 18))),
+]
+
+
+@pytest.mark.parametrize(("kind", "stated"), STATED, ids=str)
+def test_bounds_from_what_is_stated(kind: SqlType, stated: pa.Array) -> None:
+    column = Column("v", kind)
+    values, is_valid = statistics._canonical(stated, column)
+    pairs = zip(values.tolist(), is_valid.tolist(), strict=True)
+    told = [value if ok else None for value, ok in pairs]
+    for direction, of in ((-1, one_by_one.low_of), (1, one_by_one.high_of)):
+        moved, is_known = statistics._side(stated, column, kind, direction, len(told))
+        result = [v if ok else None for v, ok in zip(moved.tolist(), is_known, strict=True)]
+        assert list(map(repr, result)) == [repr(of(value, kind)) for value in told]
+
+
+def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
+    """Statistics missing in whole or in part, NULL alone, no rows."""
+    stated: list[dict[str, Any] | None] = [
+        None,
+        {"numRecords": 3},
+        {"numRecords": 3, "nullCount": {"v": 3}},
+        {"numRecords": 0, "nullCount": {"v": 0}},
+        {"numRecords": 3, "nullCount": {"v": 1}, "minValues": {"v": 0.0}, "maxValues": {"v": 2.0}},
+        {"numRecords": 3, "minValues": {"v": -1.0}},
+        {"numRecords": 3, "nullCount": {"v": 0}, "maxValues": {"v": -1.0}},
+    ]
+    files = [
+        handmade.add(f"{at}.parquet", 3, stats=None if result is None else json.dumps(result))
+        for at, result in enumerate(stated)
+    ]
+    path = handmade.create(tmp_path, {"v": "double", "other": "long"}, *files)
+    snapshot = open_source("t", path).snapshot()
+    bounds = file_bounds(snapshot, "V")
+    for file, result in zip(snapshot.files, bounds, strict=True):
+        text = stated[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))] or {}
+        rows, nulls = text.get("numRecords"), text.get("nullCount", {}).get("v")
+        low, high = (text.get(side, {}).get("v") for side in ("minValues", "maxValues"))
+        may_be_nan = nulls is None or rows is None or nulls < rows
+        limits = one_by_one.low_of(low, DOUBLE), one_by_one.high_of(high, DOUBLE)
+        assert result == FileBounds(*limits, nulls, rows, may_be_nan)
+    assert file_bounds(snapshot, "v") is bounds, "read once a snapshot"
+    later = replace(snapshot, version=1)
+    assert not later.bounds, "another snapshot has nothing of this one's"
+
+
+def test_a_partition_is_one_value(tmp_path: Path) -> None:
+    """NULL and NaN too, with a count of rows and without."""
+    cases = [(value, stats) for value in ("1.5", "NaN", None, "") for stats in (3, None)]
+    files = [
+        handmade.add(
+            f"{at}.parquet",
+            3,
+            stats=None if rows is None else json.dumps({"numRecords": rows}),
+            partitionValues={"v": value},
+        )
+        for at, (value, rows) in enumerate(cases)
+    ]
+    columns = {"v": "double", "other": "long"}
+    path = handmade.create(tmp_path, columns, *files, partition_columns=["v"])
+    snapshot = open_source("t", path).snapshot()
+    for file, result in zip(snapshot.files, file_bounds(snapshot, "v"), strict=True):
+        value, rows = cases[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))]
+        if not value:
+            assert result.is_all_null, "also where nobody tells how many rows there are"
+            assert result.null_count == (rows or 1)
+        else:
+            known = None if value == "NaN" else 1.5
+            assert result == FileBounds(known, known, 0, rows, value == "NaN")
+
+
+VALUES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
+    "long": (LONG, pa.int64(), [-1, 0, 1, 2]),
+    "long at the ends": (LONG, pa.int64(), [-(2**63), 2**53, 2**53 + 1, 2**63 - 1]),
+    "wide": (decimal(38, 0), pa.decimal128(38, 0), [-(2**70), 0, 1, 2**63]),
+    "double": (DOUBLE, pa.float64(), [-math.inf, -0.0, 5e-324, 1.5]),
+    "text": (STRING, pa.string(), ["", "a", "b" * 32, "\U00020000"]),
+}
+"""Ascending values of some types; files start and end at all of them."""
+NUMBERS = [Fraction(1, 2), 2**63, -(2**70)]
+"""Constants that a column of whole numbers may be compared with."""
+
+
+def every_file(values: list[Any]) -> list[FileBounds]:
+    """All that a log may tell of a file whose least and greatest value are among these."""
+    spans = [(low, high) for low in [None, *values] for high in [None, *values]]
+    return [
+        FileBounds(low, high, nulls, rows, may_be_nan)
+        for low, high in spans
+        for nulls, rows in [(None, None), (None, 3), (1, None), (0, 3), (1, 3), (3, 3), (0, 0)]
+        for may_be_nan in (False, True)
+        if None in (low, high) or low <= high
+        # Of NULLs alone there is no least or greatest value.
+        if rows is None or nulls is None or nulls < rows or low is high is None
+    ]
+
+
+def some_files(values: list[Any]) -> list[list[FileBounds]]:
+    """A few of these files, many times."""
+    rng, files = random.Random(7), every_file(values)
+    known = [one for one in files if None not in (one.minimum, one.maximum)]
+    return [rng.sample(rng.choice([files, known]), rng.randint(0, 4)) for _ in range(60)]
+
+
+@pytest.fixture(params=VALUES)
+def case(request: pytest.FixtureRequest) -> tuple[SqlType, pa.DataType, list[Any]]:
+    return VALUES[request.param]
+
+
+Case = tuple[SqlType, pa.DataType, list[Any]]
+
+
+def test_files_that_may_match_ranges(case: Case) -> None:
+    kind, _, values = case
+    files = every_file(values)
+    bounds = column_bounds(files, kind)
+    assert list(bounds) == files
+    assert bounds.may_hold_null.tolist() == [one.may_hold_null for one in files]
+    assert bounds.is_all_null.tolist() == [one.is_all_null for one in files]
+    for boundaries in ((), (values[1],), tuple(values[1:3])):
+        partition = RangePartition("t", "v", kind, boundaries)
+        for ids in itertools.product((False, True), repeat=partition.size):
+            chosen = FragmentSet.of(np.flatnonzero(ids).tolist(), partition.size)
+            wanted = exact_filter(chosen, partition)
+            tolist = prune._may_match(wanted, bounds).tolist()
+            assert tolist == [one_by_one.may_match(wanted, one) for one in bounds]
+        spans = file_spans(partition, bounds)
+        pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
+        assert pairs == [one_by_one.span_of(partition, one) for one in bounds]
+
+
+def test_files_that_may_hold_values(case: Case) -> None:
+    kind, arrow, values = case
+    bounds = column_bounds(every_file(values), kind)
+    more = [math.nan] if kind is DOUBLE else []
+    for asked in ([], *([one] for one in [None, *values, *more]), [None, values[0], values[-1]]):
+        # Arrow makes no wide decimals of Python's integers.
+        made = [one and Decimal(one) for one in asked] if kind.kind is Kind.DECIMAL else asked
+        vector = from_arrow(pa.array(made, arrow, from_pandas=False), kind)
+        tolist = prune._may_hold(vector, bounds).tolist()
+        assert tolist == [one_by_one.may_hold_some(asked, one) for one in bounds]
+    for constant in values if kind in (STRING, DOUBLE) else [*values, *NUMBERS]:
+        for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
+            flags = prune._condition_may_hold(op, bounds, constant)
+            assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
+
+
+def test_files_that_may_meet_others(case: Case) -> None:
+    kind, _, values = case
+    bounds = column_bounds(every_file(values), kind)
+    for others in some_files(values):
+        spans = key_spans(column_bounds(others, kind))
+        filled = [one for one in others if not one.is_all_null]
+        ends = [(one.minimum, one.maximum) for one in filled]
+        assert (spans is None) == any(None in pair for pair in ends)
+        if spans is not None:
+            may_be_nan = any(one.may_be_nan for one in filled)
+            expected = [one_by_one.meets(ends, may_be_nan, one) for one in bounds]
+            assert spans.meets(bounds).tolist() == expected
+
+
+def test_places_of_spans(case: Case) -> None:
+    kind, _, values = case
+    for files in some_files(values):
+        bounds = column_bounds(files, kind)
+        line = line_of(bounds)
+        filled = [one for one in bounds if not one.is_all_null]
+        ends: list[Any] = [value for one in filled for value in (one.minimum, one.maximum)]
+        expected = None if None in ends else Line.of(ends)
+        assert line == expected
+        if line is not None:
+            lows, beyond = line.spans(bounds.filled)
+            assert lows.tolist() == [line.place(one.minimum) for one in filled]
+            assert bool((beyond > lows).all())
+            wanted = [line.place(one.maximum) + line.unit for one in filled]
+            assert beyond.tolist() == np.maximum(wanted, np.nextafter(lows, np.inf)).tolist()
+
+
+@FEW
+@given(st.lists(st.integers(-3, 3) | st.sampled_from([2**63 + 1, 2**64 - 1, -(2**63) - 1])))
+def test_no_integer_is_rounded(values: list[int]) -> None:
+    ordered = sorted(set(values))
+    assert as_array(ordered).tolist() == ordered
+    asked = as_array([2**53 + 1, 2**63 - 1])
+    places = [sum(one < value for one in ordered) for value in (2**53 + 1, 2**63 - 1)]
+    assert places_in(ordered, asked, "left").tolist() == places
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int) -> None:
+    limits = [(5, 9), (-2, 4), (7, 7)][::order]
+    files = [
+        handmade.add(f"{at}.parquet", 2, stats=handmade.stats(2, {"v": at}, v=pair))
+        for at, pair in enumerate(limits)
+    ]
+    snapshot = open_source("t", handmade.create(tmp_path, {"v": "long"}, *files)).snapshot()
+    result, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
+    filled = [one for one in bounds if not one.is_all_null]
+    assert len(filled) == 2, "a file of NULLs bounds nothing"
+    assert result.minimum == extreme([one.minimum for one in filled], min)
+    assert result.maximum == extreme([one.maximum for one in filled], max)
+    assert result.null_count == 3
+
+
+
+LARGE = Decimal("12345678901234567890.123456789012345678")
+KINDS: dict[str, tuple[str, SqlType, list[Value]]] = {
+    "a": ("long", LONG, [-3, -1, 0, 1, 2, 4, 2**53, 2**53 + 1]),
+    "i": ("integer", INTEGER, [-2, 0, 1, 3]),
+    "d": ("double", DOUBLE, [-1.5, -0.0, 0.0, 0.5, 2.5, math.nan, math.inf, -math.inf]),
+    "s": ("string", STRING, ["", "a", "ab", "b", "b" * 40, "a\U0001f600" * 20]),
+    "m": ("decimal(6,1)", decimal(6, 1), [Decimal("-1.5"), Decimal("0.0"), Decimal("2.5")]),
+    "w": ("decimal(38,18)", decimal(38, 18), [LARGE, -LARGE, Decimal(0), Decimal("1e-18")]),
+}
+ATTRIBUTES = tuple(Attribute(name, name, kind) for name, (_, kind, _) in KINDS.items())
+COLUMNS = {name: name for name in KINDS}
+Row = dict[str, Value]
+
+
+def stated(rng: Random, rows: Sequence[Row]) -> str:
+    """The statistics that a writer of Delta gives; now and then some of them are missing."""
+    result: dict[str, Any] = {"numRecords": len(rows), "minValues": {}, "maxValues": {}}
+    nulls = result["nullCount"] = {}
+    for name in KINDS:
+        values = [row[name] for row in rows if row[name] is not None]
+        if rng.random() < 0.95:
+            nulls[name] = len(rows) - len(values)
+        clean = [v for v in values if not (isinstance(v, float) and not math.isfinite(v))]
+        if len(clean) < len([v for v in values if v == v]) or not clean or rng.random() < 0.05:
+            continue
+        low, high = min(clean), max(clean)  # type: ignore[type-var]  # one column, one value type
+        result["minValues"][name] = _json(low, rounds_up=False)
+        result["maxValues"][name] = _json(high, rounds_up=True)
+    return json.dumps(result)
+
+
+def _json(value: Value, *, rounds_up: bool) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= 32 else value[:32] + ("\ufffd" if rounds_up else "")
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def random_rows(rng: Random) -> list[Row]:
+    pools = {}
+    for name, (_, _, values) in KINDS.items():
+        some: list[Value] = rng.sample(values, rng.randint(1, min(3, len(values))))
+        pools[name] = some + ([None] if rng.random() < 0.4 else [])
+        pools[name] = [None] if rng.random() < 0.05 else pools[name]
+    return [{name: rng.choice(pool) for name, pool in pools.items()} for _ in range(3)]
+
+
+def snapshot_of(folder: Path, stats: Sequence[str]) -> Snapshot:
+    adds = [add(f"{at}.parquet", 3, stats=text) for at, text in enumerate(stats)]
+    columns = {name: kind for name, (kind, _, _) in KINDS.items()}
+    return open_source("t", create(folder, columns, *adds)).snapshot()
+
+
+def condition(rng: Random) -> Expr:
+    """Mostly what bounds can tell of: a column and a constant, and how these are put together."""
+    if rng.random() < 0.3:
+        return ExprMaker(rng).predicate(ATTRIBUTES)
+    name = rng.choice(list(KINDS))
+    _, kind, values = KINDS[name]
+    column = next(a for a in ATTRIBUTES if a.id == name).ref()
+    constants = [Literal(rng.choice(values), kind) for _ in range(2)]
+    if kind in (LONG, INTEGER, DOUBLE) and rng.random() < 0.3:
+        constants[0] = Literal(rng.randint(-2, 3), rng.choice((INTEGER, LONG)))
+    if kind.is_numeric and rng.random() < 0.1:
+        constants[0] = Literal(Decimal("0.5"), decimal(2, 1))
+    if kind in (LONG, DOUBLE) and rng.random() < 0.3:
+        constants[1] = Literal(rng.choice((5.0, 2.0**53)), DOUBLE)
+    ops = list(CompareOp)
+    choice = rng.random()
+    if choice < 0.1:
+        expr: Expr = InList(column, tuple(constants))
+    elif choice < 0.2:
+        expr = IsNull(column)
+    elif choice < 0.6:
+        expr = Compare(rng.choice(ops), column, constants[0])
+    else:
+        expr = Compare(rng.choice(ops), constants[0], column)
+    if rng.random() < 0.3:
+        expr = Not(expr)
+    return Or((expr, condition(rng))) if rng.random() < 0.2 else expr
+
+
+def judged(folder: Path, cases: range) -> tuple[int, int, int]:
+    """Pairs looked at, files left out, and files with a row that meets the condition."""
+    looked = left_out = needed = 0
+    for case in cases:
+        rng = Random(f"prune {case}")
+        files = [random_rows(rng) for _ in range(5)]
+        snapshot = snapshot_of(folder / str(case), [stated(rng, rows) for rows in files])
+        for _ in range(25):
+            asked = condition(rng)
+            kept = {f.uri.rpartition("/")[2] for f in prune_by_condition(snapshot, asked, COLUMNS)}
+            for at, rows in enumerate(files):
+                try:
+                    holds = any(is_true(asked, row) for row in rows)
+                except ReferenceFailure:
+                    continue
+                looked += 1
+                is_kept = f"{at}.parquet" in kept
+                left_out += not is_kept
+                needed += holds
+                assert is_kept or not holds, (case, asked, rows)
+    return looked, left_out, needed
+
+
+@random_cases(2, 5, 60)
+def test_a_file_with_a_row_that_counts_is_never_left_out(tmp_path: Path, cases: range) -> None:
+    looked, left_out, needed = judged(tmp_path, cases)
+    assert looked > 100 * len(cases)
+    assert min(left_out, needed) > looked // 6, "both happen often"
+
+
+@pytest.mark.parametrize(
+    ("kind", "stats", "op", "asked", "kept"),
+    [
+        (DATE, ("2020-01-01", "2020-01-05"), "=", Literal(18262, DATE), True),
+        (DATE, ("2020-01-01", "2020-01-05"), "=", Literal(18270, DATE), False),
+        (DATE, ("2020-01-01", "2020-01-05"), "=", Literal("2020-02-01", STRING), True),
+        (FLOAT, (0.0, 2.0), "=", Literal(2**24 + 1, INTEGER), True),
+        (FLOAT, (0.0, 2.0), "=", Literal(5, INTEGER), False),
+        (LONG, (0, 5), "=", Literal(2.5, DOUBLE), True),
+        (LONG, (0, 5), "=", Literal(7, LONG), False),
+        # Statistics do not count NaN, which is greater than every number.
+        (DOUBLE, (0.0, 2.0), ">", Literal(9.0, DOUBLE), True),
+        (DOUBLE, (0.0, 2.0), ">=", Literal(9.0, DOUBLE), True),
+        (DOUBLE, (0.0, 2.0), "<", Literal(-1.0, DOUBLE), False),
+        (LONG, (0, 5), ">", Literal(9, LONG), False),
+        (LONG, (2, 2), "<>", Literal(2, LONG), False),
+    ],
+)
+def test_a_file_is_kept_by_its_statistics(
+    tmp_path: Path, kind: SqlType, stats: tuple[Any, Any], op: str, asked: Literal, kept: bool
+) -> None:
+    action = add("0.parquet", 2, stats=handmade.stats(2, {"v": 0}, v=stats))
+    snapshot = open_source("t", create(tmp_path, {"v": str(kind.kind)}, action)).snapshot()
+    compared = Compare(CompareOp(op), Attribute("v", "v", kind).ref(), asked)
+    assert bool(prune_by_condition(snapshot, compared, {"v": "v"})) == kept
+
+
+def test_a_column_of_another_type_at_this_version_tells_nothing(tmp_path: Path) -> None:
+    snapshot = snapshot_of(tmp_path, [stated(Random(1), random_rows(Random(2)))])
+    wrong = Compare(CompareOp.GREATER, Attribute("a", "a", INTEGER).ref(), Literal(9, INTEGER))
+    assert len(prune_by_condition(snapshot, wrong, COLUMNS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "kept"), [(Literal(5.0, DOUBLE), True), (Literal(5, INTEGER), False)]
+)
+def test_a_list_of_several_sorts_rounds_the_column(
+    tmp_path: Path, other: Literal, kept: bool
+) -> None:
+    """With a double in the list, Spark makes doubles of all: 2^53 + 1 is 2^53 then."""
+    rows: list[Row] = [{**random_rows(Random(3))[0], "a": 2**53 + 1}]
+    snapshot = snapshot_of(tmp_path, [stated(Random(5), rows)])
+    listed = InList(Attribute("a", "a", LONG).ref(), (Literal(2**53, LONG), other))
+    assert bool(prune_by_condition(snapshot, listed, COLUMNS)) == kept
+
+
+def test_constants_of_a_list_round_each_other(tmp_path: Path) -> None:
+    """Beside a constant of 30 digits Spark keeps 8 digits after the point of the other one, which
+    is 1 then; in `a = 1.000000000000000001` it keeps them all."""
+    bounds = {"minValues": {"a": 1}, "maxValues": {"a": 1}, "nullCount": {"a": 0}}
+    file = add("0.parquet", 1, stats=json.dumps({"numRecords": 1, **bounds}))
+    snapshot = open_source("t", create(tmp_path, {"a": "long"}, file)).snapshot()
+    fine = Literal(Decimal("1.000000000000000001"), decimal(38, 18))
+    large = Literal(Decimal(10) ** 29, decimal(30, 0))
+    column = Attribute("a", "a", LONG).ref()
+    assert len(prune_by_condition(snapshot, InList(column, (fine, large)), {"a": "a"})) == 1
+    assert not prune_by_condition(snapshot, InList(column, (Literal(2, LONG),)), {"a": "a"})
+
+
+
+COUNTED_KINDS: dict[str, tuple[SqlType, pa.DataType, list[Any], tuple[Any, ...]]] = {
+    "long": (LONG, pa.int64(), list(range(-3, 9)), (-1, 0, 4)),
+    "double": (
+        DOUBLE,
+        pa.float64(),
+        [-math.inf, -1.5, -0.0, 0.0, 0.5, 2.5, 7.0, math.inf, math.nan],
+        (0.0, 2.5),
+    ),
+    "string": (STRING, pa.string(), ["", "a", "ab", "b" * 40, "b" * 39 + "c", "z"], ("a", "b")),
+}
+
+
+def laid_out(path: Path, files: Iterable[pa.Table]) -> Snapshot:
+    create_laid_out_table(str(path), files)
+    return open_source("t", str(path)).snapshot()
+
+
+def some(rng: Random, kind: str) -> pa.Table:
+    """Rows of one value more often than not, now and then with NULL or another value."""
+    _, arrow, values, _ = COUNTED_KINDS[kind]
+    start = rng.randrange(len(values))
+    near = values[start : start + rng.choice((1, 1, 2))]
+    near += [None] * rng.choice((0, 0, 1)) + rng.sample(values, rng.choice((0, 0, 1)))
+    if rng.random() < 0.1:
+        near = [None]
+    rows = [rng.choice(near) for _ in range(rng.randint(1, 5))]
+    return pa.table({"v": pa.array(rows, arrow), "n": list(range(len(rows)))})
+
+
+def check(snapshot: Snapshot, partition: RangePartition) -> int:
+    """Files told; AssertionError where what is told is not what reading counts."""
+    counts, untold = told_counts(snapshot, partition)
+    left = {file.uri for file in untold}
+    told = [file for file in snapshot.files if file.uri not in left]
+    column = from_arrow(read_rows(snapshot, ["v"], told).column(0), partition.type)
+    read = np.bincount(partition.fragments_of(column), minlength=partition.size)
+    assert counts.tolist() == read.tolist()
+    spread = spread_counts(snapshot, partition, untold, read)
+    assert (spread >= 0).all()
+    rows = sum(file.rows - (0 if file.deleted is None else len(file.deleted)) for file in untold)
+    assert spread.sum() == rows
+    return len(told)
+
+
+@pytest.mark.slow
+@random_cases(4, 6, 100)
+@pytest.mark.parametrize("kind", list(COUNTED_KINDS))
+def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -> None:
+    told = files = 0
+    for seed in cases:
+        rng = Random(seed)
+        snapshot = laid_out(tmp_path / str(seed), [some(rng, kind) for _ in range(6)])
+        told += check(snapshot, RangePartition("t", "v", COUNTED_KINDS[kind][0], COUNTED_KINDS[kind][3]))
+        files += 6
+    assert told > files // 10
+    assert told < files
+
+
+@random_cases(4, 6, 60)
+def test_deleted_rows_are_not_counted(tmp_path: Path, cases: range) -> None:
+    told = 0
+    for seed in cases:
+        rng, path = Random(seed), tmp_path / str(seed)
+        table = VectoredTable(path, some(rng, "long"))
+        for _ in range(3):
+            table.append(some(rng, "long"))
+        gone = rng.randint(0, 3)
+        table.delete(lambda rows, gone=gone: pc.equal(rows["n"], gone))  # type: ignore[misc]  # bound now
+        snapshot = open_source("t", str(path)).snapshot()
+        told += check(snapshot, RangePartition("t", "v", LONG, (-1, 0, 4)))
+    assert told > len(cases)
+
+
+def test_only_the_files_asked_for_count(tmp_path: Path) -> None:
+    snapshot = laid_out(tmp_path / "t", [pa.table({"v": [at, at]}) for at in range(4)])
+    counts, untold = told_counts(
+        snapshot, RangePartition("t", "v", LONG, (1, 2)), snapshot.uris[1:]
+    )
+    assert (counts.tolist(), untold) == ([0, 2, 4, 0], ())
+
+
+def test_another_type_than_the_ranges_tells_nothing(tmp_path: Path) -> None:
+    snapshot = laid_out(tmp_path / "t", [pa.table({"v": [1.5]})])
+    counts, untold = told_counts(snapshot, RangePartition("t", "v", LONG, (1, 2)))
+    assert (counts.sum(), len(untold)) == (0, 1)
+
+
+def test_rows_are_spread_between_the_bounds_like_the_others(tmp_path: Path) -> None:
+    files = [[0, 0, 0, 1], [0, 3, 3, 3, None], [5, 9], [None]]
+    snapshot = laid_out(tmp_path / "t", [pa.table({"v": pa.array(v, pa.int64())}) for v in files])
+    partition = RangePartition("t", "v", LONG, (1, 3, 5, 9))
+    like = np.array([5, 1, 1, 0, 0, 0])
+    spread = spread_counts(snapshot, partition, snapshot.files, like)
+    # Three of four to the first of two ranges; of four 2.4, 0.8 and 0.8; one each; NULL apart.
+    assert spread.tolist() == [5, 2, 1, 1, 1, 2]
+    assert (spread.sum(), spread[-1]) == (12, 2)

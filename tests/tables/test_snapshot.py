@@ -1,8 +1,9 @@
-"""What a snapshot knows from the log."""
+"""Opening tables, pinning versions, and what a snapshot knows from the log."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import uuid
@@ -13,16 +14,35 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
-from impctl.errors import SchemaChangedError, TableError
+from impctl.data.schema import INTEGER, STRING, Kind, decimal
+from impctl.errors import (
+    HistoryGoneError,
+    SchemaChangedError,
+    StorageError,
+    TableError,
+    TableRecreatedError,
+)
+from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
-from impctl.tables.source import open_source
-from tests.support.refused import refused
+from impctl.tables.schema import TableSchema, read_schema
+from impctl.tables.source import oldest_version, open_failure, open_source, refresh
+from impctl.tables.storage import below_root, check_reader_features, feature_named_in, object_store
+from tests.support.run_cli import refused
 from tests.tables import handmade
-from tests.tables.bags import fixture_table, written
-from tests.tables.vectored import VectoredTable, bitmap_of, vector, z85
+from tests.tables.handmade import (
+    VectoredTable,
+    bitmap_of,
+    field,
+    fixture_table,
+    vector,
+    written,
+    z85,
+)
 
 
 def test_constraints_and_nullability(tmp_path: Path) -> None:
@@ -232,3 +252,286 @@ def test_a_checkpoint_takes_no_side_file_from_elsewhere(tmp_path: Path) -> None:
     (path / "_delta_log" / "_sidecars" / "s.parquet").rename(tmp_path / "s.parquet")
     with refused(TableError, "file_outside_table"):
         open_source("t", str(path)).snapshot()
+
+
+
+ROWS = pa.table({"id": [1, 2]})
+
+
+def test_version_is_pinned_until_refreshed(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, ROWS)
+    source = open_source("sales", path)
+    write_deltalake(path, ROWS, mode="append")
+    assert (source.name, source.version, source.snapshot().version) == ("sales", 0, 0)
+    newer = refresh(source)
+    assert (newer.version, newer.snapshot().rows, newer.snapshot(0).rows) == (1, 4, 2)
+    assert newer.table_id == source.table_id
+
+
+def test_file_uri_opens_too(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "a b"), ROWS)
+    source = open_source("t", (tmp_path / "a b").as_uri())
+    assert source.snapshot().files[0].uri.startswith(str(tmp_path / "a b"))
+    assert oldest_version(source) == 0
+
+
+def test_missing_table(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="Table `t` does not exist") as caught:
+        open_source("t", str(tmp_path / "nope"))
+    assert (caught.value.code, caught.value.exit_code) == ("table_missing", 3)
+    assert "`tables.t.path`" in str(caught.value.hint)
+
+
+def test_folder_that_is_no_delta_table(tmp_path: Path) -> None:
+    (tmp_path / "data.parquet").write_bytes(b"")
+    with pytest.raises(TableError, match="is not a Delta table") as caught:
+        open_source("t", str(tmp_path))
+    assert caught.value.code == "table_not_delta"
+
+
+def test_a_file_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text("version: 1")
+    with pytest.raises(TableError, match="Table `t` is not a Delta table") as caught:
+        open_source("t", str(tmp_path / "w.yaml"))
+    assert "`_delta_log`" in str(caught.value.hint)
+
+
+def test_a_log_with_an_entry_missing_is_told_in_a_line(tmp_path: Path) -> None:
+    for at in range(4):
+        write_deltalake(str(tmp_path / "t"), pa.table({"a": [at]}), mode="append")
+    handmade.entry(tmp_path / "t", 2).unlink()
+    with pytest.raises(TableError) as caught:
+        open_source("t", str(tmp_path / "t"))
+    said = "its log goes from version 1 to 3, and the entries between them are missing"
+    assert caught.value.message == f"Table `t` cannot be opened: {said}"
+
+
+def test_a_table_of_unity_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("DATABRICKS_", "UNITY_"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(TableError, match="Unity") as caught:
+        open_source("t", "uc://main.shop.sales")
+    assert "`databricks_workspace_url`" in str(caught.value.hint)
+
+
+def test_unreachable_storage_is_worth_another_try() -> None:
+    options = {"AWS_EC2_METADATA_DISABLED": "true", "max_retries": "0", "AWS_REGION": "eu-west-1"}
+    with pytest.raises(StorageError, match="Table `t` cannot be reached") as caught:
+        open_source("t", "s3://bucket/table", options)
+    assert "\x1b" not in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_damaged_log_is_no_delta_table(tmp_path: Path) -> None:
+    handmade.commit(tmp_path, 0, {"nonsense": 1})
+    with pytest.raises(TableError, match="Table `t` cannot be opened"):
+        open_source("t", str(tmp_path))
+
+
+def test_versions_outside_the_history(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    for _ in range(3):
+        write_deltalake(path, ROWS, mode="append")
+    source = open_source("t", path)
+    with pytest.raises(TableRecreatedError, match="at version 2 and has no version 7"):
+        source.snapshot(7)
+    DeltaTable(path).create_checkpoint()
+    handmade.entry(path, 0).unlink()
+    assert oldest_version(source) == 2
+    with pytest.raises(HistoryGoneError, match="the oldest available version is 2") as caught:
+        source.snapshot(1)
+    assert caught.value.exit_code == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["a b", "é", "a+b", "a%b", "a#b", "a?b"])
+def test_folders_with_odd_names(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / folder)
+    write_deltalake(path, ROWS, configuration={"delta.enableChangeDataFeed": "true"})
+    write_deltalake(path, ROWS, mode="append")
+    monkeypatch.chdir(tmp_path)
+    for spelled in (path, folder):
+        source = open_source("t", spelled)
+        assert read_rows(source.snapshot(), ["id"]).num_rows == 4
+        assert all(Path(file.uri).is_absolute() for file in source.snapshot().files)
+        assert read_changes(source, 0, 1, ["id"]).rows == 2
+
+
+def test_folder_with_an_escape_in_its_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="cannot be opened safely"):
+        open_source("t", str(tmp_path / "a%20b"))
+
+
+def test_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    with refused(TableError, "table_path_not_utf8"):
+        open_source("t", str(tmp_path / "a\udcff"))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Unable to open file ↳ Input/output error (os error 5)", "storage_failed"),
+        ("Generic S3 error: Received non-partial response", "storage_failed"),
+        ("Unable to open file ↳ No such file or directory (os error 2)", "table_unreadable"),
+        ("invalid JSON", "table_unreadable"),
+    ],
+)
+def test_what_the_system_fails_at_is_worth_another_try(text: str, code: str) -> None:
+    assert open_failure("t", "/t", DeltaError(text)).code == code
+
+
+def test_object_store_reads_what_the_disk_holds(tmp_path: Path) -> None:
+    data = ROWS.append_column("k", pa.array(["A/A", "x y"]))
+    write_deltalake(str(tmp_path), data, partition_by=["k"])
+    store = object_store(tmp_path.as_uri(), None)
+    for file in open_source("t", str(tmp_path)).snapshot().files:
+        name = below_root(str(tmp_path), file.uri)
+        assert pq.ParquetFile(name, filesystem=store).metadata.num_rows == 1
+
+
+
+FIELDS = [handmade.field("id", "long")]
+
+
+def make(path: Path, *reader: str, configuration: dict[str, str] | None = None) -> str:
+    file = handmade.added(path, "a.parquet", pa.table({"id": [1, 2]}))
+    return handmade.create(path, FIELDS, file, features=reader, configuration=configuration)
+
+
+@pytest.mark.parametrize("feature", ["fooBar", "catalogManaged"])
+def test_unknown_reader_feature_is_named(tmp_path: Path, feature: str) -> None:
+    named = {"catalogManaged": "catalog-managed"}.get(feature, feature)
+    with pytest.raises(TableError, match=f"`t` needs reader feature `{named}`") as caught:
+        open_source("t", make(tmp_path, feature))
+    assert caught.value.code == "reader_feature_unknown"
+
+
+def test_feature_that_deltalake_knows_and_impctl_does_not() -> None:
+    with pytest.raises(TableError, match="reader feature `quantum`"):
+        check_reader_features("t", ["deletionVectors", "quantum"])
+
+
+LISTED = (
+    "deletionVectors columnMapping timestampNtz v2Checkpoint vacuumProtocolCheck typeWidening "
+    "variantType"
+)
+
+
+@pytest.mark.parametrize("feature", LISTED.split())
+def test_listed_is_not_used(tmp_path: Path, feature: str) -> None:
+    snapshot = open_source("t", make(tmp_path, feature)).snapshot()
+    assert read_rows(snapshot, ["id"]).column("id").to_pylist() == [1, 2]
+
+
+def test_a_feature_that_vectors_cannot_be_read_beside_is_named(tmp_path: Path) -> None:
+    """Trying again would not help, as it may where the log cannot be read."""
+    source = open_source("t", make(tmp_path, "deletionVectors", "typeWidening"))
+    with pytest.raises(TableError, match="reader feature `TypeWidening`") as caught:
+        source.snapshot()
+    assert caught.value.code == "reader_feature_unknown"
+
+
+def test_mapping_by_id_is_refused(tmp_path: Path) -> None:
+    fields = [
+        handmade.field(
+            "id", "long", **{"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "x"}
+        )
+    ]
+    configuration = {"delta.columnMapping.mode": "id"}
+    handmade.commit(
+        tmp_path,
+        0,
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        handmade.metadata(fields, configuration=configuration),
+    )
+    with pytest.raises(TableError, match="uses column mapping mode `id`"):
+        open_source("t", str(tmp_path)).snapshot()
+
+
+def test_features_in_error_texts() -> None:
+    assert feature_named_in("Unsupported: Feature 'a' is not supported") == "a"
+    assert feature_named_in("Unsupported table features required: [A, B]") == "A, B"
+    assert feature_named_in("something else") is None
+
+
+
+
+def read(*fields: dict[str, Any], is_mapped: bool = False) -> TableSchema:
+    return read_schema(json.dumps({"type": "struct", "fields": fields}), is_mapped=is_mapped)
+
+
+def test_simple_types() -> None:
+    result = read(
+        field("a", "integer", nullable=False),
+        field("b", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(5)"),
+        field("c", "decimal(10, 2)"),
+    )
+    assert [column.type for column in result.schema] == [INTEGER, STRING, decimal(10, 2)]
+    assert result.not_null == {"a"}
+    assert result.opaque == {}
+
+
+def test_nested_types_keep_sparks_name() -> None:
+    inner = {"type": "array", "elementType": "long", "containsNull": True}
+    struct = {"type": "struct", "fields": [field("x y", inner), field("z`", "short")]}
+    whole = {"type": "map", "keyType": "string", "valueType": struct, "valueContainsNull": True}
+    column = read(field("a", whole)).schema.columns[0]
+    assert column.type.kind is Kind.OTHER
+    assert column.type.spark_name == "map<string, struct<`x y`: array<bigint>, `z```: smallint>>"
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (field("a", "string", __COLLATIONS={"a": "spark.UTF8_LCASE"}), "UTF8_LCASE"),
+        (field("a", "variant"), "variant"),
+        (field("a", "string", __CHAR_VARCHAR_TYPE_STRING="char(5)"), "char(n)"),
+        (
+            field(
+                "a",
+                {"type": "array", "elementType": "string"},
+                __CHAR_VARCHAR_TYPE_STRING="array<char(5)>",
+            ),
+            "char(n)",
+        ),
+        (field("a", {"type": "array", "elementType": "variant"}), "variant"),
+        (
+            field(
+                "a",
+                "timestamp_ntz",
+                **{"delta.typeChanges": [{"fromType": "date", "toType": "timestamp_ntz"}]},
+            ),
+            "from date to timestamp_ntz",
+        ),
+    ],
+)
+def test_unreadable_columns_say_why(column: dict[str, Any], reason: str) -> None:
+    result = read(column)
+    assert reason in result.opaque["a"]
+    assert result.schema.columns[0].type.kind is Kind.OTHER
+
+
+def test_readable_type_change_and_plain_collation_pass() -> None:
+    result = read(
+        field("a", "long", **{"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}),
+        field("b", "string", __COLLATIONS={"b": "spark.UTF8_BINARY"}),
+        field("c", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(5)"),
+    )
+    assert result.opaque == {}
+
+
+def test_mapped_names() -> None:
+    mapped = field("a", "long", **{"delta.columnMapping.physicalName": "col-1"})
+    nested = field("s", {"type": "struct", "fields": [field("x", "long")]})
+    assert read(mapped).physical == {"a": "a"}
+    result = read(mapped, nested, is_mapped=True)
+    assert result.physical == {"a": "col-1", "s": "s"}
+    assert "uses column mapping" in result.opaque["s"]
+
+
+def test_invariants() -> None:
+    text = json.dumps({"expression": {"expression": "a > 0"}})
+    assert read(field("a", "long", **{"delta.invariants": text})).invariants == ("a > 0",)

@@ -1,8 +1,11 @@
-"""Bounds from file statistics: never tighter than the rows."""
+"""Statistics of files, never tighter than the rows; footers; samples and weights of values."""
 
 from __future__ import annotations
 
 import json
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,14 +15,36 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
+from impctl.errors import HistoryGoneError
+from impctl.sketch.boundaries import aligned_boundaries
+from impctl.sketch.likelihood import Mixture
+from impctl.sketch.partition import RangePartition
+from impctl.tables import sample
+from impctl.tables.footers import Miscopied, miscopied_columns
+from impctl.tables.prune import file_spans, rows_by_fragment
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.sample import (
+    FileSample,
+    clustered_columns,
+    column_spread,
+    file_sample,
+    overlap,
+    sample_values,
+    with_overlaps,
+)
+from impctl.tables.snapshot import ColumnBounds, FileBounds, Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.statistics import column_statistics, file_bounds
+from impctl.tables.statistics import column_statistics, file_bounds, line_of
+from impctl.tables.write.maintenance import create_laid_out_table
+from tests.support.random_cases import FEW
 from tests.tables import handmade
-from tests.tables.bags import fixture_table, written
+from tests.tables.handmade import LONG as DELTA_LONG
+from tests.tables.handmade import add, column_bounds, create, fixture_table, written
 
 LONG_TEXT = "é" * 40
 
@@ -231,3 +256,334 @@ def test_times_of_offsets_with_seconds_lie_within_bounds(
     field = handmade.field("v", "timestamp")
     values = pa.array([at], pa.timestamp("us", tz="UTC"))
     check_sound(stated(tmp_path, field, values, text, text), "v")
+
+
+
+
+def miscopied(path: Path, columns: dict[str, Any], data: pa.Table, **options: Any) -> Miscopied:
+    """Of a table of one file."""
+    file = handmade.added(path, "a.parquet", data, **options)
+    return miscopied_columns(open_source("t", handmade.create(path, columns, file)).snapshot())
+
+
+def test_int96_columns_are_named() -> None:
+    snapshot = open_source("t", str(fixture_table("table_with_edge_timestamps"))).snapshot()
+    assert miscopied_columns(snapshot).as_int96 == {"BIG_DATE", "NORMAL_DATE"}
+
+
+def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
+    data = pa.table({"AT": pa.array([1], pa.timestamp("us", tz="UTC"))})
+    result = miscopied(tmp_path, {"at": "timestamp"}, data, use_deprecated_int96_timestamps=True)
+    assert (result.as_int96, result.respelled) == ({"at"}, {"at"})
+
+
+def test_fields_in_columns_may_be_spelled_otherwise(tmp_path: Path) -> None:
+    within = {"type": "struct", "fields": [handmade.field("a", "long")]}
+    several = {"type": "array", "elementType": within, "containsNull": True}
+    columns = {"s": within, "l": several, "x.Y": "long", "x.z": within}
+    data = pa.table({"s": [{"A": 1}], "l": [[{"a": 1}]], "x.Y": [1], "x.z": [{"A": 1}]})
+    result = miscopied(tmp_path, columns, data)
+    assert result.columns == result.respelled == {"s", "x.z"}
+
+
+def test_names_of_one_level_say_nothing_of_another(tmp_path: Path) -> None:
+    within = {"type": "struct", "fields": [handmade.field("id", "long")]}
+    counts = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
+    columns = {"Id": "long", "s": within, "Key": "long", "m": counts}
+    kind = pa.map_(pa.string(), pa.int64())
+    data = pa.table({"id": [1], "s": [{"id": 1}], "Key": [1], "m": pa.array([[("a", 1)]], kind)})
+    result = miscopied(tmp_path, columns, data)
+    assert result.columns == result.respelled == {"Id"}
+
+
+OLD = {"org.apache.spark.version": "2.4.8"}
+BEFORE_1900, SINCE_1900 = -2208988800000001, -2208988800000000
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "options", "is_named"),
+    [
+        ([SINCE_1900, None], "us", {}, False),
+        ([SINCE_1900, BEFORE_1900], "us", {"row_group_size": 1}, True),
+        ([SINCE_1900], "us", {"write_statistics": False}, True),
+        ([SINCE_1900 // 1000], "ms", {}, True),
+        ([None, None], "us", {}, False),
+    ],
+    ids=["since 1900", "in the second group", "no statistics", "milliseconds", "all NULL"],
+)
+def test_old_times_are_told_from_statistics(
+    tmp_path: Path, values: list[int | None], unit: str, options: dict[str, Any], is_named: bool
+) -> None:
+    kind = pa.timestamp(unit, tz="UTC")
+    data = pa.table({"t": pa.array(values, kind)}).replace_schema_metadata(OLD)
+    result = miscopied(tmp_path, {"t": "timestamp"}, data, **options)
+    assert result.in_old_calendar == ({"t"} if is_named else set())
+
+
+def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
+    data = pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))})
+    snapshot = written(tmp_path, data)
+    assert miscopied_columns(snapshot).as_int96 == frozenset()
+    Path(snapshot.files[0].uri).unlink()
+    with pytest.raises(HistoryGoneError, match="can no longer be read"):
+        miscopied_columns(snapshot)
+
+
+
+FILES, EACH = 400, 1000
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """`up` goes up from file to file, a value in ten rows; `any` is anywhere; `text` as `up`."""
+    folder = tmp_path_factory.mktemp("tables") / "t"
+    at = np.arange(FILES * EACH)
+    scattered = np.random.default_rng(3).integers(0, 500, len(at))
+    columns = {"up": at // 10, "any": scattered, "text": [f"{value // 10:07}" for value in at]}
+    columns["empty"] = pa.nulls(len(at), pa.int64())
+    rows = pa.table(columns)
+    parts = (rows.slice(start, EACH) for start in range(0, len(at), EACH))
+    create_laid_out_table(str(folder), parts)
+    return open_source("t", str(folder)).snapshot()
+
+
+@pytest.fixture(scope="module")
+def bounds(snapshot: Snapshot) -> dict[str, ColumnBounds]:
+    return {name: file_bounds(snapshot, name) for name in snapshot.schema.names}
+
+
+@pytest.fixture(scope="module")
+def sampled_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> FileSample:
+    return file_sample(snapshot, snapshot.files, ["up", "any", "text"], bounds["up"])
+
+
+def test_overlap_tells_clustered_from_scattered(snapshot: Snapshot) -> None:
+    assert overlap(snapshot, "up") == pytest.approx(1 / FILES)
+    assert overlap(snapshot, "text") < 0.01
+    assert overlap(snapshot, "any") > 0.9
+    names = ["any", "empty", "text", "up"]
+    assert set(clustered_columns(snapshot, names, 0.25)) == {"up", "text"}
+
+
+def test_the_draw_is_the_same_every_time_and_spread(
+    snapshot: Snapshot, bounds: dict[str, ColumnBounds], sampled_files: FileSample
+) -> None:
+    again = file_sample(snapshot, snapshot.files, ["up", "any", "text"], bounds["up"])
+    assert again.rows.equals(sampled_files.rows)
+    assert len(sampled_files.windows) == 48
+    assert sum(size for parts in sampled_files.windows for size in parts) == len(sampled_files.rows)
+    drawn = np.unique(np.array(sampled_files.rows.column("up")) * 10 // EACH)
+    assert np.diff(drawn).max() < 12, "no stretch of files goes without a window"
+
+
+@pytest.mark.slow
+def test_rows_of_whole_groups_stand_for_themselves(
+    bounds: dict[str, ColumnBounds], sampled_files: FileSample
+) -> None:
+    each = FILES * EACH / len(sampled_files.rows)
+    up, scattered = {"up": bounds["up"]}, {"any": bounds["any"]}
+    assert (sampled_files.weights(up) == 1).all()
+    assert sampled_files.weights(scattered) == pytest.approx(each, rel=0.3)
+    assert sampled_files.weights({}) == pytest.approx(each)
+    assert (sampled_files.weights({**scattered, **up}) == 1).all()
+    assert (sampled_files.weights({"text": bounds["text"]}) < 1.2).mean() > 0.9
+
+
+def test_what_files_hold_of_a_value(bounds: dict[str, ColumnBounds], sampled_files: FileSample) -> None:
+    rows, files = sampled_files.held("up", bounds["up"]) or ([], [])
+    assert rows == pytest.approx(10, rel=0.05)
+    assert files == pytest.approx(1)
+    rows, files = sampled_files.held("any", bounds["any"]) or ([], [])
+    assert rows == pytest.approx(FILES * EACH / 500, rel=0.05)
+    assert min(files) > 0.5 * FILES
+    unknown = column_bounds([FileBounds(None, None, None, None)] * FILES, LONG)
+    assert sampled_files.held("up", unknown) is None
+
+
+def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> None:
+    each = EACH // 10
+    partition = RangePartition("t", "up", LONG, tuple(range(each, each * FILES, each)))
+    spans = file_spans(partition, bounds["up"])
+    assert spans.first.tolist() == spans.last.tolist() == list(range(FILES))
+    rows = rows_by_fragment(partition, snapshot.files, bounds["up"])
+    assert rows == pytest.approx([EACH] * FILES + [0])
+    chances = np.zeros(FILES + 1)
+    chances[[3, 7]] = 1.0, 0.25
+    left = spans.chances(chances)
+    assert np.flatnonzero(left).tolist() == [3, 7]
+    assert left[[3, 7]].tolist() == pytest.approx([1, 0.25])
+    merged = spans.merged(3)
+    assert merged.first.tolist() == merged.last.tolist() == [at // 3 for at in range(FILES)]
+    wide = file_spans(RangePartition("t", "any", LONG, (250,)), bounds["any"])
+    assert wide.chances(np.array([0.5, 0.5, 0])) == pytest.approx(0.75)
+
+
+def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
+    snapshot: Snapshot, bounds: dict[str, ColumnBounds]
+) -> None:
+    partition = RangePartition("t", "empty", LONG, (1,))
+    spans = file_spans(partition, bounds["empty"])
+    assert spans.chances(np.array([1.0, 1.0, 0.0])).tolist() == [0] * FILES
+    assert spans.chances(np.array([0.0, 0.0, 0.5])) == pytest.approx(0.5)
+    assert rows_by_fragment(partition, snapshot.files, bounds["empty"])[-1] == FILES * EACH
+    assert spans.merged(2).chances(np.array([1.0, 0.5])) == pytest.approx(0.5)
+
+
+def test_fragments_that_are_alike_are_not_multiplied() -> None:
+    """Two files of ten fragments each: in one way all have a hit, in the other one none has."""
+    bounds = column_bounds([FileBounds(0, 9, 0, 10), FileBounds(10, 19, 0, 10)], LONG)
+    spans = file_spans(RangePartition("t", "up", LONG, tuple(range(1, 20))), bounds)
+    sizes = (1, 21)
+    ways = np.concatenate([np.full(sizes, 0.9), np.full(sizes, 0.0)])
+    weights = np.concatenate([np.full(sizes, 0.25), np.full(sizes, 0.75)])
+    assert spans.left(Mixture(weights, ways)) == pytest.approx(0.25)
+    assert spans.chances((weights * ways).sum(axis=0)) == pytest.approx(1 - 0.775**10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["up", "text", "any"])
+def test_places_on_a_line_go_up_with_values(
+    name: str, snapshot: Snapshot, bounds: dict[str, ColumnBounds], sampled_files: FileSample
+) -> None:
+    line = line_of(bounds[name])
+    column = sampled_files.rows.column(name)
+    places = line.places_of(from_arrow(column, snapshot.readable(name).type))
+    order = np.argsort(np.array(column.to_pylist()), kind="stable")
+    assert (np.diff(places[order]) >= 0).all()
+    assert places[0] == line.place(column[0].as_py())
+
+
+
+
+def test_small_columns_come_whole_without_null_and_nan(tmp_path: Path) -> None:
+    data = pa.table({"f": [1.5, None, float("nan"), 2.5], "k": ["a", "a", None, "b"]})
+    snapshot = written(tmp_path, data, partition_by=["k"])
+    assert sorted(sample_values(snapshot, "F", 100, 1)) == [1.5, 2.5]
+    assert sorted(sample_values(snapshot, "k", 100, 1)) == ["a", "a", "b"]
+
+
+def test_canonical_values(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "d": pa.array([19000], pa.int32()).cast(pa.date32()),
+            "m": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
+            "t": pa.array([7], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    snapshot = written(tmp_path, data)
+    assert [sample_values(snapshot, name, 10, 1) for name in "dmt"] == [[19000], [150], [7]]
+
+
+def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
+    for start in range(0, 40_000, 10_000):
+        data = pa.table({"v": list(range(start, start + 10_000))})
+        snapshot = written(tmp_path, data)
+    result = sample_values(snapshot, "v", 400, 7)
+    assert len(result) == 400
+    assert result == sample_values(snapshot, "v", 400, 7)
+    assert result != sample_values(snapshot, "v", 400, 8)
+    assert [sum(int(v) // 10_000 == file for v in result) for file in range(4)] == [100] * 4
+
+
+def test_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "MAX_FILES", 3)
+    data = pa.table({"v": list(range(8)), "k": list(range(8))})
+    snapshot = written(tmp_path, data, partition_by=["k"])
+    result = sample_values(snapshot, "v", 100, 1)
+    assert len(set(result)) == 3
+
+
+def test_mapped_table_is_sampled() -> None:
+    snapshot = open_source("t", str(fixture_table("table_with_column_mapping"))).snapshot()
+    assert "Anthony Johnson" in sample_values(snapshot, "Super Name", 10, 1)
+
+
+
+Stated = tuple[int | None, int | None, int]
+"""Least value, greatest value and rows of a file, as the log has them."""
+
+
+def table(folder: Path, files: Sequence[Stated]) -> Snapshot:
+    """A table of which the log alone is there."""
+    adds = []
+    for at, (low, high, rows) in enumerate(files):
+        stats: dict[str, Any] = {"numRecords": rows, "nullCount": {"v": 0}}
+        stats |= {"minValues": {"v": low}} if low is not None else {}
+        stats |= {"maxValues": {"v": high}} if high is not None else {}
+        adds.append(add(f"{at}.parquet", rows, stats=json.dumps(stats)))
+    return open_source("t", create(folder, {"v": DELTA_LONG}, *adds)).snapshot()
+
+
+def spanned(low: int, high: int, boundaries: Sequence[Any]) -> int:
+    """Ranges that values from `low` to `high` fall into."""
+    return bisect_right(boundaries, high) - bisect_right(boundaries, low) + 1
+
+
+def test_files_that_nobody_read_count_as_well(tmp_path: Path) -> None:
+    files = [(at * 100, at * 100 + 99, 100) for at in range(50)]
+    spread = column_spread(table(tmp_path, files), "v", [7, 9])
+    assert round(spread.weights.total) == 5000
+    assert 0.9 < spread.depth < 1.3
+    boundaries = aligned_boundaries(spread.weights, 50, spread.starts)
+    assert boundaries == tuple(at * 100 for at in range(1, 50))
+
+
+def test_a_sample_tells_how_rows_lie_between_wide_bounds(tmp_path: Path) -> None:
+    files = [(0, 1_000_000, 1000)] * 10
+    sample = [*range(1000), *range(999_000, 1_000_000, 10)]
+    spread = column_spread(table(tmp_path, files), "v", sample)
+    assert spread.depth > 9
+    assert spread.weights.rows_before(1000) > 0.85 * spread.weights.total
+
+
+def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path: Path) -> None:
+    files = [(at * 10, at * 10 + 10, 1000) for at in range(20)]
+    snapshot = table(tmp_path, files)
+    spread = column_spread(snapshot, "v", [])
+    even = aligned_boundaries(spread.weights, 20, spread.starts)
+    boundaries = with_overlaps(even, file_bounds(snapshot, "v"))
+    assert {(10, 11), (20, 21)} <= set(zip(boundaries, boundaries[1:], strict=False))
+    for low, high, _ in files:
+        inside = spanned(low + 1, high - 1, boundaries)
+        assert inside == 1, "what is in one file alone lies in one range"
+
+
+def test_without_bounds_nothing_is_known_of_overlaps(tmp_path: Path) -> None:
+    files: list[Stated] = [(0, 10, 100), (None, None, 100), (10, 20, 100)]
+    snapshot = table(tmp_path, files)
+    spread = column_spread(snapshot, "v", list(range(20)))
+    assert with_overlaps((10,), file_bounds(snapshot, "v")) == (10,)
+    assert round(spread.weights.total) == 300
+
+
+def test_an_empty_table_has_no_values(tmp_path: Path) -> None:
+    spread = column_spread(table(tmp_path, []), "v", [])
+    assert aligned_boundaries(spread.weights, 1000, spread.starts) == ()
+
+
+@settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6))
+def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    files: list[Stated] = []
+    for _ in range(rng.randint(1, 12)):
+        low = rng.randint(-20, 20)
+        bounds = (low, low + rng.choice((0, 1, 5, 30)))
+        known = bounds if rng.random() < 0.95 else (None, None)
+        files.append((*known, rng.choice((1, 10, 100))))
+    snapshot = table(tmp_path_factory.mktemp("t"), files)
+    spread = column_spread(snapshot, "v", [rng.randint(-20, 50) for _ in range(rng.randint(0, 30))])
+    ranges = rng.choice((1, 3, 10))
+    boundaries: Sequence[Any] = aligned_boundaries(spread.weights, ranges, spread.starts)
+    more: Sequence[Any] = with_overlaps(boundaries, file_bounds(snapshot, "v"))
+    assert set(boundaries) <= set(more)
+    assert all(low < high for low, high in zip(more, more[1:], strict=False))
+    assert len(more) <= 2 * len(boundaries)
+
+
+def test_rows_of_a_file_without_bounds_count_by_the_sample(tmp_path: Path) -> None:
+    file = handmade.add("0.parquet", 10, stats='{"numRecords": 10}')
+    path = handmade.create(tmp_path / "bare", {"v": "long"}, file)
+    snapshot = open_source("t", path).snapshot()
+    weights = column_spread(snapshot, "v", [3, 1]).weights
+    assert (weights.values, weights.weights) == ((1, 3), (5.0, 5.0))

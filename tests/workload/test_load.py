@@ -1,17 +1,38 @@
-"""Whole files: what comes out, and that everything wrong is told at once with its place."""
+"""Whole files: what comes out, everything wrong is told at once; the JSON Schema agrees."""
 
 from __future__ import annotations
 
+import json
+import re
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from impctl.engine.fixpoint import absorption
 from impctl.errors import UsageError, WorkloadError
-from impctl.workload.load import MAX_BYTES, load_spark_profile, load_workload
-from impctl.workload.models import MaintainMode, Policy
-
-from .conftest import HEAD, Load, Problems
+from impctl.service.init import DEMO_QUERIES, DEMO_TEXT
+from impctl.workload.load import MAX_BYTES, load_spark_profile, load_workload, workload_of
+from impctl.workload.models import (
+    ChangeSpec,
+    DeleteSpec,
+    InsertSpec,
+    MaintainMode,
+    Policy,
+    ProvenanceSpec,
+    Ship,
+    Workload,
+    why_no_store,
+)
+from impctl.workload.schema import workload_json_schema
+from impctl.workload.sections import resolve_path
+from impctl.workload.yaml import YamlFault, compose, sql_location
+from tests.support.random_cases import FEW
+from tests.workload.conftest import HEAD, Load, Problems
 
 DESIGN = """\
 version: 1
@@ -358,3 +379,610 @@ def test_a_query_given_as_the_file_is_told_from_a_wrong_path(
         load_workload(Path("best_days"), {})
     assert "--query best_days" in str(caught.value.hint)
     assert "--query" not in str(there_is_none.value.hint)
+
+
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("data/sales", "/base/data/sales"),
+        ("./data//sales/", "/base/data/sales"),
+        ("../demo/sales", "/demo/sales"),
+        ("/abs/x/../y", "/abs/y"),
+        ("s3://bucket/a/../b", "s3://bucket/a/../b"),
+        ("abfss://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t"),
+        ("file:///x/y", "file:///x/y"),
+        ("odd:name", "/base/odd:name"),
+        ("a b/ü", "/base/a b/ü"),
+    ],
+)
+def test_relative_paths_start_at_the_file_and_uris_pass(written: str, expected: str) -> None:
+    assert resolve_path(Path("/base"), written) == expected
+
+
+def test_the_working_directory_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "flows"
+    folder.mkdir()
+    (folder / "w.yaml").write_text(HEAD)
+    monkeypatch.chdir(tmp_path)
+    relative = load_workload(Path("flows/w.yaml"), {})
+    monkeypatch.chdir(folder)
+    near = load_workload(Path("w.yaml"), {})
+    assert relative.tables["sales"].path == near.tables["sales"].path
+    assert relative.tables["sales"].path == str(folder / "data" / "sales")
+    assert relative.store == near.store == str(folder / ".impctl")
+    assert relative.file == "flows/w.yaml"
+
+
+def test_no_table_is_looked_at(load: Load) -> None:
+    workload = load(HEAD.replace("data/sales", "/nowhere/at/all"))
+    assert workload.tables["sales"].path == "/nowhere/at/all"
+
+
+def test_a_path_from_a_variable(load: Load, problems: Problems) -> None:
+    text = HEAD.replace("data/sales", "'${ROOT:-../demo}/sales'")
+    assert load(text).tables["sales"].path.endswith("/demo/sales")
+    assert load(text, {"ROOT": "s3://b"}).tables["sales"].path == "s3://b/sales"
+    assert "control character" in problems(text, {"ROOT": "a\nb"})[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("s3://bucket/sketches", "only tables can be in an object store"),
+        ("abfss://c@a.dfs.core.windows.net/s", "only tables can be in an object store"),
+        ("hdfs:///sketches", "only tables can be in an object store"),
+        ("S3A:/bucket", "only tables can be in an object store"),
+        ("file:///srv/sketches", "write the path: /srv/sketches"),
+    ],
+)
+def test_a_store_at_a_uri_is_refused(load: Load, written: str, hint: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        load(HEAD + f"store: {written}\n")
+    (problem,) = caught.value.problems
+    assert "A store cannot be at a URI" in problem.message
+    assert problem.location is not None
+    assert hint in (problem.hint or "")
+
+
+@pytest.mark.parametrize("written", ["kept", "/abs/kept", "odd:name", "a/b:c/d", "c:/drive"])
+def test_a_folder_is_no_uri(written: str) -> None:
+    assert why_no_store(written) is None
+
+
+def test_a_store_may_come_from_a_variable_and_is_refused_then_too(load: Load) -> None:
+    with pytest.raises(WorkloadError, match="problem"):
+        load(HEAD + "store: ${KEPT}/x\n", {"KEPT": "s3://b"})
+
+
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOADS = sorted((ROOT / "workloads").glob("*.yaml"))
+PROFILES = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.name)
+def test_every_workload_loads_without_any_variable(path: Path) -> None:
+    workload = load_workload(path, {})
+    assert workload.name == path.stem
+    assert path.read_text().startswith("# "), "a comment says what it exercises"
+    for table in workload.tables.values():
+        assert table.path == str(ROOT / "demo" / table.name)
+    elsewhere = load_workload(path, {"IMPCTL_DATA": "/data"})
+    assert [table.path for table in elsewhere.tables.values()] == [
+        f"/data/{name}" for name in elsewhere.tables
+    ]
+    assert Path(workload.store) == ROOT / "workloads" / ".impctl" / path.stem
+    candidates = {(spec.table, spec.column) for spec in workload.partitions}
+    for query in workload.queries.values():
+        assert set(query.sketch.items()) <= candidates
+
+
+def test_the_workloads_are_there() -> None:
+    names = ["crimes", "joins", "orders", "running-example", "synthetic", "tpch"]
+    assert [path.stem for path in WORKLOADS] == names
+
+
+def test_the_running_example_is_the_documented_one() -> None:
+    workload = load_workload(ROOT / "workloads" / "running-example.yaml", {})
+    price = next(spec for spec in workload.partitions if spec.column == "price")
+    assert price.boundaries == (601, 1001, 1501)
+    assert workload.queries["q_top"].sketch == {"sales": "price"}
+    s8, old, rise = workload.updates
+    assert isinstance(s8, InsertSpec)
+    assert s8.rows == (
+        {"sid": 8, "brand": "HP", "productName": "HP ProBook 650 G10", "price": 1299, "numSold": 1},
+    )
+    assert isinstance(old, DeleteSpec)
+    assert (old.name, old.where) == ("old", "sid = 3")
+    assert isinstance(rise, ChangeSpec)
+    assert (rise.assignments, rise.where) == ({"price": "price * 1.1"}, "brand = 'Dell'")
+
+
+def test_limits_of_the_synthetic_workload_follow_a_variable() -> None:
+    path = ROOT / "workloads" / "synthetic.yaml"
+    assert "< 1600" in load_workload(path, {}).queries["q_avg"].sql
+    assert "< 17" in load_workload(path, {"SYNTHETIC_LIMIT": "17"}).queries["q_avg"].sql
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
+def test_every_profile_loads_and_keeps_the_rules_results_rest_on(path: Path) -> None:
+    profile = load_spark_profile(path, {"IMPCTL_SPARK_MEMORY": "3g"})
+    assert profile.master is not None
+    assert profile.conf["spark.driver.memory"] == "3g"
+    assert profile.conf["spark.sql.ansi.enabled"] == "true"
+    assert profile.conf["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_the_demo_of_init_has_the_queries_of_make_demo() -> None:
+    demo = workload_of(Path("demo.yaml"), DEMO_TEXT, {})
+    shipped = load_workload(ROOT / "workloads" / "orders.yaml", {})
+    assert tuple(demo.queries) == tuple(shipped.queries) == DEMO_QUERIES
+    for name in DEMO_QUERIES:
+        one, other = demo.queries[name], shipped.queries[name]
+        assert (one.sql, one.answer) == (other.sql, other.answer)
+
+
+
+RICH = (
+    DESIGN.replace("data/sales}", "${A:-data}/sales, storage_options: &o {k: v}}")
+    .replace("{path: ${A:-data}", '{path: "${A:-data}"')
+    .replace('"${A:-data}"/sales', '"${A:-data}/sales"')
+)
+
+PIECES = st.sampled_from(
+    [
+        *"{}[]:,&*!|>'\"%@`#-?~$\\\t\n\r\0\ufeff\u2028\x85é😀",
+        "\n  ", "\n      ", "- ", ": ", "? ", "<<: *o", "&o ", "*o", "!!python/name:os.system ",
+        "!!str ", "${A}", "${B:-1}", "${", "$$", "---\n", "...\n", "null", "true", "1e999",
+        "2022-02-30", "0x1F", "\\U00110000", '"\\UFFFFFFFF"',
+        "9" * 500, ".nan", "\\ud800", '"\\ud800"', "{" * 60, "[" * 60,
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def damaged_texts(draw: st.DrawFn) -> str:
+    """A sound file after up to five cuts, insertions, copies and moved lines."""
+    text = RICH
+    for _ in range(draw(st.integers(1, 5))):
+        start = draw(st.integers(0, max(len(text) - 1, 0)))
+        end = min(len(text), start + draw(st.integers(0, 60)))
+        action = draw(st.sampled_from(["cut", "insert", "copy", "shuffle"]))
+        if action == "cut":
+            text = text[:start] + text[end:]
+        elif action == "insert":
+            text = text[:start] + draw(PIECES) + text[start:]
+        elif action == "copy":
+            target = draw(st.integers(0, len(text)))
+            text = text[:target] + text[start:end] + text[target:]
+        else:
+            lines = text.splitlines(keepends=True)
+            if lines:
+                line = lines.pop(draw(st.integers(0, len(lines) - 1)))
+                lines.insert(draw(st.integers(0, len(lines))), line)
+            text = "".join(lines)
+    return text
+
+
+def load_or_refuse(path: Path, data: bytes) -> Workload | None:
+    """The workload, or None after checking that the refusal is one a user can act on."""
+    path.write_bytes(data)
+    workload: Workload | None = None
+    refusal: UsageError | None = None
+    try:
+        workload = load_workload(path, {"A": "value"})
+    except UsageError as error:
+        refusal = error
+    if isinstance(refusal, WorkloadError):
+        assert refusal.problems
+        lines = data.decode("utf-8-sig").count("\n") + data.count(b"\r") + 1
+        for problem in refusal.problems:
+            assert 1 <= problem.location.line <= lines
+            assert problem.location.column >= 1
+            assert problem.hint
+            problem.message.encode()
+    elif refusal is not None:
+        assert refusal.hint
+    return workload
+
+
+@pytest.mark.timeout(60)
+def test_the_text_to_damage_is_sound(tmp_path: Path) -> None:
+    assert load_or_refuse(tmp_path / "w.yaml", RICH.encode()) is not None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.slow
+@given(text=damaged_texts(), line=st.integers(-1, 5), column=st.integers(-1, 90))
+@FEW
+def test_a_damaged_file_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, text: str, line: int, column: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.yaml"
+    workload = load_or_refuse(path, text.encode("utf-8", "replace"))
+    if workload is not None:
+        for query in workload.queries.values():
+            place = sql_location(query, line, column)
+            assert place.line >= 1
+            assert place.column >= 1
+
+
+def shape(node: yaml.Node) -> object:
+    """What of a composed node the rest of the room looks at; an empty scalar's place apart."""
+    if isinstance(node, yaml.ScalarNode):
+        place = (node.start_mark.index, node.end_mark.index, node.start_mark.line)
+        return node.tag, node.value, node.style, place if node.value else None
+    if isinstance(node, yaml.MappingNode):
+        parts = [shape(part) for pair in node.value for part in pair]
+    else:
+        parts = [shape(part) for part in node.value]
+    return node.tag, node.start_mark.index, parts
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.slow
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+@given(text=damaged_texts())
+@example(RICH)
+@example("a: |\r\n  x\r\n  é😀\r\nb: >-\n  c\n\n  d\n'e': \"f\\\n  g\"\n")
+@FEW
+def test_the_fast_parser_reads_what_the_other_reads(text: str) -> None:
+    def read(is_fast: bool) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(yaml, "__with_libyaml__", is_fast)
+            try:
+                root = compose(text)
+            except YamlFault as fault:
+                # Syntax is what the two may differ in; bounds are not.
+                return None if "is not valid YAML" in fault.message else fault.message
+        return "empty" if root is None else shape(root)
+
+    fast, plain = read(True), read(False)
+    assert fast == plain or plain is None
+
+
+@pytest.mark.timeout(60)
+@FEW
+@given(st.binary(max_size=200))
+def test_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    load_or_refuse(tmp_path_factory.getbasetemp() / "bytes.yaml", data)
+
+
+
+DOCUMENT = yaml.safe_load(DESIGN)
+TYPES = {
+    "string": str,
+    "boolean": bool,
+    "object": dict,
+    "array": list,
+    "null": type(None),
+}
+
+BEYOND_A_SCHEMA = (
+    "is not declared under",
+    "have the same name",
+    "are the same column",
+    "appears twice",
+    "must increase",
+    "must be of one type",
+    "` needs `",
+    "is not a duration",
+    "is not a share",
+    "is not a date or a time",
+    "does not exist in the calendar",
+    "must be later than",
+    "with different `changes`",
+)
+"""What only the loader can find, in a file without variables."""
+
+
+def accepts(schema: Any, value: Any) -> bool:
+    """A reference reading of the few keywords the schema uses; an unknown keyword fails."""
+    unknown = schema.keys() - {*KEYWORDS, "$schema", "$id", "title", "description", "deprecated"}
+    assert not unknown, f"teach this reader {unknown}"
+    return all(KEYWORDS[key](schema, value) for key in schema.keys() & KEYWORDS.keys())
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def has_type(schema: Any, value: Any) -> bool:
+    names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    for name in names:
+        if name == "integer" and is_number(value) and value == int(value):
+            return True
+        if name == "number" and is_number(value):
+            return True
+        if name in TYPES and isinstance(value, TYPES[name]):
+            return True
+    return False
+
+
+def extra_properties(schema: Any, value: Any) -> bool:
+    rule = schema["additionalProperties"]
+    extra = [v for k, v in named(value) if k not in schema.get("properties", {})]
+    return not extra if rule is False else all(accepts(rule, item) for item in extra)
+
+
+def named(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+KEYWORDS: dict[str, Any] = {
+    "type": has_type,
+    "const": lambda s, v: v == s["const"] and not isinstance(v, bool),
+    "enum": lambda s, v: v in s["enum"],
+    "pattern": lambda s, v: not isinstance(v, str) or re.search(s["pattern"], v) is not None,
+    "minimum": lambda s, v: not is_number(v) or v >= s["minimum"],
+    "exclusiveMinimum": lambda s, v: not is_number(v) or v > s["exclusiveMinimum"],
+    "maximum": lambda s, v: not is_number(v) or v <= s["maximum"],
+    "minItems": lambda s, v: not isinstance(v, list) or len(v) >= s["minItems"],
+    "maxItems": lambda s, v: not isinstance(v, list) or len(v) <= s["maxItems"],
+    "items": lambda s, v: all(accepts(s["items"], item) for item in listed(v)),
+    "minProperties": lambda s, v: not isinstance(v, dict) or len(v) >= s["minProperties"],
+    "propertyNames": lambda s, v: all(accepts(s["propertyNames"], k) for k, _ in named(v)),
+    "properties": lambda s, v: all(
+        accepts(s["properties"][k], item) for k, item in named(v) if k in s["properties"]
+    ),
+    "additionalProperties": extra_properties,
+    "required": lambda s, v: not isinstance(v, dict) or all(k in v for k in s["required"]),
+    "anyOf": lambda s, v: any(accepts(part, v) for part in s["anyOf"]),
+    "oneOf": lambda s, v: sum(accepts(part, v) for part in s["oneOf"]) == 1,
+}
+
+
+WORDS = st.sampled_from(
+    ["", " ", "a b", "t", "u", "sales", "16", "auto", "lazy", "007", "no"]
+    + ["${V}", "${W}", "${", "$$"]
+)
+SCALARS = (
+    WORDS
+    | st.none()
+    | st.booleans()
+    | st.integers(-2, 100_001)
+    | st.floats(allow_nan=False, allow_infinity=False).filter(lambda value: value % 1 != 0)
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(WORDS, inner, max_size=2),
+    max_leaves=3,
+)
+KNOWN_KEYS = [
+    *("version", "name", "tables", "partitions", "queries", "updates", "store", "spark", "path"),
+    *("storage_options", "boundaries", "fragments", "sql", "sketch", "policy", "maintain"),
+    *("insert", "delete", "update", "table", "rows", "file", "where", "set", "master", "conf"),
+    *("t", "q", "extra"),
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(listed(value))
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Any:
+    """The documented file with up to three places replaced, removed, doubled or added."""
+    document = deepcopy(DOCUMENT)
+    for _ in range(draw(st.integers(0, 3))):
+        place = draw(st.sampled_from(places(document)))
+        if not place:
+            continue
+        holder = document
+        for key in place[:-1]:
+            holder = holder[key]
+        action = draw(st.sampled_from(["replace", "remove", "add"]))
+        if action == "replace":
+            holder[place[-1]] = draw(ANYTHING)
+        elif action == "remove":
+            del holder[place[-1]]
+        elif isinstance(holder, dict):
+            holder[draw(st.sampled_from(KNOWN_KEYS))] = draw(ANYTHING)
+        else:
+            holder.append(draw(ANYTHING))
+    return document
+
+
+def problems_of(path: Path, document: Any) -> list[str]:
+    # JSON is YAML; written so, text keeps its quotes and nothing else has any.
+    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+    try:
+        load_workload(path, {"V": "16", "W": "x y"})
+    except WorkloadError as error:
+        return [problem.message for problem in error.problems]
+    return []
+
+
+@pytest.mark.slow
+@FEW
+@given(documents())
+def test_what_the_loader_accepts_the_schema_accepts_and_the_other_way_round(
+    tmp_path_factory: pytest.TempPathFactory, document: Any
+) -> None:
+    problems = problems_of(tmp_path_factory.getbasetemp() / "schema.yaml", document)
+    if not accepts(workload_json_schema(), document):
+        assert problems, "the schema refuses what the loader accepts"
+    elif "${" not in json.dumps(document):
+        unexpected = [m for m in problems if not any(part in m for part in BEYOND_A_SCHEMA)]
+        assert not unexpected, "the schema accepts what the loader refuses"
+
+
+def change(document: Any, path: str, value: Any) -> Any:
+    *way, last = path.split("/")
+    holder = document
+    for key in way:
+        holder = holder[int(key) if isinstance(holder, list) else key]
+    holder[int(last) if isinstance(holder, list) else last] = value
+    return document
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "value", "is_fine"),
+    [
+        ("name", "x", True),
+        ("name", " ", False),
+        ("name", 1, False),
+        ("version", 1, True),
+        ("version", 2, False),
+        ("version", True, False),
+        ("tables", {}, False),
+        ("tables/a-b", {"path": "x"}, False),
+        ("tables/t2", {"path": "x", "storage_options": {"a": 1, "b": True, "c": ""}}, True),
+        ("tables/t2", {"path": "x", "storage_options": {"a": None}}, False),
+        ("tables/sales/changes", "never", True),
+        ("tables/sales/changes", "always", False),
+        ("tables/sales/changes", {"every": "1h", "rows": 20, "deletes": "5%"}, True),
+        ("tables/sales/changes", [{"until": "2026-12-01"}], True),
+        ("tables/sales/changes", {"every": 5}, False),
+        ("tables/sales/changes", {"every": "1h", "rows": 0}, False),
+        ("tables/sales/changes", {"every": "1h", "rows": 9, "deletes": 5}, False),
+        ("tables/sales/changes", {"until": "soon"}, False),
+        ("tables/sales/changes", {}, False),
+        ("tables/sales/changes", [], False),
+        ("tables/sales/changes", ["never"], False),
+        ("partitions/sales/price", {"boundaries": [1.5, 2]}, True),
+        ("partitions/sales/price", {"boundaries": []}, False),
+        ("partitions/sales/price", {"boundaries": [True]}, False),
+        ("partitions/sales/price", {"ranges": 0}, False),
+        ("partitions/sales/price", {"fragments": "${V}"}, True),
+        ("partitions/sales/price", {"fragments": 2, "boundaries": [1]}, False),
+        ("partitions/sales/price", {}, False),
+        ("partitions/sales", {}, False),
+        ("queries/q_top/policy", "never", False),
+        ("queries/q_top/sketch", {}, True),
+        ("queries/q top", {"sql": "SELECT 1"}, False),
+        ("queries/q2", {"sql": "\n"}, False),
+        ("queries/q_top/trigger", "commit", True),
+        ("queries/q_top/trigger", "use", True),
+        ("queries/q_top/trigger", "daily", False),
+        ("queries/q_top/trigger", {"fresh_within": "10m", "rows": 5, "cheap": True}, True),
+        ("queries/q_top/trigger", {"cron": "@daily", "timezone": "Asia/Tokyo"}, True),
+        ("queries/q_top/trigger", {"point": "nightly", "ready_within": " 1.5 h "}, True),
+        ("queries/q_top/trigger", {"every": "15 parsecs"}, False),
+        ("queries/q_top/trigger", {"every": 15}, False),
+        ("queries/q_top/trigger", {"rows": 0}, False),
+        ("queries/q_top/trigger", {"cheap": True}, False),
+        ("queries/q_top/trigger", {}, False),
+        ("queries/q_top/trigger", {"commit": True, "rows": 5}, False),
+        ("queries/q_top/trigger", {"point": "a b"}, False),
+        ("queries/q_top/trigger", None, False),
+        ("updates/0/insert/rows/0/x", None, True),
+        ("updates/0/insert/rows/0/x", [1], False),
+        ("updates/0/insert/rows/0", {}, False),
+        ("updates/0/insert/file", "x", False),
+        ("updates/1/insert", {"table": "sales", "file": "x"}, False),
+        ("updates/2/update/set", {"a": 1, "b": True, "c": "d"}, True),
+        ("updates/2/update/set", {"a": None}, False),
+        ("updates/2/update/set", {"a": ""}, False),
+        ("updates/2/name", "a b", False),
+        ("spark/conf", None, False),
+        ("spark", {}, True),
+        ("extra", 1, False),
+    ],
+)
+def test_single_changes(tmp_path: Path, path: str, value: Any, is_fine: bool) -> None:
+    document = change(deepcopy(DOCUMENT), path, value)
+    assert accepts(workload_json_schema(), document) is is_fine
+    # Only a plain scalar turns into a number, and JSON has none.
+    if '"${V}"' not in json.dumps(document):
+        assert (problems_of(tmp_path / "w.yaml", document) == []) is is_fine
+
+
+def test_every_place_of_the_schema_is_described() -> None:
+    def undescribed(schema: Any, path: str) -> list[str]:
+        result = [] if "description" in schema else [path]
+        for name, inner in schema.get("properties", {}).items():
+            result += undescribed(inner, f"{path}.{name}")
+        items = schema.get("items")
+        if isinstance(items, dict) and items.get("type") == "object":
+            result += undescribed(items, f"{path}[]")
+        inner = schema.get("additionalProperties")
+        if isinstance(inner, dict) and inner.get("type") == "object":
+            result += undescribed(inner, f"{path}.*")
+        return result
+
+    assert undescribed(workload_json_schema(), "") == []
+
+
+def test_each_call_gives_a_document_of_its_own() -> None:
+    workload_json_schema()["type"] = "array"
+    assert workload_json_schema()["type"] == "object"
+    assert json.loads(json.dumps(workload_json_schema())) == workload_json_schema()
+
+
+
+SCHEMA_HEAD = "version: 1\ntables: {t: {path: a}}\n"
+READ = {
+    "absorption": ProvenanceSpec(Ship.LAZY, 5_000_000),
+    "{kind: absorption}": ProvenanceSpec(Ship.LAZY, 5_000_000),
+    "{kind: absorption, ship: lazy, nodes: 7}": ProvenanceSpec(Ship.LAZY, 7),
+    "{kind: absorption, ship: eager}": ProvenanceSpec(Ship.EAGER, 5_000_000),
+}
+WRONG = {
+    "ranks": "must be one of `absorption`",
+    "true": "provenance` must be text",
+    "{ship: lazy}": "kind",
+    "{kind: why}": "must be one of `absorption`",
+    "{kind: absorption, ship: slow}": "must be one of `lazy`, `eager`",
+    "{kind: absorption, nodes: 0}": "must be from 1 to",
+    "{kind: absorption, nodes: many}": "whole number",
+    "{kind: absorption, size: 3}": "size",
+}
+
+
+def text(provenance: str, rest: str = "") -> str:
+    return f"{SCHEMA_HEAD}queries: {{a: {{sql: SELECT 1, provenance: {provenance}{rest}}}}}\n"
+
+
+@pytest.mark.parametrize("written", READ)
+def test_it_is_read_as_written(load: Load, written: str) -> None:
+    assert load(text(written)).queries["a"].provenance == READ[written]
+    assert accepts(workload_json_schema(), yaml.safe_load(text(written)))
+
+
+def test_without_it_there_is_none(load: Load) -> None:
+    assert load(f"{SCHEMA_HEAD}queries: {{a: {{sql: SELECT 1}}}}\n").queries["a"].provenance is None
+
+
+@pytest.mark.parametrize("written", WRONG)
+def test_what_is_wrong_is_named(problems: Problems, written: str) -> None:
+    (told,) = problems(text(written))
+    assert WRONG[written] in told
+    assert not accepts(workload_json_schema(), yaml.safe_load(text(written)))
+
+
+@pytest.mark.parametrize("rest", ["sketch: none", "lineage: witness"])
+def test_what_excludes_it_is_named(problems: Problems, rest: str) -> None:
+    (told,) = problems(text("absorption", f", {rest}"))
+    assert f"cannot be combined with `{rest}`" in told
+
+
+def test_by_default_are_witnesses_and_it_is_asked_for(load: Load, problems: Problems) -> None:
+    defaults = "defaults: {lineage: witness}\n"
+    (told,) = problems(text("absorption").replace("queries", f"{defaults}queries", 1))
+    assert "write `lineage: all`" in told
+    both = text("absorption", ", lineage: all").replace("queries", f"{defaults}queries", 1)
+    assert load(both).queries["a"].provenance is not None
+
+
+def test_it_is_nothing_for_all_queries(problems: Problems) -> None:
+    (told,) = problems(
+        f"{SCHEMA_HEAD}defaults: {{provenance: absorption}}\nqueries: {{a: {{sql: SELECT 1}}}}\n"
+    )
+    assert "provenance" in told
+
+
+def test_words_and_numbers_are_those_of_the_engine() -> None:
+    assert list(map(str, Ship)) == list(map(str, absorption.Ship))
+    assert ProvenanceSpec().nodes == absorption.Absorbs().nodes == absorption.NODES
+    assert ProvenanceSpec().ship == absorption.Absorbs().ship

@@ -1,16 +1,36 @@
-"""Queries: names, SQL text, sketch, policy and mode."""
+"""Queries, defaults, updates and triggers: what they say, and every way to write them wrongly."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+import re
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from impctl.workload.models import MaintainMode, Policy
-
-from .conftest import Load, Problems
+from impctl.workload.models import (
+    MACROS,
+    Alone,
+    ChangeSpec,
+    CronFault,
+    DeleteSpec,
+    InsertSpec,
+    JoinStrategy,
+    Lineage,
+    MaintainMode,
+    Policy,
+    StateKept,
+    Trigger,
+    read_cron,
+    seconds_in,
+    written,
+)
+from tests.support.random_cases import FEW
+from tests.workload.conftest import Load, Problems
 
 HEAD = "version: 1\ntables: {sales: {path: p}}\nqueries:\n"
 
@@ -137,3 +157,505 @@ def test_good_names(load: Load) -> None:
     names = ["q", "Q_1", "7", "a-b.c", "_x", "a" * 128]
     entries = "".join(f'  "{name}": {{sql: a}}\n' for name in names)
     assert list(load(HEAD + entries).queries) == names
+
+
+
+BARE_HEAD = "version: 1\ntables: {t: {path: a}}\n"
+
+
+def test_queries_have_what_they_do_not_say(load: Load) -> None:
+    queries = load(
+        f"{BARE_HEAD}defaults: {{answer: true, policy: strict, buffer: 7}}\n"
+        "queries:\n"
+        "  a: {sql: SELECT 1}\n"
+        "  b: {sql: SELECT 1, answer: false, policy: full, buffer: all}\n"
+        "  c: {sql: SELECT 1, sketch: none}\n"
+        "  d: {sql: SELECT 1, lineage: witness}\n"
+    ).queries
+    assert [query.answer for query in queries.values()] == [True, False, False, False]
+    assert [query.policy for query in queries.values()] == [
+        Policy.STRICT,
+        Policy.FULL,
+        Policy.STRICT,
+        Policy.STRICT,
+    ]
+    assert [query.buffer for query in queries.values()] == [7, "all", 7, 7]
+    assert queries["d"].lineage is Lineage.WITNESS
+
+
+def test_what_is_wrong_is_told_once(problems: Problems) -> None:
+    result = problems(
+        f"{BARE_HEAD}defaults: {{answer: maybe, policy: hasty, sql: x}}\n"
+        "queries: {a: {sql: SELECT 1}, b: {sql: SELECT 1}}\n"
+    )
+    assert len(result) == 3
+    assert all("`defaults" in problem for problem in result)
+
+
+def test_an_answer_asked_for_twice_over_is_an_error(problems: Problems) -> None:
+    result = problems(f"{BARE_HEAD}queries: {{a: {{sql: SELECT 1, answer: true, sketch: none}}}}\n")
+    assert len(result) == 1
+    assert "sketch: none" in result[0]
+
+
+def test_what_is_kept_is_said_once(load: Load, problems: Problems) -> None:
+    """`join` says it too: `state` of the query beside it is an error, a default gives way."""
+    queries = load(
+        f"{BARE_HEAD}defaults: {{state: least}}\n"
+        "queries:\n"
+        "  a: {sql: SELECT 1}\n"
+        "  b: {sql: SELECT 1, state: keep, join: auto}\n"
+        "  c: {sql: SELECT 1, join: index}\n"
+    ).queries
+    assert [query.state for query in queries.values()] == [StateKept.LEAST, StateKept.KEEP, None]
+    assert queries["c"].join is JoinStrategy.INDEX
+    for rest in ("join: files", "join: tree"):
+        (told,) = problems(f"{BARE_HEAD}queries: {{a: {{sql: SELECT 1, state: keep, {rest}}}}}\n")
+        assert f"cannot be combined with `{rest}`" in told
+    (told,) = problems(
+        f"{BARE_HEAD}defaults: {{join: index}}\nqueries: {{a: {{sql: SELECT 1, state: keep}}}}\n"
+    )
+    assert "cannot be combined with `join: index`" in told
+    (told,) = problems(f"{BARE_HEAD}queries: {{a: {{sql: SELECT 1, state: most}}}}\n")
+    assert "`queries.a.state`" in told
+
+
+
+
+def section(action: str) -> str:
+    return f"updates:\n  - {{name: u, {action}}}\n"
+
+
+def test_an_insert_of_rows(load_extra: Load) -> None:
+    (update,) = load_extra(
+        section(
+            "insert: {table: sales, rows: [{a: 1, b: x, c: 1.5, d: true, e: null, f: 2022-01-01, "
+            "g: 2022-01-01 01:02:03, h: '007', i: no, j: ''}, {a: 2}]}"
+        )
+    ).updates
+    assert isinstance(update, InsertSpec)
+    assert (update.name, update.table, update.file) == ("u", "sales", None)
+    assert update.rows == (
+        {
+            "a": 1,
+            "b": "x",
+            "c": 1.5,
+            "d": True,
+            "e": None,
+            "f": date(2022, 1, 1),
+            "g": datetime(2022, 1, 1, 1, 2, 3),
+            "h": "007",
+            "i": "no",
+            "j": "",
+        },
+        {"a": 2},
+    )
+    assert (update.location.line, update.location.column) == (5, 5)
+
+
+def test_a_variable_in_a_row_is_typed_unless_quoted(load_extra: Load) -> None:
+    text = (
+        "updates:\n  - name: u\n    insert:\n      table: sales\n      rows:\n"
+        "        - a: ${V}\n          b: '${V}'\n          c: x${V}\n"
+    )
+    (update,) = load_extra(text, {"V": "12"}).updates
+    assert isinstance(update, InsertSpec)
+    assert update.rows == ({"a": 12, "b": "12", "c": "x12"},)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/b.parquet", "file:///x/b.parquet", "/abs/b.parquet"])
+def test_an_insert_of_a_file(load_extra: Load, tmp_path: Path, uri: str) -> None:
+    text = (
+        f"updates:\n  - {{name: a, insert: {{table: sales, file: sub/../b.csv}}}}\n"
+        f"  - {{name: b, insert: {{table: sales, file: '{uri}'}}}}\n"
+    )
+    first, second = load_extra(text).updates
+    assert isinstance(first, InsertSpec)
+    assert isinstance(second, InsertSpec)
+    assert (first.rows, first.file) == (None, str(tmp_path / "b.csv"))
+    assert second.file == uri
+
+
+def test_a_delete_and_a_change(load_extra: Load) -> None:
+    delete, change, everywhere = load_extra(
+        "updates:\n"
+        "  - {name: d, delete: {table: sales, where: sid = 3}}\n"
+        "  - name: c\n"
+        "    update: {table: sales, set: {p: p * 2, n: 1, m: 1.50, t: true}, where: a > 1}\n"
+        "  - {name: e, update: {table: sales, set: {p: \"'x'\"}}}\n"
+    ).updates
+    assert isinstance(delete, DeleteSpec)
+    assert (delete.table, delete.where) == ("sales", "sid = 3")
+    assert isinstance(change, ChangeSpec)
+    assert change.assignments == {"p": "p * 2", "n": "1", "m": "1.50", "t": "true"}
+    assert change.where == "a > 1"
+    assert isinstance(everywhere, ChangeSpec)
+    assert everywhere.where is None
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("insert: {table: sales}", "must have either `rows` or `file`"),
+        ("insert: {table: sales, rows: [{a: 1}], file: x}", "must have either `rows` or `file`"),
+        ("insert: {table: sales, rows: []}", "`updates[1].insert.rows` is empty"),
+        ("insert: {table: sales, rows: [{}]}", "`updates[1].insert.rows[1]` is empty"),
+        ("insert: {table: sales, rows: [1]}", "`updates[1].insert.rows[1]` must be a mapping"),
+        ("insert: {table: sales, rows: {a: 1}}", "must be a list, not a mapping"),
+        (
+            "insert: {table: sales, rows: [{a: [1]}]}",
+            "`updates[1].insert.rows[1].a` must be a single",
+        ),
+        ("insert: {table: sales, rows: [{a: 1, A: 2}]}", "are the same column"),
+        ("insert: {table: sales, rows: [{' ': 1}]}", "A column name"),
+        ("insert: {table: sales, rows: [{a: 0.1000000000000000000001}]}", "more digits"),
+        ("insert: {table: sales, rows: [{a: 2022-02-30}]}", "calendar"),
+        ("insert: {table: sales, file: ''}", "is empty"),
+        ('insert: {table: sales, file: "a\\nb"}', "control character"),
+        ("insert: {rows: [{a: 1}]}", "Key `table` is missing in `updates[1].insert`"),
+        ("insert: {table: shops, rows: [{a: 1}]}", "Table `shops` in `updates[1].insert`"),
+        ("insert: {table: sales, row: [{a: 1}], file: x}", "did you mean `rows`?"),
+        ("insert: ", "`updates[1].insert` must be a mapping, not nothing"),
+        ("delete: {table: sales}", "Key `where` is missing in `updates[1].delete`"),
+        ("delete: {table: sales, where: }", "must be text, not nothing"),
+        ("delete: {table: sales, where: true}", "must be text, not true or false"),
+        ("update: {table: sales}", "Key `set` is missing in `updates[1].update`"),
+        ("update: {table: sales, set: {}}", "`updates[1].update.set` is empty"),
+        ("update: {table: sales, set: {a: }}", "`updates[1].update.set.a` is empty"),
+        ("update: {table: sales, set: {a: ''}}", "`updates[1].update.set.a` is empty"),
+        ("update: {table: sales, set: {a: [1]}}", "must be an SQL expression, not a list"),
+        ("update: {table: sales, set: {a: 2022-01-01}}", "an SQL expression, not a date"),
+        ("update: {table: sales, set: {a: b}, where: }", "must be text, not nothing"),
+        ("upsert: {table: sales}", "did you mean `insert`?"),
+        (
+            "delete: {table: sales, where: a}, insert: {table: sales, rows: [{a: 1}]}",
+            "exactly one of",
+        ),
+    ],
+)
+def test_updates_that_make_no_sense(extra_problems: Problems, action: str, message: str) -> None:
+    result = extra_problems(section(action))
+    assert any(message in problem for problem in result), result
+
+
+def test_names_of_updates(extra_problems: Problems) -> None:
+    delete = "delete: {table: sales, where: a}"
+    result = extra_problems(
+        f"updates:\n- {{name: a, {delete}}}\n- {{name: b, {delete}}}\n- {{name: a, {delete}}}\n"
+        f"- {{{delete}}}\n- {{name: 'a b', {delete}}}\n- {{name: 7, {delete}}}\n"
+    )
+    assert [problem.split(" | ")[0] for problem in result] == [
+        "4:10 Update `a` appears twice",
+        "5:3 Key `name` is missing in `updates[4]`",
+        "6:10 `a b` cannot be the name of an update",
+        "7:10 `updates[6].name` must be text, not a whole number",
+    ]
+    assert "the first is on line 5" in result[0]
+
+
+@pytest.mark.parametrize("value", ["{}", "x", "", "{name: a}"])
+def test_updates_are_a_list(extra_problems: Problems, value: str) -> None:
+    assert "`updates` must be a list" in extra_problems(f"updates: {value}\n")[0]
+
+
+def test_no_updates(load_extra: Load) -> None:
+    assert load_extra("updates: []\n").updates == ()
+
+
+
+TRIGGERS_HEAD = "version: 1\ntables: {t: {path: a}}\n"
+
+
+def query(trigger: str) -> str:
+    return f"{TRIGGERS_HEAD}queries:\n  q: {{sql: SELECT 1, trigger: {trigger}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "trigger"),
+    [
+        ("commit", Trigger(alone=Alone.COMMIT)),
+        ("use", Trigger(alone=Alone.USE)),
+        ("{rows: 10000}", Trigger(rows=10_000)),
+        ("{every: 15m}", Trigger(every=900.0)),
+        ("{every: 1d, timezone: Europe/Vienna}", Trigger(every=86_400.0, timezone="Europe/Vienna")),
+        ("{fresh_within: 90s, rows: 7}", Trigger(fresh_within=90.0, rows=7)),
+        ("{fresh_within: 1.5 h}", Trigger(fresh_within=5_400.0)),
+        ("{point: nightly, cheap: true}", Trigger(point="nightly", cheap=True)),
+        ("{point: nightly, ready_within: 500ms}", Trigger(point="nightly", ready_within=0.5)),
+        (
+            '{cron: "0 6 * * 1-5", timezone: Asia/Tokyo, ready_within: 5s}',
+            Trigger(cron=read_cron("0 6 * * 1-5"), timezone="Asia/Tokyo", ready_within=5.0),
+        ),
+        ("{cron: '@daily', cheap: false}", Trigger(cron=read_cron("0 0 * * *"))),
+    ],
+)
+def test_what_a_trigger_says(load: Load, said: str, trigger: Trigger) -> None:
+    assert load(query(said)).queries["q"].trigger == trigger
+
+
+def test_queries_have_that_of_the_defaults(load: Load) -> None:
+    queries = load(
+        f"{TRIGGERS_HEAD}defaults: {{trigger: {{fresh_within: 1h}}}}\n"
+        "queries:\n"
+        "  a: {sql: SELECT 1}\n"
+        "  b: {sql: SELECT 1, trigger: commit}\n"
+        "  c: {sql: SELECT 1, trigger: {rows: 5}}\n"
+    ).queries
+    # A trigger is taken whole: `c` waits for rows alone.
+    assert [query.trigger for query in queries.values()] == [
+        Trigger(fresh_within=3_600.0),
+        Trigger(alone=Alone.COMMIT),
+        Trigger(rows=5),
+    ]
+    assert load(query("use").replace(", trigger: use", "")).queries["q"].trigger is None
+
+
+def test_what_comes_from_a_variable(load: Load) -> None:
+    result = load(query('{fresh_within: "${BOUND}", point: "${POINT:-noon}"}'), {"BOUND": "10m"})
+    assert result.queries["q"].trigger == Trigger(fresh_within=600.0, point="noon")
+
+
+@pytest.mark.parametrize(
+    ("said", "says", "hint"),
+    [
+        ("{fresh_within: ^10}", "must be a duration such as 10m", "its unit"),
+        ("{fresh_within: ^'10'}", "must be a duration such as 10m", "its unit"),
+        ("{fresh_within: ^-1s}", "must be a duration such as 10m", "above 0"),
+        ("{fresh_within: ^0s}", "must be a duration such as 10m", "above 0"),
+        ("{fresh_within: ^0.0ms}", "must be a duration such as 10m", "above 0"),
+        ("{fresh_within: ^10 parsecs}", "must be a duration such as 10m", "`10m`"),
+        ("{fresh_within: ^[10m]}", "a duration such as 10m, not a list", "single"),
+        ("{fresh_within: ^1e3s}", "must be a duration such as 10m", "above 0"),
+        ("{fresh_within: ^99999999999d}", "must be a duration such as 10m", "above 0"),
+        ("{fresh_within: ^}", "must be a duration such as 10m", "above 0"),
+        ("{ready_within: 5s, every: ^0s}", "must be a duration such as 10m", "above 0"),
+        ("{every: ^2d}", "from 1s to 1d", "`cron`"),
+        ("{every: ^10ms}", "from 1s to 1d", "`commit`"),
+        ("{rows: ^0}", "must be from 1", "10000"),
+        ("{rows: ^many}", "must be a whole number", "number"),
+        ("{every: 1h, cron: ^'@daily'}", "cannot be combined", "remove one"),
+        (
+            "{^commit: true, rows: 5}",
+            "`commit` in `queries.q.trigger` cannot be combined with other keys",
+            "commit`",
+        ),
+        (
+            "{^use: true}",
+            "`use` in `queries.q.trigger` cannot be combined with other keys",
+            "trigger: use",
+        ),
+        ("{cron: ^'0 0 6 * * 1'}", "6 fields instead of 5", "day of week"),
+        ("{cron: ^'0 0 L * *'}", "`L` (the last day", "another trigger"),
+        ("{cron: '@daily', timezone: ^Mars/Base}", "time zone that this machine", "Vienna"),
+        ("{every: 1h, timezone: ^../../etc/passwd}", "time zone that this machine", "Vienna"),
+        ("{rows: 5, timezone: ^UTC}", "requires `every` or `cron`", "add one"),
+        ("{rows: 5, ready_within: ^1s}", "requires `every` or `cron` or `point`", "add one"),
+        ("^{cheap: true}", "does not specify a time or condition", "`fresh_within`"),
+        ("^{}", "does not specify a time or condition", "`fresh_within`"),
+        ("{cheap: ^1, rows: 5}", "`true` or `false`", "quotes"),
+        ("{point: ^'a b'}", "cannot be the name of a point", "letters"),
+        ("{^freshwithin: 10m}", "`freshwithin` is unknown", "did you mean `fresh_within`"),
+        ("^daily", "must be one of `commit`, `use`", "one of these"),
+        ("^[commit]", "text, not a list", "single"),
+    ],
+)
+def test_what_is_refused(problems: Problems, said: str, says: str, hint: str) -> None:
+    """`^` stands before the place that is told."""
+    (result,) = problems(query(said.replace("^", "")))
+    place, _, rest = result.partition(" ")
+    told, _, told_hint = rest.partition(" | ")
+    assert says in told
+    assert hint in told_hint
+    assert place == f"4:{query(said).splitlines()[3].index('^') + 1}"
+
+
+def test_defaults_that_are_wrong_are_told_once(problems: Problems) -> None:
+    result = problems(
+        f"{TRIGGERS_HEAD}defaults: {{trigger: {{every: 1h, cron: '@daily'}}}}\n"
+        "queries: {a: {sql: SELECT 1}, b: {sql: SELECT 1}}\n"
+    )
+    assert len(result) == 1
+    assert "`defaults.trigger` cannot be combined" in result[0]
+
+
+def test_several_problems_are_all_told(problems: Problems) -> None:
+    assert len(problems(query("{every: 5, cron: x, timezone: y, cheap: z}"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("5s", 5.0), ("2 m", 120.0), ("1.5h", 5_400.0), ("7d", 604_800.0)]
+    + [("1 hour", 3_600.0), ("2 days", 172_800.0), ("90seconds", 90.0), ("1.5 minutes", 90.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_in(text) == seconds_in(text, needs_unit=True) == seconds
+    assert seconds_in(written(seconds)) == seconds
+
+
+def test_a_bare_number_is_for_flags() -> None:
+    assert seconds_in("30") == 30.0
+    assert seconds_in("30", needs_unit=True) is None
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1s", "1 week", "s", "1e3s", "inf", "nan", "1:30"])
+def test_what_is_no_duration(text: str) -> None:
+    assert seconds_in(text) is None
+
+
+def test_a_trigger_in_words(load: Load) -> None:
+    said = "{fresh_within: 90s, rows: 5, cron: '@daily', timezone: Asia/Tokyo, cheap: true}"
+    trigger = load(query(said)).queries["q"].trigger
+    assert trigger.text == "fresh_within 90s, rows 5, cron 0 0 * * * Asia/Tokyo, cheap"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "scheduling.md"
+
+
+def test_what_the_page_shows_can_be_read(load: Load) -> None:
+    said = re.findall(r"^\| `([^`]+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    triggers = [text for text in said if not text.startswith(("impctl", "trigger"))]
+    assert len(triggers) == 7
+    assert all(load(query(text)).queries["q"].trigger is not None for text in triggers)
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    trigger = load(f"{TRIGGERS_HEAD}{block}").queries["q_top"].trigger
+    assert trigger == Trigger(fresh_within=600.0, rows=10_000)
+
+
+
+ALL_DAYS = tuple(range(1, 32))
+ALL_WEEKDAYS = tuple(range(7))
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes", "hours"),
+    [
+        ("0 6 * * *", (0,), (6,)),
+        ("*/15 * * * *", (0, 15, 30, 45), tuple(range(24))),
+        ("5/20 0-3 * * *", (5, 25, 45), (0, 1, 2, 3)),
+        ("1,3,2 23 * * *", (1, 2, 3), (23,)),
+        ("10-20/5,59 8-18/4 * * *", (10, 15, 20, 59), (8, 12, 16)),
+        ("*/40 */24 * * *", (0, 40), (0,)),
+        ("  7   9 * * *  ", (7,), (9,)),
+    ],
+)
+def test_minutes_and_hours(text: str, minutes: tuple[int, ...], hours: tuple[int, ...]) -> None:
+    cron = read_cron(text)
+    assert (cron.minutes, cron.hours) == (minutes, hours)
+    assert (cron.days, cron.weekdays) == (ALL_DAYS, ALL_WEEKDAYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "months", "weekdays"),
+    [
+        ("0 0 * jan,DEC *", (1, 12), ALL_WEEKDAYS),
+        ("0 0 * 3-11/4 *", (3, 7, 11), ALL_WEEKDAYS),
+        ("0 0 * * 1-5", tuple(range(1, 13)), (1, 2, 3, 4, 5)),
+        ("0 0 * * 7", tuple(range(1, 13)), (0,)),
+        ("0 0 * * 0,7", tuple(range(1, 13)), (0,)),
+        ("0 0 * * 5-7", tuple(range(1, 13)), (0, 5, 6)),
+        ("0 0 * * Fri-Sun", tuple(range(1, 13)), (0, 5, 6)),
+        ("0 0 * * */2", tuple(range(1, 13)), (0, 2, 4, 6)),
+        ("0 0 * * mon", tuple(range(1, 13)), (1,)),
+    ],
+)
+def test_months_and_weekdays(text: str, months: tuple[int, ...], weekdays: tuple[int, ...]) -> None:
+    cron = read_cron(text)
+    assert (cron.months, cron.weekdays) == (months, weekdays)
+
+
+def days_of(text: str, year: int) -> list[str]:
+    result, day = read_cron(text), date(year, 1, 1)
+    days = [day + timedelta(days=at) for at in range(366)]
+    return [f"{one:%m-%d}" for one in days if one.year == year and result.has_day(one)]
+
+
+def test_a_day_fits_either_of_its_fields_where_both_are_given() -> None:
+    # The 13th, and every Friday: February 2026 has Fridays on 6, 13, 20 and 27.
+    assert days_of("0 0 13 2 5", 2026) == ["02-06", "02-13", "02-20", "02-27"]
+    assert days_of("0 0 1 3 5", 2026) == ["03-01", "03-06", "03-13", "03-20", "03-27"]
+    # Where one of them is `*`, the other one decides.
+    assert days_of("0 0 13 2 *", 2026) == ["02-13"]
+    assert days_of("0 0 * 2 5", 2026) == ["02-06", "02-13", "02-20", "02-27"]
+
+
+def test_days_that_only_some_years_have() -> None:
+    assert days_of("0 0 29 2 *", 2027) == []
+    assert days_of("0 0 29 2 *", 2028) == ["02-29"]
+    assert days_of("0 0 31 * *", 2026) == [
+        *("01-31", "03-31", "05-31", "07-31", "08-31", "10-31", "12-31")
+    ]
+
+
+def test_words_stand_for_five_fields() -> None:
+    assert read_cron("@daily") == read_cron("0 0 * * *")
+    assert read_cron(" @HOURLY") == read_cron("0 * * * *")
+    assert days_of("@weekly", 2026)[:2] == ["01-04", "01-11"]
+    assert days_of("@monthly", 2026)[:3] == ["01-01", "02-01", "03-01"]
+    assert days_of("@yearly", 2026) == days_of("@annually", 2026) == ["01-01"]
+    assert all(read_cron(word) for word in MACROS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "0 fields"),
+        ("0", "1 field in"),
+        ("0 6 * * 1-5 2026", "6 fields"),
+        ("0 0 6 * * 1", "6 fields"),
+        ("60 * * * *", "minute is out of range"),
+        ("* 24 * * *", "hour is out of range"),
+        ("* * 0 * *", "day of month is out of range"),
+        ("* * 32 * *", "day of month is out of range"),
+        ("* * * 13 *", "month is out of range"),
+        ("* * * 0 *", "month is out of range"),
+        ("* * * * 8", "day of week is out of range"),
+        ("*/0 * * * *", "step of 0"),
+        ("5-1 * * * *", "runs backwards"),
+        ("* * * * 5-2", "runs backwards"),
+        ("-5 * * * *", "minute is not valid"),
+        ("1, * * * *", "minute is not valid"),
+        ("1- * * * *", "minute is not valid"),
+        ("*/ * * * *", "minute is not valid"),
+        ("*/-1 * * * *", "minute is not valid"),
+        ("1.5 * * * *", "minute is not valid"),
+        ("٣ * * * *", "minute is not valid"),
+        ("99999999999999 * * * *", "minute is not valid"),
+        ("* * * * * ", None),
+        ("@reboot", "`@` word is unknown"),
+        ("@daily 0", "`@` word is unknown"),
+        ("0 0 L * *", "`L` (the last day"),
+        ("0 0 15W * *", "`W` (the weekday nearest"),
+        ("0 0 * * 5#3", "`#` (the n-th weekday"),
+        ("0 0 ? * 1", "`?` (any day)"),
+        ("0 0 * * 5L", "`L` (the last day"),
+        ("0 0 30 2 *", "never occur"),
+        ("0 0 31 2,4,6,9,11 *", "never occur"),
+        ("0 0 30 2 1", None),
+        ("0 0 * mon *", "month is not valid"),
+    ],
+)
+def test_fields_of_a_crontab_that_are_refused(text: str, says: str | None) -> None:
+    if says is None:
+        assert read_cron(text)
+        return
+    with pytest.raises(CronFault) as caught:
+        read_cron(text)
+    assert says in caught.value.message
+    assert caught.value.hint
+
+
+PIECES = st.sampled_from([*"*07-,/ L#@", "59", "60", "mon", "feb"])
+
+
+@FEW
+@given(st.lists(PIECES, max_size=14).map("".join) | st.text(max_size=20))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        cron = read_cron(text)
+    except CronFault:
+        return
+    assert all((cron.minutes, cron.hours, cron.days, cron.months, cron.weekdays))
+    assert read_cron(cron.written) == cron
+    # What is read comes at some time: a 29th of February is at most eight years away.
+    days = (date(2026, 1, 1) + timedelta(days=at) for at in range(366 * 8))
+    assert any(cron.has_day(day) for day in days)

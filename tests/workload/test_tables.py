@@ -1,9 +1,18 @@
-"""Names of tables in the workload file: defaults, dotted keys, aliases, one path twice."""
+"""Tables of the workload file: names, credentials, expected changes, partitions."""
 
 from __future__ import annotations
 
-import pytest
+from datetime import date, datetime
+from typing import Any
 
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from impctl.errors import UsageError
+from impctl.workload.models import ComingSpec
+from impctl.workload.sections import missing_credentials, require_credentials
+from tests.support.random_cases import FEW
 from tests.workload.conftest import Load, Problems
 
 NAMED = """\
@@ -159,3 +168,320 @@ def test_expiries_that_say_nothing_are_problems(
 ) -> None:
     (result,) = problems(EXPIRING.format(written))
     assert said in str(result)
+
+
+
+BOTH = {"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s"}
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "lacks"),
+    [
+        ("/data/t", {}, None),
+        ("file:///data/t", {}, None),
+        ("uc://main.shop.t", {}, None),
+        ("s3://b/t", BOTH, None),
+        ("S3A://b/t", {"aws_skip_signature": "true"}, None),
+        ("s3://b/t", {"aws_skip_signature": "false"}, "`aws_access_key_id` and"),
+        ("s3://b/t", {"access_key_id": "k"}, "`aws_secret_access_key` not set"),
+        ("s3://b/t", {**BOTH, "AWS_ACCESS_KEY_ID": ""}, "`aws_access_key_id` not set"),
+        ("s3://b/t", {"aws_endpoint_url": "http://127.0.0.1:9"}, "`aws_access_key_id` and"),
+        ("gs://b/t", {"google_service_account": "/k.json"}, None),
+        ("gs://b/t", {}, "no key in"),
+        ("abfss://c@a/t", {"azure_storage_account_name": "a"}, "no key in"),
+        ("abfss://c@a/t", {"azure_storage_sas_key": "sig"}, None),
+    ],
+)
+def test_what_is_missing_is_named(path: str, options: dict[str, str], lacks: str | None) -> None:
+    missing = missing_credentials(path, options)
+    assert (missing is None) == (lacks is None)
+    if lacks is None:
+        require_credentials("t", path, options, {"AWS_ACCESS_KEY_ID": "k"})
+        return
+    assert lacks in (missing or "")
+    with pytest.raises(UsageError, match="has no credentials") as caught:
+        require_credentials("t", path, options, {"AWS_ACCESS_KEY_ID": "k"})
+    assert caught.value.code == "credentials_missing"
+    assert "`credentials: ambient`" in (caught.value.hint or "")
+
+
+def test_a_token_of_the_environment_goes_with_no_keys_of_the_file() -> None:
+    env = {"AWS_SESSION_TOKEN": "strange"}
+    with pytest.raises(UsageError) as caught:
+        require_credentials("t", "s3://b/t", BOTH, env)
+    assert caught.value.code == "credentials_mixed"
+    assert "strange" not in str(caught.value)
+    require_credentials("t", "s3://b/t", {**BOTH, "aws_session_token": "own"}, env)
+    require_credentials("t", "/data/t", {}, env)
+
+
+def test_the_file_says_who_may(load: Load, problems: Problems) -> None:
+    text = (
+        "version: 1\ncredentials: ambient\nqueries: {q: {sql: SELECT 1}}\n"
+        "tables: {a: {path: 's3://b/a'}, c: {path: 's3://b/a', credentials: options}}\n"
+    )
+    tables = load(text).tables
+    assert {name: spec.ambient for name, spec in tables.items()} == {"a": True, "c": False}
+    plain = load(text.replace("credentials: ambient\n", "")).tables
+    assert [(spec.ambient, spec.names) for spec in plain.values()] == [(False, ("c",))]
+    (wrong,) = problems(text.replace("ambient", "somewhere"))
+    assert "`credentials` must be one of `options`, `ambient`" in wrong
+
+
+
+DECEMBER = 1_796_083_200.0
+"""2026-12-01 in UTC."""
+
+
+def text(changes: str) -> str:
+    return (
+        "version: 1\nqueries: {q: {sql: SELECT 1}}\ntables:\n  t:\n    path: t\n"
+        f"    changes: {changes}\n"
+    )
+
+
+def coming(load: Load, changes: str, **env: str) -> Any:
+    return load(text(changes), env).tables["t"].coming
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{every: 1h}", ComingSpec(3600.0, None, 0.0, None, None)),
+        ("{every: 1h, rows: 200, deletes: 5%}", ComingSpec(3600.0, 200, 0.05, None, None)),
+        ("{every: 90s, rows: 1, deletes: 100 %}", ComingSpec(90.0, 1, 1.0, None, None)),
+        ("{until: 2026-12-01}", ComingSpec(None, None, 0.0, None, DECEMBER)),
+        ("{from: '2026-12-01', every: 7d}", ComingSpec(604800.0, None, 0.0, DECEMBER, None)),
+        (
+            "{from: 2026-12-01 01:00:00+01:00, until: 2026-12-01 00:00:01}",
+            ComingSpec(None, None, 0.0, DECEMBER, DECEMBER + 1),
+        ),
+        ("{every: '${E}', rows: 2}", ComingSpec(60.0, 2, 0.0, None, None)),
+    ],
+)
+def test_one_expectation(load: Load, written: str, expected: ComingSpec) -> None:
+    assert coming(load, written, E="1m") == (expected,)
+    assert coming(load, f"[{written}, {{every: 2h}}]", E="1m") == (
+        expected,
+        ComingSpec(7200.0, None, 0.0, None, None),
+    )
+
+
+def test_never_and_nothing_are_two_things(load: Load) -> None:
+    assert load(text("never")).tables["t"].never_changes
+    assert coming(load, "'${W}'", W="never") == ()
+    silent = load("version: 1\nqueries: {q: {sql: SELECT 1}}\ntables: {t: {path: t}}\n")
+    assert silent.tables["t"].coming is None
+    assert not silent.tables["t"].never_changes
+
+
+@pytest.mark.parametrize(
+    ("written", "place", "part"),
+    [
+        ("always", "6:14", "must be `never`, a mapping, or a list of mappings"),
+        ("7", "6:14", "must be text"),
+        ("[]", "6:14", "is empty"),
+        ("{}", "6:14", "is empty"),
+        ("[never]", "6:15", "must be a mapping"),
+        ("{often: 1h}", "6:15", "Key `often` is unknown"),
+        ("{every: 5}", "6:22", "`5` is not a duration"),
+        ("{every: 0s}", "6:22", "`0s` is not a duration"),
+        ("{every: -1s}", "6:22", "`-1s` is not a duration"),
+        ("{every: 10 parsecs}", "6:22", "`10 parsecs` is not a duration"),
+        ("{every: }", "6:22", "is not a duration"),
+        ("{every: 1h, rows: 0}", "6:32", "must be from 1 to"),
+        ("{every: 1h, rows: 1.5}", "6:32", "must be a whole number"),
+        ("{rows: 5}", "6:21", "needs `every`"),
+        ("{every: 1h, deletes: 5%}", "6:35", "needs `rows`"),
+        ("{every: 1h, rows: 5, deletes: 5}", "6:44", "is not a share"),
+        ("{every: 1h, rows: 5, deletes: 101%}", "6:44", "is not a share"),
+        ("{until: soon}", "6:22", "`soon` is not a date or a time"),
+        ("{until: 5}", "6:22", "`5` is not a date or a time"),
+        ("{until: 2026-02-30}", "6:22", "does not exist in the calendar"),
+        ("{until: '2026-02-30'}", "6:22", "does not exist in the calendar"),
+        ("{from: 2026-12-01, until: 2026-12-01}", "6:40", "must be later than `from`"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(
+    problems: Problems, written: str, place: str, part: str
+) -> None:
+    (result,) = problems(text(written))
+    assert result.startswith(f"{place} ")
+    assert part in result
+    assert "`tables.t.changes" in result
+
+
+def test_no_message_shows_the_value_of_a_variable(problems: Problems) -> None:
+    (result,) = problems(text("{every: '${E}'}"), {"E": "secret"})
+    assert "secret" not in result
+    assert "${E}" in result
+
+
+def test_two_entries_for_one_table_say_the_same(load: Load, problems: Problems) -> None:
+    head = "version: 1\nqueries: {q: {sql: SELECT 1}}\ntables:\n"
+    one = load(f"{head}  t: {{path: a}}\n  u: {{path: a, changes: never}}\n")
+    assert one.tables["t"].never_changes
+    (result,) = problems(
+        f"{head}  t: {{path: a, changes: {{every: 1h}}}}\n  u: {{path: a, changes: never}}\n"
+    )
+    assert result.startswith("5:3 Tables `t` and `u` are the same table, with different `changes`")
+
+
+
+NO_RESET = settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def section(partition: str) -> str:
+    return f"partitions: {{sales: {{price: {partition}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        ("[601, 1001, 1501]", (601, 1001, 1501)),
+        ("[1]", (1,)),
+        ("[-1.5, 0, 2.5]", (-1.5, 0, 2.5)),
+        ("[B, a, ä]", ("B", "a", "ä")),
+        (
+            "['9.5', '10.25', '123456789012345678901.5']",
+            ("9.5", "10.25", "123456789012345678901.5"),
+        ),
+        ("['10', '9']", ("10", "9")),
+        ("['2', '2.0']", ("2", "2.0")),
+        ("[2022-01-01, 2022-02-01]", (date(2022, 1, 1), date(2022, 2, 1))),
+        ("['2022-01-01', '2022-02-01']", ("2022-01-01", "2022-02-01")),
+        (
+            "[2022-01-01 00:00:00, 2022-01-01 00:00:01]",
+            (datetime(2022, 1, 1), datetime(2022, 1, 1, 0, 0, 1)),
+        ),
+    ],
+)
+def test_boundaries(load_extra: Load, written: str, values: tuple[Any, ...]) -> None:
+    (spec,) = load_extra(section(f"{{boundaries: {written}}}")).partitions
+    assert spec.boundaries == values
+    assert [type(value) for value in spec.boundaries] == [type(value) for value in values]
+    assert (spec.table, spec.column, spec.ranges) == ("sales", "price", None)
+    assert (spec.location.line, spec.location.column) == (4, 22)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("[]", "must have from 1 to 99999 values"),
+        ("[1, 1]", "must increase, but number 2 does not"),
+        ("[1, 3, 2]", "must increase, but number 3 does not"),
+        ("[1, 1.0]", "must increase"),
+        ("[b, a]", "must increase"),
+        ("['10', '9', '10']", "must increase"),
+        ("[2022-02-01, 2022-01-01]", "must increase"),
+        ("[1, a]", "of one type, not numbers and text"),
+        ("[1, '2']", "of one type, not numbers and text"),
+        ("[2022-01-01, 2022-01-02 00:00:00]", "of one type, not dates and timestamps"),
+        (
+            "[2022-01-01 00:00:00, 2022-01-02 00:00:00Z]",
+            "not timestamps and timestamps with a time zone",
+        ),
+        ("[1, null]", "must be a number, text or a date, not nothing"),
+        ("[true]", "must be a number, text or a date, not true or false"),
+        ("[1, [2]]", "must be a number, text or a date, not a list"),
+        ("[1, .inf]", "is not finite"),
+        ("[.nan]", "is not finite"),
+        ("[0.10000000000000000001]", "more digits"),
+        ("601", "must be a list, not a whole number"),
+        ("{a: 1}", "must be a list, not a mapping"),
+    ],
+)
+def test_boundaries_that_make_no_partition(
+    extra_problems: Problems, written: str, message: str
+) -> None:
+    (result,) = extra_problems(section(f"{{boundaries: {written}}}"))
+    assert message in result
+
+
+def test_the_place_is_the_value_that_is_wrong(extra_problems: Problems) -> None:
+    text = "partitions:\n  sales:\n    price:\n      boundaries:\n        - 2\n        - 1\n"
+    assert extra_problems(text)[0].startswith("6:11 ")
+
+
+@given(st.lists(st.integers() | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+@NO_RESET
+def test_any_increasing_numbers_are_boundaries_and_no_others(
+    load_extra: Load, extra_problems: Problems, values: list[float]
+) -> None:
+    text = section(f"{{boundaries: {values!r}}}")
+    increase = all(low < high for low, high in zip(values, values[1:], strict=False))
+    if increase:
+        assert load_extra(text).partitions[0].boundaries == tuple(values)
+    else:
+        assert "must increase" in extra_problems(text)[0]
+
+
+@pytest.mark.parametrize("number", [1, 16, 100_000])
+def test_ranges(load_extra: Load, number: int) -> None:
+    (spec,) = load_extra(section(f"{{ranges: {number}}}")).partitions
+    assert (spec.ranges, spec.boundaries) == (number, None)
+
+
+def test_ranges_from_a_variable(load_extra: Load, extra_problems: Problems) -> None:
+    text = "partitions:\n  sales:\n    price:\n      ranges: ${N:-16}\n"
+    assert load_extra(text).partitions[0].ranges == 16
+    assert load_extra(text, {"N": "8"}).partitions[0].ranges == 8
+    assert "not text" in extra_problems(text, {"N": "many"})[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("0", "from 1 to 100000"),
+        ("-1", "from 1 to 100000"),
+        ("100001", "from 1 to 100000"),
+        ("1.5", "a whole number, not a number"),
+        ("'16'", "a whole number, not text"),
+        ("true", "a whole number, not true or false"),
+        ("", "a whole number, not nothing"),
+        ("[1]", "a whole number, not a list"),
+        ("016", "a whole number, not text"),
+    ],
+)
+def test_ranges_that_are_none(extra_problems: Problems, written: str, message: str) -> None:
+    (result,) = extra_problems(section(f"{{ranges: {written}}}"))
+    assert message in result
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (section("{}"), "either `boundaries` or `ranges`"),
+        (section("{boundaries: [1], ranges: 2}"), "either `boundaries` or `ranges`"),
+        (section("16"), "must be a mapping, not a whole number"),
+        (section("{fragment: 2}"), "did you mean `fragments`?"),
+        ("partitions: {sales: {}}", "`partitions.sales` is empty"),
+        ("partitions: {sales: }", "must be a mapping, not nothing"),
+        ("partitions: []", "must be a mapping, not a list"),
+        (
+            "partitions: {shops: {a: {ranges: 2}}}",
+            "Table `shops` in `partitions` is not declared",
+        ),
+        ("partitions: {salez: {a: {ranges: 2}}}", "did you mean `sales`?"),
+        (
+            "partitions: {sales: {'': {ranges: 2}}}",
+            "A column name in `partitions.sales` is empty",
+        ),
+        ("partitions: {sales: {a: {ranges: 2}, A: {ranges: 2}}}", "are the same column"),
+    ],
+)
+def test_partitions_that_make_no_sense(extra_problems: Problems, text: str, message: str) -> None:
+    assert any(message in result for result in extra_problems(text + "\n"))
+
+
+def test_no_partitions(load_extra: Load) -> None:
+    assert load_extra("partitions: {}\n").partitions == ()
+
+
+def test_the_old_name_of_the_key_is_accepted(load_extra: Load, extra_problems: Problems) -> None:
+    (spec,) = load_extra(section("{fragments: 16}")).partitions
+    assert (spec.ranges, spec.is_old_key) == (16, True)
+    (spec,) = load_extra(section("{ranges: 16}")).partitions
+    assert (spec.ranges, spec.is_old_key) == (16, False)
+    (result,) = extra_problems(section("{fragments: 16, ranges: 16}"))
+    assert "either `boundaries` or `ranges`" in result

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.outside.object_stores.lake import Lake
-from tests.support.object_store import ObjectStore, object_store
+from tests.outside.object_stores.lake import Lake, ObjectStore, object_store
 
 
 @pytest.fixture(scope="session")

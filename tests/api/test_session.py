@@ -1,0 +1,624 @@
+"""What calls return, warn and raise, on a real table and without Spark; the package's names."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import date, timedelta
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import impctl
+from impctl import errors
+from impctl.cli.output.json import to_json
+from impctl.errors import (
+    ImpctlError,
+    ImpctlWarning,
+    LockHeldError,
+    QueriesFailedError,
+    QueryError,
+    RecaptureNeededError,
+    UsageError,
+    WorkloadError,
+)
+from tests.api.conftest import write_folder
+from tests.behaviour.test_bad_input import held_lock
+from tests.support.kept_workload import answer_at, applied, grow, write_workload
+from tests.support.run_cli import ROWS, Cli, MadeOnce, refused
+
+
+def append(folder: Path, *groups: int) -> None:
+    rows = {"g": list(groups), "x": [5] * len(groups), "note": ["z"] * len(groups)}
+    write_deltalake(str(folder / "t"), pa.table(rows, schema=ROWS.schema), mode="append")
+
+
+def test_capture_maintain_status_rewrite(folder: Path) -> None:
+    with impctl.open(folder / "w.yaml") as opened:
+        assert opened.queries == ("q", "many", "none")
+        (captured,) = opened.capture("q")
+        assert isinstance(captured, impctl.CaptureResult)
+        assert captured.sketches[0].fragments == (0, 1)
+        assert captured.spark_ms == 0
+        append(folder, 5, 5)
+        (status,) = opened.status("q")
+        assert (status.stale, status.pending_versions) == (True, {"t": 1})
+        (foreseen,) = opened.maintain("q", dry_run=True)
+        assert foreseen.foreseen
+        (maintained,) = opened.maintain("q")
+        assert (maintained.action, maintained.added) == ("exact", (2,))
+        assert asdict(maintained)["versions"] == {"t": 1}
+        rewritten = opened.rewrite("q")
+        assert rewritten.intervals == ("g < 6L",)
+        assert [entry.query for entry in opened.explain()] == ["q", "many", "none"]
+
+
+def test_older_versions(folder: Path) -> None:
+    """The same memory of plans serves the newest versions and the older ones."""
+    with impctl.open(folder / "w.yaml") as opened:
+        opened.capture("q")
+        then = opened.rewrite("q")
+        append(folder, 5, 5)
+        now = opened.rewrite("q")
+        for at in (0, {"t": 0}):
+            older = opened.rewrite("q", at=at)
+            assert (older.sql, older.versions, older.action) == (then.sql, {"t": 0}, "kept")
+        assert opened.rewrite("q", at=1).sql == opened.rewrite("q").sql == now.sql != then.sql
+        with refused(RecaptureNeededError, "no_sketch_at", "no stored sketch for version 7"):
+            opened.rewrite("q", at=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [True, -1, 1.0, "x", {"t": None}, {"u": 0}, {}, []])
+def test_what_is_no_version(folder: Path, at: Any) -> None:
+    with impctl.open(folder / "w.yaml") as opened:
+        opened.capture("q")
+        with pytest.raises(UsageError) as caught:
+            opened.rewrite("q", at=at)
+        assert caught.value.code in ("at_syntax", "at_table_unknown")
+
+
+@pytest.mark.slow
+def test_every_call_pins_the_newest_versions(folder: Path) -> None:
+    opened = impctl.open(folder / "w.yaml")
+    opened.capture("q")
+    for version in (1, 2, 3):
+        append(folder, 5)
+        assert opened.rewrite("q").versions == {"t": version}
+    text = (folder / "w.yaml").read_text()
+    (folder / "w.yaml").write_text(text.replace("  none:\n", "  renamed:\n"))
+    assert opened.queries == ("q", "many", "renamed")
+
+
+def test_a_change_of_directory_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    opened = impctl.open("w.yaml", store="kept")
+    monkeypatch.chdir("/")
+    opened.capture("q")
+    assert (folder / "kept").is_dir()
+
+
+def test_one_query_raises_its_own_error(folder: Path) -> None:
+    opened = impctl.open(folder / "w.yaml")
+    with refused(RecaptureNeededError, "not_captured"):
+        opened.maintain("q")
+    with refused(UsageError, "query_unknown"):
+        opened.status("qq")
+    (folder / "w.yaml").write_text(
+        (folder / "w.yaml").read_text().replace("SUM(x)", "SUM(missing)", 1)
+    )
+    with pytest.raises(QueryError) as wrong:
+        opened.capture("q")
+    assert str(wrong.value.location).startswith(f"{folder / 'w.yaml'}:11:")
+
+
+def test_several_queries_lose_nothing_to_one_that_fails(folder: Path) -> None:
+    opened = impctl.open(folder / "w.yaml")
+    opened.capture("q", "none")
+    append(folder, 5, 5)
+    with pytest.raises(QueriesFailedError) as caught:
+        opened.maintain()
+    failed = caught.value
+    assert [(done.query, done.action) for done in failed.results] == [
+        ("q", "exact"),
+        ("none", "exact"),
+    ]
+    assert {name: error.code for name, error in failed.failures.items()} == {"many": "not_captured"}
+    assert (failed.code, failed.exit_code) == ("queries_failed", 7)
+    assert "1 of 3 queries failed (`many`)" in failed.message
+    assert not opened.status("q")[0].stale
+
+
+def test_warnings_point_at_the_line_of_the_call(folder: Path) -> None:
+    opened = impctl.open(folder / "w.yaml")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        opened.capture("many")
+        opened.rewrite(sql="SELECT MIN(x) FROM t")
+    assert [(result.category, result.filename) for result in told] == [
+        (ImpctlWarning, __file__)
+    ] * 2
+    assert "skips almost nothing" in str(told[0].message)
+    assert "runs without a sketch" in str(told[1].message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [15, "15"])
+def test_values_become_typed_literals(folder: Path, value: Any) -> None:
+    opened = impctl.open(folder / "w.yaml")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImpctlWarning)
+        opened.capture("many")
+        given = {"low": value, "word": "x' OR 1=1 --"}
+        sql = opened.rewrite("many", params=given).sql
+    assert "x >= 15" in sql
+    assert "' OR" not in sql.replace("\\'", "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 1.5, True, Decimal(1), date(2024, 1, 1), "1 OR 1=1", 2**63, [1], float("nan")],
+)
+def test_values_of_another_type_are_refused(folder: Path, value: Any) -> None:
+    opened = impctl.open(folder / "w.yaml")
+    with refused(UsageError, "parameter_type"):
+        opened.rewrite("many", params={"low": value})
+
+
+def test_a_lock_held_elsewhere_is_waited_for_and_told(folder: Path) -> None:
+    opened = impctl.open(folder / "w.yaml", lock_timeout=0)
+    opened.capture("q")
+    with held_lock(folder / ".impctl"), pytest.raises(LockHeldError):
+        opened.capture("q")
+
+
+def test_threads_share_an_object(folder: Path) -> None:
+    opened = impctl.open(folder / "w.yaml", lock_timeout=0)
+    opened.capture("q")
+    append(folder, 5, 5)
+    result: list[str] = []
+
+    def maintain() -> None:
+        result.append(opened.maintain("q")[0].action)
+
+    threads = [threading.Thread(target=maintain) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(result) == ["exact", "none", "none", "none"]
+
+
+def test_arguments_win_over_variables_and_both_are_checked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_STORE", str(folder / "variable"))
+    monkeypatch.setenv("IMPCTL_POLICY", "strict")
+    opened = impctl.open(folder / "w.yaml", policy="auto")
+    assert [entry.policy for entry in opened.status("q")] == ["auto"]
+    opened.capture("q")
+    assert (folder / "variable").is_dir()
+    monkeypatch.setenv("IMPCTL_BATCH_ROWS", "none")
+    with pytest.raises(UsageError, match="IMPCTL_BATCH_ROWS"):
+        opened.maintain("q")
+    monkeypatch.setenv("IMPCTL_POLICY", "lax")
+    with pytest.raises(UsageError, match="IMPCTL_POLICY") as caught:
+        impctl.open(folder / "w.yaml")
+    assert "strict" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="lock_timeout"):
+        impctl.open(folder / "w.yaml", policy="auto", lock_timeout=-1)
+
+
+def test_what_is_wrong_with_the_file_is_said_when_it_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        impctl.open(tmp_path / "missing.yaml")
+    (tmp_path / "w.yaml").write_text("version: 1\ntables: {}\nquries: {}\n")
+    with pytest.raises(WorkloadError) as caught:
+        impctl.open(tmp_path / "w.yaml")
+    assert caught.value.problems
+
+
+def test_a_closed_object_and_a_wrong_session_are_refused(folder: Path) -> None:
+    with impctl.open(folder / "w.yaml") as opened:
+        pass
+    with refused(UsageError, "workload_closed"):
+        opened.status()
+    with pytest.raises(UsageError, match="SparkSession"):
+        impctl.open(folder / "w.yaml", spark="local[2]")  # type: ignore[arg-type]
+
+
+def test_progress_is_told_and_nothing_printed(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    opened = impctl.open(folder / "w.yaml", progress=lambda *step: told.append(step))
+    opened.capture("q")
+    append(folder, 5)
+    opened.maintain("q")
+    assert told
+    assert all(isinstance(line, str) and done <= total for line, done, total in told)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_costs_nothing_and_work_without_spark_imports_no_pyspark(folder: Path) -> None:
+    program = (
+        "import sys, impctl\n"
+        "before = {name for name in sys.modules if name.startswith('impctl')}\n"
+        "assert before == {'impctl', 'impctl.version'}, before\n"
+        "assert 'open' in dir(impctl)\n"
+        "with impctl.open(sys.argv[1]) as opened:\n"
+        "    opened.capture('q'); opened.maintain('q'); opened.status(); opened.rewrite('q')\n"
+        "assert 'pyspark' not in sys.modules\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", program, str(folder / "w.yaml")],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_the_table_is_only_read(folder: Path) -> None:
+    opened = impctl.open(folder / "w.yaml")
+    opened.capture("q")
+    opened.maintain("q")
+    assert DeltaTable(str(folder / "t")).version() == 0
+
+
+# The tables are so small that no sketch saves anything.
+@pytest.mark.filterwarnings("ignore:the sketch of query:impctl.ImpctlWarning")
+def test_changes_as_arrow_and_in_files(tmp_path: Path) -> None:
+    with impctl.open(write_workload(tmp_path, ("plain", "groups"))) as opened:
+        opened.capture()
+        whole = opened.changes("plain", whole=True)
+        assert isinstance(whole, impctl.ChangesResult)
+        before = applied(Counter(), whole.to_arrow())
+        assert before == answer_at(tmp_path, "plain", {"a": 0})
+        grow(tmp_path)
+        changes = opened.changes("plain")
+        assert (changes.since, changes.versions, changes.by) == ({"a": 0}, {"a": 1}, "state")
+        assert changes.columns == ("_change", "_copies", "s", "d")
+        now = answer_at(tmp_path, "plain", {"a": 1})
+        assert applied(before, changes.to_arrow()) == now
+        assert opened.changes("plain", since=0).row_count == changes.row_count
+        done = opened.maintain(changes=tmp_path / "out")
+        (path,) = done[0].change_files
+        assert applied(before, pq.read_table(path)) == now
+        assert opened.changes("plain").row_count == 0
+        # A call without a folder writes nothing.
+        grow(tmp_path)
+        assert opened.maintain()[0].change_files == ()
+
+
+@pytest.mark.filterwarnings("ignore:the sketch of query:impctl.ImpctlWarning")
+def test_an_answer_that_is_not_kept(tmp_path: Path) -> None:
+    file = write_workload(tmp_path, ("plain",))
+    file.write_text(file.read_text().replace("answer: true", "answer: false"))
+    with impctl.open(file) as opened:
+        opened.capture()
+        with pytest.raises(UsageError, match="The result of query `plain` is not materialized"):
+            opened.changes("plain")
+
+
+
+ROOT = Path(__file__).parents[2]
+
+SNIPPET = """\
+from typing import assert_type
+
+import impctl
+from impctl.errors import ImpctlError
+
+
+def use() -> None:
+    with impctl.open("w.yaml", policy="strict", store="kept") as sales:
+        assert_type(sales, impctl.OpenWorkload)
+        assert_type(sales.capture("q"), tuple[impctl.CaptureResult, ...])
+        assert_type(sales.maintain(), tuple[impctl.MaintainResult, ...])
+        assert_type(sales.maintain(due=True, interval="1h"), tuple[impctl.MaintainResult, ...])
+        assert_type(sales.plan("q"), tuple[impctl.PlanResult, ...])
+        assert_type(sales.plan(due=True, interval=60), tuple[impctl.DueResult, ...])
+        assert_type(sales.simulate(trigger=["rows: 5"]), impctl.SimulateResult)
+        assert_type(sales.status(), tuple[impctl.StatusResult, ...])
+        assert_type(sales.verify(results=True), tuple[impctl.VerifyResult, ...])
+        assert_type(sales.explain("q"), tuple[impctl.ExplainResult, ...])
+        assert_type(sales.rewrite("q", params={"low": 10}).sql, str)
+        assert_type(sales.query("q"), impctl.QueryResult)
+        sales.plan(interval=60)  # type: ignore[call-overload]
+        sales.capture(1)  # type: ignore[arg-type]
+        sales.rewrite("q", params={"low": None})  # type: ignore[dict-item]
+        try:
+            sales.maintain()
+        except impctl.QueriesFailedError as failed:
+            assert_type(failed.failures["q"], ImpctlError)
+    impctl.open("w.yaml", policy="lax")  # type: ignore[arg-type]
+    impctl.opne("w.yaml")  # type: ignore[attr-defined]
+"""
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    tree = ast.parse((ROOT / "impctl" / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    return {
+        alias.name: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_names_are_the_same_at_run_time() -> None:
+    for name, module in names_for_type_checkers().items():
+        result = getattr(impctl, name)
+        assert result is getattr(import_module(module), name)
+        assert name in dir(impctl)
+    with pytest.raises(AttributeError):
+        impctl.opne  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_name_is_documented() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    for name in names_for_type_checkers():
+        assert f"`impctl.{name}`" in page
+
+
+def test_every_error_is_in_the_tree() -> None:
+    drawn = str(errors.__doc__)
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.ImpctlError | Warning):
+            assert name in drawn, name
+
+
+@pytest.mark.slow
+def test_strict_type_checkers_see_the_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mypy import api
+
+    monkeypatch.setenv("MYPY_CONFIG_FILE_DIR", str(ROOT))  # mypy sets it and leaves it set
+    file = tmp_path / "snippet.py"
+    file.write_text(SNIPPET)
+    options = ["--strict", "--config-file", str(ROOT / "pyproject.toml")]
+    shown, problems, code = api.run([*options, "--cache-dir", str(ROOT / ".mypy_cache"), str(file)])
+    assert (shown, problems, code) == ("Success: no issues found in 1 source file\n", "", 0)
+
+
+
+TRIGGERS = {
+    "commit": "commit",
+    "bound": "{fresh_within: 1h}",
+    "five": "{rows: 5}",
+    "nightly": "{point: nightly}",
+    "night_too": "{point: nightly, cheap: true}",
+    "noon": "{point: noon}",
+    "used": "use",
+}
+
+
+@pytest.fixture
+def timed(made_once: MadeOnce) -> Path:
+    """The workload with a query per trigger, captured but for those of `q`, `many` and `none`."""
+    return made_once.folder("triggers", capture) / "w.yaml"
+
+
+def capture(folder: Path) -> None:
+    write_folder(folder)
+    file = folder / "w.yaml"
+    head, _, tail = file.read_text().partition("store: .impctl")
+    queries = "".join(
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + at}", '
+        f"sketch: {{t: g}}, policy: incremental, trigger: {said}}}\n"
+        for at, (name, said) in enumerate(TRIGGERS.items())
+    )
+    file.write_text(f"{head}{queries}store: .impctl{tail}")
+    with impctl.open(file) as opened:
+        opened.capture(*TRIGGERS)
+
+
+@pytest.fixture
+def opened(timed: Path) -> Iterator[impctl.OpenWorkload]:
+    with impctl.open(timed) as result:
+        yield result
+
+
+@pytest.fixture
+def cli(timed: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys, timed)
+
+
+def append_rows(file: Path, rows: int) -> None:
+    write_deltalake(str(file.parent / "t"), ROWS.slice(0, rows), mode="append")
+
+
+def at(monkeypatch: pytest.MonkeyPatch, opened: impctl.OpenWorkload, seconds: float) -> None:
+    """Have the clock of later calls stand so long after the latest commit."""
+    (due,) = opened.plan("bound", due=True)
+    assert due.oldest_at is not None
+    moment = due.oldest_at + timedelta(seconds=seconds)
+    monkeypatch.setenv("IMPCTL_NOW", moment.strftime("%Y-%m-%dT%H:%M:%S+00:00"))
+
+
+def done(results: tuple[impctl.MaintainResult, ...]) -> set[str]:
+    return {result.query for result in results if result.action != "none"}
+
+
+def test_only_what_is_due_is_maintained(opened: impctl.OpenWorkload, timed: Path) -> None:
+    append_rows(timed, 3)
+    maintain = opened.maintain(*TRIGGERS, due=True)
+    assert done(maintain) == {"commit"}
+    assert [result.query for result in maintain] == list(TRIGGERS)
+    codes = {result.query: result.reason_code for result in maintain if result.query != "commit"}
+    assert set(codes.values()) == {"not_due"}
+    append_rows(timed, 2)
+    assert done(opened.maintain("five", "bound", due=True)) == {"five"}
+    # Looked at again after two hours only, its bound is over by then.
+    with pytest.warns(ImpctlWarning, match="fresh_impossible"):
+        assert done(opened.maintain("bound", due=True, interval="2h", dry_run=True)) == {"bound"}
+    with pytest.warns(ImpctlWarning, match="fresh_impossible"):
+        assert done(opened.maintain("bound", due=True, interval=7_200)) == {"bound"}
+    assert done(opened.maintain("five", "bound", due=True)) == set()
+
+
+@pytest.mark.slow
+def test_a_point_takes_its_queries_alone(opened: impctl.OpenWorkload, timed: Path) -> None:
+    append_rows(timed, 1)
+    maintain = opened.maintain(point="nightly")
+    assert [result.query for result in maintain] == ["nightly", "night_too"]
+    assert done(maintain) == {"nightly", "night_too"}
+    assert done(opened.maintain(point="nightly")) == set()
+    assert done(opened.maintain(*TRIGGERS)) == set(TRIGGERS) - {"nightly", "night_too"}
+
+
+@pytest.mark.slow
+def test_values_are_those_of_the_command_line(
+    opened: impctl.OpenWorkload, timed: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows(timed, 5)
+    at(monkeypatch, opened, 30.0)
+    due = opened.plan(*TRIGGERS, due=True)
+    assert {entry.query for entry in due if entry.due} == {"commit", "five"}
+    words = [word for name in TRIGGERS for word in ("--query", name)]
+    assert to_json(due) == cli.good("plan", "--due", *words).results
+    late = opened.plan("bound", due=True, interval="1h")
+    assert to_json(late) == cli.good("plan", "--due", "--interval", "1h", *words[2:4]).results
+    assert late[0].due
+    # Forecasts and dues of an ordinary plan are the same, too.
+    plans = opened.plan(*TRIGGERS)
+    assert to_json(plans) == cli.good("plan", *words).results
+    assert {plan.query for plan in plans if plan.action == "exact"} == set(TRIGGERS)
+
+
+def test_a_plan_is_strict_where_it_is_asked_to_be(opened: impctl.OpenWorkload, timed: Path) -> None:
+    text = timed.read_text()
+    more = '  no_sketch: {sql: "SELECT * FROM t TABLESAMPLE (5 ROWS)"}\nstore: .impctl'
+    timed.write_text(text.replace("store: .impctl", more))
+    (result,) = opened.plan("no_sketch")
+    assert (result.action, result.versions) == ("refused", {})
+    with refused(ImpctlError, result.reason_code):
+        opened.plan("no_sketch", strict=True)
+
+
+def simulated(simulate_result: impctl.SimulateResult) -> Any:
+    """As JSON, without what goes by the time of the call."""
+    told: Any = to_json(simulate_result)
+    return {name: value for name, value in told.items() if name != "until"}
+
+
+def test_simulated_settings_are_those_of_the_command_line(
+    opened: impctl.OpenWorkload, timed: Path, cli: Cli
+) -> None:
+    append_rows(timed, 3)
+    with pytest.warns(ImpctlWarning, match="figures are rough"):
+        simulate = opened.simulate(
+            "five", disk=["0", "all"], trigger="fresh_within: 10m", interval=30
+        )
+    assert [one.trigger for one in simulate.settings] == [None, *["fresh_within 10m"] * 2]
+    assert simulate.look_s == 30.0
+    words = ["--query", "five", "--disk", "0,all"]
+    words += ["--trigger", "fresh_within: 10m", "--interval", "30s"]
+    told = cli.one("simulate", *words)
+    by_time = {"until", "settings", "recorded"}
+    same = {name: value for name, value in told.items() if name not in by_time}
+    assert {name: simulated(simulate)[name] for name in same} == same
+    assert [one["setting"] for one in told["settings"]] == [
+        one.setting for one in simulate.settings
+    ]
+    with pytest.warns(ImpctlWarning) as warned:
+        short = opened.simulate("five", since="30d")
+    assert any("figures are rough" in str(one.message) for one in warned)
+    assert short.rows == 3
+    assert warned[0].filename == __file__
+
+
+WRONG: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]] = {
+    "two": (
+        lambda o: o.maintain(due=True, point="noon"),
+        "maintain",
+        ["--due", "--point", "noon"],
+    ),
+    "named": (lambda o: o.maintain("q", point="noon"), "maintain", ["--point=noon", "--query=q"]),
+    "alone": (lambda o: o.maintain(interval="1m"), "maintain", ["--interval", "1m"]),
+    "unknown": (lambda o: o.maintain(point="nigthly"), "maintain", ["--point", "nigthly"]),
+    "look": (lambda o: o.plan(interval=60), "plan", ["--interval", "60"]),  # type: ignore[call-overload]
+    "query": (lambda o: o.plan("qq", due=True), "plan", ["--due", "--query", "qq"]),
+    "trigger": (
+        lambda o: o.simulate(trigger="fresh_within: 10"),
+        "simulate",
+        ["--trigger", "fresh_within: 10"],
+    ),
+    "disk": (lambda o: o.simulate(disk=["1MB", "1XB"]), "simulate", ["--disk", "1MB,1XB"]),
+    "nothing": (lambda o: o.simulate("q"), "simulate", ["--query", "q"]),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_errors_are_those_of_the_command_line(
+    opened: impctl.OpenWorkload, cli: Cli, name: str
+) -> None:
+    call, command, words = WRONG[name]
+    ran = cli(command, *words)
+    with pytest.raises(ImpctlError) as caught:
+        call(opened)
+    error = caught.value
+    assert (error.code, error.message, error.hint) == (
+        ran.error["code"],
+        ran.error["message"],
+        ran.error["hint"],
+    )
+    assert to_json(error.location) == ran.error.get("location")
+    assert ran.code == error.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda o: o.maintain(due=True, interval="soon"),
+        lambda o: o.maintain(due=True, interval=-1),
+        lambda o: o.plan(due=True, interval=float("nan")),
+        lambda o: o.simulate(since=True),
+        lambda o: o.simulate(trigger=[{"rows": 5}]),
+        lambda o: o.simulate(disk=5),
+    ],
+)
+def test_what_is_no_duration_or_text_is_refused(
+    opened: impctl.OpenWorkload, call: Callable[[Any], object]
+) -> None:
+    with pytest.raises(UsageError, match="Argument `") as caught:
+        call(opened)
+    assert caught.value.hint
+
+
+def test_one_query_of_a_point_raises_its_own_error(
+    opened: impctl.OpenWorkload, timed: Path
+) -> None:
+    write_deltalake(
+        str(timed.parent / "t"),
+        pa.table({"g": [1], "note": ["z"]}, schema=ROWS.schema.remove(1)),
+        mode="overwrite",
+        schema_mode="overwrite",
+    )
+    with pytest.raises(ImpctlError) as alone:
+        opened.maintain(point="noon")
+    assert not isinstance(alone.value, QueriesFailedError)
+    with pytest.raises(QueriesFailedError, match="2 of 2 queries") as several:
+        opened.maintain(point="nightly")
+    assert set(several.value.failures) == {"nightly", "night_too"}
+    with pytest.raises(RecaptureNeededError):
+        opened.maintain("q")

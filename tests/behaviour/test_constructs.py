@@ -1,0 +1,504 @@
+"""What the engine does not maintain is answered honestly; other readings, witnesses."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import impctl
+from impctl.compile import build
+from impctl.errors import RecaptureNeededError
+from impctl.rules import optimize
+from impctl.service import prepare
+from impctl.store.store import Store
+from impctl.tables.write.maintenance import create_table
+from tests.support.run_cli import WORKLOAD, Capsys, Cli
+
+CONSTRUCTS_WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+  names: {path: names}
+partitions:
+  t:
+    g: {boundaries: [2, 4, 6]}
+    x: {boundaries: [10, 20]}
+queries:
+  median: {sql: "SELECT g, MEDIAN(x) AS m FROM t GROUP BY g HAVING MEDIAN(x) > 10", sketch: {t: g}}
+  distinct:
+    sql: SELECT g, COUNT(DISTINCT x) n FROM t GROUP BY g HAVING COUNT(DISTINCT x) < 3
+    sketch: {t: g}
+  hashed: {sql: "SELECT g FROM t WHERE md5(note) > '' GROUP BY g HAVING MAX(x) > 1", sketch: {t: x}}
+  most: {sql: "SELECT g, MAX(x) AS m FROM t GROUP BY g HAVING MAX(x) > 20", sketch: {t: x}}
+  top: {sql: "SELECT g, COUNT(*) AS n FROM t GROUP BY g ORDER BY n DESC, g LIMIT 1", sketch: {t: g}}
+  join:
+    sql: |
+      SELECT n.name, SUM(t.x) AS s FROM t JOIN names n ON t.g = n.g
+      GROUP BY n.name HAVING COUNT(*) > 2
+    sketch: {t: x}
+store: .impctl
+"""
+EXPECTED = {
+    "median": "touch",
+    "distinct": "exact",
+    "hashed": "recapture",
+    "most": "exact",
+    "top": "exact",
+    "join": "exact",
+}
+
+
+@pytest.fixture
+def constructs_cli(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    create_table(str(tmp_path / "names"), pa.table({"g": [0, 1, 3, 5], "name": list("abca")}))
+    return Cli.over(capsys, tmp_path, CONSTRUCTS_WORKLOAD)
+
+
+@pytest.mark.spark
+def test_touched_or_recaptured_and_always_sound(constructs_cli: Cli, table: str, spark: Any) -> None:
+    captured = constructs_cli.good("capture").results
+    assert {r["query"]: r["mode"] for r in captured} == EXPECTED
+    constructs_cli.verified(is_exact=False)
+    more = pa.table({"g": [7, 7, 7, 5], "x": [30, 31, 32, 50], "note": list("abcd")})
+    write_deltalake(table, more, mode="append")
+    maintained = constructs_cli.good("maintain").results
+    assert {r["query"]: r["action"] for r in maintained} == EXPECTED
+    assert all(r["reason"] for r in maintained)
+    constructs_cli.verified(is_exact=False)
+    DeltaTable(table).delete("g = 0 OR g = 7")
+    constructs_cli.good("maintain")
+    constructs_cli.verified(is_exact=False)
+
+
+@pytest.mark.spark
+def test_policies_forbid_what_they_say(constructs_cli: Cli, table: str, spark: Any) -> None:
+    constructs_cli.good("capture", "--query", "hashed", "--query", "median")
+    write_deltalake(table, pa.table({"g": [7], "x": [30], "note": ["a"]}), mode="append")
+    ran = constructs_cli("maintain", "--query", "hashed", "--policy", "incremental")
+    assert (ran.code, ran.error["code"]) == (7, "not_incremental")
+    assert "md5" in ran.error["message"]
+    assert ran.error["location"]["line"] == 14
+    ran = constructs_cli("maintain", "--query", "median", "--policy", "strict")
+    assert (ran.code, ran.error["code"]) == (4, "policy_refused")
+    ran = constructs_cli.good("maintain", "--query", "median", "--policy", "full")
+    assert ran.results[0]["action"] == "recapture"
+
+
+def test_explain_names_what_blocks_exact_maintenance(constructs_cli: Cli) -> None:
+    result = {r["query"]: r for r in constructs_cli.good("explain").results}
+    assert "MEDIAN" in result["median"]["reason"].upper()
+    assert any(line["why"] for line in result["hashed"]["plan"])
+    assert "every operator" in result["join"]["reason"]
+
+
+
+Capture = Callable[[], None]
+
+
+def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a fault that was mended since: no group is large enough."""
+    parse = optimize.parse_query
+
+    def read(sql: str, *arguments: Any, **named: Any) -> Any:
+        return parse(sql.replace("> 2", "> 9"), *arguments, **named)
+
+    monkeypatch.setattr(optimize, "parse_query", read)
+
+
+def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "stamped", "0.0.9:{}".format)
+
+
+def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As stored before a state told its release."""
+    monkeypatch.setattr("impctl.service.capture.template_id", lambda _: "")
+
+
+BEFORE = [reads_otherwise, is_another_release, is_no_known_release]
+RELEASES = [is_another_release, is_no_known_release]
+
+
+def set_policy(folder: Path, policy: str) -> None:
+    (folder / "w.yaml").write_text(WORKLOAD.replace("POLICY", policy))
+
+
+def fragments(folder: Path) -> tuple[int, ...]:
+    with Store.open(folder / ".impctl", create=False) as store:
+        result = store.load("q")
+    assert result is not None
+    return tuple(result.sketches[0].fragments.ids)
+
+
+@pytest.fixture(params=BEFORE)
+def captured_before(
+    request: pytest.FixtureRequest, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    with monkeypatch.context() as patch:
+        request.param(patch)
+        cli.good("capture")
+    return cli
+
+
+@pytest.mark.slow
+def test_it_is_captured_anew_before_it_is_used(captured_before: Cli, tmp_path: Path) -> None:
+    set_policy(tmp_path, "auto")
+    captured_before.good("rewrite")
+    assert fragments(tmp_path) == (0, 1)
+    assert captured_before.good("maintain").results[0]["action"] == "none"
+
+
+@pytest.mark.slow
+def test_the_policy_decides_whether_it_is(captured_before: Cli, tmp_path: Path) -> None:
+    before = fragments(tmp_path)
+    assert captured_before.good("rewrite").results[0]["sketches"] == []
+    ran = captured_before("rewrite", "--require-sketch")
+    assert (ran.code, ran.error["code"]) == (7, "engine_changed")
+    assert "impctl capture" in ran.error["hint"]
+    set_policy(tmp_path, "strict")
+    assert captured_before("rewrite").code == 4
+    assert fragments(tmp_path) == before
+
+
+@pytest.mark.parametrize("before", RELEASES)
+def test_a_run_that_reads_no_sql_tells_the_release(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, before: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    with monkeypatch.context() as patch:
+        before(patch)
+        cli.good("capture")
+    (status,) = cli.good("status").results
+    assert "another release" in status["stale_reason"]
+    ran = cli("maintain")
+    assert (ran.code, ran.error["code"]) == (7, "engine_changed")
+    ran = cli.good("maintain", "--policy", "auto")
+    assert (ran.results[0]["action"], ran.results[0]["reason_code"]) == (
+        "recapture",
+        "engine_changed",
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "bind", None)
+        assert cli.good("maintain").results[0]["action"] == "none"
+
+
+def test_a_program_gets_the_error_too(captured_before: Cli, tmp_path: Path) -> None:
+    with (
+        impctl.open(tmp_path / "w.yaml") as opened,
+        pytest.raises(RecaptureNeededError) as caught,
+    ):
+        opened.rewrite("q", require_sketch=True)
+    assert caught.value.code == "engine_changed"
+
+
+def test_it_is_not_used_for_its_own_version_either(captured_before: Cli) -> None:
+    ran = captured_before("rewrite", "--at", "0")
+    assert (ran.code, ran.error["code"]) == (7, "engine_changed")
+
+
+@pytest.mark.slow
+def test_its_ranges_are_evened_out_once_it_is_captured_anew(
+    captured_before: Cli, tmp_path: Path
+) -> None:
+    set_policy(tmp_path, "auto")
+    captured_before.good("capture", "--rebalance")
+    assert fragments(tmp_path) == (0, 1)
+
+
+
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int64()),
+        "d": pa.array([1.5, None]),
+        "ts": pa.array([1_774_744_200_000_000, None], pa.timestamp("us", "UTC")),
+        "s": ["a", None],
+    }
+)
+
+
+def over(folder: Path, capsys: Capsys, sql: str) -> Cli:
+    create_table(str(folder / "t"), ROWS)
+    return Cli.over(
+        capsys,
+        folder,
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {id: {boundaries: [2]}}}\n"
+        "spark: {conf: {spark.sql.session.timeZone: Europe/Berlin}}\n"
+        f'queries: {{q: {{answer: true, sql: "{sql}"}}}}\n',
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, hour(ts) AS v FROM t WHERE id < 9",
+        "SELECT id, CAST(ts AS DATE) AS v FROM t WHERE id < 9",
+        "SELECT id, CAST(d AS STRING) AS v FROM t WHERE id < 9",
+        "SELECT id, ascii(s) AS v FROM t WHERE id < 9",
+        "SELECT id, id LIKE '1%' AS v FROM t WHERE id < 9",
+        "SELECT id FROM t WHERE id < 9 ORDER BY CAST(d AS STRING)",
+        "SELECT id, CASE WHEN hour(ts) > 1 THEN 1 END AS v FROM t WHERE id < 9",
+        "SELECT s, CAST(MAX(d) AS STRING) AS v FROM t GROUP BY s",
+    ],
+)
+def test_what_only_spark_computes_is_not_materialized(
+    tmp_path: Path, capsys: Capsys, sql: str
+) -> None:
+    cli = over(tmp_path, capsys, sql)
+    answer = cli.one("check")["answer"]
+    assert not answer["kept"]
+    assert "the engine does not support" in answer["reason"]
+    cli.good("capture")
+    assert cli("query", "--by", "state").refusal == (2, "answer_not_kept")
+    assert cli("query", "--by", "engine").refusal == (3, "engine_cannot")
+
+
+def test_what_the_engine_computes_is(tmp_path: Path, capsys: Capsys) -> None:
+    sql = "SELECT id, d * 2 AS v, upper(s) AS u FROM t WHERE id < 9 ORDER BY d DESC"
+    cli = over(tmp_path, capsys, sql).captured()
+    rows = [[1, 3.0, "A"], [2, None, None]]
+    for by in ("state", "engine"):
+        assert cli.one("query", "--by", by)["rows"] == rows
+
+
+
+QUERIES = {
+    "SELECT g, COALESCE(city, (SELECT 'none')) AS c FROM t WHERE id > 3": (
+        [[1, "none"], [2, "c"]],
+        [[1, "none"], [2, "c"], [3, "none"]],
+    ),
+    "SELECT (SELECT MAX(id) FROM t) AS m": ([[12]], [[20]]),
+    "WITH k AS (SELECT 5 AS v) SELECT g FROM t WHERE id > (SELECT v FROM k)": (
+        [[1], [2]],
+        [[1], [2], [3]],
+    ),
+}
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+def test_results_are_kept_and_maintained(tmp_path: Path, capsys: Capsys, sql: str) -> None:
+    rows = pa.table({"g": [1, 1, 2, 2], "id": [1, 11, 2, 12], "city": ["a", None, "b", "c"]})
+    create_table(str(tmp_path / "t"), rows)
+    cli = Cli.over(
+        capsys,
+        tmp_path,
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {id: {boundaries: [4, 10]}}}\n"
+        f'queries: {{q: {{answer: true, sql: "{sql}"}}}}\n',
+    ).captured()
+    before, after = QUERIES[sql]
+    assert sorted(cli.one("query", "--by", "state")["rows"]) == before
+    more = pa.table({"g": [3], "id": [20], "city": pa.array([None], pa.string())})
+    write_deltalake(str(tmp_path / "t"), more, mode="append")
+    cli.good("maintain", "--policy", "incremental")
+    assert sorted(cli.one("query", "--by", "state")["rows"]) == after
+
+
+
+SUMS = "SELECT b, MAX(s) AS m FROM (SELECT b, c, SUM(p) AS s FROM t GROUP BY b, c) GROUP BY b"
+
+
+def workload(folder: Path, capsys: pytest.CaptureFixture[str], sql: str, column: str) -> Cli:
+    query = {"sql": sql, "sketch": {"t": column}, "lineage": "witness", "policy": "incremental"}
+    cuts: dict[str, list[object]] = {"id": [100, 200], "b": ["g", "p"]}
+    text = {
+        "version": 1,
+        "tables": {"t": {"path": "t"}},
+        "partitions": {"t": {column: {"boundaries": cuts[column]}}},
+        "queries": {"q": query},
+        "store": ".impctl",
+    }
+    return Cli.over(capsys, folder, json.dumps(text))
+
+
+@pytest.fixture
+def witness_table(tmp_path: Path) -> DeltaTable:
+    """Group `a` lies in the first range, `b` in the second."""
+    rows = {"id": [1, 2, 150], "b": ["a", "a", "b"], "c": [1, 2, 1], "p": [10, 3, 7]}
+    create_table(str(tmp_path / "t"), pa.table({**rows, "d": [1.5, 2.5, 3.5]}))
+    return DeltaTable(str(tmp_path / "t"))
+
+
+def test_without_the_check_that_it_rests_on_it_is_captured_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], witness_table: DeltaTable
+) -> None:
+    witness_table.alter.add_constraint({"positive": "p >= 0"})
+    cli = workload(tmp_path, capsys, SUMS, "id")
+    cli.good("capture")
+    cli.good("maintain")
+    witness_table.alter.drop_constraint("positive")
+    DeltaTable(str(tmp_path / "t")).delete("id = 2")
+    ran = cli("maintain")
+    assert ran.code == 7, ran.document
+    assert ran.error["code"] == "engine_changed"
+    assert cli("rewrite", "--require-sketch").code == 7
+    assert cli.good("rewrite").results[0]["sketches"] == []
+    cli.good("capture")
+    (result,) = cli.good("rewrite").results
+    assert result["sketches"][0]["fragments"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DISTINCT c FROM t WHERE md5(b) > 'a'",
+        "SELECT c, MAX(p) AS m FROM t WHERE md5(b) > 'a' GROUP BY c",
+    ],
+)
+def test_a_witness_is_not_kept_by_touch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], witness_table: DeltaTable, sql: str
+) -> None:
+    cli = workload(tmp_path, capsys, sql, "b")
+    (result,) = cli.good("explain").results
+    assert result["mode"] == "recapture"
+    cli.workload.write_text(cli.workload.read_text().replace('"witness"', '"all"'))
+    (result,) = cli.good("explain").results
+    assert result["mode"] == "touch"
+
+
+def test_above_sums_of_doubles_the_whole_lineage_is_held(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], witness_table: DeltaTable
+) -> None:
+    sql = "SELECT b FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
+    cli = workload(tmp_path, capsys, sql, "id")
+    told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
+    assert "its sketch holds only the rows that decide the result" in told, (
+        "the sum is read by nobody"
+    )
+    witness_table.alter.add_constraint({"up": "d >= 0"})
+    sql = "SELECT b, MAX(s) AS m FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
+    cli = workload(tmp_path, capsys, sql, "id")
+    told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
+    assert "sums of doubles vary from run to run" in told
+    sql = (
+        "SELECT c, MAX(s) AS m FROM (SELECT c, SUM(d) OVER (PARTITION BY b) AS s FROM t) GROUP BY c"
+    )
+    cli = workload(tmp_path, capsys, sql, "b")
+    told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
+    assert "sums of doubles vary from run to run" in told, "those of windows are no other"
+
+
+
+WITNESS_QUERIES = {
+    "best": "SELECT g, MAX(v) AS best FROM t GROUP BY g HAVING MAX(v) > 60",
+    "both": "SELECT g, MAX(d) AS m, MIN(v) AS b FROM t GROUP BY g ORDER BY b NULLS LAST, g LIMIT 4",
+    "one": "SELECT MAX(v) AS top, MIN(d) AS low FROM t WHERE g IS NOT NULL",
+    "once": "SELECT DISTINCT g FROM t WHERE v > 20",
+    "partner": "SELECT k, w FROM s WHERE EXISTS (SELECT 1 FROM t WHERE t.g = s.k AND t.v > 60)",
+    "among": "SELECT k FROM s WHERE k IN (SELECT g FROM t WHERE v > 70)",
+    "filtered": "SELECT g, MAX(v) FILTER (WHERE d > 1) AS b FROM t GROUP BY g HAVING MAX(v) > 50",
+    "nested": "SELECT MAX(b) AS m FROM (SELECT g, MIN(v) AS b FROM t GROUP BY g)",
+    "joined": "SELECT w, MAX(v) AS b FROM t JOIN s ON g = k GROUP BY w HAVING MAX(v) > 30",
+    "counted": "SELECT g, MAX(v) AS b, COUNT(*) AS n FROM t GROUP BY g HAVING MAX(v) > 60",
+}
+WHOLE = {"counted"}
+"""Where all rows of a group count."""
+WITNESS_ROWS = 600
+
+
+def rows_of(rng: random.Random, start: int, count: int) -> pa.Table:
+    def some(values: list[Any]) -> list[Any]:
+        return [rng.choice(values) for _ in range(count)]
+
+    return pa.table(
+        {
+            "id": pa.array(range(start, start + count), pa.int64()),
+            "g": pa.array(some([*range(12), None]), pa.int64()),
+            "v": pa.array(some([*range(100), 99, None, None]), pa.int32()),
+            "d": pa.array(some([-0.0, 0.0, 0.5, 2.5, math.nan, math.inf, None]), pa.float64()),
+        }
+    )
+
+
+@pytest.fixture
+def witness_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    create_table(str(tmp_path / "t"), rows_of(random.Random(1), 0, WITNESS_ROWS))
+    keys = pa.table({"k": [*range(14), None], "w": [n % 5 for n in range(15)]})
+    create_table(str(tmp_path / "s"), keys)
+    lines = [
+        f'  {name}_{lineage}: {{sql: "{sql}", sketch: {{t: id}}, lineage: {lineage}, '
+        "policy: incremental}"
+        for name, sql in WITNESS_QUERIES.items()
+        for lineage in ("all", "witness")
+    ]
+    text = [
+        "version: 1",
+        "tables: {t: {path: t}, s: {path: s}}",
+        f"partitions: {{t: {{id: {{boundaries: {list(range(20, WITNESS_ROWS + 400, 20))}}}}}}}",
+        "queries:",
+        *lines,
+        "store: .impctl",
+        'spark: {master: "local[2]"}',
+    ]
+    return Cli.over(capsys, tmp_path, "\n".join(text) + "\n")
+
+
+def fragments_by_query(results: list[dict[str, Any]]) -> dict[str, set[int]]:
+    return {
+        result["query"]: set(sketch["fragments"])
+        for result in results
+        for sketch in result["sketches"]
+        if sketch["table"] == "t"
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.long
+def test_witnesses_suffice_and_are_fewer_and_are_kept(witness_cli: Cli) -> None:
+    captured = witness_cli.good("capture").results
+    assert {result["mode"] for result in captured} == {"exact"}
+    held = fragments_by_query(captured)
+    for name in WITNESS_QUERIES:
+        whole, some = held[f"{name}_all"], held[f"{name}_witness"]
+        assert some <= whole
+        assert (some == whole) is (name in WHOLE), name
+    witness_cli.verified()
+    rng, folder = random.Random(2), witness_cli.workload.parent
+    for step in range(4):
+        write_deltalake(str(folder / "t"), rows_of(rng, WITNESS_ROWS + 90 * step, 90), mode="append")
+        gone = f"id % 7 = {step} OR (v >= 97 AND id % 2 = {step % 2})"
+        DeltaTable(str(folder / "t")).delete(gone)
+        for result in witness_cli.good("maintain").results:
+            assert result["action"] == "exact", result
+        if step % 2:
+            witness_cli.verified()
+
+
+@pytest.mark.spark
+def test_a_sketch_of_witnesses_serves_its_own_text_alone(witness_cli: Cli) -> None:
+    witness_cli.good("capture", "--query", "best_witness")
+    asked = "SELECT g, MAX(v) AS best FROM t GROUP BY g HAVING MAX(v) > 80"
+    (result,) = witness_cli.good("rewrite", "--sql", asked).results
+    candidates = result["reuse"]["candidates"]
+    assert [candidate["allowed"] for candidate in candidates] == [False]
+    assert "witness" in candidates[0]["reason"]
+    witness_cli.good("capture", "--query", "best_all")
+    (result,) = witness_cli.good("rewrite", "--sql", asked).results
+    assert result["reuse"]["query"] == "best_all"
+
+
+@pytest.mark.spark
+def test_changing_what_a_sketch_holds_is_another_definition(witness_cli: Cli) -> None:
+    witness_cli.good("capture", "--query", "best_all", "--query", "best_witness")
+    text = witness_cli.workload.read_text()
+    witness_cli.workload.write_text(text.replace("lineage: all", "lineage: witness"))
+    ran = witness_cli("maintain", "--query", "best_all")
+    assert ran.code == 7, ran.document
+    failure = ran.error
+    assert failure["code"] == "definition_changed"
+
+
+@pytest.mark.spark
+def test_explain_says_what_each_operator_keeps(witness_cli: Cli) -> None:
+    plans = {
+        result["query"]: " | ".join(line["why"] for line in result["plan"])
+        for result in witness_cli.good("explain").results
+    }
+    assert "its sketch holds only the rows that decide the result" in plans["best_witness"]
+    assert "COUNT needs all rows of a group" in plans["counted_witness"]
+    assert "its sketch holds" not in plans["best_all"]

@@ -1,0 +1,823 @@
+"""Secrets are shown nowhere; SQL, logs and output paths that try to do more than ask do not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+import impctl
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.errors import ImpctlError, Problem, WorkloadError, masked
+from impctl.service import context
+from impctl.tables.write.maintenance import create_table
+from tests.support.run_cli import ROWS, WORKLOAD, Capsys, Cli
+from tests.tables import handmade
+
+SECRETS = {
+    "AWS_ACCESS_KEY_ID": "AKIAZQ7SECRETONE",
+    "AWS_SECRET_ACCESS_KEY": "zq7/secret+two=",
+    "AWS_SESSION_TOKEN": "zq7-secret-three",
+    "azure_storage_sas_key": "sv=zq7&sig=secret%2Ffour",
+    "spark.hadoop.fs.s3a.secret.key": "zq7secretfive",
+    "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": "zq7secretsix==",
+    "spark.ssl.keyStorePassword": "zq7secretseven",
+    "spark.my.auth.header": "Bearer zq7secreteight",
+}
+NEEDLES = (
+    "AKIAZQ7SECRETONE",
+    "zq7",
+    "secret+two",
+    "secret%2Ffour",
+    "secret/four",
+)
+
+SECRET_WORKLOAD = """\
+version: 1
+tables:
+  t:
+    path: TABLE
+    storage_options:
+      AWS_ENDPOINT_URL: http://127.0.0.1:9
+      AWS_REGION: us-east-1
+      AWS_ALLOW_HTTP: true
+      max_retries: 0
+      retry_timeout: 1s
+      connect_timeout: 1s
+EXTRA
+      AWS_ACCESS_KEY_ID: ${ZQ_KEY}
+      AWS_SECRET_ACCESS_KEY: SECRET_TWO
+      AWS_SESSION_TOKEN: ${ZQ_TOKEN:-zq7-secret-three}
+      azure_storage_sas_key: sv=zq7&sig=secret%2Ffour
+partitions:
+  t: {g: {boundaries: [2, 4, 6]}}
+queries:
+  q:
+    sql: SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2
+    sketch: {t: g}
+updates:
+  - {name: old, delete: {table: t, where: "x = 5"}}
+store: .impctl
+spark:
+  master: "local[2]"
+  conf:
+    spark.hadoop.fs.s3a.secret.key: zq7secretfive
+    spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net: zq7secretsix==
+    spark.ssl.keyStorePassword: zq7secretseven
+    spark.my.auth.header: Bearer zq7secreteight
+    spark.logConf: true
+CONF
+"""
+COMMANDS = (
+    ("check",),
+    ("explain",),
+    ("plan",),
+    ("capture",),
+    ("status",),
+    ("rewrite",),
+    ("apply", "old"),
+    ("maintain", "--dry-run"),
+    ("maintain",),
+    ("doctor",),
+    ("gc",),
+    ("bench",),
+)
+
+
+def write(folder: Path, table: str = "t", extra: str = "", conf: str = "") -> Path:
+    file = folder / "w.yaml"
+    text = SECRET_WORKLOAD.replace("TABLE", table).replace("EXTRA\n", extra).replace("CONF\n", conf)
+    file.write_text(text.replace("SECRET_TWO", SECRETS["AWS_SECRET_ACCESS_KEY"]))
+    return file
+
+
+def run_in_process(folder: Path, *arguments: str) -> str:
+    """All that a process of its own says, streams of its children too."""
+    env = {**os.environ, "ZQ_KEY": SECRETS["AWS_ACCESS_KEY_ID"]}
+    command = [sys.executable, "-P", "-m", "impctl", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.stdout + done.stderr
+    return f"{done.stdout}{done.stderr}\nexit {done.returncode}"
+
+
+def check_kept(said: str, what: object) -> None:
+    for needle in NEEDLES:
+        at = said.find(needle)
+        assert at < 0, (what, needle, said[max(0, at - 300) : at + 60])
+
+
+def check_files(folder: Path) -> None:
+    """All files but the workload's own, names included."""
+    looked = 0
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != "w.yaml":
+            check_kept(path.read_bytes().decode("latin-1") + path.name, path)
+            looked += 1
+    assert looked
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_commands_that_work(tmp_path: Path) -> None:
+    create_table(str(tmp_path / "t"), ROWS)
+    write(tmp_path)
+    for flags in (("--json",), ("-vv",)):
+        for command, *rest in COMMANDS:
+            if command == "bench" or (command == "apply" and "-vv" in flags):
+                continue
+            said = run_in_process(tmp_path, command, "w.yaml", *rest, *flags)
+            check_kept(said, (command, flags))
+    check_files(tmp_path)
+
+
+BAD = {
+    "unreachable": ("s3://bucket/zt", "", ""),
+    "abfss": ("abfss://c@a.dfs.core.windows.net/zt", "", ""),
+    "option": ("s3://bucket/zt", "      AWS_CONDITIONAL_PUT: zq7-oops\n", ""),
+    "setting": ("t", "", "    spark.sql.ansi.enabled: zq7-oops\n"),
+    "legacy": ("t", "", "    spark.sql.legacy.x: zq7-oops\n"),
+    "variable": ("t", "      token: zq7${NOT_THERE_AT_ALL}\n", ""),
+    "unclosed": ("t", "      token: zq7secret${NOT\n", ""),
+    "nested": ("t", "      token: {a: zq7secret}\n", ""),
+    "key": ("t", "      token: !!x zq7secret\n", ""),
+    "broken": ("t", "      token: [zq7secret\n", ""),
+}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BAD)
+def test_commands_that_fail(case: str, tmp_path: Path) -> None:
+    create_table(str(tmp_path / "t"), ROWS)
+    write(tmp_path, *BAD[case])
+    for command, flags in (("status", ("--json",)), ("capture", ("-vv",)), ("doctor", ("-v",))):
+        said = run_in_process(tmp_path, command, "w.yaml", *flags)
+        assert "exit 1" not in said, said
+        check_kept(said, (case, command))
+    check_files(tmp_path)
+
+
+def test_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZQ_KEY", SECRETS["AWS_ACCESS_KEY_ID"])
+    with impctl.open(write(tmp_path, "s3://bucket/zt")) as workload:
+        check_kept(repr(workload), "repr")
+        with pytest.raises(ImpctlError) as caught:
+            workload.capture()
+        check_kept(f"{caught.value!r} {caught.value} {caught.value.hint}", "error")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.usefixtures("launched_here")
+def test_spark_with_its_whole_log(tmp_path: Path) -> None:
+    create_table(str(tmp_path / "t"), ROWS)
+    write(tmp_path)
+    check_kept(run_in_process(tmp_path, "capture", "w.yaml"), "capture")
+    write_deltalake(str(tmp_path / "t"), ROWS, mode="append")
+    said = run_in_process(tmp_path, "query", "w.yaml", "-vv")
+    assert "exit 0" in said, said
+    assert "spark WARN" in said
+    check_kept(said, "query")
+    check_files(tmp_path)
+
+
+
+SECRET = "tellNobody"
+SIGNED = (
+    "https://a.blob.core.windows.net/c/t?sv=1&sig=SECRET&se=2",
+    "https://a/t?X-Amz-Algorithm=h&X-Amz-Credential=SECRET%2F1&X-Amz-Signature=SECRET",
+    "https://a/t?X-Amz-Security-Token=SECRET",
+    "https://a/t?AWSAccessKeyId=SECRET&Expires=1&Signature=SECRET%2B%3D",
+    "https://a/t?GoogleAccessId=SECRET&X-Goog-Signature=SECRET",
+    "https://a/t?TOKEN=SECRET#x",
+    "https://a/t?x=1&access_token=SECRET",
+    "https://a/t%3Fsig%3DSECRET%26se%3D1",
+    "https://SECRET@a/t",
+    "https://me:SECRET@a/t",
+    "s3a://AKIA:SEC/SECRET+/x@bucket/t",
+    "sftp://me:SECRET@a/t",
+    "https://a/t#access_token=SECRET&x=1",
+    "s3a://me:a@SECRET@bucket/t",
+    "sftp://me:SEC@SECRET@a/t",
+)
+HARMLESS = (
+    "abfss://box@account.dfs.core.windows.net/t",
+    "s3://bucket/a@b/c?versionId=1",
+    "file:///data/t",
+    "/data/signature=1/t",
+    "ratio a:b@c, e-mail me@example.org, sig=1",
+)
+
+
+@pytest.mark.parametrize("uri", SIGNED)
+def test_what_opens_a_door_is_masked(uri: str) -> None:
+    shown = masked(f"Reading `{uri.replace('SECRET', SECRET)}` failed")
+    assert SECRET not in shown
+    assert "***" in shown
+    assert shown.endswith("` failed")
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_all_else_stays_as_it_is(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_each_error_masks_what_it_says() -> None:
+    uri = SIGNED[0].replace("SECRET", SECRET)
+    error = WorkloadError(uri, [Problem(uri, hint=uri)], hint=uri)
+    told = [
+        error.message,
+        str(error),
+        error.hint,
+        error.problems[0].message,
+        error.problems[0].hint,
+    ]
+    assert [SECRET in str(text) for text in told] == [False] * 5
+    assert SECRET not in str(ImpctlError("x", hint=uri).hint)
+
+
+def signed(cli: Cli, secret: str, place: str) -> None:
+    uri = f"file://{place}?sv=1&sig={secret}"
+    text = WORKLOAD.replace("POLICY", "incremental").replace("{path: t}", f"{{path: '{uri}'}}")
+    cli.workload.write_text(text)
+
+
+def test_nothing_of_it_is_in_the_store_and_a_new_signature_is_no_new_table(
+    cli: Cli, tmp_path: Path, table: str
+) -> None:
+    signed(cli, SECRET, table)
+    cli.good("capture")
+    files = [file for file in (tmp_path / ".impctl").rglob("*") if file.is_file()]
+    assert files
+    assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
+    signed(cli, "another", table)
+    assert cli.good("maintain").results[0]["action"] == "none"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
+@pytest.mark.parametrize("command", ["doctor", "check", "plan"])
+def test_no_command_prints_it(
+    cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, words: list[str]
+) -> None:
+    signed(cli, SECRET, str(tmp_path / "gone"))
+    assert run(build_app(), [command, str(cli.workload), *words])
+    assert_masked("".join(capsys.readouterr()))
+
+
+@pytest.mark.parametrize(
+    "words", [["-vv"], *(pytest.param(words, marks=pytest.mark.slow) for words in ([], ["--json"]))]
+)
+def test_no_process_prints_it(cli: Cli, tmp_path: Path, words: list[str]) -> None:
+    """What libraries say while they load and when all ends is printed too."""
+    signed(cli, SECRET, str(tmp_path / "gone"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "impctl", "capture", str(cli.workload), *words],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode
+    assert_masked(done.stdout + done.stderr)
+
+
+def assert_masked(printed: str) -> None:
+    assert SECRET not in printed
+    assert re.search(r"sig=\*\*\*", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["a", "s3://", "a:", "&x.", "?key=", "://a:b@"])
+def test_a_long_text_takes_no_long_time(piece: str) -> None:
+    text = "://" + piece * (200_000 // len(piece))
+    before = time.process_time()
+    masked(text)
+    assert time.process_time() - before < 5
+
+
+
+LOGGED_ROWS = pa.table({"g": [1, 2, 3], "x": [10, 20, 30]})
+FED = pa.table({"g": [9], "x": [90], "_change_type": ["insert"]})
+FIELDS = [handmade.field("g", handmade.LONG), handmade.field("x", handmade.LONG)]
+LOGGED_WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {g: {boundaries: [2]}}}
+queries:
+  q: {sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 5", answer: true}
+"""
+OPTIONS = "endpoint_override=127.0.0.1:{port}&scheme=http"
+REMOTE = [
+    f"s3://b/x.parquet?{OPTIONS}",
+    f"S3://b/x.parquet?{OPTIONS}",
+    f"s3a://b/x.parquet?{OPTIONS}",
+    f"s3://b%2Fx.parquet?{OPTIONS}",
+    f"s3://key:secret@b/x.parquet?{OPTIONS}&allow_bucket_creation=true",
+    f"gs://b/x.parquet?{OPTIONS}",
+    f"gcs://anonymous@b/x.parquet?{OPTIONS}",
+    "abfs://c@127.0.0.1:{port}/x.parquet?enable_tls=false",
+    "az://c/x.parquet?blob_storage_authority=127.0.0.1:{port}&blob_storage_scheme=http",
+    "hdfs://127.0.0.1:{port}/x.parquet",
+    "http://127.0.0.1:{port}/x.parquet",
+    "file://127.0.0.1:{port}/x.parquet",
+    "//127.0.0.1:{port}/x.parquet",
+]
+LOCAL = [
+    "/{outside}",
+    "file:///{outside}",
+    "../outside.parquet",
+    "a/../../outside.parquet",
+    "%2e%2e/outside.parquet",
+    "..%2Foutside.parquet",
+    "link.parquet",
+    "linked/outside.parquet",
+    "pipe.parquet",
+    "device.parquet",
+    "folder.parquet",
+]
+PLACES = ("add", "added later", "changed", "removed")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[bytes]]]:
+    """A port that listens on this machine, and what reached it. Keys lie in the environment."""
+    reached: list[bytes] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            reached.append(self.request.recv(4096))
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "of-the-user")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
+        thread.start()
+        yield listening.server_address[1], reached
+        listening.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, capsys: Capsys) -> Callable[[str, str], Cli]:
+    """Makes a table whose log names a file in one of the places; it is captured where it can be."""
+    outside = pa.table({"g": [7], "x": [70]})
+    handmade.write_file(tmp_path, "outside.parquet", outside)
+
+    def make(name: str, place: str) -> Cli:
+        folder = tmp_path / f"{len(os.listdir(tmp_path))}"
+        table = folder / "t"
+        table.mkdir(parents=True)
+        (folder / "outside.parquet").hardlink_to(tmp_path / "outside.parquet")
+        (table / "link.parquet").symlink_to("../outside.parquet")
+        (table / "linked").symlink_to("..")
+        os.mkfifo(table / "pipe.parquet")
+        (table / "device.parquet").symlink_to("/dev/zero")
+        (table / "folder.parquet").mkdir()
+        bad = name.replace("{outside}", str(folder / "outside.parquet").lstrip("/"))
+        first = handmade.added(table, "first.parquet", LOGGED_ROWS)
+        feed = {"configuration": {"delta.enableChangeDataFeed": "true"}}
+        actions = [first, handmade.add(bad, 3)] if place == "add" else [first]
+        handmade.create(table, FIELDS, *actions, **feed)
+        cli = Cli.over(capsys, folder, LOGGED_WORKLOAD)
+        if place != "add":
+            cli.good("capture")
+            handmade.commit(table, 1, *_later(table, place, bad))
+        return cli
+
+    return make
+
+
+def _later(table: Path, place: str, bad: str) -> list[dict[str, Any]]:
+    match place:
+        case "added later":
+            return [handmade.add(bad, 3)]
+        case "changed":
+            cdc = {"path": bad, "partitionValues": {}, "size": 1, "dataChange": False}
+            return [{"cdc": cdc}, handmade.added(table, "second.parquet", FED.select(["g", "x"]))]
+        case _:
+            return [handmade.remove(bad, size=1, partitionValues={}, dataChange=True)]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", PLACES)
+def test_no_request_is_sent(
+    place: str, server: tuple[int, list[bytes]], hostile: Callable[[str, str], Cli]
+) -> None:
+    port, reached = server
+    for name in REMOTE:
+        cli = hostile(name.replace("{port}", str(port)), place)
+        refuses(cli, place)
+        assert reached == [], (name, place)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("place", PLACES)
+def test_no_other_file_is_opened(place: str, name: str, hostile: Callable[[str, str], Cli]) -> None:
+    refuses(hostile(name, place), place)
+
+
+def refuses(cli: Cli, place: str) -> None:
+    """Commands that need the file say that they do not open it; none takes a row of it."""
+    asked = ("query", "--query", "q", "--by", "engine")
+    maintain = ("maintain", "--policy", "incremental")
+    first = ("capture",) if place == "add" else maintain
+    runs = [cli(*words) for words in (first, asked, ("check",))]
+    codes = {ran.error["code"] for ran in runs if ran.code}
+    assert all(ran.code in (0, 3) for ran in runs), codes
+    assert place == "removed" or codes & {"file_outside_table", "data_file_irregular"}, codes
+    if runs[1].code == 0:
+        (answer,) = runs[1].results
+        assert 7 not in dict(answer["rows"])
+
+
+
+STATEMENTS = [
+    "DROP TABLE t",
+    "INSERT INTO t VALUES (1, 1, 'x')",
+    "INSERT OVERWRITE t SELECT * FROM t",
+    "INSERT OVERWRITE DIRECTORY '/tmp/x' USING parquet SELECT * FROM t",
+    "UPDATE t SET x = 1",
+    "DELETE FROM t",
+    "MERGE INTO t USING t AS s ON t.g = s.g WHEN MATCHED THEN DELETE",
+    "TRUNCATE TABLE t",
+    "CREATE TABLE c AS SELECT * FROM t",
+    "CREATE OR REPLACE TEMPORARY VIEW t AS SELECT 1 AS g",
+    "CREATE FUNCTION f AS 'java.lang.Runtime'",
+    "ALTER TABLE t ADD COLUMNS (y INT)",
+    "ADD JAR '/tmp/x.jar'",
+    "SET spark.sql.ansi.enabled = false",
+    "RESET",
+    "USE other",
+    "CACHE TABLE t",
+    "REFRESH TABLE t",
+    "OPTIMIZE t",
+    "VACUUM t RETAIN 0 HOURS",
+    "EXPLAIN SELECT g FROM t",
+    "DESCRIBE t",
+    "SHOW TABLES",
+    "CALL system.x()",
+    "EXECUTE IMMEDIATE 'DROP TABLE t'",
+    "BEGIN DROP TABLE t; END",
+    "DECLARE v = 1",
+    "LOAD DATA INPATH '/tmp/x' INTO TABLE t",
+    "COPY INTO t FROM '/tmp/x'",
+    "GRANT SELECT ON t TO x",
+    "TABLE t",
+    "VALUES (1)",
+    "FROM t INSERT INTO t SELECT g, x, note",
+    "FROM t |> DROP g",
+]
+QUERIES = [
+    "SELECT g INTO c FROM t",
+    "WITH c AS (DELETE FROM t) SELECT * FROM c",
+    "WITH c AS (INSERT INTO t VALUES (1, 1, 'x')) SELECT * FROM t",
+    "WITH c AS (SELECT 1 AS g) INSERT INTO t SELECT g, g, 'x' FROM c",
+    "WITH c AS (SELECT g FROM t) DELETE FROM t",
+    "WITH c AS (INSERT INTO t VALUES (1, 1, 'x')) SELECT g FROM (SELECT g FROM t)",
+    "SELECT g FROM (WITH c AS (DROP TABLE t) SELECT g FROM t)",
+    "WITH c AS (SELECT * FROM parquet.`/etc/passwd`) SELECT g FROM t",
+    "WITH c AS (SELECT reflect('java.lang.System', 'exit', 1) FROM t) SELECT g FROM t",
+    "WITH `text./etc/passwd` AS (SELECT g FROM t) SELECT * FROM text.`/etc/passwd`",
+    "WITH c AS (SELECT g FROM t), c AS (DELETE FROM t) SELECT g FROM c",
+    "SELECT * FROM parquet.`/etc/passwd`",
+    "SELECT * FROM text.`/etc/passwd`",
+    "SELECT * FROM delta.`/tmp/x`",
+    "SELECT * FROM csv.'/etc/passwd'",
+    "SELECT * FROM binaryFile.`/etc/passwd`",
+    "SELECT t.g FROM t JOIN json.`/etc/passwd` p ON t.g = p.g",
+    "SELECT g FROM t WHERE g IN (SELECT value FROM text.`/etc/passwd`)",
+    "SELECT * FROM read_files('/etc/passwd')",
+    "SELECT * FROM table_changes('t', 0)",
+    "SELECT * FROM IDENTIFIER('t')",
+    "SELECT IDENTIFIER('g') FROM t",
+    "SELECT * FROM IDENTIFIER(:word)",
+    "SELECT * FROM other_catalog.default.t",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM global_temp.t",
+    "SELECT reflect('java.lang.System', 'exit', 1) FROM t",
+    "SELECT java_method('java.lang.Runtime', 'getRuntime') FROM t",
+    "SELECT try_reflect('java.lang.System', 'getenv') FROM t",
+    "SELECT `reflect`('java.lang.System', 'exit', 1) FROM t",
+    "SELECT g FROM t WHERE reflect('java.lang.System', 'getenv', 'HOME') = 'x'",
+    "SELECT g FROM t GROUP BY g HAVING java_method('java.lang.System', 'lineSeparator') = 'x'",
+    "SELECT TRANSFORM(g) USING 'cat /etc/passwd' AS (a) FROM t",
+    "FROM t SELECT TRANSFORM(g) USING 'sh' AS (a)",
+    "MAP g USING 'sh' FROM t",
+    "SELECT g FROM t TIMESTAMP AS OF '2020-01-01'",
+    "SELECT g FROM t@v0",
+    "SELECT ${env:HOME} FROM t",
+    "SELECT $g FROM t",
+    "SELECT @@version FROM t",
+    "SELECT g FROM t WHERE note = :word' OR 1=1 --",
+    "SELECT g FROM t WHERE note = :`word`",
+    "SELECT g FROM t WHERE :word",
+    "SELECT :word(g) FROM t",
+    "SELECT g FROM :word",
+    "SELECT g FROM t WHERE note = :other",
+    "SELECT g FROM t WHERE note = ?",
+]
+STACKED = [
+    *(f"SELECT g FROM t{between}{statement}" for statement in STATEMENTS[:4] for between in
+      ("; ", ";\n", " ;; ", "; -- c\n", "; /* c */ ", " /*;*/ ; ", "\n;\u00a0")),
+    "SELECT g FROM t WHERE note = ''; DROP TABLE t; --'",
+    "SELECT g FROM t WHERE note = '\\''; DROP TABLE t; --'",
+    "SELECT g FROM t WHERE note = \u2018x\u2019; DROP TABLE t",
+    "/* SELECT g FROM t */ DROP TABLE t",
+    "-- SELECT g FROM t\nDROP TABLE t",
+    "--\rSELECT g FROM t\rDROP TABLE t",
+    "/*+ x */ DROP TABLE t",
+    "/*! DROP TABLE t */ DROP TABLE t",
+    "(SELECT g FROM t) DROP TABLE t",
+    "(DROP TABLE t)",
+    "((DELETE FROM t))",
+    "SELECT (DELETE FROM t) FROM t",
+]  # fmt: skip
+ATTACKS = [*STATEMENTS, *QUERIES, *STACKED]
+
+EXPRESSIONS = [
+    "1 = 1; DROP TABLE t",
+    "1 = 1); DELETE FROM t WHERE (1 = 1",
+    "1 = 1 UNION SELECT 1 FROM t",
+    "1 = 1 GROUP BY g",
+    "1 = 1 LIMIT 1",
+    "TRUE FROM t; DROP TABLE t",
+    "g IN (SELECT g FROM t)",
+    "g = (SELECT MAX(g) FROM t)",
+    "EXISTS (SELECT 1 FROM parquet.`/etc/passwd`)",
+    "reflect('java.lang.System', 'exit', 1) = 1",
+    "java_method('java.lang.System', 'exit', 1) = 1",
+    "IDENTIFIER('g') = 1",
+    "note = 'x' -- ' AND FALSE; DROP TABLE t\n; DELETE FROM t",
+    "note = ''; DROP TABLE t; --'",
+    ":word = 'x'",
+    "1; DROP TABLE t",
+    "x FROM t, t",
+    "x, 1",
+    "*",
+]
+TEXTS = [
+    "x' OR '1'='1",
+    "x'; DROP TABLE t; --",
+    "x\\' OR 1=1 --",
+    "\\",
+    "\\'; DELETE FROM t; --",
+    '" OR ""="',
+    "` OR `g` = `g",
+    "\u2018 OR \u2019",
+    "\uff07 OR \uff07\uff07=\uff07",
+    "\u02bc; DROP TABLE t",
+    "*/ DROP TABLE t /*",
+    "--",
+    ":word",
+    ":low",
+    "${spark.sql.ansi.enabled}",
+    "$(id)",
+    "\n; DROP TABLE t\n",
+    "\r\n\t\b",
+    "%' OR note LIKE '%",
+    "reflect('java.lang.System','exit',1)",
+]
+
+NAMED = """\
+SELECT g, note, x FROM t WHERE note = :word AND x >= :low"""
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A workload whose Spark can never start: whoever asks for it has let a text through."""
+
+    def no_spark(*_: object) -> None:
+        raise AssertionError("Spark was to start")
+
+    monkeypatch.setattr(context.OwnSession, "open", no_spark)
+    create_table(str(tmp_path / "t"), ROWS)
+    cli = Cli(capsys, tmp_path / "w.yaml")
+    write_escapes(cli, q={"sql": NAMED, "params": {"word": "a", "low": 2}})
+    cli.good("capture")
+    return cli
+
+
+def write_escapes(cli: Cli, updates: tuple[dict[str, Any], ...] = (), **queries: dict[str, Any]) -> None:
+    document = yaml.safe_load(WORKLOAD.replace("POLICY", "incremental"))
+    document["queries"] = queries
+    document["updates"] = list(updates)
+    cli.workload.write_text(yaml.safe_dump(document))
+
+
+def check_refused(cli: Cli, what: str, command: str, *arguments: str) -> None:
+    ran = cli(command, *arguments)
+    assert ran.code in (2, 3), (what, ran.document)
+    error = ran.error
+    assert error["code"] != "unexpected", (what, error)
+    assert error["hint"], (what, error)
+    assert "AssertionError" not in error["message"], (what, error)
+
+
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+@pytest.mark.slow
+def test_queries_of_the_workload(guarded: Cli) -> None:
+    for attack in ATTACKS:
+        write_escapes(guarded, q={"sql": attack, "params": {"word": "t", "low": 2}})
+        for command in ("check", "capture", "query"):
+            check_refused(guarded, attack, command)
+
+
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+@pytest.mark.slow
+def test_texts_on_the_command_line(guarded: Cli) -> None:
+    for attack in ATTACKS:
+        for command in ("rewrite", "query"):
+            check_refused(guarded, attack, command, f"--sql={attack}")
+
+
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+def test_texts_of_python_calls(guarded: Cli) -> None:
+    with impctl.open(guarded.workload) as workload:
+        for attack in ATTACKS:
+            for call in (workload.rewrite, workload.query, workload.dataframe):
+                with pytest.raises(ImpctlError) as caught:
+                    call(sql=attack)
+                assert caught.value.exit_code in (2, 3), attack
+                assert caught.value.hint, attack
+
+
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+@pytest.mark.slow
+def test_batches_of_updates(guarded: Cli) -> None:
+    version = DeltaTable(str(guarded.workload.parent / "t")).version()
+    for text in EXPRESSIONS:
+        batches = [{"delete": {"table": "t", "where": text}}]
+        batches.append({"update": {"table": "t", "set": {"x": "1"}, "where": text}})
+        batches.append({"update": {"table": "t", "set": {"x": text}}})
+        for batch in batches:
+            write_escapes(guarded, ({"name": "u", **batch},), q={"sql": "SELECT g FROM t"})
+            check_refused(guarded, repr(batch), "apply", "u")
+    for name in ("x = 1, g", "x`; DROP TABLE t", '"x"', "x\u00a0", "t.x"):
+        change = {"table": "t", "set": {name: "1"}}
+        write_escapes(guarded, ({"name": "u", "update": change},), q={"sql": "SELECT g FROM t"})
+        check_refused(guarded, name, "apply", "u")
+    assert DeltaTable(str(guarded.workload.parent / "t")).version() == version
+
+
+def literal(sql: str) -> list[str]:
+    """The strings in the text that Spark's own words would find, read by sqlglot's tokenizer."""
+    from sqlglot.dialects.spark import Spark
+    from sqlglot.tokens import TokenType
+
+    return [token.text for token in Spark().tokenize(sql) if token.token_type is TokenType.STRING]
+
+
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+@pytest.mark.slow
+def test_values_of_parameters_stay_values(guarded: Cli) -> None:
+    """A text is one literal of the rewritten query, whatever it holds; a number takes no text."""
+    plain = guarded.good("rewrite", "--param", "word=b").results[0]["sql"]
+    for text in TEXTS:
+        (result,) = guarded.good("rewrite", "--param", f"word={text}").results
+        assert literal(result["sql"]) == [text], result["sql"]
+        assert len(result["sql"]) < len(plain) + 8 * len(text)
+        check_refused(guarded, text, "rewrite", "--param", f"low={text}")
+        check_refused(guarded, text, "rewrite", "--param", f"{text}=1")
+    for text in ("1 OR 1=1", "1;", "0x1", "1 --", "(1)", "1L", "NULL", "x", "\u0661"):
+        check_refused(guarded, text, "query", "--param", f"low={text}")
+    with impctl.open(guarded.workload) as workload:
+        for text in TEXTS:
+            assert literal(workload.rewrite(params={"word": text}).sql) == [text]
+            for odd in (text, [text], {text: 1}, text.encode()):
+                with pytest.raises(ImpctlError) as caught:
+                    workload.rewrite(params={"low": odd})  # type: ignore[dict-item]
+                assert caught.value.code == "parameter_type"
+
+
+
+OUTPUT_WORKLOAD = """\
+version: 1
+tables: {t: {path: t}, u: {path: deep/u}}
+partitions: {t: {g: {boundaries: [2]}}}
+queries:
+  q: {sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 5", answer: true}
+updates:
+  - {name: more, insert: {table: t, file: batch.csv}}
+"""
+LINKS = {
+    "to-data.csv": "t/data.parquet",
+    "to-log.csv": "t/_delta_log/00000000000000000000.json",
+    "to-next-entry.csv": "t/_delta_log/00000000000000000001.json",
+    "to-table": "t",
+    "to-log": "t/_delta_log",
+    "to-store": ".impctl",
+    "to-catalog.csv": ".impctl/catalog.sqlite",
+    "to-workload.csv": "w.yaml",
+    "to-batch.csv": "batch.csv",
+    "to-link.csv": "to-data.csv",
+}
+TARGETS = [
+    "t",
+    "t/data.parquet",
+    "t/new.{end}",
+    "t/new/folder/new.{end}",
+    "t/_delta_log",
+    "t/_delta_log/00000000000000000000.json",
+    "t/_delta_log/00000000000000000001.json",
+    "t/_delta_log/_last_checkpoint",
+    "t/_delta_log/new.{end}",
+    "t/../t/new.{end}",
+    "deep/u/new.{end}",
+    "deep/u/_delta_log/new.{end}",
+    "other/new.{end}",
+    "other/_delta_log/00000000000000000000.json",
+    ".impctl",
+    ".impctl/catalog.sqlite",
+    ".impctl/state/new.{end}",
+    ".impctl/new.{end}",
+    "elsewhere/catalog.sqlite",
+    "elsewhere/new.{end}",
+    "w.yaml",
+    "batch.csv",
+    *LINKS,
+    "to-table/new.{end}",
+    "to-log/00000000000000000001.json",
+    "to-store/new.{end}",
+]
+MEANT = {
+    "init": {"w.yaml", "to-workload.csv", "batch.csv", "to-batch.csv"},
+    "store": {".impctl", "to-store", "elsewhere"},
+}
+"""Files that an option is meant to write, with `--force` or as stores."""
+OUTPUT_OPTIONS = {
+    "query": ("csv", ["query", "{w}", "--query", "q", "--by", "engine", "--out", "{out}"]),
+    "changes": ("jsonl", ["changes", "{w}", "--query", "q", "--all", "--out", "{out}"]),
+    "files": ("json", ["rewrite", "{w}", "--query", "q", "--files", "{out}"]),
+    "maintain": ("prom", ["maintain", "{w}", "--metrics", "{out}"]),
+    "gain": ("prom", ["gain", "{w}", "--metrics", "{out}"]),
+    "feed": ("feed", ["maintain", "{w}", "--changes", "{out}"]),
+    "store": ("store", ["capture", "{w}", "--store", "{out}"]),
+    "init": ("yaml", ["init", "{t}", "--out", "{out}", "--force"]),
+    "demo": ("demo", ["init", "--demo", "{out}", "--force"]),
+    "record": ("json", ["bench", "{w}", "--out", "{out}"]),
+    "page": ("html", ["bench", "{w}", "--report", "{out}"]),
+    "example": ("data", ["bench", "--generate", "{out}", "--rows", "10"]),
+}
+
+
+def made(folder: Path, capsys: Capsys) -> Cli:
+    """Tables, a workload, stores, links, captured."""
+    rows = pa.table({"g": [1, 2, 3], "x": [10, 20, 30]})
+    for name in ("t", "deep/u", "other"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        create_table(str(folder / name), rows)
+    (folder / "batch.csv").write_text("g,x\n1,1\n")
+    cli = Cli.over(capsys, folder, OUTPUT_WORKLOAD)
+    cli.good("capture")
+    shutil.copytree(folder / ".impctl", folder / "elsewhere")
+    for name, goal in LINKS.items():
+        (folder / name).symlink_to(goal)
+    return cli
+
+
+def content(folder: Path) -> dict[str, str]:
+    """All files that are there, links not followed, with their content; but for what SQLite has
+    beside a catalog."""
+    result = {}
+    for here, _, files in os.walk(folder):
+        for name in files:
+            path = Path(here) / name
+            if path.is_symlink():
+                result[str(path.relative_to(folder))] = os.readlink(path)
+            elif not name.startswith(("catalog", "ledger", "lock")):
+                result[str(path.relative_to(folder))] = hashlib.md5(path.read_bytes()).hexdigest()
+    return result
+
+
+@pytest.mark.parametrize("option", OUTPUT_OPTIONS)
+def test_nothing_is_destroyed(option: str, tmp_path: Path, capsys: Capsys) -> None:
+    end, words = OUTPUT_OPTIONS[option]
+    cli = made(tmp_path, capsys)
+    before = content(tmp_path)
+    for target in TARGETS:
+        if target in MEANT.get(option, ()):
+            continue
+        out = tmp_path / target.replace("{end}", end)
+        places = {"{w}": str(cli.workload), "{out}": str(out), "{t}": str(tmp_path / "t")}
+        code = run(build_app(), [places.get(word, word) for word in words])
+        assert code in (2, 6), target
+        assert content(tmp_path) == before, target
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,577 @@
+"""Whole workloads on real Delta tables: the papers' example, incidents, TPC-DS, shipped ones."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import impctl
+from benchmarks.data import _generator
+from benchmarks.large_joins.social import social_tables
+from impctl.bench.data import running_example_table
+from impctl.errors import EvaluationError
+from impctl.measure.generate import generate
+from impctl.service import verify
+from impctl.service.capture import captured_query
+from impctl.service.context import SilentReporter
+from impctl.service.settings import Example, GenerateRequest
+from impctl.service.verify import same_rows
+from impctl.sketch.sketch import FragmentSet
+from impctl.store.records import StoredQuery
+from impctl.tables.write.maintenance import create_table
+from tests.behaviour.answers_replayed import ReplayTally, replayed
+from tests.behaviour.sketches_replayed import replayed as sketches_replayed
+from tests.support.run_cli import Capsys, Cli
+
+WORKLOAD = Path(__file__).parents[2] / "workloads" / "running-example.yaml"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: Any) -> Cli:
+    create_table(str(tmp_path / "sales"), running_example_table())
+    monkeypatch.setenv("IMPCTL_DATA", str(tmp_path))
+    monkeypatch.setenv("IMPCTL_STORE", str(tmp_path / "store"))
+    return Cli(capsys, WORKLOAD)
+
+
+def fragments(cli: Cli, query: str = "q_top") -> list[int]:
+    """The stored sketch's fragments."""
+    (result,) = cli.good("status", "--query", query).results
+    match = result["sketches"][0]["fragments"]
+    assert isinstance(match, list)
+    return match
+
+
+def revenue(cli: Cli) -> list[tuple[str, int]]:
+    """The answer of `q_top`, sorted."""
+    (result,) = cli.good("query", "--query", "q_top").results
+    return sorted((brand, rev) for brand, rev in result["rows"])
+
+
+@pytest.mark.spark
+def test_captured_maintained_used_and_verified(cli: Cli) -> None:
+    captured = cli.good("capture").results
+    assert [(r["query"], r["mode"]) for r in captured] == [("q_top", "exact"), ("q_brand", "exact")]
+    assert fragments(cli) == [2, 3]
+    assert revenue(cli) == [("Apple", 5074)]
+
+    cli.good("apply", "s8")
+    (top, brand) = cli.good("maintain").results
+    assert (top["action"], top["added"], top["removed"]) == ("exact", [1], [])
+    assert top["changes"] == 1
+    assert brand["action"] == "exact"
+    assert fragments(cli) == [1, 2, 3]
+    assert revenue(cli) == [("Apple", 5074), ("HP", 6194)]
+
+    cli.verified()
+
+
+@pytest.mark.spark
+def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*given: Any) -> StoredQuery:
+        stored = captured_query(*given)
+        (sketch,) = stored.sketches
+        assert sketch.fragments.ids == (2, 3)
+        fewer = FragmentSet.of([2], sketch.fragments.size)
+        return replace(stored, sketches=(replace(sketch, fragments=fewer),))
+
+    monkeypatch.setattr(verify, "captured_query", lacking)
+    cli.good("capture", "--query", "q_top")
+    ran = cli("verify", "--query", "q_top")
+    assert (ran.code, ran.error["code"]) == (5, "sketch_unsound")
+    (verified,) = ran.results
+    assert (verified["covers"], verified["missing"], verified["slack"]) == (False, [3], 0)
+
+
+@pytest.mark.spark
+def test_deletes_and_updates_keep_it_accurate(cli: Cli) -> None:
+    cli.good("capture")
+    cli.good("apply", "--all")
+    actions = {r["query"]: r["action"] for r in cli.good("maintain").results}
+    assert actions == {"q_top": "exact", "q_brand": "exact"}
+    cli.verified()
+    assert revenue(cli) == [("HP", 6194)]
+    assert cli.good("maintain").results[0]["action"] == "none"
+
+
+@pytest.mark.spark
+def test_an_eager_query_has_a_step_per_version(cli: Cli) -> None:
+    cli.good("capture")
+    cli.good("apply", "--all")
+    by_query = {r["query"]: r for r in cli.good("maintain").results}
+    assert [step["versions"]["sales"] for step in by_query["q_brand"]["steps"]] == [1, 2, 3]
+    assert by_query["q_top"]["steps"] == []
+
+
+@pytest.mark.spark
+def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: Capsys) -> None:
+    from impctl.cli.application import build_app
+    from impctl.cli.boundary import run
+
+    cli.good("capture", "--query", "q_top")
+    capsys.readouterr()
+    assert run(build_app(), ["rewrite", str(WORKLOAD), "--query", "q_top"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("SELECT brand")
+    assert "price` >= 1001" in printed
+
+
+@pytest.mark.spark
+def test_a_broken_assumption_is_recaptured_or_refused_by_policy(cli: Cli, tmp_path: Path) -> None:
+    """A negative price makes the sketch on price unsafe."""
+    from deltalake import write_deltalake
+
+    cli.good("capture", "--query", "q_top")
+    row = (
+        running_example_table()
+        .slice(0, 1)
+        .set_column(3, "price", running_example_table().slice(0, 1)["price"].cast("int64"))
+    )
+    negative = row.set_column(3, "price", [[-5]])
+    write_deltalake(str(tmp_path / "sales"), negative.cast(row.schema), mode="append")
+    refused = cli("maintain", "--query", "q_top", "--policy", "incremental")
+    assert (refused.code, refused.error["code"]) == (7, "assumption_broken")
+    assert "`sales.price` >= 0" in refused.error["message"]
+    assert fragments(cli) == [2, 3]
+    # With policy auto a recapture is tried, and the safety check says why price will not do.
+    unsafe = cli("maintain", "--query", "q_top")
+    assert (unsafe.code, unsafe.error["code"]) == (3, "sketch_unsafe")
+    assert fragments(cli) == [2, 3]
+
+
+
+SOURCE = os.environ.get("IMPCTL_CRIMES", "")
+
+CRIMES_WORKLOAD = """\
+version: 1
+tables:
+  crimes: {{path: crimes}}
+partitions:
+  crimes:
+    Community Area: {{boundaries: [10, 20, 30, 40, 50, 60, 70]}}
+    Primary Type: {{ranges: 16}}
+queries:
+  q_areas:
+    sql: |
+      SELECT `Community Area`, COUNT(*) AS incidents FROM crimes
+      GROUP BY `Community Area` HAVING COUNT(*) > 5000
+    sketch: {{crimes: Community Area}}
+  q_arrests:
+    sql: |
+      SELECT `Primary Type`, AVG(CASE WHEN Arrest THEN 1 ELSE 0 END) AS rate FROM crimes
+      GROUP BY `Primary Type` HAVING AVG(CASE WHEN Arrest THEN 1 ELSE 0 END) > 0.12
+    sketch: {{crimes: Primary Type}}
+  q_blocks:
+    sql: |
+      SELECT Block, COUNT(*) AS incidents FROM crimes GROUP BY Block HAVING COUNT(*) > 150
+    sketch: {{crimes: Community Area}}
+updates:
+{updates}
+store: .impctl
+"""
+DAYS = 30
+CORRECTIONS = """
+  - name: fix-1
+    delete: {table: crimes, where: "`Primary Type` = 'THEFT' AND Domestic"}
+  - name: fix-2
+    update:
+      table: crimes
+      set: {Arrest: true}
+      where: "`Primary Type` = 'ROBBERY' AND `Community Area` < 20"
+  - name: fix-3
+    update: {table: crimes, set: {Community Area: 77}, where: "`Community Area` = 25"}
+  - name: fix-4
+    delete: {table: crimes, where: "`Community Area` = 77"}
+"""
+
+
+@pytest.fixture
+def crimes_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+    days = [
+        f"  - {{name: day-{n}, insert: {{table: crimes, file: crimes-batches/day-{n}.parquet}}}}"
+        for n in range(1, DAYS + 1)
+    ]
+    file = tmp_path / "crimes.yaml"
+    file.write_text(CRIMES_WORKLOAD.format(updates="\n".join(days) + CORRECTIONS))
+    return Cli(capsys, file)
+
+
+def generated(folder: Path) -> None:
+    """The table without its last thirty days, and a file for each of these."""
+    from impctl.measure.generate import generate
+    from impctl.service.context import SilentReporter
+    from impctl.service.settings import Example, GenerateRequest
+
+    request = GenerateRequest(folder, Example.CRIMES, source=Path(SOURCE).resolve())
+    generate(request, SilentReporter())
+
+
+def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
+    results = cli.good("verify", *options).results
+    for result in results:
+        assert result["covers"], result
+        assert result["slack"] == 0, result
+    return results
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
+@pytest.mark.parametrize("days", [6, pytest.param(DAYS, marks=pytest.mark.long)])
+def test_days_and_corrections(crimes_cli: Cli, days: int) -> None:
+    generated(crimes_cli.workload.parent)
+    captured = crimes_cli.good("capture").results
+    assert {r["mode"] for r in captured} == {"exact"}
+    verified(crimes_cli)
+    names = [f"day-{n}" for n in range(1, days + 1)] + [f"fix-{n}" for n in range(1, 5)]
+    for number, name in enumerate(names):
+        (applied,) = crimes_cli.good("apply", name).results
+        assert applied["inserted"] + applied["deleted"] + applied["updated"] > 0, applied
+        for result in crimes_cli.good("maintain", "--policy", "incremental").results:
+            assert result["action"] == "exact", result
+            assert result["changes"] > 0
+        if number % 12 == 11:
+            verified(crimes_cli)
+    for result in verified(crimes_cli, "--results"):
+        assert result["results_equal"] is True
+
+
+
+_RATE = "AVG(CASE WHEN Arrest THEN 1 ELSE 0 END)"
+_HOME = "AVG(CASE WHEN Domestic THEN 1 ELSE 0 END)"
+_RATES = f"SELECT `Primary Type` AS p, {_RATE} AS rate FROM crimes GROUP BY `Primary Type`"
+_HOURS = "SELECT `Community Area` AS a, AVG(HOUR(Date)) AS h FROM crimes GROUP BY `Community Area`"
+_COUNTS = "SELECT `Community Area` AS a, COUNT(*) AS n FROM crimes GROUP BY `Community Area`"
+BY_AREA = {
+    "areas": f"{_COUNTS} HAVING COUNT(*) > 5000",
+    "blocks": "SELECT Block, COUNT(*) AS n FROM crimes GROUP BY Block HAVING COUNT(*) > 150",
+    "late": f"SELECT c.Block FROM crimes c JOIN ({_HOURS}) r "
+    "ON c.`Community Area` = r.a AND HOUR(c.Date) > r.h + 10.5",
+    "left": f"SELECT c.`Community Area`, COUNT(r.h) AS n FROM crimes c LEFT JOIN ({_HOURS}) r "
+    "ON c.`Community Area` = r.a AND r.h > 13 GROUP BY c.`Community Area` HAVING COUNT(r.h) > 2000",
+    "many": f"{_COUNTS} HAVING COUNT(*) > (SELECT AVG(n) FROM ({_COUNTS}))",
+}
+BY_TYPE = {
+    "arrests": f"{_RATES} HAVING {_RATE} > 0.12",
+    "join": f"SELECT c.Block, COUNT(*) AS n FROM crimes c JOIN ({_RATES}) r "
+    "ON c.`Primary Type` = r.p WHERE r.rate > 0.2 GROUP BY c.Block",
+    "above": "SELECT `Primary Type` AS p FROM crimes GROUP BY `Primary Type` "
+    "HAVING AVG(HOUR(Date)) > (SELECT AVG(HOUR(Date)) FROM crimes)",
+    "top": f"SELECT `Primary Type`, {_HOME} AS rate FROM crimes GROUP BY `Primary Type` "
+    "ORDER BY rate DESC, `Primary Type` LIMIT 5",
+    "exists": f"SELECT a.p, a.rate FROM ({_RATES}) a WHERE EXISTS (SELECT 1 FROM (SELECT "
+    f"`Primary Type` AS p, {_HOME} AS d FROM crimes GROUP BY `Primary Type`) b "
+    "WHERE b.p = a.p AND b.d > a.rate)",
+    "same": f"SELECT ROUND(rate, 2) AS r, COUNT(*) AS n FROM ({_RATES}) GROUP BY ROUND(rate, 2)",
+}
+
+
+def workload(folder: Path, store: str) -> Path:
+    """The file with these queries, keeping its sketches in `store`."""
+    queries = [(name, sql, "Community Area") for name, sql in BY_AREA.items()]
+    queries += [(name, sql, "Primary Type") for name, sql in BY_TYPE.items()]
+    lines = [
+        "version: 1",
+        "tables: {crimes: {path: crimes}}",
+        "partitions:",
+        "  crimes:",
+        "    Community Area: {boundaries: [10, 20, 30, 40, 50, 60, 70]}",
+        "    Primary Type: {boundaries: [B, C, D, H, L, N, O, P, R, S, T, W]}",
+        "queries:",
+    ]
+    for name, sql, attribute in queries:
+        lines += [
+            f"  {name}:",
+            "    sql: |",
+            f"      {sql}",
+            f"    sketch: {{crimes: {attribute}}}",
+        ]
+    lines.append("updates:")
+    for day in range(1, DAYS + 1):
+        file = f"crimes-batches/day-{day}.parquet"
+        lines.append(f"  - {{name: day-{day}, insert: {{table: crimes, file: {file}}}}}")
+    lines.append(f"store: {store}")
+    path = folder / f"{store.strip('.')}.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def sketches(cli: Cli) -> dict[str, object]:
+    return {entry["query"]: entry["sketches"] for entry in cli.good("status").results}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
+def test_every_step_is_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generated(tmp_path)
+    kept = Cli(capsys, workload(tmp_path, ".kept"))
+    captured = kept.good("capture").results
+    assert [(r["mode"], r["spark_ms"]) for r in captured] == [("exact", 0.0)] * 11
+    anew = Cli(capsys, workload(tmp_path, ".anew"))
+    steps = set()
+    for day in range(1, DAYS + 1):
+        kept.good("apply", f"day-{day}")
+        # Whether a capture would be quicker is not the question.
+        for result in kept.good("maintain", "--policy", "incremental").results:
+            assert result["action"] == "exact", (result["query"], result["reason"])
+            steps.add((day, result["query"]))
+        shutil.rmtree(tmp_path / ".anew", ignore_errors=True)
+        anew.good("capture")
+        assert sketches(kept) == sketches(anew), day
+    assert len(steps) == 11 * DAYS
+
+
+
+TPCDS_SOURCE = os.environ.get("IMPCTL_TPCDS", "")
+FACTS = {
+    "catalog_returns": "cr_return_quantity",
+    "catalog_sales": "cs_quantity",
+    "inventory": "inv_quantity_on_hand",
+    "store_returns": "sr_return_quantity",
+    "store_sales": "ss_quantity",
+    "web_returns": "wr_return_quantity",
+    "web_sales": "ws_quantity",
+}
+FILES = 8
+BATCHES = 3
+TOGETHER = 8
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+@pytest.mark.skipif(not TPCDS_SOURCE, reason="IMPCTL_TPCDS names no workload file")
+def test_every_answer_is_the_same(tmp_path: Path, spark: Any) -> None:
+    file = _copied(Path(TPCDS_SOURCE), tmp_path)
+    kept, different, rows, saved, failed = [], [], 0, 0, 0
+    with impctl.open(str(file), spark=spark) as workload:
+        every = list(workload.queries)
+    for group in _opened(file, every, spark):
+        kept += [name for name in group.names if _captured(group.workload, name)]
+    for batch in range(BATCHES):
+        for table, quantity in FACTS.items():
+            _change(tmp_path / "d" / table, quantity, Random(f"{batch} {table}"))
+        for group in _opened(file, kept, spark):
+            _maintained(group.workload, group.names)
+    for group in _opened(file, kept, spark):
+        for name in group.names:
+            plain = _answer(group.workload, name, sketch="never")
+            through = _answer(group.workload, name, sketch="always", require_sketch=True)
+            if isinstance(plain, str) or isinstance(through, str):
+                failed += plain == through
+                different += [] if plain == through else [name]
+                continue
+            rows += bool(plain.rows)
+            saved += through.files_kept < through.files_total
+            if not same_rows(plain.rows, through.rows):
+                different.append(name)
+    said = f"{len(kept)} queries, {rows} with rows, {saved} read fewer files, {failed} fail"
+    assert not different, said
+    assert len(kept) >= 95, said
+    sys.stderr.write(f"{said}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    workload: impctl.OpenWorkload
+    names: list[str]
+
+
+def _opened(file: Path, names: list[str], spark: Any) -> Iterator[_Group]:
+    """A few queries at a time: an open workload holds the state of all that it has maintained."""
+    for at in range(0, len(names), TOGETHER):
+        with impctl.open(str(file), spark=spark) as workload:
+            yield _Group(workload, names[at : at + TOGETHER])
+
+
+def _copied(source: Path, folder: Path) -> Path:
+    """The workload beside its tables, the fact tables in several files."""
+    shutil.copytree(source.parent / "d", folder / "d")
+    for table in FACTS:
+        path = folder / "d" / table
+        data = DeltaTable(str(path)).to_pyarrow_table()
+        shutil.rmtree(path)
+        size = math.ceil(data.num_rows / FILES)
+        create_table(str(path), data.slice(0, size))
+        for at in range(size, data.num_rows, size):
+            write_deltalake(str(path), data.slice(at, size), mode="append")
+    shutil.copy(source, folder / "w.yaml")
+    return folder / "w.yaml"
+
+
+def _captured(workload: impctl.OpenWorkload, name: str) -> bool:
+    try:
+        workload.capture(name)
+    except impctl.ImpctlError:
+        return False
+    return True
+
+
+def _answer(workload: impctl.OpenWorkload, name: str, **how: Any) -> impctl.QueryResult | str:
+    """The answer, or the code of the error it ends with: q90 may divide by zero on few rows."""
+    try:
+        return workload.query(name, **how)
+    except EvaluationError as error:
+        return error.code
+
+
+def _maintained(workload: impctl.OpenWorkload, names: list[str]) -> None:
+    for name in names:
+        workload.maintain(name)
+
+
+def _change(path: Path, quantity: str, rng: Random) -> None:
+    """One commit that deletes about 1% of the rows, one that adds as many, half of them changed."""
+    table = DeltaTable(str(path))
+    before = table.to_pyarrow_table()
+    few = max(4, before.num_rows // 100)
+    gone = before.take(sorted(rng.sample(range(before.num_rows), few)))
+    key = gone.column_names[0]
+    day = next(value for value in gone[key].to_pylist() if value is not None)
+    table.delete(f"{key} = {day} AND {quantity} <= {rng.randrange(20, 90)}")
+    added = before.take([rng.randrange(before.num_rows) for _ in range(few)])
+    at = added.column_names.index(quantity)
+    more = pc.add(added[quantity], pa.scalar(rng.randrange(1, 30), added.schema.field(at).type))
+    changed = added.set_column(at, added.schema.field(at), more.cast(added.schema.field(at).type))
+    write_deltalake(str(path), pa.concat_tables([gone.slice(0, few // 2), changed]), mode="append")
+
+
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+CRIMES = os.environ.get("IMPCTL_CRIMES", "")
+ANSWERED_BATCHES, EVERY = 4, 2
+ROUNDS = ANSWERED_BATCHES // EVERY
+
+Run = Callable[..., ReplayTally]
+
+
+@pytest.fixture
+def run(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Replays a shipped workload over the tables below `data`, with limits so much lower."""
+    monkeypatch.setenv("IMPCTL_DATA", str(tmp_path / "data"))
+
+    def replay(name: str, scale: float = 1) -> ReplayTally:
+        def lower(result: re.Match[str]) -> str:
+            return f"{result[1]} > {int(int(result[2]) * scale)}"
+
+        text = (WORKLOADS / f"{name}.yaml").read_text()
+        copy = tmp_path / f"{name}.yaml"
+        copy.write_text(re.sub(r"(HAVING COUNT\([^)]*\)) > (\d+)", lower, text))
+        return replayed(copy, tmp_path / "replay", spark, ANSWERED_BATCHES, EVERY)
+
+    return replay
+
+
+def made(folder: Path, example: Example, **more: Any) -> None:
+    generate(GenerateRequest(folder / "data", example, **more), SilentReporter())
+
+
+def check(tally: ReplayTally, queries: int, with_rows: int) -> None:
+    """All are kept and run, all are equal, and so many have rows each time."""
+    said = "\n".join(tally.told())
+    assert not tally.wrong, said
+    assert not tally.cannot, said
+    assert not tally.unsure, said
+    assert tally.queries == queries
+    assert tally.equal == {"state": queries * ROUNDS, "engine": queries * ROUNDS}, said
+    assert min(tally.rows["state"], tally.rows["engine"]) >= with_rows * ROUNDS, said
+    assert set(tally.actions) <= {"exact", "none"}, said
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_running_example(run: Run, tmp_path: Path) -> None:
+    made(tmp_path, Example.RUNNING)
+    check(run("running-example"), 2, 1)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_synthetic(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYNTHETIC_LIMIT", "20")
+    made(tmp_path, Example.SYNTHETIC, rows=4000, groups=60)
+    check(run("synthetic"), 7, 7)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.slow
+@pytest.mark.long
+def test_joins(run: Run, tmp_path: Path) -> None:
+    for seed, table in enumerate("rs", start=1):
+        made(tmp_path, Example.SYNTHETIC, rows=2000, groups=200, seed=seed, table=table)
+    check(run("joins", 0.05), 13, 13)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(_generator() is None, reason="tpchgen-cli is not installed")
+def test_tpch(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    command = [str(_generator()), "parquet", "-s", "0.01", "--output-dir", str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    made(tmp_path, Example.TPCH, source=source)
+    check(run("tpch", 0.005), 21, 16)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not CRIMES, reason="IMPCTL_CRIMES names no Parquet file of incidents")
+def test_crimes(run: Run, tmp_path: Path) -> None:
+    some = tmp_path / "some.parquet"
+    pq.write_table(pq.read_table(CRIMES).slice(0, 20_000), some)
+    made(tmp_path, Example.CRIMES, source=some)
+    check(run("crimes", 0.02), 3, 3)
+
+
+
+NETWORK = Path(__file__).with_name("network.yaml")
+
+
+def network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tables, and the workload over them."""
+    for name, table in social_tables(400, 1).items():
+        create_table(str(folder / name), table)
+    monkeypatch.setenv("IMPCTL_DATA", str(folder))
+    file = folder / "network.yaml"
+    file.write_text(NETWORK.read_text(encoding="utf-8"), encoding="utf-8")
+    return file
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+def test_sketches_stay_sparks(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = sketches_replayed(network(tmp_path, monkeypatch), tmp_path / "replay", spark, 12, 12, few=20)
+    assert not done.wrong, "\n".join(done.told())
+    assert not done.cannot
+    assert done.restarts == 1
+    assert set(done.actions) == {"exact"}
+    assert done.verified >= 40
+    assert len(done.left_out) > 10

@@ -1,0 +1,494 @@
+"""Records as text that comes back, repeats and medians, and tables to measure on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impctl import stopwatch
+from impctl.bench.data import (
+    MEASURES,
+    SYNTHETIC_SCHEMA,
+    refreshes,
+    running_example_table,
+    split_last_days,
+    synthetic_batches,
+)
+from impctl.bench.machine import noise_of, yardstick
+from impctl.bench.quantity import (
+    Unit,
+    label_text,
+    number,
+    plain_name,
+    readable,
+    spread_text,
+    times,
+    unit_of,
+)
+from impctl.bench.record import RECORD_FORMAT, Cell, Metric, record_from_json, record_to_json
+from impctl.bench.timing import WARM_UP, in_turns, median_of, milliseconds, warm_up
+from impctl.errors import UsageError
+from tests.bench.paper_records import record_of
+from tests.support.run_cli import refused
+
+NUMBERS = st.floats(allow_nan=False)
+METRICS = st.builds(Metric, NUMBERS, NUMBERS, NUMBERS, st.integers(1, 9))
+TEXTS = st.sampled_from(["", "a", "a_ms", "\u00e4\U0001f600", '"', "\\", "\n\t", "{}", "\u2028"])
+LABELS = TEXTS | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+CHECKS = st.none() | st.booleans()
+CELLS = st.builds(
+    Cell,
+    st.just("f"),
+    st.dictionaries(TEXTS, LABELS, max_size=3),
+    st.dictionaries(TEXTS, METRICS, max_size=3),
+    covers=CHECKS,
+    slack=st.none() | st.integers(0, 99),
+    equal=CHECKS,
+    note=TEXTS,
+    fingerprint=st.sampled_from(["", "0123456789ab"]),
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(CELLS, max_size=3))
+def test_reading_what_was_written_gives_the_same_record(cells: list[Cell]) -> None:
+    record = replace(record_of(*cells, noise=0.25), figure_noise={"f": 0.125})
+    assert record_from_json(record_to_json(record), "r.json") == record
+
+
+def test_a_record_from_before_figure_noise_and_fingerprints_has_that_of_the_run() -> None:
+    document = json.loads(record_to_json(record_of(Cell("f", {}, {}), noise=0.25)))
+    del document["figure_noise"], document["cells"][0]["fingerprint"]
+    record = record_from_json(json.dumps(document), "r.json")
+    assert record.noise_of("f") == 0.25
+    assert record.cells[0].fingerprint == ""
+    assert replace(record, noise=math.nan).noise_of("f") == 0.0
+
+
+def test_numbers_that_json_lacks_survive() -> None:
+    record = record_of(Cell("f", {}, {"a_ratio": Metric(math.inf, -math.inf, math.nan, 1)}))
+    text = record_to_json(record)
+    (cell,) = record_from_json(text, "r").cells
+    assert cell.metrics["a_ratio"].median == math.inf
+    assert cell.metrics["a_ratio"].low == -math.inf
+    assert math.isnan(cell.metrics["a_ratio"].high)
+
+
+def test_the_envelope_of_the_command_line_is_read_too() -> None:
+    record = record_of(Cell("f", {"a": 1}, {"a_ms": Metric.of([1.0])}))
+    envelope = {"schema_version": 1, "results": [json.loads(record_to_json(record)), {"path": ""}]}
+    assert record_from_json(json.dumps(envelope), "r") == record
+
+
+def altered(**changes: Any) -> str:
+    document = json.loads(record_to_json(record_of(Cell("f", {}, {"a_ms": Metric.of([1.0])}))))
+    for path, value in changes.items():
+        if value is ...:
+            del document[path]
+        else:
+            document[path] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "record_foreign"),
+        ("not json", "record_foreign"),
+        ("[]", "record_foreign"),
+        ("{}", "record_foreign"),
+        ('{"results": []}', "record_foreign"),
+        (altered(format=...), "record_foreign"),
+        (altered(format="1"), "record_foreign"),
+        (altered(format=RECORD_FORMAT + 1), "record_newer"),
+        (altered(cells=...), "record_foreign"),
+        (altered(cells=[{}]), "record_foreign"),
+        (altered(cells=3), "record_foreign"),
+        (altered(noise="loud"), "record_foreign"),
+        (altered(noise=True), "record_foreign"),
+        (altered(machine=[]), "record_foreign"),
+        (altered(figures=[{"name": "f"}]), "record_foreign"),
+    ],
+)
+def test_anything_else_is_refused_with_what_to_do(text: str, code: str) -> None:
+    with refused(UsageError, code) as caught:
+        record_from_json(text, "r.json")
+    assert "r.json" in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "words"),
+    [
+        ("maintain_ms", Unit.MS, "maintain"),
+        ("state_bytes", Unit.BYTES, "state"),
+        ("refilled_rows", Unit.ROWS, "refilled"),
+        ("share", Unit.SHARE, "share of the table"),
+        ("files_share", Unit.SHARE, "files share"),
+        ("ratio", Unit.RATIO, "ratio"),
+        ("recapture_ms", Unit.MS, "recapture"),
+        ("recapture_ratio", Unit.RATIO, "recapture ratio"),
+        ("duckdb_ms", Unit.MS, "recapture in DuckDB"),
+        ("changes", Unit.NONE, "changes"),
+        ("refill_count", Unit.NONE, "refill count"),
+        ("", Unit.NONE, ""),
+    ],
+)
+def test_a_name_ends_in_its_unit(name: str, unit: Unit, words: str) -> None:
+    assert unit_of(name) is unit
+    assert plain_name(name) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.9, Unit.MS, "0.9 ms"),
+        (0.0123, Unit.MS, "0.012 ms"),
+        (0.0, Unit.MS, "0 ms"),
+        (12.34, Unit.MS, "12.3 ms"),
+        (999.4, Unit.MS, "999 ms"),
+        (999.7, Unit.MS, "1 s"),
+        (1300, Unit.MS, "1.3 s"),
+        (90_000, Unit.MS, "1.5 min"),
+        (7_200_000, Unit.MS, "2 h"),
+        (152, Unit.BYTES, "152 B"),
+        (4_200_000, Unit.BYTES, "4.2 MB"),
+        (1234, Unit.ROWS, "1,234 rows"),
+        (0.035, Unit.SHARE, "3.5 %"),
+        (2497, Unit.RATIO, "2,497×"),
+        (1234.5, Unit.NONE, "1,234"),
+        (math.nan, Unit.MS, "–"),
+        (math.inf, Unit.BYTES, "–"),
+        (-5.0, Unit.MS, "-5 ms"),
+    ],
+)
+def test_values_carry_their_unit(value: float, unit: Unit, text: str) -> None:
+    assert readable(value, unit) == text
+
+
+def test_ratios_and_numbers_promise_no_more_than_they_know() -> None:
+    assert [times(value) for value in (0.35, 1.04, 9.94, 9.96, 180.4)] == [
+        "0.35×", "1×", "9.9×", "10×", "180×",
+    ]  # fmt: skip
+    assert [number(value) for value in (0.0, 0.00123, 0.5, 12.345, 1e6)] == [
+        "0", "0.00123", "0.5", "12.3", "1,000,000",
+    ]  # fmt: skip
+
+
+def test_a_spread_names_a_common_unit_once() -> None:
+    assert spread_text(Metric(10, 8, 12.5, 5), Unit.MS) == "8–12.5 ms"
+    assert spread_text(Metric(1000, 900, 1200, 5), Unit.MS) == "900 ms–1.2 s"
+    assert spread_text(Metric(10, 10, 10, 5), Unit.MS) == ""
+    assert spread_text(Metric(10, 8, 12, 1), Unit.MS) == ""
+    assert spread_text(Metric(10, math.nan, 12, 5), Unit.MS) == ""
+    assert spread_text(Metric(3, 2, 4, 5), Unit.RATIO) == "2×–4×"
+
+
+def test_labels_read_as_they_are_written() -> None:
+    assert label_text("share", 0.02) == "2 %"
+    assert label_text("groups", 500_000) == "500,000"
+    assert label_text("batch", "lazy") == "lazy"
+    assert label_text("sorted", True) == "yes"
+
+
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
+    """A clock on which the calls take these many seconds, one after the other."""
+
+    def readings() -> Iterator[float]:
+        now = 100.0
+        for duration in durations:
+            yield now
+            now += duration
+            yield now
+
+    result = readings()
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(result))
+
+
+def test_a_call_is_really_made_and_measured() -> None:
+    calls: list[int] = []
+
+    def work() -> None:
+        calls.append(1)
+        time.sleep(0.01)
+
+    assert 10 <= milliseconds(work) < 5000
+    assert calls == [1]
+
+
+def test_seconds_become_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch, 0.25)
+    assert milliseconds(lambda: None) == pytest.approx(250)
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"), [((3, 1, 2), 2000), ((1, 2, 3, 100), 2500), ((5,), 5000)]
+)
+def test_the_median_counts(
+    durations: tuple[float, ...], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticking(monkeypatch, *durations)
+    assert median_of(lambda: None, len(durations)) == pytest.approx(expected)
+
+
+def test_the_first_run_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch, 1, 1)
+    calls: list[int] = []
+    assert median_of(lambda: calls.append(1), 2) == pytest.approx(1000)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "done", "runs"), [(0, 0, WARM_UP), (0, 3, 1), (0, 9, 0), (4, 0, 3), (60, 0, 1)]
+)
+def test_warming_up_ends_after_its_runs_or_ten_seconds(
+    seconds: float, done: int, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: len(calls) * seconds)
+    warm_up(lambda: calls.append(1), done=done)
+    assert len(calls) == runs
+
+
+def test_what_is_compared_is_timed_in_turns() -> None:
+    calls: list[str] = []
+    times = in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
+    assert calls == ["a", "b", "a", "b"]
+    assert {name: len(values) for name, values in times.items()} == {"a": 2, "b": 2}
+
+
+def test_a_failing_call_is_not_a_measurement() -> None:
+    def work() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        median_of(work, 3)
+
+
+@pytest.mark.slow
+def test_it_measures_and_leaves_nothing(tmp_path: Path) -> None:
+    assert yardstick(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("medians", "noise"), [([], 0.0), ([5.0], 0.0), ([4.0, 5.0, 4.5], 0.25), ([2.0, 2.0], 0.0)]
+)
+def test_noise(medians: list[float], noise: float) -> None:
+    assert noise_of(medians) == pytest.approx(noise)
+
+
+
+
+def revenue_by_brand() -> dict[str, int]:
+    revenue: dict[str, int] = defaultdict(int)
+    for row in running_example_table().to_pylist():
+        revenue[row["brand"]] += row["price"] * row["numSold"]
+    return revenue
+
+
+def test_only_apple_sells_for_more_than_5000() -> None:
+    assert {b: r for b, r in revenue_by_brand().items() if r > 5000} == {"Apple": 5074}
+
+
+def test_s8_lifts_hp_over_the_threshold_and_no_other_sale_would_change_that() -> None:
+    assert revenue_by_brand()["HP"] + 1299 == 6194
+
+
+def test_s6_sells_four_and_rows_are_numbered() -> None:
+    rows = running_example_table().to_pylist()
+    assert [row["sid"] for row in rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert rows[5]["numSold"] == 4
+
+
+def entries(*days: int | None) -> pa.Table:
+    dates = [None if day is None else datetime(2022, 11, day, 23, 59, 59) for day in days]
+    return pa.table({"n": list(range(len(days))), "Date": pa.array(dates, pa.timestamp("us"))})
+
+
+def numbers(table: pa.Table) -> list[int]:
+    return list(table["n"].to_pylist())
+
+
+def test_each_of_the_last_days_is_a_batch_and_rows_without_a_date_stay() -> None:
+    base, batches = split_last_days(entries(3, None, 1, 3, 7, 1, 8), "Date", 2)
+    assert numbers(base) == [0, 1, 2, 3, 5]
+    assert [numbers(batch) for batch in batches] == [[4], [6]]
+
+
+@pytest.mark.parametrize("days", [0, 1, 3, 99])
+def test_base_and_batches_are_the_table(days: int) -> None:
+    base, batches = split_last_days(entries(3, None, 1, 3, 7), "Date", days)
+    assert len(batches) == min(days, 3)
+    assert sorted(sum((numbers(part) for part in (base, *batches)), [])) == [0, 1, 2, 3, 4]
+
+
+def test_nothing_to_split() -> None:
+    base, batches = split_last_days(entries(None), "Date", 3)
+    assert numbers(base) == [0]
+    assert batches == []
+
+
+def test_a_column_that_is_absent_or_no_date_is_refused() -> None:
+    with pytest.raises(UsageError, match="no column `When`"):
+        split_last_days(entries(1), "When", 1)
+    with pytest.raises(UsageError, match="has no dates"):
+        split_last_days(entries(1), "n", 1)
+
+
+def test_incidents_of_a_year() -> None:
+    path = os.environ.get("IMPCTL_CRIMES")
+    if not path or not Path(path).is_file():
+        pytest.skip("IMPCTL_CRIMES names no Parquet file of incidents")
+    whole = pq.read_table(path)
+    base, batches = split_last_days(whole, "Date", 3)
+    assert len(batches) == 3
+    assert base.num_rows + sum(batch.num_rows for batch in batches) == whole.num_rows
+    assert all(batch.num_rows > 0 for batch in batches)
+
+
+KEYS = [32 * block + place for block in range(400) for place in range(8)]
+ORDERS = pa.table({"o_orderkey": pa.array(KEYS, pa.int64()), "o_name": [f"o{k}" for k in KEYS]})
+_LINES = [(key, line) for key in KEYS for line in range(1 + key % 7)]
+LINEITEM = pa.table(
+    {
+        "l_orderkey": pa.array([key for key, _ in _LINES], pa.int64()),
+        "l_linenumber": pa.array([line for _, line in _LINES], pa.int32()),
+    }
+)
+
+
+def lineitem_of(keys: Sequence[int]) -> pa.Table:
+    return LINEITEM.filter(pc.is_in(LINEITEM.column("l_orderkey"), pa.array(keys, pa.int64())))
+
+
+def test_orders_come_with_all_their_lines_under_free_keys() -> None:
+    seen: set[int] = set()
+    for refresh in refreshes(ORDERS, lineitem_of, sizes=(1, 10, 200)):
+        keys = set(refresh.orders.column("o_orderkey").to_pylist())
+        assert not keys & set(KEYS)
+        assert not keys & seen
+        seen |= keys
+        lines = refresh.lineitem.column("l_orderkey").to_pylist()
+        assert set(lines) == keys
+        wanted = {key + 8: 1 + key % 7 for key in KEYS if key + 8 in keys}
+        assert {key: lines.count(key) for key in keys} == wanted
+        rows = len(keys) + len(lines)
+        assert refresh.size <= rows < refresh.size + 8
+        names = zip(
+            refresh.orders.column("o_orderkey").to_pylist(),
+            refresh.orders.column("o_name").to_pylist(),
+            strict=True,
+        )
+        assert all(name == f"o{key - 8}" for key, name in names)
+
+
+def test_equal_arguments_give_equal_rows() -> None:
+    one, other = (list(refreshes(ORDERS, lineitem_of, sizes=(50,), seed=3)) for _ in range(2))
+    assert one == other
+    (different,) = refreshes(ORDERS, lineitem_of, sizes=(50,), seed=4)
+    assert not different.orders.equals(one[0].orders)
+    assert np.unique(different.orders.column("o_orderkey").to_numpy()).size == len(different.orders)
+
+
+def table(rows: int, groups: int, seed: int = 7, **options: object) -> pa.Table:
+    batches = synthetic_batches(rows, groups, seed, **options)  # type: ignore[arg-type]
+    return pa.Table.from_batches(list(batches), schema=SYNTHETIC_SCHEMA)
+
+
+@pytest.mark.parametrize("sorted_by_a", [False, True])
+def test_rows_do_not_depend_on_the_batch_size(sorted_by_a: bool) -> None:
+    whole = table(10_000, 50, sorted_by_a=sorted_by_a, batch_rows=10_000)
+    for batch_rows in (1, 999, 4096, 20_000):
+        rows = 200 if batch_rows == 1 else 10_000
+        if rows == 200:
+            expected = table(200, 50, sorted_by_a=sorted_by_a)
+        else:
+            expected = whole
+        parts = table(rows, 50, sorted_by_a=sorted_by_a, batch_rows=batch_rows)
+        assert parts.combine_chunks().equals(expected.combine_chunks())
+
+
+def test_the_seed_decides_the_rows() -> None:
+    assert table(1000, 10, seed=1).equals(table(1000, 10, seed=1))
+    assert not table(1000, 10, seed=1).equals(table(1000, 10, seed=2))
+
+
+@pytest.mark.parametrize("sorted_by_a", [False, True])
+@pytest.mark.parametrize("rows", [0, 1, 2, 6, 1000, 10_007])
+def test_ids_are_unique_and_dense(rows: int, sorted_by_a: bool) -> None:
+    ids = table(rows, 13, sorted_by_a=sorted_by_a, batch_rows=100)["id"].to_numpy()
+    assert np.array_equal(np.sort(ids), np.arange(rows))
+
+
+def test_sorted_rows_increase_in_a_and_scatter_the_ids() -> None:
+    rows = table(20_000, 40, sorted_by_a=True)
+    a = rows["a"].to_numpy()
+    assert np.all(np.diff(a) >= 0)
+    assert abs(np.corrcoef(a, rows["id"].to_numpy())[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize("sorted_by_a", [False, True])
+def test_groups_are_uniform_over_their_whole_range(sorted_by_a: bool) -> None:
+    a = table(100_000, 50, sorted_by_a=sorted_by_a)["a"].to_numpy()
+    counts = np.bincount(a, minlength=50)
+    assert len(counts) == 50
+    # 2000 expected; seven standard deviations of a binomial count.
+    assert np.all(np.abs(counts - 2000) < 7 * np.sqrt(2000))
+    assert counts.std() > 20, "counts vary as those of random values do"
+
+
+def test_measures_follow_a_with_noise() -> None:
+    rows = table(50_000, 1000)
+    a = rows["a"].to_numpy()
+    for name in MEASURES:
+        assert 0.8 < np.corrcoef(a, rows[name].to_numpy())[0, 1] < 0.9999
+    residual = rows["c"].to_numpy() - a
+    assert abs(residual.mean()) < 2
+    assert abs(residual.std() - 50) < 2
+    exact = table(100, 10, noise=0.0)
+    assert exact["b"].to_pylist() == [float(value) for value in exact["a"].to_pylist()]
+
+
+def test_more_groups_than_rows() -> None:
+    rows = table(10, 500_000, sorted_by_a=True)
+    assert pc.max(rows["a"]).as_py() < 500_000
+    assert rows.num_rows == 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "options"),
+    [(-1, 1, {}), (2**31, 1, {}), (1, 0, {}), (1, 1, {"noise": -1.0}), (1, 1, {"batch_rows": 0})],
+)
+def test_senseless_sizes_are_refused_before_the_first_batch(
+    rows: int, groups: int, options: dict[str, float]
+) -> None:
+    with pytest.raises(UsageError):
+        synthetic_batches(rows, groups, 1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_ten_million_rows_come_in_bounded_memory() -> None:
+    total = 0
+    for batch in synthetic_batches(10_000_000, 500_000, 1, sorted_by_a=True):
+        total += batch.num_rows
+        assert batch.nbytes <= 500_000 * 11 * 8
+    assert total == 10_000_000

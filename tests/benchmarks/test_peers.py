@@ -1,0 +1,246 @@
+"""Every scheme of peers has the right rows after every step; the example of the paper's figures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from benchmarks.peers.answers import answer_of
+from benchmarks.peers.network import CutOff, Kind, Limits, Network
+from benchmarks.peers.programs import Fact, Paths, Program, Reach, Regions, Row
+from benchmarks.peers.simulation import Scheme, Simulation
+from tests.support.random_cases import random_cases
+
+Answer = Callable[[Iterable[Fact]], set[Row]]
+Drawn = Callable[[], Fact]
+
+COST, HOPS = 2, 3
+
+
+def closure(links: Iterable[Fact]) -> set[Row]:
+    """Pairs (x, y) with a way from x to y, by Warshall."""
+    result = {(src, dst) for src, dst, *_ in links}
+    nodes = {node for pair in result for node in pair}
+    for middle in nodes:
+        for one in nodes:
+            for other in nodes:
+                if (one, middle) in result and (middle, other) in result:
+                    result.add((one, other))
+    return result
+
+
+def least_paths(links: Iterable[Fact], columns: Iterable[int]) -> set[Row]:
+    """Per pair and column its least value, by Floyd; a hop is a cost of 1."""
+    result: set[Row] = set()
+    for column in columns:
+        least: dict[tuple[int, int], int] = {}
+        for src, dst, cost in links:
+            value = cost if column == COST else 1
+            least[src, dst] = min(least.get((src, dst), value), value)
+        nodes = {node for pair in least for node in pair}
+        for middle in nodes:
+            for one in nodes:
+                for other in nodes:
+                    if (one, middle) in least and (middle, other) in least:
+                        value = least[one, middle] + least[middle, other]
+                        least[one, other] = min(least.get((one, other), value), value)
+        result |= {(*pair, column, value) for pair, value in least.items()}
+    return result
+
+
+def regions_by_hand(program: Regions, triggered: Iterable[Fact]) -> set[Row]:
+    """Each region by itself: sensors are added until none is near a triggered one of it."""
+    awake = {sensor for (sensor,) in triggered}
+    result: set[Row] = set()
+    for start, regions in program.seeds.items():
+        for region in regions if start in awake else ():
+            members = {start}
+            for _ in range(len(program.near) + 1):
+                members |= {n for one in members & awake for n in program.near[one]}
+            result |= {(sensor, region) for sensor in members}
+    return result
+
+
+def drawn_program(kind: str, rng: random.Random) -> tuple[Program, Answer, Drawn]:
+    """A program of that kind over few nodes, its answer by hand, and who draws its facts."""
+    nodes = range(rng.choice((3, 5, 7)))
+
+    def node() -> int:
+        return rng.choice(nodes)
+
+    if kind == "reach":
+        return Reach(), closure, lambda: (node(), node())
+    if kind == "regions":
+        pairs = [(a, b) for a in nodes for b in nodes if a < b and rng.random() < 0.4]
+        both = {*pairs, *((b, a) for a, b in pairs)}
+        near = {a: tuple(b for b in nodes if (a, b) in both) for a in nodes}
+        program = Regions(near, {0: (0,), node(): (1, 2)})
+        return program, lambda facts: regions_by_hand(program, facts), lambda: (node(),)
+    columns = (COST,) if kind == "cheapest" else (COST, HOPS)
+    return (
+        Paths(columns),
+        lambda facts: least_paths(list(facts), columns),
+        lambda: (node(), node(), rng.choice((1, 1, 2, 5))),
+    )
+
+
+KINDS = ("reach", "regions", "cheapest", "best")
+
+
+def simulations(program: Program, rng: random.Random) -> dict[Scheme, Simulation]:
+    return {
+        scheme: Simulation(
+            program,
+            scheme,
+            rng.choice((1, 2, 3, 5)),
+            window=rng.choice((1, 3, 50)),
+            seed=rng.choice((None, rng.randrange(1000))),
+        )
+        for scheme in Scheme
+        if not (program.prunes and scheme is Scheme.DRED)
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@random_cases(fast=2, check=6, total=120)
+def test_answers_are_those_by_hand(kind: str, cases: range) -> None:
+    for trial in cases:
+        rng = random.Random(f"{kind} {trial}")
+        program, answer, drawn = drawn_program(kind, rng)
+        schemes = simulations(program, rng)
+        facts: set[Fact] = set()
+        for step in range(10):
+            go = rng.sample(sorted(facts), min(len(facts), rng.choice((0, 1, 1, 2, 4))))
+            come = [drawn() for _ in range(rng.choice((0, 1, 1, 3, 6)))]
+            # What goes may come back at once, and then it is another one.
+            come += go[:1] if rng.random() < 0.3 else []
+            facts = (facts - {*go}) | {*come}
+            expected = answer(facts)
+            assert answer_of(program, facts) == expected, (trial, step)
+            for scheme, simulation in schemes.items():
+                simulation.step(come, go)
+                assert simulation.facts == facts
+                assert simulation.answer() == expected, (trial, step, scheme)
+
+
+@pytest.mark.parametrize("scheme", [s for s in Scheme if s is not Scheme.DRED])
+def test_what_is_deleted_leaves_no_provenance(scheme: Scheme) -> None:
+    rng = random.Random(str(scheme))
+    links = sorted({(rng.randrange(6), rng.randrange(6)) for _ in range(14)})
+    program, _, _ = drawn_program("reach", rng)
+    simulation = Simulation(program, scheme, 3, seed=2)
+    simulation.step(links)
+    assert simulation.provenance_bytes() > 0 < simulation.state_bytes()
+    simulation.step((), links)
+    assert simulation.rows() == frozenset()
+    assert simulation.provenance_bytes() == simulation.state_bytes() == 0
+
+
+def test_a_link_that_comes_again_is_sent_again() -> None:
+    """The paper's operator takes it for known: what it sent never shrinks."""
+    program, answer, _ = drawn_program("reach", random.Random(1))
+    for scheme, simulation in simulations(program, random.Random(1)).items():
+        links = [(0, 1), (1, 2)]
+        simulation.step(links)
+        for _ in range(3):
+            simulation.step((), [(1, 2)])
+            assert simulation.answer() == {(0, 1)}, scheme
+            simulation.step([(1, 2)])
+            assert simulation.answer() == answer(links), scheme
+
+
+@pytest.mark.parametrize("scheme", [Scheme.ABSORPTION_EAGER, Scheme.ABSORPTION_LAZY])
+def test_diagrams_that_nobody_holds_make_room(
+    scheme: Scheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What somebody holds, or is on its way, stays what it is."""
+    rng = random.Random(3)
+    links = sorted({(rng.randrange(6), rng.randrange(6)) for _ in range(14)})
+    program, answer, _ = drawn_program("reach", rng)
+    limits = Limits(nodes=300)
+
+    def ran() -> None:
+        simulation = Simulation(program, scheme, 5, window=2, limits=limits, seed=4)
+        for turn in range(12):
+            gone = links[turn % 5 :: 5]
+            simulation.step(links)
+            assert simulation.answer() == answer(links)
+            simulation.step((), gone)
+            assert simulation.answer() == answer([*{*links} - {*gone}])
+
+    with pytest.raises(CutOff, match="nodes"):
+        ran()
+    monkeypatch.setattr("benchmarks.peers.simulation._FREE_EVERY", 1)
+    ran()
+
+
+
+A, B, C = 0, 1, 2
+LINKS = [(A, B), (B, C), (C, A), (C, B)]
+ALL = frozenset((one, other) for one in (A, B, C) for other in (A, B, C))
+
+
+@pytest.mark.parametrize("scheme", [Scheme.DRED, Scheme.RELATIVE_LAZY, Scheme.ABSORPTION_LAZY])
+def test_sixteen_tuples_cross(scheme: Scheme) -> None:
+    simulation = Simulation(Reach(), scheme, 3)
+    cost = simulation.step(LINKS)
+    assert cost.messages == 16
+    assert simulation.rows() == ALL
+
+
+def test_eagerly_more_cross() -> None:
+    result = {
+        Simulation(Reach(), Scheme.ABSORPTION_EAGER, 3, window=1, seed=seed).step(LINKS).messages
+        for seed in range(20)
+    }
+    assert min(result) > 16
+    assert {19, 20} & result
+    assert Simulation(Reach(), Scheme.RELATIVE_EAGER, 3, window=1).step(LINKS).messages > 20
+
+
+def test_provenance_is_that_of_figure_2() -> None:
+    """Its last step, as diagrams drawn by hand, of 12 bytes a node."""
+    simulation = Simulation(Reach(), Scheme.ABSORPTION_EAGER, 3)
+    simulation.step(LINKS)
+    one_of_each = {"AA": 3, "AB": 1, "AC": 2, "BA": 2, "BC": 1, "CA": 1}
+    # p4 or p1 p3: p1, p3 and p4. p2 p4 or p1 p2 p3: p1, p2 with p4 alone and with p3 or p4.
+    several = {"CB": 3, "BB": 5, "CC": 5}
+    nodes = sum(one_of_each.values()) + sum(several.values())
+    assert simulation.provenance_bytes() == pytest.approx(12 * nodes / 9)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "least", "most"),
+    [
+        (Scheme.DRED, 22, 22),
+        (Scheme.RELATIVE_EAGER, 2, 2),
+        (Scheme.RELATIVE_LAZY, 3, 6),
+        (Scheme.ABSORPTION_EAGER, 2, 2),
+        (Scheme.ABSORPTION_LAZY, 3, 6),
+    ],
+)
+def test_a_deleted_link_that_nothing_hangs_on(scheme: Scheme, least: int, most: int) -> None:
+    simulation = Simulation(Reach(), scheme, 3)
+    simulation.step(LINKS)
+    cost = simulation.step((), [(C, B)])
+    assert simulation.rows() == ALL
+    assert least <= cost.messages <= most
+
+
+def test_deleting_and_deriving_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[Kind] = []
+    send = Network.send
+
+    def noted(self: Network, source: int, target: int, message, carried: int = 0) -> None:  # type: ignore[no-untyped-def]
+        if source != target:
+            kinds.append(message.kind)
+        send(self, source, target, message, carried)
+
+    simulation = Simulation(Reach(), Scheme.DRED, 3)
+    simulation.step(LINKS)
+    monkeypatch.setattr(Network, "send", noted)
+    simulation.step((), [(C, B)])
+    assert [kinds.count(kind) for kind in (Kind.FACT_GONE, Kind.ROW_LOST, Kind.ROW)] == [1, 12, 9]
+    assert len(kinds) == 22

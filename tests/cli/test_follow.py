@@ -1,0 +1,404 @@
+"""What is followed, bars on a terminal and only there, and names that would drive a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+import typer
+
+from impctl.cli import follow as cli_following
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.cli.follow import Stopping, until_asked
+from impctl.cli.job import Display, PulseReporter, reporting
+from impctl.cli.options import seconds
+from impctl.cli.output.text import json_line, text_line
+from impctl.errors import LockHeldError, SchemaChangedError
+from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
+from impctl.tables.write.maintenance import create_table
+from tests.crash.processes import some_rows
+
+RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500ms", 0.5), ("5s", 5), ("0.2", 0.2), ("2m", 120), ("1h", 3600)]
+)
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "5 weeks", "s", "nan", "1e3", "9" * 20])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--interval", "5s"], "Option `--interval` requires `--follow` or `--due`"),
+        (["--max-runs", "5"], "Option `--max-runs` requires `--follow`"),
+        (["--max-wait", "5s"], "Option `--max-wait` requires `--follow`"),
+        (["--due", "--max-wait", "5s"], "Option `--max-wait` requires `--follow`"),
+        (["--follow", "--due"], "Options `--follow` and `--due` exclude each other"),
+        (["--point", "p", "--follow"], "Options `--follow` and `--point` exclude each other"),
+        (["--point", "p", "--due"], "Options `--due` and `--point` exclude each other"),
+        (["--point", "p", "--query", "q"], "Options `--point` and `--query` exclude each other"),
+        (["--follow", "--dry-run"], "Options `--follow` and `--dry-run` exclude each other"),
+    ],
+)
+def test_what_does_not_go_together(
+    fake: Any, impctl: Callable[..., Any], words: list[str], message: str
+) -> None:
+    ran = impctl("maintain", "w.yaml", *words)
+    assert ran.code == 2
+    assert message in ran.stderr
+    assert fake.calls == []
+
+
+def outcome() -> Outcome:
+    done = MaintainResult(
+        query="q",
+        table="t",
+        attribute="a",
+        total=4,
+        action="exact",
+        reason_code="incremental",
+        reason="",
+        since={"t": 1},
+        versions={"t": 2},
+        added=(),
+        removed=(),
+        changes=7,
+        elapsed_ms=1,
+        read_ms=1,
+        engine_ms=1,
+        commit_ms=1,
+    )
+    failed = (
+        Failure("p", SchemaChangedError("Column `x`\nchanged")),
+        Failure(None, LockHeldError("Store is locked")),
+    )
+    return Outcome((done,), ("slow",), failed)
+
+
+def test_a_run_is_one_line_of_text() -> None:
+    stream = io.StringIO()
+    text_line(outcome(), RUN, stream)
+    assert stream.getvalue() == (
+        "2026-01-02T03:04:05.678Z run 3, 12.3 ms: q exact, 7 changes; p failed: Column `x` changed "
+        "[schema_changed]; run failed: Store is locked [lock_held]; warning: slow; "
+        "retry in 1.5 s\n"
+    )
+
+
+def test_a_run_is_one_line_of_json() -> None:
+    stream = io.StringIO()
+    json_line(outcome(), RUN, stream)
+    (line,) = stream.getvalue().splitlines()
+    document = json.loads(line)
+    assert (document["command"], document["ok"]) == ("maintain", False)
+    assert document["run"] == {
+        "number": 3,
+        "started_at": "2026-01-02T03:04:05.678Z",
+        "elapsed_ms": 12.34,
+        "exit_code": 6,
+        "retry_ms": 1500.0,
+        "late_ms": None,
+    }
+    assert document["error"]["failures"][0]["code"] == "schema_changed"
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
+    """What a job wrote that finds a, b and c, and after a hears a signal or loses its reader."""
+    written: list[str] = []
+    monkeypatch.setattr(cli_following, "give_up", lambda number: written.append("given up"))
+
+    def write(result: str, run: FollowedRun) -> None:
+        if asked is None and written:
+            raise BrokenPipeError
+        written.append(result)
+
+    def watch(stop: Stopping, show: Callable[[str, FollowedRun], None]) -> None:
+        for result in "abc":
+            if stop.is_asked:
+                return
+            show(result, RUN)
+            if asked is not None:
+                signal.raise_signal(asked)
+
+    try:
+        until_asked(watch, write)
+    except KeyboardInterrupt:
+        written.append("interrupted")
+    return written
+
+
+@pytest.mark.usefixtures("heard_signals")
+def test_who_follows_ends_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, signal.SIGTERM) == ["a"]
+    assert shown(monkeypatch, signal.SIGINT) == ["a", "interrupted"]
+
+
+def test_nobody_is_followed_for_when_the_reader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, None) == ["a", "given up"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends"), [(signal.SIGTERM, True), (signal.SIGINT, False), (None, False)]
+)
+@pytest.mark.usefixtures("heard_signals")
+def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends: bool) -> None:
+    def watch(stop: Stopping, show: Callable[[str, FollowedRun], None]) -> None:
+        if asked is None:
+            raise KeyboardInterrupt
+        signal.raise_signal(asked)
+        signal.raise_signal(asked)
+
+    with nullcontext() if ends else pytest.raises(KeyboardInterrupt):
+        until_asked(watch, lambda result, run: None)
+
+
+
+PROGRAM = """
+import os, sys, time
+from impctl.cli.job import Display
+from impctl.cli.job import reporting
+with reporting(Display(), sys.stderr, os.environ, print) as reporter:
+    reporter.step("capturing [q_top]", 1, 2)
+    time.sleep(0.3)
+print("done")
+"""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "TTY": "1"}])
+def test_a_pipe_gets_no_bar_whatever_the_variables(variables: dict[str, str]) -> None:
+    stream = io.StringIO()
+    with reporting(Display(), stream, variables, print) as reporter:
+        reporter.step("capturing", 1, 2)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("display", [Display(verbosity=-1), Display(json=True)])
+def test_quiet_and_json_get_no_bar_on_a_terminal(display: Display) -> None:
+    stream = Terminal()
+    with reporting(display, stream, {}, print) as reporter:
+        reporter.step("capturing", 1, 2)
+    assert stream.getvalue() == ""
+
+
+def test_a_dumb_terminal_gets_no_bar() -> None:
+    stream = Terminal()
+    with reporting(Display(), stream, {"TERM": "dumb"}, print) as reporter:
+        reporter.step("capturing", 1, 2)
+    assert stream.getvalue() == ""
+
+
+def test_lines_with_verbose() -> None:
+    stream = io.StringIO()
+    with reporting(Display(verbosity=1), stream, {}, print) as reporter:
+        reporter.step("capturing\x1b[2J", 1, 2)
+        reporter.step("done")
+    assert stream.getvalue() == "[1/2] capturing\\x1b[2J\ndone\n"
+
+
+def test_a_terminal_gets_a_bar_that_goes_away() -> None:
+    shown = on_terminal(PROGRAM)
+    before, _, after = shown.partition("capturing [q_top]")
+    assert after, shown
+    assert "\x1b[2K" in after
+    assert shown.endswith("done\r\n")
+
+
+def test_a_bar_shows_the_item_its_number_and_the_time_left() -> None:
+    items = """    for number in (1, 2, 3):
+        reporter.step(f"maintaining q{number}", number, 3)
+        time.sleep(0.3)
+    reporter.step("starting Spark")
+    time.sleep(0.3)
+"""
+    first = '    reporter.step("capturing [q_top]", 1, 2)\n    time.sleep(0.3)\n'
+    shown = on_terminal(PROGRAM.replace(first, items))
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).split("\r")
+    for item, place in (("maintaining q1", "1/3"), ("maintaining q3", "3/3")):
+        assert any(item in line and place in line for line in lines), lines
+    assert any("maintaining q2" in line and re.search(r"about \d+ s left", line) for line in lines)
+    assert any("starting Spark" in line and "3/3" in line for line in lines)
+
+
+def on_terminal(program: str) -> str:
+    """What a program writes when both its streams are one terminal."""
+    ours, theirs = pty.openpty()
+    path = os.pathsep.join(sys.path)
+    environment = {"TERM": "xterm", "PATH": os.environ["PATH"], "PYTHONPATH": path}
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", program], stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := read_or_end(ours):
+            shown += chunk
+    os.close(ours)
+    assert process.returncode == 0
+    return shown.decode()
+
+
+def read_or_end(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # how Linux says that the other end is closed
+        return b""
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_a_long_run_with_lines_of_its_own_says_at_once_what_it_does(stream: io.StringIO) -> None:
+    with reporting(Display(), stream, {}, print, has_lines=True, is_long=True) as reporter:
+        reporter.step("following q_top\x1b[2J")
+        assert stream.getvalue() == "following q_top\\x1b[2J\n"
+        reporter.step("maintaining", 1, 2)
+    assert stream.getvalue() == "following q_top\\x1b[2J\n"
+
+
+@pytest.mark.parametrize("display", [Display(verbosity=-1), Display(json=True)])
+def test_quiet_and_json_are_silent_however_long_it_takes(display: Display) -> None:
+    stream = io.StringIO()
+    with reporting(display, stream, {}, print, is_long=True) as reporter:
+        reporter.step("measuring")
+    assert stream.getvalue() == ""
+
+
+def test_a_long_run_says_where_it_is_as_time_passes() -> None:
+    written = threading.Event()
+
+    class Watched(io.StringIO):
+        def write(self, text: str) -> int:
+            if "[1/2] figure changes" in text:
+                written.set()
+            return super().write(text)
+
+    stream = Watched()
+    pulse = PulseReporter(stream, print, every=0.01)
+    pulse.step("measuring shop.yaml")
+    pulse.step("figure changes", 1, 2)
+    assert written.wait(10)
+    pulse.end()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "measuring shop.yaml"
+    assert re.fullmatch(r"after \S+ ms: \[1/2\] figure changes", lines[-1])
+    before = stream.getvalue()
+    pulse.step("more")
+    assert stream.getvalue() == before
+
+
+def test_a_pulse_that_nobody_reads_ends_nothing() -> None:
+    stream = io.StringIO()
+    stream.close()
+    pulse = PulseReporter(stream, print)
+    pulse.step("measuring")
+    pulse.end()
+
+
+
+BIDI = "\u202e\u2066\u200f\u061c"
+RAW = "\x1b"
+
+COLUMN = f"g{BIDI}"
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+partitions:
+  t: {"COLUMN": {ranges: 4}}
+queries:
+  q:
+    sql: "SELECT `COLUMN`, COUNT(*) AS n FROM t WHERE 'COLUMN \\e[31m' <> x
+      GROUP BY `COLUMN` HAVING COUNT(*) > 2"
+    sketch: {t: "COLUMN"}
+""".replace("COLUMN", "g\\u202e\\u2066\\u200f\\u061c").replace("<> x", "<> 'a'")
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("driven")
+    create_table(str(folder / "t"), some_rows(60, 1).rename_columns([COLUMN, "x"]))
+    file = folder / "w.yaml"
+    file.write_text(WORKLOAD)
+    assert run(build_app(), ["capture", str(file), "--quiet"]) == 0
+    return file
+
+
+def words(*arguments: object) -> list[str]:
+    return ["-P", "-m", "impctl", *map(str, arguments)]
+
+
+def output_on_terminal(*arguments: object) -> str:
+    """All that a real terminal gets, a bar's own codes left out by TERM."""
+    environment = {**os.environ, "TERM": "dumb", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return str(
+        pexpect.run(
+            sys.executable + " " + " ".join(f"'{word}'" for word in words(*arguments)),
+            env=environment,
+            encoding="utf-8",
+            timeout=120,
+        )
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("capture",),
+        ("check",),
+        ("explain",),
+        ("plan",),
+        ("status", "-v"),
+        ("doctor",),
+        ("gc",),
+        ("rewrite",),
+        ("rewrite", "--query", f"no{BIDI}{RAW}[2J"),
+        ("capture", "-vv", "--query", f"no{BIDI}{RAW}[2J"),
+        (f"no{BIDI}{RAW}[2J",),
+    ],
+)
+def test_nothing_drives_a_terminal(workload: Path, arguments: tuple[str, ...]) -> None:
+    command, *rest = arguments
+    shown = output_on_terminal(command, workload, *rest)
+    assert shown
+    assert not [sign for sign in BIDI + RAW if sign in shown], repr(shown)
+    if command in ("check", "explain", "status", "rewrite"):
+        assert "u202e" in shown
+
+
+@pytest.mark.slow
+def test_sql_is_exact_in_a_pipe_and_can_be_copied_from_a_terminal(workload: Path) -> None:
+    assert "captured" in output_on_terminal("capture", workload)
+    piped = subprocess.run(
+        [sys.executable, *words("rewrite", workload)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert f"{BIDI} {RAW}[31m" in piped.stdout
+    assert "\\u202e\\u2066\\u200f\\u061c \\u001b[31m" in output_on_terminal("rewrite", workload)

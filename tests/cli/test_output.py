@@ -1,0 +1,1233 @@
+"""Whole outputs: text at 80 columns, exactly one strict JSON document, rows format by format."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from impctl.bench.compare import Difference
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.cli.output import terminal
+from impctl.cli.output.json import to_json
+from impctl.cli.output.terminal import table_lines
+from impctl.cli.output.wording import plain, sketch_text, versions_text
+from impctl.cli.streams import Stdout
+from impctl.errors import (
+    HistoryGoneError,
+    Location,
+    LockHeldError,
+    PolicyRefusedError,
+    Problem,
+    QueryError,
+    WorkloadError,
+)
+from impctl.measure.figure_tables import metric_text
+from impctl.service.formats import TextColumn
+from impctl.service.results import (
+    ApplyResult,
+    CandidateEntry,
+    CaptureResult,
+    CheckResult,
+    Failure,
+    NextChange,
+    Outcome,
+    PlannedChange,
+    ReadEntry,
+    RecordKind,
+    ReuseCandidate,
+    ReuseEntry,
+    SketchEntry,
+)
+from impctl.service.text import span_text
+from tests.cli.examples import EXAMPLES
+
+OF_EXAMPLES = {
+    "check": """\
+q_top: supported, exact
+  every operator is maintained
+  sales.price safe, chosen: a group only grows (price > 0)
+""",
+    "capture": """\
+q_top: captured sales.price 2 of 4 ranges
+  sales@0, mode exact, 1.23 s (Spark 900 ms)
+  assumes sales.price > 0 (re-checked on every change)
+""",
+    "maintain": """\
+q_top: exact sales@0..1, sales.price +1 range
+  1 change in 2.35 ms (read 1.5 ms, engine 0.25 ms, commit 0.5 ms)
+  the change was carried through the circuit [change_feed]
+""",
+    "status": """\
+q_top: stale, sales.price 4 of 5 ranges
+  why      the table has newer versions
+  pending  sales@1..3: 2 versions, 1,000 rows in 3 files, 2.05 kB
+  pending  brands@0..1: 1 version, the log no longer has its size
+  at       version 1 of sales, mode exact, policy auto
+  size     sketch 2 B, state 1.23 kB
+  verified slack 1 at sales@1, 2026-01-31 12:00:30Z
+  runs     2026-01-31 12:00:30Z  exact, 1 change, 2.35 ms: 1 change
+           2026-01-31 12:00:30Z  capture, 1.2 s: capture was requested
+""",
+    "gc": """\
+deleted 12 old sketch versions of q_top, 3.1 kB
+deleted 1 partition that no sketch uses, 812 B
+deleted unused state: demo/.impctl/state/3f2a.arrow, 5.2 MB
+not deleted: files of an interrupted run: demo/.impctl-bench-x1, 1.23 kB
+deleted 5.2 MB in total; each query keeps its latest 8 sketch versions
+""",
+    "explain": """\
+q_top: exact (policy auto)
+  every operator is maintained
+  plan, state 2.35 kB
+    select SUM(price * numSold) > 5000
+      - exact
+      aggregate by brand
+        - exact: sums of whole numbers; state 1.49 kB
+        scan sales
+          - exact
+          - reads 3 of 5 columns
+          - with the sketch: price >= 1001; Spark reads 1 of 2 files
+  attributes
+    sales.price safe, chosen: a group only grows (price > 0)
+    sales.sid not safe: cuts groups apart
+""",
+    "verify": """\
+q_top: sound, sales.price slack 1 at sales@1, results equal
+  the sketch has 1 range more than needed
+""",
+}
+
+
+def test_gc_that_foresees(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["gc"], foreseen=True),))
+    lines = impctl("gc", "w.yaml", "--dry-run").stdout.splitlines()
+    assert all(line.startswith("would delete ") for line in lines)
+
+
+def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
+    commands = ("impctl check 'my  tables/w.yaml'", f"impctl check '{'a folder/' * 20}w.yaml'")
+    fake.answer = Outcome((replace(EXAMPLES["started"], next_commands=commands),))
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = impctl("init", "t").stdout.splitlines()
+    assert lines == ["w.yaml: written", *(f"  {command}" for command in commands)]
+
+
+def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
+    own = EXAMPLES["rewrite"]
+    refused = ReuseCandidate(
+        "q_low", False, False, "LIMIT asks for 2 rows, but the sketch covers only 1"
+    )
+    taken = ReuseCandidate("q_top", True, True, "it was captured for the same", own.sketches, 9)
+    reuse = ReuseEntry("q_top", "it was captured for the same", (refused, taken))
+    fake.answer = Outcome((replace(own, reuse=reuse),))
+    ran = impctl("rewrite", "w.yaml", "--param", "a=1", "--param", "b=2")
+    assert fake.calls[-1][1][1:-1] == (None, ("a=1", "b=2"), None, None, None)
+    assert ran.stderr.splitlines()[1:] == [
+        "  sketch of `q_low` not used: LIMIT asks for 2 rows, but the sketch covers only",
+        "    1",
+        "  sketch of `q_top` (sales.price 2 of 4 ranges): it was captured for the same",
+        "  sketch was up to date",
+    ]
+    none = ReuseEntry(None, "no stored sketch can be used", (refused,))
+    fake.answer = Outcome((replace(own, sketches=(), reuse=none),))
+    ran = impctl("rewrite", "w.yaml", "--sql", "SELECT 1")
+    assert fake.calls[-1][1][1:-1] == (None, (), "SELECT 1", None, None)
+    assert ran.stderr.splitlines() == [
+        "q_top: no sketch, reads 2 of 3 files",
+        "  no sketch: no stored sketch can be used",
+        "  sketch of `q_low` not used: LIMIT asks for 2 rows, but the sketch covers only",
+        "    1",
+    ]
+
+
+def test_an_older_version_is_said_to_be_one(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["rewrite"], action="kept"),))
+    ran = impctl("rewrite", "w.yaml", "--at", "a=1", "--at", "b=2")
+    assert fake.calls[-1][1][1:-1] == (None, (), None, ("a=1", "b=2"), None)
+    assert ran.stderr.splitlines()[1:] == [
+        "  used the sketch stored for these versions; nothing was maintained"
+    ]
+
+
+def test_query_prints_rows_on_stdout_and_what_it_saved_on_stderr(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["query"],))
+    ran = impctl("query", "w.yaml")
+    assert ran.stdout.splitlines()[0] == "brand       rev   day          share"
+    assert ran.stdout.splitlines()[2:] == [
+        "Apple   5074.10   2026-01-31     NaN",
+        "NULL    6194.00   NULL          -0.5",
+    ]
+    assert ran.stderr == (
+        "q_top: 2 rows, Spark read 2 of 3 files at sales@1 in 120 ms\n"
+        "  sketch maintained first (exact): 1 change\n"
+    )
+
+
+def test_changes_prints_rows_on_stdout_and_between_what_on_stderr(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["changes"],))
+    ran = impctl("changes", "w.yaml")
+    assert ran.stdout.splitlines()[0] == "_change   _copies   _sure   brand       rev"
+    assert ran.stdout.splitlines()[2:] == [
+        "delete          1   true    Apple   5074.10",
+        "insert          2   false   NULL    6194.00",
+    ]
+    assert ran.stderr == (
+        "q_top: changes, 2 rows, sales@1..3 in 12 ms\n"
+        "  no result is stored for these versions, so both results were computed\n"
+    )
+    whole = replace(EXAMPLES["changes"], since={}, by="state")
+    fake.answer = Outcome((whole,))
+    ran = impctl("changes", "w.yaml", "--all", "--format", "csv")
+    assert ran.stdout.startswith("_change,_copies,_sure,brand,rev\ndelete,1,true,Apple,5074.10\n")
+    assert ran.stderr == "q_top: the whole result, 2 rows, sales@3 in 12 ms\n"
+
+
+def test_quiet_leaves_results_and_errors_only(fake, impctl) -> None:
+    failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
+    fake.answer = Outcome((EXAMPLES["rewrite"],), ("statistics are missing",), (failure,))
+    ran = impctl("rewrite", "w.yaml", "-q")
+    assert ran.stdout == "SELECT brand FROM sales WHERE price >= 601\n"
+    assert ran.stderr == "error: Query `q_two` uses a window function [query_unsupported]\n"
+
+
+def test_no_value_is_cut_however_long(fake, impctl) -> None:
+    words = "x" * 200
+    result = replace(EXAMPLES["query"], answer=pa.table({"a": [words]}))
+    fake.answer = Outcome((result,))
+    stdout = impctl("query", "w.yaml").stdout
+    assert stdout.count("x") == 200
+    assert max(map(len, stdout.splitlines())) <= 80
+
+
+def test_user_text_has_no_markup_and_no_control_characters(fake, impctl) -> None:
+    result = replace(EXAMPLES["query"], answer=pa.table({"[bold]a": ["\x1b[31m[red]x\x07"]}))
+    fake.answer = Outcome((result,))
+    stdout = impctl("query", "w.yaml").stdout
+    assert "[bold]a" in stdout
+    assert "\\x1b[31m[red]x\\x07" in stdout
+    assert "\x1b" not in stdout
+
+
+def test_eager_steps_are_shown_where_there_are_several(fake, impctl) -> None:
+    result = EXAMPLES["maintain"]
+    fake.answer = Outcome((replace(result, steps=result.steps * 2),))
+    assert impctl("maintain", "w.yaml").stdout.count("  step sales@1: exact, 1 change, +1 -0") == 2
+
+
+def test_a_query_of_several_sketches_is_counted_once(fake, impctl) -> None:
+    result = EXAMPLES["maintain"]
+    idle = replace(result, attribute="brand", action="none")
+    fake.answer = Outcome((result, idle, replace(idle, query="q_idle")))
+    assert "2 queries: 1 exact; 1 up to date" in impctl("maintain", "w.yaml").stderr
+
+
+def test_the_range_of_null_counts_everywhere(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["maintain"], added=(4,), removed=(1, 4)),))
+    assert ", sales.price +1 -2 ranges\n" in impctl("maintain", "w.yaml").stdout
+    fake.answer = Outcome((replace(EXAMPLES["verify"], covers=False, missing=(0, 4), extra=(4,)),))
+    ran = impctl("verify", "w.yaml")
+    assert (
+        "  the sketch lacks 2 of 5 ranges\n  the sketch has 1 range more than needed\n"
+        in ran.stdout
+    )
+    assert "on `sales.price`; it lacks the ranges 0, NULL" in " ".join(ran.stderr.split())
+
+
+def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:
+    fake.answer = WorkloadError(
+        "File `w.yaml` has 2 problems",
+        [
+            Problem("Unknown key `tabels`", Location("w.yaml", 3, 1), "did you mean `tables`?"),
+            Problem("`version` must be the number 1", Location("w.yaml", 1, 10)),
+        ],
+    )
+    ran = impctl("check", "w.yaml")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "error: File `w.yaml` has 2 problems [workload_invalid]\n"
+        "  w.yaml:3:1: Unknown key `tabels`\n"
+        "    hint: did you mean `tables`?\n"
+        "  w.yaml:1:10: `version` must be the number 1\n"
+    )
+
+
+def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
+    error = QueryError(
+        "Function `MEDIAN` is not supported", location=Location("w.yaml", 9, 14), hint="use AVG"
+    )
+    fake.answer = Outcome(failures=(Failure("q_top", error),))
+    ran = impctl("explain", "w.yaml")
+    assert ran.code == 3
+    assert ran.stderr == (
+        "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported\n"
+        "  [query_unsupported]\n"
+        "hint: use AVG\n"
+    )
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("100", 100), (None, 175)])
+def test_sentences_are_broken_for_a_stated_width_and_whole_in_a_pipe(
+    fake, impctl, monkeypatch, columns: str | None, widest: int
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    words = "the price of what was sold " * 5
+    fake.answer = Outcome((replace(EXAMPLES["rewrite"], action="exact", reason=words.strip()),))
+    lines = impctl("rewrite", "w.yaml").stderr.splitlines()
+    assert " ".join(line.strip() for line in lines[1:]).endswith(words.strip())
+    assert widest - 12 < max(map(len, lines)) <= widest
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "status", "doctor"])
+def test_lines_of_reasons_are_whole_in_a_pipe(fake, impctl, monkeypatch, command: str) -> None:
+    monkeypatch.delenv("COLUMNS")
+    words = "the price of what was sold " * 9 + "in all"
+    entry = EXAMPLES["explain"].plan[0]
+    fake.answer = Outcome(
+        {
+            "check": (replace(EXAMPLES["check"], reason=words),),
+            "explain": (replace(EXAMPLES["explain"], plan=(replace(entry, why=words),)),),
+            "status": (replace(EXAMPLES["status"], stale_reason=words),),
+            "doctor": (replace(EXAMPLES["finding"], message=words, fix=words),),
+        }[command]
+    )
+    told = [line for line in impctl(command, "w.yaml").stdout.splitlines() if "the price" in line]
+    assert len(told) == (2 if command == "doctor" else 1)
+    assert all(line.endswith(words) for line in told)
+
+
+def test_a_problem_is_one_line_in_a_pipe_whatever_its_line_ends(fake, impctl, monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    fake.answer = Outcome((replace(EXAMPLES["finding"], level="problem", message="a\n  b  c\n"),))
+    assert "  problem  a b  c\n" in impctl("doctor", "w.yaml").stdout
+
+
+def test_what_several_queries_met_alike_is_told_once(fake, impctl) -> None:
+    def failure(name: str, message: str, hint: str = "correct it") -> Failure:
+        return Failure(name, QueryError(message, hint=hint))
+
+    fake.answer = Outcome(
+        failures=(
+            failure("a", "Table `u` does not exist"),
+            failure("b", "Table `u` does not exist", "create it"),
+            failure("c", "Table `u` does not exist"),
+            failure("d", "Query `d` was never captured"),
+        )
+    )
+    assert impctl("maintain", "w.yaml").stderr == (
+        "error: `a`, `c`: Table `u` does not exist [query_unsupported]\n"
+        "hint: correct it\n"
+        "error: `b`: Table `u` does not exist [query_unsupported]\n"
+        "hint: create it\n"
+        "error: Query `d` was never captured [query_unsupported]\n"
+        "hint: correct it\n"
+        "4 of 4 queries failed: `a`, `b`, `c`, `d`\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False),
+    ],
+)
+def test_colour(fake, impctl, monkeypatch, variables: dict[str, str], coloured: bool) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    fake.answer = QueryError("no")
+    assert ("\x1b[31merror\x1b[0m: no" in impctl("status", "w.yaml").stderr) is coloured
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_queries_that_were_told_are_counted_beside_those_that_failed(fake, impctl, command) -> None:
+    failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
+    fake.answer = Outcome((EXAMPLES[command],), failures=(failure,))
+    assert impctl(command, "w.yaml").stderr.endswith("1 of 2 queries failed: `q_two`\n")
+
+
+RECORD_TEXT = """\
+micro: 6 cells of 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
+
+groups: Number of groups
+   groups  changes  maintain  recapture  recapture ratio
+       50    1,000    2.1 ms     812 ms             387×
+       50  100,000    1.62 s     812 ms             0.5×
+  500,000    1,000    2.5 ms     812 ms             325×
+  500,000  100,000   81.2 ms     812 ms              10×
+  break-even, 50 groups: 6.2 % (62,000 changes)
+  break-even, 500,000 groups: above 100,000 changes
+  papers: Up to 1,000 changed rows maintaining wins by two to three orders of
+    magnitude. (section 8.3.1)
+
+skipping: What a sketch saves
+  layout      without sketch  rows share
+  sorted               1.5 s      6.25 %
+  not sorted           1.5 s       100 %
+"""
+
+
+def test_large_ratios_have_no_exponent() -> None:
+    assert [metric_text("x_ratio", value) for value in (999.7, 2345.6)] == ["1,000×", "2,346×"]
+    assert metric_text("rows_share", 12.0) == "1,200 %"
+
+
+def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:
+    record = EXAMPLES["record"]
+    groups = [cell for cell in record.cells if cell.figure == "groups"]
+    fast = groups[-1].metrics
+    alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
+    fake.answer = Outcome((replace(record, cells=alike),))
+    told = [line for line in impctl("bench", "micro").stdout.splitlines() if "break-even" in line]
+    assert told == ["  break-even, 2 equal cases: above 100,000 changes"]
+
+
+NARROW = """\
+8,442 commits with 659,699 rows in 58 days replayed, from 2026-01-31 12:00:30Z,
+  by the histories of the tables; a check every 5 s
+as it is:
+  8,400 runs, 33,000 steps, 15.7 min of work, 0 late
+  age 2.64 s, 99% 5.1 s, worst 10.4 s
+  state 116 MB, reads 0, converts 0
+10 MB, use:
+  0 runs, 0 steps, 0 ms of work, 2 late
+  age -, 99% -, worst 1,344 h
+  state 20.2 MB, reads 77,912, converts 12
+  work: 2 queries from recorded runs; 1 query from captures, because no run is
+    recorded; 1 query from default times
+  over budget even with the minimum of state: 10 MB, use
+  recorded since 2026-01-31 12:00:30Z: 8,000 runs, 33,000 steps, 16.7 min; the
+    model: 8,400 runs (+5%), 33,000 steps (+0%), 15.7 min (-6%)
+"""
+
+TABLE = """\
+setting       runs    steps       work      age     99%     worst   late     state    reads   converts
+RULE
+as it is     8,400   33,000   15.7 min   2.64 s   5.1 s    10.4 s      0    116 MB        0          0
+10 MB, use       0        0       0 ms        -       -   1,344 h      2   20.2 MB   77,912         12
+"""  # noqa: E501 - as it is printed
+
+
+def test_where_it_fits_settings_are_a_table(fake, impctl, monkeypatch) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["simulate"], recorded=None),))
+    rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * 102
+    for columns in ("102", "300", ""):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = impctl("simulate", "w.yaml").stdout
+        assert TABLE.replace("RULE", rule) in shown
+        assert shown.endswith("no recorded runs of this time to compare the model with\n")
+    monkeypatch.setenv("COLUMNS", "101")
+    assert "converts 12" in impctl("simulate", "w.yaml").stdout
+
+
+WHY = EXAMPLES["why"]
+
+
+def test_the_rows_and_what_is_proved_of_them(fake, impctl) -> None:
+    fake.answer = Outcome((WHY,))
+    ran = impctl("why", "w.yaml", "--row", "n=17")
+    assert ran.stdout == (
+        "reach: n=17, at=2026-01-31T12:00:00, name=NULL is derived from 3 rows, a\n"
+        "  smallest set: fewer rows cannot derive it\n"
+        "  links: src=1, dst=4, cost=1.50\n"
+        "  links: src=4, dst=17, cost=NULL\n"
+        "  ... and 1 row more\n"
+    )
+    assert " ".join(ran.stderr.split()) == (
+        "reach: 12 rows occur in its derivations; the engine read 1 of 4 files at links@3 in 12 ms"
+    )
+
+
+def test_what_would_go_and_come(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["without"],))
+    ran = impctl("why", "w.yaml", "--without", "links: src = 4", "--format", "csv")
+    assert ran.stdout == "_change,_copies,n\ndelete,1,17\ninsert,2,\n"
+    assert " ".join(ran.stderr.split()) == (
+        "reach: without 2 rows of links, 1 row of the result would disappear, "
+        "1 row would appear; the "
+        "engine read 1 of 4 files at links@3 in 12 ms"
+    )
+
+
+def test_a_format_is_for_rows_that_would_go(fake, impctl) -> None:
+    ran = impctl("why", "w.yaml", "--row", "n=17", "--format", "csv")
+    assert ran.code == 2
+    assert "`--format` goes with `--without` only" in ran.stderr
+
+
+PLAN = EXAMPLES["plan"]
+CAPTURE = CaptureResult(
+    query="q_top", action="none", sketches=(SketchEntry("sales", "price", (), 4),),
+    versions={"sales": 0}, mode="exact", elapsed_ms=0.0, spark_ms=0.0, engine_ms=0.0,
+    considered=(CandidateEntry("sales", "sid", False, False, "it cuts groups apart"),),
+    assumptions=("`sales.price` >= 0",),
+    foreseen=True, by="engine", reads=(ReadEntry("sales", 0, 7, 1, 1920),), stored="stale",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (
+            {},
+            "at 2026-01-31 12:00:30Z, starts 2026-01-31 11:00:00Z: fresh_within 10m"
+            " (estimate 1.23 s, 1.85 s with safety factor)",
+        ),
+        ({"cost_ms": None, "start_at": None}, "fresh_within 10m"),
+        (
+            {"due": True},
+            "now, deadline 2026-01-31 12:00:30Z: fresh_within 10m"
+            " (estimate 1.23 s, 1.85 s with safety factor)",
+        ),
+        (
+            {"pending": False, "why": "w"},
+            "nothing pending, next at 2026-01-31 12:00:30Z, for fresh_within 10m, rows 10000",
+        ),
+        (
+            {"pending": False, "due_at": None, "why": "nothing is pending"},
+            "nothing is pending",
+        ),
+    ],
+)
+def test_a_plan_says_when_it_is_due(fake, impctl, changed, line) -> None:
+    fake.answer = Outcome((replace(PLAN, due=replace(EXAMPLES["due"], **changed)),))
+    told = " ".join(impctl("plan", "w.yaml").stdout.split())
+    assert f" due {line} estimated to maintain:" in told
+
+
+def test_a_plan_that_knows_little(fake, impctl) -> None:
+    pending = (PlannedChange("a", 3, 4, None, 1, 10), PlannedChange("b", 3, 9, None, None, None))
+    fake.answer = Outcome(
+        (replace(PLAN, pending=pending, maintain_ms=None, recapture_ms=None, recapture_runs=0),)
+    )
+    lines = impctl("plan", "w.yaml").stdout.splitlines()
+    assert lines[2:6] == [
+        "  a: 1 version, unknown number of rows in 1 file, 10 B",
+        "  b: 6 versions, unknown number of rows, the log cannot be read that far back",
+        "  estimated to maintain: unknown, because the log lacks the size of the change",
+        "  estimated to recapture: unknown, because no run is recorded yet",
+    ]
+
+
+COMING = NextChange(
+    tables=("lineitem", "orders"), in_s=2460.0, in_s_low=1500.0, in_s_high=4200.0,
+    rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day",
+    rows_by="the last value",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("coming", "text"),
+    [
+        (
+            COMING,
+            "lineitem, orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), "
+            "by the same time of day",
+        ),
+        (NextChange(unknown="1 change is known"), "unknown: 1 change is known"),
+        (replace(COMING, tables=("t",), in_s=0.0), "t: any time (within 1 h 10), 1,010 rows"),
+        (replace(COMING, tables=("t",), in_s=0.0, in_s_high=0.0), "t: overdue, 1,010 rows"),
+        (
+            NextChange(tables=("t",), in_s=7200.0, rows=200.0, by="the workload file"),
+            "t: in 2 h, 200 rows, by the workload file",
+        ),
+        (NextChange(tables=("t",), in_s=0.0, by="x"), "t: any time, unknown number of rows, by x"),
+        (replace(COMING, rows=None), "lineitem, orders: in 41 min (25 min to 1 h 10), unknown"),
+        (replace(COMING, in_s_low=2461.0, in_s_high=2462.0, rows=1.0), "in 41 min (41 min), 1 row"),
+    ],
+)
+def test_the_next_change(fake, impctl, coming, text) -> None:
+    fake.answer = Outcome((replace(PLAN, next_change=coming),))
+    shown = impctl("plan", "w.yaml").stdout
+    assert shown.count("\n  next change  ") == 1
+    assert text in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3569.0, "59 min"), (3571.0, "1 h"),
+        (3600.0 + 299, "1 h 05"), (172_000.0, "47 h 47"), (172_800.0, "2 days"),
+        (1e9, "11,574 days"),
+    ],
+)  # fmt: skip
+def test_spans_of_time(seconds, text) -> None:
+    assert span_text(seconds) == text
+
+
+def test_a_statement_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
+    statement = f"DELETE FROM t WHERE note = 'two  spaces, {'many words ' * 9}\x1b[0m'"
+    fake.answer = Outcome((applied("b", statement, 5),))
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = impctl("apply", "w.yaml", "b", "--dry-run").stdout.splitlines()
+    assert lines[1:] == ["  " + statement.replace("\x1b", "\\x1b")]
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (PLAN, 2),
+        (replace(PLAN, action="capture"), 2),
+        (replace(PLAN, action="none"), 0),
+        (CAPTURE, 2),
+        (replace(CAPTURE, stored="none"), 2),
+        (replace(CAPTURE, stored="current"), 0),
+        (replace(CAPTURE, reason="?", stored="even"), 0),
+        (replace(EXAMPLES["maintain"], foreseen=True), 2),
+        (replace(EXAMPLES["maintain"], foreseen=True, action="none"), 0),
+    ],
+)
+def test_something_to_do_is_told_by_the_exit_code_when_asked(fake, impctl, result, code) -> None:
+    fake.answer = Outcome((result,))
+    assert impctl("plan", "w.yaml", "--detailed-exitcode").code == code
+    assert impctl("maintain", "w.yaml", "--dry-run", "--detailed-exitcode").code == code
+    assert impctl("plan", "w.yaml").code == 0
+
+
+def applied(name: str, statement: str, version: int, inserted: int = 0) -> ApplyResult:
+    """A batch that a dry run foresees."""
+    return ApplyResult(
+        name=name, table="t", version=None, inserted=inserted, deleted=0, updated=0,
+        statement=statement, foreseen_version=version,
+    )  # fmt: skip
+
+
+TIME, OTHER = EXAMPLES["comparison"].changes
+UNJUDGED = replace(
+    EXAMPLES["comparison"],
+    changes=(replace(TIME, verdict=Difference.UNJUDGED), OTHER),
+    edited=EXAMPLES["comparison"].only_old,
+)
+DRY = "dry run: nothing was written\n"
+WHOLE: dict[str, tuple[str, Any, str]] = {
+    **{name: (f"{name} w.yaml", EXAMPLES[name], text) for name, text in OF_EXAMPLES.items()},
+    "a batch": (
+        "apply w.yaml s8",
+        EXAMPLES["apply"],
+        "s8: sales version 1, 1 inserted, 0 deleted, 0 updated\n",
+    ),
+    "generated": (
+        "bench --generate demo",
+        EXAMPLES["generate"],
+        "sales: 7 rows, version 0, demo/sales\n",
+    ),
+    "a rewrite, SQL alone on stdout": (
+        "rewrite w.yaml",
+        EXAMPLES["rewrite"],
+        "SELECT brand FROM sales WHERE price >= 601\n",
+    ),
+    "nothing to delete": (
+        "gc w.yaml",
+        replace(EXAMPLES["gc"], entries=(), bytes=0, keep=1),
+        "nothing to delete; each query keeps its latest 1 sketch version\n",
+    ),
+    "not captured": (
+        "status w.yaml",
+        replace(EXAMPLES["status"], sketches=(), versions={}),
+        "q_top: not captured (policy auto); `impctl check` shows if it can be\n",
+    ),
+    "what is in the way of a sketch, with its place": (
+        "check w.yaml",
+        CheckResult(
+            *("q_top", False, None, "It uses RAND"),
+            hint="leave it out",
+            place=Location("w.yaml", 9, 14),
+        ),
+        "q_top: no sketch possible\n  It uses RAND (w.yaml:9:14)\n  hint: leave it out\n",
+    ),
+    "a record, a table per figure": (
+        "bench micro",
+        (EXAMPLES["record"], EXAMPLES["written"]),
+        RECORD_TEXT,
+    ),
+    "a workload, alike but without a scale": (
+        "bench w.yaml",
+        replace(EXAMPLES["record"], kind=RecordKind.WORKLOAD),
+        RECORD_TEXT.replace("scale 0.05, ", ""),
+    ),
+    "a comparison tells differences and what has no partner": (
+        "bench --compare a.json b.json",
+        EXAMPLES["comparison"],
+        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "  slower: groups, groups 50: maintain 2.1 ms, then 4.2 ms (2.00)\n"
+        "  only in the old record: groups, groups 9\n"
+        "  differs between the runs: cpu: x, then y\n",
+    ),
+    "what a comparison cannot judge": (
+        "bench --compare a.json b.json",
+        UNJUDGED,
+        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "  not compared, the query, partition, option or data differ: groups, groups 9\n"
+        "  times of different machines are not compared, only ratios and sizes\n"
+        "  nothing differs beyond the noise\n"
+        "  only in the old record: groups, groups 9\n"
+        "  differs between the runs: cpu: x, then y\n",
+    ),
+    "settings in a narrow terminal, in lines": ("simulate w.yaml", EXAMPLES["simulate"], NARROW),
+    "a plan": (
+        "plan w.yaml",
+        PLAN,
+        "q_top: exact by engine, sales@0..2\n"
+        "  every operator is maintained [incremental]\n"
+        "  sales: 2 versions, 1,000 changed rows in 3 files, 45.7 kB\n"
+        "  estimated to maintain: 2.35 ms (12 runs)\n"
+        "  estimated to recapture: 812 ms (1 run)\n"
+        "  policy auto chooses: exact\n",
+    ),
+    "a dry capture": (
+        "capture w.yaml --dry-run",
+        CAPTURE,
+        "q_top: would capture sales.price in 4 ranges at sales@0, mode exact by engine\n"
+        "  would read sales@0: 7 rows in 1 file, 1.92 kB\n"
+        "  sales.sid not safe: it cuts groups apart\n"
+        "  assumes `sales.price` >= 0 (re-checked on every change)\n"
+        "  replaces a sketch that is not current\n",
+    ),
+    "a dry rebalance": (
+        "capture w.yaml --dry-run",
+        replace(CAPTURE, reason="would even out `sales.price`"),
+        "q_top: sales.price 0 of 4 ranges\n  would even out `sales.price`\n",
+    ),
+    "a dry apply": (
+        "apply w.yaml --all --dry-run",
+        (
+            applied("a", "INSERT INTO t: 2 rows", 4, inserted=2),
+            applied("b", "DELETE FROM t WHERE x = 1", 5),
+        ),
+        "a: would make t version 4\n  INSERT INTO t: 2 rows\n"
+        "b: would make t version 5, if a row matches\n  DELETE FROM t WHERE x = 1\n",
+    ),
+}
+SAID = {
+    "a rewrite, SQL alone on stdout": (
+        "q_top: sales.price 2 of 4 ranges, reads 2 of 3 files, valid only for sales@1\n"
+        "  sketch was up to date\n"
+    ),
+    "a record, a table per figure": "measuring micro\nrecord: r.json\n",
+    "a workload, alike but without a scale": "measuring w.yaml\n",
+    **dict.fromkeys(("a dry capture", "a dry rebalance", "a dry apply"), DRY),
+}
+"""What stderr says, where it says something."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_output(fake, impctl, name: str) -> None:
+    words, results, stdout = WHOLE[name]
+    fake.answer = Outcome(results if isinstance(results, tuple) else (results,))
+    ran = impctl(*words.split())
+    assert (ran.code, ran.stdout, ran.stderr) == (0, stdout, SAID.get(name, ""))
+    assert max(map(len, stdout.splitlines())) <= 80
+
+
+MANY = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
+PARTS: dict[str, tuple[str, Any, str]] = {
+    "files of changes": (
+        "maintain",
+        replace(EXAMPLES["maintain"], change_files=("out/q_top/000003_sales-1-3.parquet",)),
+        "\n  changes of its result: out/q_top/000003_sales-1-3.parquet\n",
+    ),
+    "answers of which only the numbers of rows were compared": (
+        "verify",
+        replace(EXAMPLES["verify"], counts_only=True),
+        "sales@1, results equal (only the number of\n  rows: LIMIT without ORDER BY)\n",
+    ),
+    "a long sketch, in one line": (
+        "status",
+        replace(EXAMPLES["status"], sketches=(MANY,)),
+        "q_top: stale, sales.price 200 of 400 ranges\n",
+    ),
+    "nothing to do": (
+        "plan",
+        replace(PLAN, action="none", by=None, reason="no new version"),
+        "q_top: nothing to do, sales@0..2\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("command", "result", "part"), PARTS.values(), ids=PARTS)
+def test_a_part_of_stdout(fake, impctl, command: str, result: Any, part: str) -> None:
+    fake.answer = Outcome((result,))
+    assert part in impctl(command, "w.yaml").stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"lineage": 1}, "1 row occurs in its derivations"),
+        ({"claim": "minimal"}, "no row can be removed"),
+        ({"claim": "group"}, "all rows of its groups"),
+    ],
+)
+def test_what_is_not_smallest_is_not_said_to_be(fake, impctl, changed, told: str) -> None:
+    fake.answer = Outcome((replace(WHY, **changed),))
+    ran = impctl("why", "w.yaml", "--row", "n=17")
+    assert told in " ".join((ran.stderr + ran.stdout).split())
+    assert ("smallest" in ran.stdout) is ("claim" not in changed)
+
+
+def test_warnings_of_one_cause_are_one(fake, impctl) -> None:
+    def spans(query: str, share: int) -> str:
+        return f"the sketch of query `{query}` on `t.day` skips no file: each spans {share}% of 96"
+
+    names = "abcdefg"
+    fake.answer = Outcome(
+        warnings=(
+            *(spans(name, 90 + at) for at, name in enumerate(names)),
+            "query `h` was recaptured: the file `p1` is gone",
+            spans("a", 90),
+            "query `i` was recaptured: the file `p2` is gone",
+        )
+    )
+    assert " ".join(impctl("capture", "w.yaml").stderr.split()) == (
+        "warning: 7 queries (`a`, `b`, `c`, `d`, `e`, ...): the sketch of each query on `t.day` "
+        "skips no file: each spans 90% to 96% of 96 "
+        "warning: query `h` was recaptured: the file `p1` is gone "
+        "warning: query `i` was recaptured: the file `p2` is gone"
+    )
+    shown = json.loads(impctl("capture", "w.yaml", "--json").stdout)["warnings"]
+    assert len(shown) == 10
+
+
+def test_results_are_shown_once_as_they_come(fake, impctl) -> None:
+    first = EXAMPLES["capture"]
+    second, third = replace(first, query="q_two"), replace(first, query="q_three")
+    fake.finished, fake.answer = (first, second), Outcome((first, second, third))
+    lines = impctl("capture", "w.yaml").stdout.splitlines()
+    heads = [line.split(":")[0] for line in lines if "captured" in line]
+    assert heads == ["q_top", "q_two", "q_three"]
+    took = [line for line in lines if "mode " in line]
+    assert "; 1 of 2, about " in took[0]
+    assert took[1].endswith("; 2 of 2")
+    assert "; " not in took[2]
+    results = json.loads(impctl("capture", "w.yaml", "--json").stdout)["results"]
+    assert [result["query"] for result in results] == ["q_top", "q_two", "q_three"]
+
+
+
+
+def test_the_range_of_null_counts_where_it_is_held() -> None:
+    assert sketch_text(SketchEntry("t", "c", (0, 4), 4)) == "t.c 2 of 5 ranges"
+    assert sketch_text(SketchEntry("t", "c", (0, 3), 4)) == "t.c 2 of 4 ranges"
+
+
+def test_versions() -> None:
+    assert versions_text({"a": 3, "b": 4}, {"a": 1, "b": 4}) == "a@1..3, b@4"
+
+
+def test_control_characters_are_escaped_but_not_line_ends() -> None:
+    assert plain("a\tb\nc\x1b[0m\r\x9b") == "a\tb\nc\\x1b[0m\\x0d\\x9b"
+
+
+TEXTS = [
+    "",
+    "a",
+    "NULL",
+    "two words",
+    "x" * 30,
+    " lead",
+    "trail ",
+    "naïve",
+    "語",
+    "a\nb",
+    "\x1b[1m",
+]
+
+
+def drawn(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The same by Rich alone."""
+    with monkeypatch.context() as patch:
+        patch.setattr(terminal, "_narrow", lambda *_: None)
+        return table_lines(shown)
+
+
+def random_columns(draw: random.Random) -> list[TextColumn]:
+    rows, is_odd = draw.randrange(5), draw.random() < 0.3
+    texts: list[str | None] = [None, "1", "-22.5", "2024-01-01 00:00:00", "abc", "a b"]
+    texts += TEXTS if is_odd else []
+    return [
+        TextColumn(
+            draw.choice(["a", "total", "n n"]), draw.random() < 0.5, draw.choices(texts, k=rows)
+        )
+        for _ in range(draw.randrange(1, 6))
+    ]
+
+
+@pytest.mark.slow
+def test_it_is_the_table_that_rich_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, own = random.Random(7), 0
+    for _ in range(400):
+        columns = random_columns(draw)
+        shown = [[c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns]
+        own += terminal._narrow(shown, [c.is_number for c in columns], 80) is not None
+        assert table_lines(columns) == drawn(columns, monkeypatch), columns
+    assert own > 150
+
+
+def test_what_does_not_fit_a_terminal_is_wrapped_by_rich() -> None:
+    columns = [TextColumn("a", False, ["x " * 60]), TextColumn("b", True, ["1"])]
+    lines = table_lines(columns, 100)
+    assert len(lines) > 3
+    assert max(map(len, lines)) <= 100
+    assert sum(line.count("x") for line in lines) == 60
+
+
+@pytest.mark.parametrize("text", ["x" * 500, "naïve " * 100])
+def test_without_a_terminal_each_row_is_one_line(text: str) -> None:
+    """Programs count lines and look for words in them."""
+    lines = table_lines([TextColumn("a", False, [text] * 3), TextColumn("b", True, ["1"] * 3)])
+    assert len(lines) == 5
+    assert all(text.strip() in line for line in lines[2:])
+
+
+
+KEYS = ["schema_version", "command", "ok", "results", "warnings", "error"]
+
+
+def strict(text: str) -> dict:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("name", list(EXAMPLES))
+def test_every_result_in_the_envelope(fake, impctl, name: str) -> None:
+    fake.answer = Outcome((EXAMPLES[name],), ("a warning",))
+    words = {
+        "apply": ["apply", "w.yaml", "s8"],
+        "generate": ["bench", "--generate", "demo"],
+        "record": ["bench", "w.yaml"],
+        "comparison": ["bench", "--compare", "a.json", "b.json"],
+        "written": ["bench", "r.json", "--report", "r.html"],
+        "finding": ["doctor"],
+        "started": ["init", "--demo"],
+        "due": ["plan", "w.yaml", "--due"],
+        "why": ["why", "w.yaml", "--row", "n=17"],
+        "without": ["why", "w.yaml", "--without", "links: src = 4"],
+    }.get(name, [name, "w.yaml"])
+    ran = impctl(*words, "--json")
+    document = strict(ran.stdout)
+    assert (ran.code, ran.stderr) == (0, "")
+    assert list(document) == KEYS
+    assert document["schema_version"] == 1
+    assert document["command"] == words[0]
+    assert document["ok"] is True
+    assert document["warnings"] == ["a warning"]
+    assert document["error"] is None
+    assert document["results"] == [to_json(EXAMPLES[name])]
+
+
+def test_the_fields_that_the_design_names(fake, impctl) -> None:
+    def entry(name: str) -> dict:
+        fake.answer = Outcome((EXAMPLES[name],))
+        return strict(impctl(name, "w.yaml", "--json").stdout)["results"][0]
+
+    status = entry("status")
+    assert status["query"] == "q_top"
+    assert status["sketches"] == [
+        {"table": "sales", "attribute": "price", "fragments": [1, 2, 3, 4], "total": 4}
+    ]
+    assert status["versions"] == {"sales": 1}
+    assert status["stale"] is True
+    assert {
+        "query",
+        "action",
+        "reason",
+        "versions",
+        "added",
+        "removed",
+        "changes",
+        "elapsed_ms",
+    } <= set(entry("maintain"))
+    assert {"query", "covers", "slack", "results_equal"} <= set(entry("verify"))
+    fake.answer = Outcome((replace(EXAMPLES["record"], kind=RecordKind.WORKLOAD),))
+    record = strict(impctl("bench", "w.yaml", "--json").stdout)["results"][0]
+    assert (record["kind"], record["suite"]) == ("workload", "micro")
+    cell = record["cells"][0]
+    assert {"maintain_ms", "recapture_ms", "recapture_ratio"} <= set(cell["metrics"])
+    assert (cell["covers"], cell["slack"], cell["labels"]["changes"]) == (True, 0, 1000)
+
+
+def test_values_of_a_query(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["query"],))
+    result = strict(impctl("query", "w.yaml", "--json").stdout)["results"][0]
+    assert result["columns"] == ["brand", "rev", "day", "share"]
+    assert result["rows"] == [
+        ["Apple", "5074.10", "2026-01-31", "NaN"],
+        [None, "6194.00", None, -0.5],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (Decimal("1E+3"), "1000"),
+        (2**63, 2**63),
+        (True, True),
+        (b"\x00\xff", "00ff"),
+        (datetime(2026, 1, 31, 12, 0, tzinfo=UTC), "2026-01-31T12:00:00+00:00"),
+        ({1: (2, None)}, {"1": [2, None]}),
+    ],
+)
+def test_one_value(value: object, expected: object) -> None:
+    assert to_json(value) == expected
+
+
+def test_a_value_of_unknown_type_is_an_error() -> None:
+    with pytest.raises(TypeError, match="complex"):
+        to_json(1j)
+
+
+def test_text_that_is_no_text_still_gives_a_document(fake, impctl) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["apply"], name="\ud800 ü"),))
+    assert strict(impctl("apply", "w.yaml", "s8", "--json").stdout)["ok"] is True
+
+
+def test_one_failure_beside_good_results(fake, impctl) -> None:
+    error = QueryError("Unknown column `x`", location=Location("w.yaml", 9, 14), hint="see tables")
+    fake.answer = Outcome((EXAMPLES["maintain"],), (), (Failure("q_two", error),))
+    ran = impctl("maintain", "w.yaml", "--json")
+    document = strict(ran.stdout)
+    assert (ran.code, ran.stderr) == (3, "")
+    assert document["ok"] is False
+    assert len(document["results"]) == 1
+    assert document["error"] == {
+        "code": "query_unsupported",
+        "message": "Unknown column `x`",
+        "hint": "see tables",
+        "location": {"file": "w.yaml", "line": 9, "column": 14},
+        "query": "q_two",
+    }
+
+
+def test_several_failures_are_all_there_and_the_gravest_decides(fake, impctl) -> None:
+    failures = (
+        Failure("a", LockHeldError("locked")),
+        Failure("b", HistoryGoneError("gone")),
+        Failure("c", PolicyRefusedError("refused")),
+    )
+    fake.answer = Outcome(failures=failures)
+    ran = impctl("maintain", "w.yaml", "--json")
+    error = strict(ran.stdout)["error"]
+    assert ran.code == 4
+    assert error["code"] == "policy_refused"
+    assert [entry["query"] for entry in error["failures"]] == ["a", "b", "c"]
+
+
+def test_every_problem_of_a_workload_file(fake, impctl) -> None:
+    problems = [Problem("one", Location("w.yaml", 1, 2), "do this"), Problem("two")]
+    fake.answer = WorkloadError("File `w.yaml` has 2 problems", problems)
+    ran = impctl("check", "w.yaml", "--json")
+    error = strict(ran.stdout)["error"]
+    assert ran.code == 2
+    assert error["code"] == "workload_invalid"
+    assert error["problems"] == [
+        {
+            "message": "one",
+            "hint": "do this",
+            "location": {"file": "w.yaml", "line": 1, "column": 2},
+        },
+        {"message": "two", "hint": None, "location": None},
+    ]
+
+
+def test_the_schema_is_a_document_of_its_own_or_a_result(fake, impctl) -> None:
+    fake.answer = '{"type": "object"}'
+    assert impctl("check", "--schema").stdout == '{"type": "object"}\n'
+    assert strict(impctl("check", "--schema", "--json").stdout)["results"] == [{"type": "object"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["captur", "w.yaml"], "captur"),
+        (["completion"], "completion"),
+        (["status", "w.yaml", "--nope"], "status"),
+        (["maintain", "w.yaml", "--policy", "never"], "maintain"),
+        (["apply", "w.yaml"], "apply"),
+        (["status", "w.yaml", "-q", "-v"], "status"),
+        ([], None),
+    ],
+)
+def test_usage_errors_are_documents_too(fake, impctl, words: list[str], command) -> None:
+    ran = impctl(*words, "--json")
+    document = strict(ran.stdout)
+    assert (ran.code, ran.stderr) == (2, "")
+    assert document["ok"] is False
+    assert document["command"] == command
+    assert document["error"]["code"] == "usage"
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "name"),
+    [
+        (ValueError("boom\nsecond line"), 1, "unexpected"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (BrokenPipeError(32, "of the Spark session"), 1, "unexpected"),
+        (OSError(28, "No space left on device"), 1, "unexpected"),
+    ],
+)
+def test_anything_else_is_a_document_too(fake, impctl, raised, code: int, name: str) -> None:
+    fake.answer = raised
+    ran = impctl("maintain", "w.yaml", "--json")
+    document = strict(ran.stdout)
+    assert (ran.code, ran.stderr) == (code, "")
+    assert document["error"]["code"] == name
+    assert "\n" not in document["error"]["message"]
+
+
+
+SHOWN = {
+    "csv": "brand,rev,day,share\nApple,5074.10,2026-01-31,NaN\n,6194.00,,-0.5\n",
+    "json": """\
+[
+{"brand": "Apple", "rev": "5074.10", "day": "2026-01-31", "share": "NaN"},
+{"brand": null, "rev": "6194.00", "day": null, "share": -0.5}
+]
+""",
+    "jsonl": """\
+{"brand": "Apple", "rev": "5074.10", "day": "2026-01-31", "share": "NaN"}
+{"brand": null, "rev": "6194.00", "day": null, "share": -0.5}
+""",
+    "markdown": """\
+| brand | rev | day | share |
+| --- | ---: | --- | ---: |
+| Apple | 5074.10 | 2026-01-31 | NaN |
+| NULL | 6194.00 | NULL | -0.5 |
+""",
+}
+SAID_OF_ROWS = (
+    "q_top: 2 rows, Spark read 2 of 3 files at sales@1 in 120 ms\n"
+    "  sketch maintained first (exact): 1 change\n"
+)
+
+
+@pytest.mark.parametrize("name", list(SHOWN))
+def test_stdout_has_the_rows_alone(fake, impctl, name: str) -> None:
+    fake.answer = Outcome((EXAMPLES["query"],), ("statistics are missing",))
+    ran = impctl("query", "w.yaml", "--format", name)
+    assert (ran.code, ran.stdout) == (0, SHOWN[name])
+    assert ran.stderr == SAID_OF_ROWS + "warning: statistics are missing\n"
+    quiet = impctl("query", "w.yaml", "--format", name, "--quiet")
+    assert (quiet.stdout, quiet.stderr) == (SHOWN[name], "")
+
+
+def test_a_limit_is_told_with_the_number_of_all_rows(fake, impctl) -> None:
+    many = pa.table({"n": range(1234), "x": range(1234)}).rename_columns(["n", "n"])
+    result = replace(EXAMPLES["query"], answer=many, limit=10)
+    fake.answer = Outcome((result,))
+    ran = impctl("query", "w.yaml", "--limit", "10", "--format", "csv")
+    assert fake.calls[-1][2]["limit"] == 10
+    assert ran.stdout.splitlines() == ["n,n", *(f"{n},{n}" for n in range(10))]
+    assert ran.stderr.startswith("q_top: 10 of 1,234 rows, Spark read")
+    assert len(impctl("query", "w.yaml").stdout.splitlines()) == 12
+    (document,) = json.loads(impctl("query", "w.yaml", "--json").stdout)["results"]
+    assert document["columns"] == ["n", "n"]
+    assert document["rows"] == [[n, n] for n in range(10)]
+    assert (document["row_count"], document["limit"], document["written"]) == (1234, 10, None)
+    fake.answer = Outcome((replace(result, limit=5000),))
+    assert impctl("query", "w.yaml").stderr.startswith("q_top: 1,234 rows, Spark read")
+
+
+@pytest.mark.parametrize("limit", [3, 2**63, 10**20])
+def test_a_limit_beyond_all_rows_shows_all(limit: int) -> None:
+    three = replace(EXAMPLES["query"], answer=pa.table({"n": range(3)}), limit=limit)
+    assert len(three.shown) == 3
+
+
+def test_rows_in_a_file_are_not_on_stdout(fake, impctl) -> None:
+    result = replace(EXAMPLES["query"], limit=1, written="a.csv")
+    fake.answer = Outcome((result,))
+    ran = impctl("query", "w.yaml", "--out", "a.csv")
+    assert str(fake.calls[-1][2]["out"]) == "a.csv"
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("q_top: 1 of 2 rows written to a.csv, Spark read 2 of 3 files")
+    (document,) = json.loads(impctl("query", "w.yaml", "--json", "--out", "a.csv").stdout)[
+        "results"
+    ]
+    assert (document["rows"], document["row_count"], document["written"]) == ([], 2, "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--json", "--format", "csv"), "`--json` excludes `--format`"),
+        (("--out", "a.csv", "--format", "csv"), "`--out` excludes `--format`"),
+        (("--out", "a.xlsx"), "`--out` does not support the file name extension"),
+        (("--format", "xml"), "`xml` is not one of `table`, `csv`, `json`,\n  `jsonl`, `markdown`"),
+        (("--limit", "-1"), "Invalid value for `--limit`"),
+        (("--escape-formulas",), "`--escape-formulas` is for CSV alone"),
+        (("--escape-formulas", "--format", "jsonl"), "`--escape-formulas` is for CSV alone"),
+        (("--escape-formulas", "--out", "a.jsonl"), "`--escape-formulas` is for CSV alone"),
+    ],
+)
+def test_wishes_that_make_no_sense(fake, impctl, arguments, message: str) -> None:
+    ran = impctl("query", "w.yaml", *arguments)
+    assert ran.code == 2
+    assert message in ran.stderr + ran.stdout
+    assert fake.calls == []
+
+
+def test_the_endings_are_listed(fake, impctl) -> None:
+    assert ".parquet, .csv or .jsonl" in impctl("query", "w.yaml", "--out", "a.xlsx").stderr
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "jsonl", "markdown"])
+def test_what_programs_read_is_utf_8_whatever_the_locale(fake, monkeypatch, name: str) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["query"], answer=pa.table({"a": ["ü\x1b"]})),))
+    kept = io.BytesIO()
+    stdout = io.TextIOWrapper(kept, encoding="ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert run(build_app(), ["query", "w.yaml", "--format", name]) == 0
+    stdout.flush()
+    shown = kept.getvalue().decode()
+    assert "ü" in shown
+    assert ("\x1b" in shown) is (name == "csv")
+
+
+@pytest.mark.parametrize("command", ["query", "changes", "without"])
+def test_formulas_are_escaped_where_that_is_asked_for(fake, impctl, command: str) -> None:
+    fake.answer = Outcome(
+        (replace(EXAMPLES[command], answer=pa.table({"=a": ["+1"], "_change": ["x"]})),)
+    )
+    name = ("why", "w.yaml", "--without", "g = 1") if command == "without" else (command, "w.yaml")
+    words = (*name, "--format", "csv")
+    assert impctl(*words).stdout == "=a,_change\n+1,x\n"
+    assert impctl(*words, "--escape-formulas").stdout == "'=a,_change\n'+1,x\n"
+
+
+def test_a_value_drives_no_terminal(fake, monkeypatch) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["query"], answer=pa.table({"a": ["ü\x1b[2J"]})),))
+    stdout = io.StringIO()
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert run(build_app(), ["query", "w.yaml", "--format", "csv"]) == 0
+    assert stdout.getvalue() == "a\nü\\x1b[2J\n"
+
+
+@pytest.mark.parametrize("name", ["table", *SHOWN])
+def test_a_reader_that_went_away_is_no_failure(fake, capfd, monkeypatch, name: str) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["query"], answer=pa.table({"a": ["x" * 99_999]})),))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with Stdout(os.fdopen(writer, "wb"), encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert run(build_app(), ["query", "w.yaml", "--format", name]) == 0
+    assert "rror" not in capfd.readouterr().err

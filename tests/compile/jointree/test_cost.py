@@ -1,0 +1,703 @@
+"""Estimates of tables whose keys are spread evenly, counted by hand; when joins become trees."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import NoReturn
+
+import pyarrow as pa
+import pytest
+
+from impctl.compile import compile as compile_module
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import row_bytes
+from impctl.compile.joins import chain_of
+from impctl.compile.jointree.cost import (
+    INDEX,
+    PAIR_BYTES,
+    STEP_ROWS,
+    TREE,
+    Estimate,
+    FanOuts,
+    IndexCost,
+    JoinedAccess,
+    KeySide,
+    SideSize,
+    TouchingAccess,
+    TreeChoice,
+    TreeCost,
+    TreesAsRecorded,
+    TreesByFanOut,
+    condition_on,
+    estimate,
+    index_cost,
+    index_ms,
+    is_better_as_tree,
+    key_side,
+    rows_joined,
+    tree_cost,
+    tree_ms,
+    tuples_touched,
+)
+from impctl.compile.jointree.decompose import Block, block_of
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.jointree.shape import tree_shape
+from impctl.data.schema import LONG
+from impctl.engine.jointree.spec import Mode
+from impctl.errors import QueryError, TableError
+from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
+from impctl.plan.explain import expr_text
+from impctl.plan.nodes import (
+    Attribute,
+    ComputedColumn,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    nodes_of,
+    scans_of,
+)
+from impctl.sketch.partition import RangePartition
+from impctl.tables.lookup import KeyCounts, counted, fan_out
+from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of
+from tests.compile.jointree.test_build import table_of
+from tests.support.random_cases import random_cases, seen_in
+
+
+@dataclass(frozen=True)
+class OfRows:
+    """Fan-outs of tables in memory."""
+
+    tables: Mapping[str, pa.Table]
+
+    def met(self, changed: KeySide, other: KeySide) -> float:
+        return fan_out(self._counts(changed), self._counts(other))
+
+    def alone(self, side: KeySide) -> float:
+        counts = self._counts(side)
+        return min(counts.keys / max(counts.rows, 1), 1.0)
+
+    def size(self, side: KeySide) -> SideSize:
+        counts = self._counts(side)
+        return SideSize(counts.rows, counts.share, counts.keys, counts.together)
+
+    def _counts(self, side: KeySide) -> KeyCounts:
+        return counted([self.tables[side.table]], side.columns)
+
+
+def rows(keys: int, each: int, **more: int) -> pa.Table:
+    """`each` rows for each of so many values of `a`, `d` numbering them; `e` numbers those of a
+    value from 0 to 3, other columns go round."""
+    count = keys * each
+    columns = {name: [at % size for at in range(count)] for name, size in more.items()}
+    columns |= {"a": [at % keys for at in range(count)], "d": list(range(count))}
+    return pa.table({**columns, "e": [at // keys % 4 for at in range(count)]})
+
+
+def guessed(
+    sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]
+) -> Estimate | None:
+    root = core(sql)
+    block, shape = block_of(root), tree_shape(root, changed)
+    assert isinstance(block, Block)
+    assert isinstance(shape, TreeShape)
+    return estimate(block.joins, shape, changed, OfRows(tables))
+
+
+def estimated(sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]) -> Estimate:
+    result = guessed(sql, tables, changed)
+    assert result is not None
+    return result
+
+
+PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(s.d) > 1"
+PATH = "SELECT s.d FROM r JOIN s ON r.a = s.a JOIN t ON s.b = t.a GROUP BY s.d HAVING COUNT(*) > 1"
+
+
+@pytest.mark.parametrize("partners", [1, 20, 200])
+def test_two_tables_touch_the_row_and_its_group_whatever_the_partners(partners: int) -> None:
+    tables = {"r": rows(10, partners), "s": rows(10, partners)}
+    result = estimated(PAIR, tables, {"r": 5})
+    assert (result.joined, result.touched) == (partners, 2)
+
+
+def test_each_side_is_weighed_by_what_changes() -> None:
+    tables = {"r": rows(10, 3), "s": rows(10, 7)}
+    for changed, joined in (({"r": 1}, 7), ({"s": 1}, 3), ({"r": 1, "s": 3}, 4), ({}, 5)):
+        result = estimated(PAIR, tables, changed)
+        assert result.joined == pytest.approx(joined)
+
+
+def test_a_path_of_three_writes_all_steps_and_touches_the_middle() -> None:
+    """A row of `r` meets 4 of `s` and 4 * 5 with `t`; a row of `t` meets 2, then 2 * 3."""
+    tables = {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)}
+    expected = {"r": (4 + 20, 1 + 4), "s": (3 + 15, 1), "t": (6, 1 + 2)}
+    for table, (joined, touched) in expected.items():
+        result = estimated(PATH, tables, {table: 1})
+        assert (result.joined, result.touched) == pytest.approx((joined, touched)), table
+
+
+def test_tuples_are_touched_once_however_many_rows_they_have() -> None:
+    sql = "SELECT s.b FROM r JOIN s ON r.a = s.a GROUP BY s.b HAVING COUNT(*) > 1"
+    tables = {"r": rows(10, 3), "s": rows(10, 40, b=20)}
+    result = estimated(sql, tables, {"r": 1})
+    assert (result.joined, result.touched) == pytest.approx((40, 1 + 2))
+
+
+def test_without_a_decision_only_a_key_that_comes_or_goes_is_passed_on() -> None:
+    tables = {"r": rows(10, 4), "s": rows(10, 2)}
+    result = estimated("SELECT 1 FROM s JOIN r ON r.a = s.a", tables, {"r": 1})
+    assert result.touched == 1
+    below = estimated("SELECT 1 FROM s JOIN r ON r.a = s.a", tables, {"s": 2, "r": 1})
+    # `s` changes most, so it is the root: a third of the changes are of `r`, one in four passes,
+    # and then meets the one tuple of `s` that has the key.
+    assert below.touched == pytest.approx((2 * 1 + 1 * (1 + 0.25)) / 3)
+
+
+def test_a_cross_join_meets_everything() -> None:
+    tables = {"r": rows(2, 1), "s": rows(3, 4)}
+    sql = "SELECT r.d FROM r CROSS JOIN s GROUP BY r.d HAVING COUNT(*) > 1"
+    result = estimated(sql, tables, {"r": 1})
+    assert (result.joined, result.touched) == (12, 1)
+
+
+def test_accesses_of_a_table_are_added_up() -> None:
+    """A changed row of `r` is one of either access: it meets 4 rows and is met by 4."""
+    sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.a GROUP BY x.a HAVING COUNT(*) > 1"
+    result = estimated(sql, {"r": rows(10, 4)}, {"r": 1})
+    assert (result.joined, result.touched) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "joined", "touched"), [("r", 4 + 20, 1 + 4), ("s", 3 + 15, 1), ("t", 6, 1 + 2)]
+)
+def test_rows_that_conditions_leave_out_count_on_no_side(
+    changed: str, joined: int, touched: int
+) -> None:
+    """Of four times as many rows a quarter is kept of each key: a changed row is one of these, or
+    comes to nothing."""
+    where = " AND ".join(f"{table}.e = 0" for table in "rst")
+    tables = {"r": rows(10, 12), "s": rows(10, 16, b=20), "t": rows(20, 20)}
+    result = estimated(PATH.replace("GROUP", f"WHERE {where} GROUP"), tables, {changed: 1})
+    assert (result.joined, result.touched) == pytest.approx((joined / 4, touched / 4))
+    said = {one.access: (expr_text(one.condition), one.share) for one in result.kept}
+    assert said == {f"{table}#1": ("e = 0", 0.25) for table in "rst"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_tables_with_conditions_against_pairs_counted_one_by_one(seed: int) -> None:
+    rng = Random(seed)
+    tables = {
+        table: pa.table(
+            {name: [rng.randrange(4) for _ in range(30)] for name in ("a", "b", "d", "e")}
+        )
+        for table in "rs"
+    }
+    sql = PAIR.replace("GROUP", "WHERE r.b < 2 AND s.b <> 1 GROUP")
+    result = estimated(sql, tables, {"r": 1})
+    mine = [row["a"] for row in tables["r"].to_pylist() if row["b"] < 2]
+    theirs = [row["a"] for row in tables["s"].to_pylist() if row["b"] != 1]
+    assert result.joined == pytest.approx(sum(map(theirs.count, mine)) / 30)
+
+
+def test_state_is_that_of_the_rows_and_tuples_that_are_kept() -> None:
+    """An index keeps the rows of both tables, a tree a tuple per key and its ranges."""
+    few, many = ({"r": rows(100, each), "s": rows(100, each)} for each in (1, 40))
+    result = [estimated(PAIR, tables, {}) for tables in (few, many)]
+    assert result[1].index_bytes == pytest.approx(40 * result[0].index_bytes)
+    assert result[1].tree_bytes < 20 * result[0].tree_bytes
+    limited = estimated(PAIR.replace("GROUP", "WHERE r.e = 0 GROUP"), many, {})
+    assert limited.index_bytes < 0.75 * result[1].index_bytes
+    assert limited.tree_bytes < result[1].tree_bytes
+
+
+def test_what_is_joined_on_the_way_is_kept_too() -> None:
+    """A path keeps what its first two tables come to, 12 rows a key."""
+    tables = {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)}
+    pair = "SELECT s.d FROM r JOIN s ON r.a = s.a GROUP BY s.d HAVING COUNT(*) > 1"
+    path, plain = estimated(PATH, tables, {}), estimated(pair, tables, {})
+    assert path.index_bytes - plain.index_bytes > 120 * 2 * 8
+
+
+def test_computed_keys_are_not_guessed_at() -> None:
+    sql = "SELECT r.d FROM r JOIN s ON r.a + 1 = s.a GROUP BY r.d HAVING COUNT(*) > 1"
+    assert guessed(sql, {"r": rows(2, 1), "s": rows(2, 1)}, {"r": 1}) is None
+
+
+COMPUTED = PAIR.replace("r.a = s.a", "r.a + 1 = s.a")
+CIRCLE = PAIR.replace("GROUP", "JOIN t ON s.b = t.a AND t.b = r.b GROUP")
+NONE = "SELECT r.a FROM r JOIN s ON r.a < s.a GROUP BY r.a HAVING SUM(s.d) > 1"
+
+
+@dataclass(frozen=True)
+class Evenly:
+    """Tables of a million rows, of which a share is kept; every key meets so many."""
+
+    partners: float
+    share: float = 1.0
+
+    def met(self, changed: KeySide, other: KeySide) -> float:
+        return self.partners if other.columns.counted is None else 1.0
+
+    def alone(self, side: KeySide) -> float:
+        return 1.0 / max(self.partners, 1.0)
+
+    def size(self, side: KeySide) -> SideSize:
+        rows = 1e6 * (self.share if side.columns.where is not None else 1.0)
+        keys = rows / max(self.partners, 1.0)
+        return SideSize(rows, rows / 1e6, keys, keys)
+
+
+class Gone:
+    """Tables that cannot be read."""
+
+    def _read(self, *_: KeySide) -> NoReturn:
+        raise TableError("a file is gone")
+
+    met = alone = size = _read
+
+
+def chosen(sql: str, fan_outs: FanOuts) -> TreeChoice:
+    return TreesByFanOut(fan_outs, {"r": 1, "s": 1}).choose(core(sql))
+
+
+@pytest.mark.parametrize(("partners", "is_tree"), [(1, False), (3, False), (30, True), (200, True)])
+def test_many_partners_make_a_tree_and_keys_of_one_row_an_index(
+    partners: float, is_tree: bool
+) -> None:
+    choice = chosen(PAIR, Evenly(partners))
+    assert choice.is_tree is is_tree
+    estimate = choice.estimate
+    assert estimate is not None
+    assert (estimate.joined, estimate.touched) == (partners, 2)
+    assert (estimate.tree_ms < estimate.index_ms) is is_tree
+
+
+@pytest.mark.parametrize(
+    ("share", "said", "is_tree"), [(1.0, "100%", True), (0.5, "50%", True), (0.001, "0.1%", False)]
+)
+def test_conditions_that_leave_few_rows_leave_little_to_join(
+    share: float, said: str, is_tree: bool
+) -> None:
+    """Of a thousand changed rows one is joined: both ways only look."""
+    sql = PAIR.replace("GROUP", "WHERE r.b < 3 AND s.b < 3 GROUP")
+    choice = chosen(sql, Evenly(60, share))
+    assert choice.is_tree is is_tree
+    assert "r where b < 3" in choice.reason
+    assert f"({said})" in choice.reason
+
+
+def estimate_of(tree_ms: float, tree_bytes: float) -> Estimate:
+    """Against an index join that takes 100 ms and keeps 100 bytes."""
+    return Estimate(1, 1, 100.0, tree_ms, 100.0, tree_bytes)
+
+
+@pytest.mark.parametrize(
+    ("tree_ms", "tree_bytes", "is_tree"),
+    [
+        (90, 1000, True),
+        (91, 1000, False),
+        (91, 67, False),
+        (91, 66, True),
+        (110, 66, True),
+        (111, 1, False),
+    ],
+)
+def test_where_times_are_alike_far_larger_state_decides(
+    tree_ms: float, tree_bytes: float, is_tree: bool
+) -> None:
+    assert is_better_as_tree(estimate_of(tree_ms, tree_bytes)) is is_tree
+
+
+def test_all_blocks_of_a_plan_are_estimated_together() -> None:
+    both = f"{PAIR} UNION ALL {PAIR}"
+    one, two = (chosen(sql, Evenly(60)).estimate for sql in (PAIR, both))
+    assert one is not None
+    assert two is not None
+    for name in ("joined", "touched", "index_ms", "tree_ms", "index_bytes", "tree_bytes"):
+        assert getattr(two, name) == pytest.approx(2 * getattr(one, name)), name
+
+
+@pytest.mark.parametrize("sql", [COMPUTED, CIRCLE, NONE])
+def test_what_is_not_known_stays_with_the_index(sql: str) -> None:
+    assert not TreesByFanOut(Evenly(10**6), {}).choose(core(sql)).is_tree
+
+
+def test_tables_that_cannot_be_read_stay_with_the_index() -> None:
+    choice = TreesByFanOut(Gone(), {}).choose(core(PAIR))
+    assert (choice.is_tree, choice.estimate) == (False, None)
+    assert "a file is gone" in choice.reason
+
+
+def test_what_was_planned_to_choose_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = core(PAIR)
+    ranges = {s.access: RangePartition(s.table, "c", LONG, (1, 2)) for s in scans_of(root)}
+    choice = TreesByFanOut(Evenly(9), {"r": 1, "s": 1}).choose(root)
+    again = compile_plan(root, ranges, {}, barriers=(), trees={})
+
+    def planned(*_: object, **__: object) -> None:
+        pytest.fail("it is planned twice")
+
+    monkeypatch.setattr(compile_module, "planned_blocks", planned)
+    built = compile_plan(root, ranges, {}, barriers=(), trees={}, blocks=choice.blocks)
+    assert built.shapes == again.shapes
+    names = [keeper.name for keeper in built.circuit.arrangements()]
+    assert names == [keeper.name for keeper in again.circuit.arrangements()]
+
+
+@pytest.mark.parametrize("is_tree", [True, False])
+def test_what_the_capture_chose_holds(is_tree: bool) -> None:
+    assert TreesAsRecorded(is_tree).choose(core(PAIR)).is_tree is is_tree
+
+
+
+TABLES = OfRows({"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
+
+
+def cost(sql: str, mode: Mode = Mode.RING) -> IndexCost | None:
+    block = block_of(core(sql))
+    assert isinstance(block, Block)
+    return index_cost(block.joins, mode, TABLES)
+
+
+def held(count: int, columns: int, accesses: int = 1) -> int:
+    """Bytes of so many rows of whole numbers."""
+    return count * row_bytes([(str(at), LONG) for at in range(columns)], accesses)
+
+
+@pytest.mark.parametrize(("mode", "pairs"), [(Mode.RING, 170), (Mode.BITS, 0)])
+def test_tables_are_kept_and_what_is_joined_before_the_last_join(mode: Mode, pairs: int) -> None:
+    """30, 40 and 100 rows, and 120 of the first two; with groups a range of each table's row."""
+    result = cost(PATH, mode)
+    assert result is not None
+    kept = held(30, 1) + held(40, 3) + held(100, 1) + held(120, 4, 2)
+    assert result.bytes == kept + pairs * PAIR_BYTES
+
+
+def test_rows_pass_the_joins_from_their_table_on() -> None:
+    result = cost(PATH)
+    assert result is not None
+    each = {one.scan.table: (one.joins, one.kept, one.last) for one in result.accesses}
+    assert each == {"r": (2, 4.0, 20.0), "s": (2, 3.0, 15.0), "t": (1, 0.0, 6.0)}
+
+
+def test_null_meets_null_where_the_join_says_so() -> None:
+    """Three rows of each table, one of them NULL."""
+    three = pa.table({"a": pa.array([1, 2, None], pa.int64()), "d": [1, 2, 3]})
+    tables = OfRows({"r": three, "s": three})
+    for op, met in (("=", 2 / 3), ("<=>", 1.0)):
+        block = block_of(core(f"SELECT r.d FROM r JOIN s ON r.a {op} s.a"))
+        assert isinstance(block, Block)
+        result = index_cost(block.joins, Mode.BITS, tables)
+        assert result is not None
+        assert [one.last for one in result.accesses] == pytest.approx([met, met])
+
+
+def test_other_joins_are_not_estimated() -> None:
+    outer = "SELECT r.d FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.d HAVING COUNT(s.d) > 1"
+    assert cost(outer) is None
+
+
+
+
+def conditions(plan: Plan) -> dict[str, str | None]:
+    """The condition on each access of a plan, in words."""
+
+    def said(expr: Expr | None) -> str | None:
+        return None if expr is None else expr_text(expr)
+
+    return {scan.access: said(condition_on(plan, scan)) for scan in scans_of(plan)}
+
+
+def nodes(sql: str) -> dict[str, str | None]:
+    """The same of the nodes of a tree."""
+    shape = shape_of(sql)
+    assert isinstance(shape, TreeShape)
+    rows = [node.rows for node in shape.nodes if node.rows is not None]
+    return {access: said for one in rows for access, said in conditions(one).items()}
+
+
+JOINED_PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a WHERE {} GROUP BY r.a HAVING SUM(s.d) > 1"
+
+
+@pytest.mark.parametrize(
+    ("where", "r", "s"),
+    [
+        ("r.b < 3", "b < 3", None),
+        ("r.b < 3 AND s.c = 1 AND r.c IS NULL", "b < 3 AND c IS NULL", "c = 1"),
+        ("r.b < s.b OR r.c = 1", None, None),
+        ("r.b + 1 < 3 AND length(s.name) > 2", "b + 1 < 3", "length(name) > 2"),
+    ],
+)
+def test_conditions_on_one_tables_rows_are_those_of_its_node(
+    where: str, r: str | None, s: str | None
+) -> None:
+    sql = JOINED_PAIR.format(where)
+    if "OR" in where:
+        (joins,) = [node for node in nodes_of(core(sql)) if isinstance(node, Join)]
+        assert conditions(joins) == {"r#1": r, "s#1": s}
+        return
+    assert nodes(sql) == {"r#1": r, "s#1": s}
+
+
+def test_each_access_of_a_table_has_its_own() -> None:
+    sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.b WHERE x.c < 5 AND y.c > 7"
+    assert nodes(sql) == {"r#1": "c < 5", "r#2": "c > 7"}
+
+
+def test_conditions_go_through_renamed_and_computed_columns() -> None:
+    sql = (
+        "SELECT t.k FROM (SELECT a AS k, b + c AS n FROM r WHERE b > 0) t JOIN s ON t.k = s.a "
+        "WHERE t.n < 9"
+    )
+    assert nodes(sql) == {"r#1": "b > 0 AND b + c < 9", "s#1": None}
+
+
+def test_what_the_engine_leaves_to_spark_is_not_counted() -> None:
+    sql = "SELECT r.a FROM r JOIN s ON r.a = s.a WHERE r.b < 3 AND soundex(r.name) = 'x'"
+    assert conditions(core(sql)) == {"r#1": "b < 3", "s#1": None}
+
+
+def test_conditions_of_several_tables_are_none_of_one() -> None:
+    (joins,) = [
+        node
+        for node in nodes_of(core("SELECT r.a FROM r JOIN s ON r.a = s.a AND r.b < s.b"))
+        if isinstance(node, Join)
+    ]
+    assert joins.condition is not None
+    above = Select(joins, joins.condition)
+    assert conditions(above) == {"r#1": None, "s#1": None}
+
+
+def test_what_stands_below_is_asked_first_and_named_as_there() -> None:
+    """It may guard what stands above it, as a division."""
+    sql = "SELECT t.k FROM (SELECT a AS k, b + c AS n FROM r WHERE b > 0) t WHERE t.n < 9"
+    below = [node for node in nodes_of(core(sql)) if isinstance(node, Scan)][0]
+    refs = {one.name: one.ref() for one in below.attributes}
+    first = Select(below, Compare(CompareOp.GREATER, refs["b"], Literal(0, LONG)))
+    total = Attribute("t.n", "n", LONG)
+    made = Project(
+        first, (ComputedColumn(total, Arithmetic(ArithmeticOp.ADD, refs["b"], refs["c"])),)
+    )
+    again = Attribute("u.n", "n", LONG)
+    renamed = Project(made, (ComputedColumn(again, total.ref()),))
+    whole = Select(renamed, Compare(CompareOp.LESS, again.ref(), Literal(9, LONG)))
+    assert conditions(whole) == {"r#1": "b > 0 AND b + c < 9"}
+
+
+def test_sides_with_equal_conditions_are_counted_once() -> None:
+    """Columns go by their names in the table, so that accesses of it can be told alike."""
+    sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.a WHERE x.c < 5 AND y.c < 5"
+    (joins,) = [node for node in nodes_of(core(sql)) if isinstance(node, Join)]
+    sides = []
+    for relation in chain_of(joins).relations:
+        (scan,) = scans_of(relation.plan)
+        (key,) = [one.ref() for one in scan.attributes if one.name == "a"]
+        sides.append(key_side(relation.plan, [key], [False]))
+    assert sides[0] is not None
+    assert sides[0].columns.where is not None
+    assert sides[0] == sides[1]
+    assert len(set(sides)) == 1
+
+
+def test_a_key_of_nothing_still_has_the_condition() -> None:
+    (joins,) = [
+        node
+        for node in nodes_of(core("SELECT r.d FROM r CROSS JOIN s WHERE r.b < 3"))
+        if isinstance(node, Join)
+    ]
+    side = key_side(joins.left, [], [])
+    assert side is not None
+    assert (side.table, side.columns.key) == ("r", ())
+    assert side.columns.names == ("b",)
+
+
+
+R, R_AGAIN, S = Scan("r#1", "r", ()), Scan("r#2", "r", ()), Scan("s#1", "s", ())
+FIRST = JoinedAccess(R, 0.5, 2, 3.0, 7.0)
+AGAIN = JoinedAccess(R_AGAIN, 1.0, 1, 0.0, 11.0)
+OTHER = JoinedAccess(S, 1.0, 1, 0.0, 100.0)
+
+
+def cost_of_accesses(*accesses: TouchingAccess, mode: Mode = Mode.RING, tuples: float = 1e12) -> TreeCost:
+    return TreeCost(accesses, (tuples, tuples), mode, 0.0)
+
+
+LEAF = TouchingAccess(R, 0.5, ((0, 0.5), (1, 2.0)), 4.0)
+ROOT = TouchingAccess(R_AGAIN, 1.0, ((1, 1.0),), 0.0)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change(
+    mode: Mode,
+) -> None:
+    mine = INDEX[mode]
+    one = mine.step + 2 * mine.join + STEP_ROWS * (3.0 * mine.kept + 7.0 * mine.last)
+    some = one + mine.group * STEP_ROWS * 2.0
+    assert index_ms([FIRST], cost_of_accesses(LEAF, mode=mode), {"r": 1}) == pytest.approx(some / 1000)
+    few = one + mine.group * 5.0
+    tree = cost_of_accesses(LEAF, mode=mode, tuples=5.0)
+    assert index_ms([FIRST], tree, {"r": 1}) == pytest.approx(few / 1000)
+
+
+def test_no_more_groups_change_than_rows_are_joined() -> None:
+    mine = INDEX[Mode.RING]
+    rare = replace(FIRST, kept=0.0, last=0.01)
+    result = mine.step + 2 * mine.join + STEP_ROWS * 0.01 * (mine.last + mine.group)
+    assert index_ms([rare], cost_of_accesses(LEAF), {"r": 1}) == pytest.approx(result / 1000)
+
+
+def test_a_changed_row_enters_every_access_of_its_table() -> None:
+    mine = INDEX[Mode.BITS]
+    both = mine.step + 3 * mine.join + STEP_ROWS * (3.0 * mine.kept + 18.0 * mine.last)
+    both += STEP_ROWS * 21.0 * mine.again
+    result = index_ms([FIRST, AGAIN], cost_of_accesses(LEAF, ROOT, mode=Mode.BITS), {"r": 1})
+    assert result == pytest.approx(both / 1000)
+    assert rows_joined([FIRST, AGAIN], {"r": 1}) == 21.0
+
+
+@pytest.mark.parametrize(
+    ("weights", "joined"), [({"r": 3, "s": 1}, 32.5), ({}, 55.0), ({"t": 1}, 55.0), ({"s": 9}, 100)]
+)
+def test_tables_weigh_as_they_change_and_all_alike_where_none_is_known(
+    weights: dict[str, float], joined: float
+) -> None:
+    assert rows_joined([FIRST, OTHER], weights) == joined
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_tree_takes_its_nodes_the_tuples_it_touches_and_the_rows_it_wakes(mode: Mode) -> None:
+    mine = TREE[mode]
+    one = mine.step + 2 * mine.node + STEP_ROWS * (2.5 * mine.touched + 4.0 * mine.woken)
+    assert tree_ms(cost_of_accesses(LEAF, mode=mode), {"r": 1}) == pytest.approx(one / 1000)
+    both = one + STEP_ROWS * mine.touched
+    assert tree_ms(cost_of_accesses(LEAF, ROOT, mode=mode), {}) == pytest.approx(both / 1000)
+    assert tuples_touched([LEAF, ROOT], {}) == 3.5
+
+
+def test_tuples_that_several_rows_touch_are_touched_once() -> None:
+    """Of ten tuples all are, of as many as are drawn a share of 1 - 1/e."""
+    fixed = TREE[Mode.RING].step + 2 * TREE[Mode.RING].node
+
+    def different(tuples: float) -> float:
+        micros = 1000 * tree_ms(cost_of_accesses(ROOT, tuples=tuples), {})
+        return (micros - fixed) / TREE[Mode.RING].touched
+
+    assert different(10) == pytest.approx(10)
+    assert different(1000) == pytest.approx(1000 * (1 - math.exp(-1)))
+    assert different(0) == pytest.approx(0)
+
+
+def test_there_are_constants_for_every_mode() -> None:
+    assert set(TREE) == set(INDEX) == set(Mode)
+
+
+
+
+def cost_of_tree(sql: str, tables: Mapping[str, pa.Table]) -> TreeCost:
+    shape = tree_shape(core(sql), {})
+    assert isinstance(shape, TreeShape)
+    result = tree_cost(shape, OfRows(tables))
+    assert result is not None
+    return result
+
+
+def of(result: TreeCost, table: str) -> TouchingAccess:
+    (one,) = [access for access in result.accesses if access.scan.table == table]
+    return one
+
+
+def test_a_row_touches_its_own_tuple_and_those_above_it() -> None:
+    """`s` is the root: a key of `r` reaches four of its tuples, one of `t` two."""
+    result = cost_of_tree(PATH, {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
+    reached = {table: [tuples for _, tuples in of(result, table).reached] for table in "rst"}
+    assert reached == {"r": [1.0, 4.0], "s": [1.0], "t": [1.0, 2.0]}
+    assert sorted(result.tuples) == [10, 20, 40]
+
+
+def test_rows_that_come_alone_wake_those_that_nobody_else_wants() -> None:
+    """A key of four rows of `s` comes with one of them in four, and with it the three of `r`; a
+    key of two the five of `t`."""
+    result = cost_of_tree(PATH, {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
+    assert of(result, "s").woken == pytest.approx(3 / 4 + 5 / 2)
+    # A row of `r` is alone in one case of three; its four tuples of `s` want keys of `t`.
+    assert of(result, "r").woken == pytest.approx(4 / 3 * 5 / 2)
+
+
+def test_what_is_woken_wakes_others() -> None:
+    """With a row of `r`, alone in one case of three, four of `s` come, and a key of two of these
+    wants five of `t`."""
+    sql = PATH.replace("s.d", "r.d")
+    result = cost_of_tree(sql, {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
+    assert of(result, "r").woken == pytest.approx(4 / 3 + 4 / 3 / 2 * 5)
+
+
+def test_a_group_of_a_virtual_root_wakes_all_its_rows() -> None:
+    result = cost_of_tree(PAIR, {"r": rows(10, 3), "s": rows(10, 7)})
+    assert of(result, "r").woken == pytest.approx(7 / 3)
+    assert of(result, "s").woken == pytest.approx(3 / 7)
+
+
+@pytest.mark.parametrize(
+    ("exists", "woken"), [("EXISTS", 3 / 4), ("NOT EXISTS", 0.0)], ids=["semi", "anti"]
+)
+def test_nobody_below_not_exists_is_wanted(exists: str, woken: float) -> None:
+    sql = (
+        f"SELECT s.d FROM s WHERE {exists} (SELECT 1 FROM r WHERE r.a = s.a) "
+        "GROUP BY s.d HAVING COUNT(*) > 1"
+    )
+    result = cost_of_tree(sql, {"r": rows(10, 3), "s": rows(10, 4)})
+    assert of(result, "s").woken == pytest.approx(woken)
+    # A row of `r` is passed on where it is its key's only one.
+    assert [tuples for _, tuples in of(result, "r").reached] == pytest.approx([1, 4 / 3])
+
+
+def test_only_rows_that_conditions_keep_touch_and_are_woken() -> None:
+    sql = PAIR.replace("GROUP", "WHERE r.e = 0 GROUP")
+    result = cost_of_tree(sql, {"r": rows(10, 12), "s": rows(10, 7)})
+    assert of(result, "r").share == 0.25
+    assert [tuples for _, tuples in of(result, "r").reached] == pytest.approx([0.25, 0.25])
+    assert of(result, "r").woken == pytest.approx(0.25 * 7 / 3)
+    assert of(result, "s").woken == pytest.approx(3 / 7)
+
+
+
+NUMBERS = [one.name for one in fields(Estimate) if one.name != "kept"]
+
+
+def look(seed: int, seen: Counter[str]) -> None:
+    rng = Random(seed)
+    sql = JoinMaker(rng).sql()
+    try:
+        root = core(sql)
+    except QueryError:
+        return
+    tables = {
+        name: table_of([dict(row) for row in rows]) for name, rows in random_tables(rng).items()
+    }
+    weights = {name: rng.randint(0, 3) for name in tables}
+    choice = TreesByFanOut(OfRows(tables), weights).choose(root)
+    estimate = choice.estimate
+    seen["all"] += 1
+    if estimate is None:
+        assert not choice.is_tree
+        seen[choice.reason[:24]] += 1
+        return
+    seen["estimated"] += 1
+    seen["limited"] += bool(estimate.kept)
+    for name in NUMBERS:
+        number = getattr(estimate, name)
+        assert 0 <= number < math.inf, (name, sql)
+    assert all(0 <= one.share <= 1 for one in estimate.kept)
+
+
+@random_cases(40, 95, 300)
+def test_random_queries_are_estimated_or_not_known(cases: range) -> None:
+    seen = seen_in(cases, look)
+    assert seen["estimated"] > len(cases) // 20, seen
+    assert seen["limited"] > 0, seen

@@ -1,0 +1,647 @@
+"""Fixpoints that keep the best of each group, against the slow reference: rows and sketches."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery
+from impctl.data.schema import LONG
+from impctl.data.vector import INT64_MAX, Ints, Vector
+from impctl.engine.fixpoint import best_values, relaxation
+from impctl.engine.fixpoint.best_values import NotThisWayError, ValuedRows
+from impctl.engine.fixpoint.fixpoint import BestFixpoint
+from impctl.engine.fixpoint.fixpoint import Fixpoint as EngineFixpoint
+from impctl.engine.fixpoint.relaxation import OneByOne
+from impctl.engine.join import Join
+from impctl.engine.operator import Limits
+from impctl.engine.trace import RowIndex
+from impctl.errors import CountBelowZeroError, EvaluationError, UnsupportedError
+from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
+from tests.support.carried_queries import (
+    BOUNDARIES,
+    Drawn,
+    Row,
+    Stored,
+    best_ranked,
+    fragment,
+    fragments_read,
+    restored,
+    rows_kept,
+    sketches_of,
+)
+from tests.support.random_cases import random_cases, random_seeds
+from tests.support.reference_plan import annotate, bag, evaluate
+
+COLUMNS = {"links": ("a", "b", "w", "f"), "seeds": ("a", "w", "f")}
+NODES = 6
+
+
+def some_row(rng: random.Random, name: str) -> Row:
+    values: dict[str, int | None] = {}
+    for column in COLUMNS[name]:
+        most = {"w": 4, "f": 4}.get(column, NODES)
+        values[column] = rng.randrange(most) if rng.random() > 0.06 else None
+    return values
+
+
+DRAWN = Drawn(COLUMNS, some_row)
+change_of = DRAWN.change_of
+
+FROM_SEEDS = (
+    "WITH RECURSIVE r(n, c) AS (SELECT a, w FROM seeds UNION"
+    " SELECT l.b, {} FROM r JOIN links l ON r.n = l.a{}) "
+)
+CHEAPEST = FROM_SEEDS.format("r.c + l.w", "")
+PATHS = (
+    "WITH RECURSIVE r(x, y, via, hops, c) AS (SELECT a, b, b, 1L, w + 1L FROM links"
+    " WHERE a < 2 AND w IS NOT NULL UNION SELECT r.x, l.b, l.a, r.hops + 1L, r.c + l.w + 1L"
+    " FROM r JOIN links l ON r.y = l.a WHERE l.w IS NOT NULL) "
+)
+BY_PAIR = " FROM r GROUP BY x, y"
+
+QUERIES = {
+    "cheapest": CHEAPEST + "SELECT n, min(c) AS c FROM r GROUP BY n",
+    "cheapest, bounded": FROM_SEEDS.format("r.c + l.w", " WHERE r.c + l.w < 5")
+    + "SELECT n, min(c) AS c FROM r GROUP BY n HAVING min(c) > 1",
+    "to one": CHEAPEST + "SELECT min(c) AS c FROM r WHERE n = 3 AND c < 9",
+    "over kinds": CHEAPEST
+    + "SELECT s.w, min(r.c) AS c FROM r JOIN seeds s ON r.n = s.a GROUP BY s.w",
+    "widest": FROM_SEEDS.format("least(r.c, l.w)", "") + "SELECT n, max(c) AS c FROM r GROUP BY n",
+    "smoothest": FROM_SEEDS.format("greatest(r.c, l.w)", "")
+    + "SELECT n, min(c) AS c FROM r GROUP BY n",
+    "components": FROM_SEEDS.format("r.c", "") + "SELECT n, min(c) AS c FROM r GROUP BY n",
+    "highest label": FROM_SEEDS.format("r.c", "") + "SELECT n, max(c) AS c FROM r GROUP BY n",
+    "least and greatest label": FROM_SEEDS.format("r.c", "")
+    + "SELECT n, min(c) AS c, max(c) AS d FROM r GROUP BY n",
+    "falling": FROM_SEEDS.format("r.c - l.w", "") + "SELECT n, max(c) AS c FROM r GROUP BY n",
+    "pairs": PATHS + "SELECT x, y, min(c) AS c" + BY_PAIR,
+    "cost and hops": PATHS + "SELECT x, y, min(c) AS c, min(hops) AS h" + BY_PAIR,
+    "cheapest rows": PATHS
+    + ", m AS (SELECT x, y, min(c) AS c"
+    + BY_PAIR
+    + ") SELECT r.x, r.y, r.via, r.hops FROM r JOIN m ON r.x = m.x AND r.y = m.y AND r.c = m.c",
+    "two ways": (
+        "WITH RECURSIVE r(n, c) AS (SELECT a, w FROM seeds UNION SELECT * FROM ("
+        "SELECT l.b, r.c + l.w FROM r JOIN links l ON r.n = l.a UNION ALL"
+        " SELECT l.a, r.c + 3L FROM r JOIN links l ON r.n = l.b UNION ALL"
+        " SELECT b, w FROM links WHERE a = 5) x) SELECT n, min(c) AS c FROM r GROUP BY n"
+    ),
+    "no groups": "WITH RECURSIVE r(c) AS (SELECT w FROM seeds UNION SELECT r.c + s.w FROM r"
+    " CROSS JOIN seeds s WHERE s.a = 1 AND r.c < 7) SELECT min(c) AS c FROM r",
+    "not the dearest": CHEAPEST
+    + "SELECT a FROM seeds WHERE a NOT IN (SELECT n FROM r GROUP BY n HAVING min(c) > 3)",
+}
+
+
+class Case:
+    """A query and the circuits that keep its sketches, and its rows besides."""
+
+    def __init__(self, sql: str) -> None:
+        self.query: Query = parse_query(sql, DRAWN.catalog)
+        self.ruled = Query(sql, apply_rules(self.query.root))
+        self.core = core_of(self.query.root)
+        self.sketched = {
+            scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
+            for scan in scans_of(self.core)
+        }
+
+    def compiled(self, *, with_answer: bool) -> Compiled:
+        answer = answer_plan(self.ruled) if with_answer else None
+        plan = self.core if answer is None else answer.kept
+        barriers = [at for at, node in enumerate(nodes_of(plan)) if isinstance(node, Fixpoint)]
+        return compile_plan(plan, self.sketched, {}, barriers=barriers, answer=answer)
+
+    def expected(self, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
+        """The fragments of the answer's rows and of the barriers'."""
+        result = annotate(self.core, tables, whole_windows=True)
+        lineage = result.lineage.union(*result.first_rows.values())
+        return fragments_read(lineage, self.core, self.sketched, tables)
+
+
+def over_sketches(case: Case, tables: Mapping[str, Sequence[Row]]) -> object:
+    """The rows over those of the tables that the sketches hold."""
+    table = {scan.access: scan.table for scan in scans_of(case.core)}
+    seen = {
+        access: [at for at, row in enumerate(tables[table[access]]) if fragment(row) in fragments]
+        for access, fragments in case.expected(tables).items()
+    }
+    return bag(evaluate(case.ruled.root, tables, seen))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@random_cases(2, 4, 12)
+def test_sketches_and_rows_are_those_of_the_reference(name: str, cases: range) -> None:
+    case = Case(QUERIES[name])
+    assert all(n.best for n in nodes_of(case.core) if isinstance(n, Fixpoint))
+    for seed in cases:
+        with_answer = seed % 2 == 0
+        rng = random.Random(f"{name} {seed}")
+        tables = DRAWN.some_tables(rng, {"links": 9, "seeds": 2})
+        made = partial(case.compiled, with_answer=with_answer)
+        for query in DRAWN.carried(rng, tables, made, 6, (1, 1, 3, 6), Limits(rounds=300)):
+            assert sketches_of(query) == case.expected(tables), seed
+            if with_answer:
+                rows_now = bag(evaluate(case.ruled.root, tables))
+                assert rows_kept(query, case.ruled) == rows_now, seed
+                assert over_sketches(case, tables) == rows_now, seed
+
+
+def dijkstra(links: Sequence[Row], seeds: Sequence[Row]) -> dict[int | None, int]:
+    """What it takes at least to get to each node."""
+    out: dict[int | None, list[tuple[int | None, int]]] = {}
+    for row in links:
+        if row["w"] is not None and row["a"] is not None:
+            out.setdefault(row["a"], []).append((row["b"], row["w"]))
+    waiting = [(row["w"], -1 if row["a"] is None else row["a"]) for row in seeds]
+    heap = [(cost, node) for cost, node in waiting if cost is not None]
+    heapq.heapify(heap)
+    least: dict[int | None, int] = {}
+    while heap:
+        cost, number = heapq.heappop(heap)
+        node = None if number == -1 else number
+        if node in least:
+            continue
+        least[node] = cost
+        for other, more in out.get(node, ()):
+            heapq.heappush(heap, (cost + more, -1 if other is None else other))
+    return least
+
+
+def network(rng: random.Random, nodes: int) -> Row:
+    """A link with no NULL but now and then."""
+    cost = rng.choice((0, 0, 1, 2, 5, 9)) if rng.random() > 0.02 else None
+    return {"a": rng.randrange(nodes), "b": rng.randrange(nodes), "w": cost, "f": rng.randrange(4)}
+
+
+def ranked(query: MaintainedQuery) -> list[tuple[int | None, int | None, int, int]]:
+    """Node, cost, rank and low of all rows that are in."""
+    (fixpoint,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
+    return [(*row.values(), rank, low) for row, rank, low in best_ranked(fixpoint.rows)]
+
+
+@random_seeds(2, 4, 12)
+def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None:
+    """Dense enough for circles of no cost, thin enough for parts that are cut off."""
+    rng = random.Random(seed)
+    nodes = rng.choice((8, 30, 60))
+    case = Case(QUERIES["cheapest"])
+    query = MaintainedQuery(case.compiled(with_answer=False))
+    stored = Stored()
+    links = [network(rng, nodes) for _ in range(2 * nodes)]
+    seeds: list[Row] = [{"a": 0, "w": 0, "f": 0}]
+    tables = {"links": links, "seeds": seeds}
+    query.load(DRAWN.whole(tables))
+    for turn in range(12):
+        result = ranked(query)
+        known = {node: cost for node, cost, _, _ in result if cost is not None}
+        assert known == dijkstra(links, seeds)
+        costs = {(node, cost): rank for node, cost, rank, _ in result}
+        lows = dict.fromkeys(costs, 0)
+        for row in seeds:
+            lows[row["a"], row["w"]] = lows.get((row["a"], row["w"]), 0) + 1
+        for row in links:
+            for (node, cost), rank in costs.items():
+                if node is None or node != row["a"]:
+                    continue
+                made = None if cost is None or row["w"] is None else cost + row["w"]
+                head = (row["b"], made)
+                if head in costs and rank < costs[head]:
+                    lows[head] += 1
+        assert {head: lows[head] for head in costs} == {(n, c): low for n, c, _, low in result}
+        came = [network(rng, nodes) for _ in range(rng.choice((0, 1, 2, 8)))]
+        gone = rng.sample(links, min(len(links), rng.choice((0, 1, 2, nodes))))
+        for row in gone:
+            links.remove(row)
+        links += came
+        changed = change_of("links", came + gone, [1] * len(came) + [-1] * len(gone))
+        query.step({"links": changed})
+        if turn % 5 == 4:
+            query = restored(query, stored, MaintainedQuery(case.compiled(with_answer=False)))
+
+
+def test_what_is_least_above_a_bound_needs_all_best_rows() -> None:
+    """1 -> 2 costs 5 or 1, 1 -> 3 costs 4. Of `HAVING MIN(c) > 3` node 3 alone is left, and over
+    the rows that it comes from, 2 would be there at 5: the sketch has the 1, too."""
+    sql = (
+        "WITH RECURSIVE r(n, c) AS (SELECT b, w FROM links WHERE a = 1 UNION SELECT l.b, r.c + l.w"
+        " FROM r JOIN links l ON r.n = l.a) SELECT n, min(c) AS c FROM r GROUP BY n HAVING min(c)>3"
+    )
+    case = Case(sql)
+    rows: list[Row] = [
+        {"a": 1, "b": 2, "w": 5, "f": 0},
+        {"a": 1, "b": 2, "w": 1, "f": 1},
+        {"a": 1, "b": 3, "w": 4, "f": 2},
+    ]
+    query = MaintainedQuery(case.compiled(with_answer=False))
+    query.step({"links": change_of("links", rows, [1, 1, 1])})
+    base, step = (scan.access for scan in scans_of(case.core))
+    assert sketches_of(query) == {base: {1, 2}, step: set()}
+    left = [row for row in rows if row["f"] in {1, 2}]
+    assert evaluate(case.query.root, {"links": left}) == [(3, 4)]
+    assert len(evaluate(case.query.root, {"links": rows[::2]})) == 2
+
+
+def test_a_circle_below_zero_has_no_end() -> None:
+    case = Case(QUERIES["cheapest"])
+    query = MaintainedQuery(case.compiled(with_answer=False))
+    query.circuit.end_by(Limits(rounds=50))
+    links: list[Row] = [
+        {"a": 1, "b": 2, "w": 1, "f": 0},
+        {"a": 2, "b": 1, "w": -1, "f": 0},
+        {"a": 2, "b": 1, "w": -2, "f": 0},
+    ]
+    seeds: list[Row] = [{"a": 1, "w": 0, "f": 0}]
+    query.step(
+        {"links": change_of("links", links[:2], [1, 1]), "seeds": change_of("seeds", seeds, [1])}
+    )
+    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 1)]
+    with pytest.raises(UnsupportedError, match="exceeds its limit of 50 rounds") as caught:
+        query.step({"links": change_of("links", links[2:], [1])})
+    assert "a cycle that keeps improving the value" in str(caught.value.hint)
+
+
+def test_a_row_that_was_never_there_is_told() -> None:
+    query = MaintainedQuery(Case(QUERIES["cheapest"]).compiled(with_answer=False))
+    with pytest.raises(CountBelowZeroError):
+        query.step({"seeds": change_of("seeds", [{"a": 1, "w": 0, "f": 0}], [-1])})
+
+
+def test_the_best_rows_alone_stay() -> None:
+    """Of a thousand links to one node one row is in, whatever else is derived."""
+    query = MaintainedQuery(Case(QUERIES["cheapest"]).compiled(with_answer=False))
+    links: list[Row] = [{"a": 1, "b": 2, "w": cost, "f": 0} for cost in range(1000)]
+    seeds: list[Row] = [{"a": 1, "w": 0, "f": 0}]
+    query.step({"links": change_of("links", links, [1] * 1000)})
+    query.step({"seeds": change_of("seeds", seeds, [1])})
+    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 0)]
+    query.step({"links": change_of("links", links[:500], [-1] * 500)})
+    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 500)]
+
+
+def _stepped(name: str, *changes: Mapping[str, Sequence[tuple[int | None, ...]]]) -> list[object]:
+    """Nodes and values that are in after steps, each of rows that come."""
+    query = MaintainedQuery(Case(QUERIES[name]).compiled(with_answer=False))
+    for change in changes:
+        made = {}
+        for table, rows in change.items():
+            named = [dict(zip(COLUMNS[table], (*row, 0), strict=True)) for row in rows]
+            made[table] = change_of(table, named, [1] * len(rows))
+        query.step(made)
+    return sorted((row[:2] for row in ranked(query)), key=repr)
+
+
+def test_what_comes_of_null_may_be_better_than_what_comes_of_a_value() -> None:
+    """greatest(NULL, 3) is 3."""
+    seeds = [(1, None), (1, 5)]
+    links = {"links": [(1, 2, 3)]}
+    for changes in (
+        ({"seeds": seeds, **links},),
+        ({"seeds": seeds[1:], **links}, {"seeds": seeds[:1]}),
+    ):
+        assert _stepped("smoothest", *changes) == [(1, 5), (1, None), (2, 3)]
+
+
+def test_a_row_that_comes_of_a_better_one_alike_stands_on_that() -> None:
+    """A step of 7 is the greatest of the way whether it begins with 5 or 3."""
+    links = [(1, 2, 7), (2, 3, 1)]
+    result = _stepped("smoothest", {"links": links, "seeds": [(1, 5)]}, {"seeds": [(1, 3)]})
+    assert result == [(1, 3), (2, 7), (3, 7)]
+
+
+@pytest.mark.parametrize(("name", "last"), [("components", 2**63 - 1), ("highest label", -(2**63))])
+def test_null_is_no_value_not_even_the_last(name: str, last: int) -> None:
+    result = _stepped(name, {"seeds": [(1, last), (1, None), (2, None)]})
+    assert result == [(1, last), (2, None)]
+
+
+
+MIN, MAX = (f"SELECT n, {best}(c) AS c FROM r GROUP BY n" for best in ("min", "max"))
+VALUED = {
+    "cheapest": CHEAPEST + MIN,
+    "falling": FROM_SEEDS.format("r.c - l.w", "") + MAX,
+    "components": FROM_SEEDS.format("r.c", "") + MIN,
+    "highest label": FROM_SEEDS.format("r.c", "") + MAX,
+    "hops": FROM_SEEDS.format("1L + r.c", "") + MIN,
+    "fees": FROM_SEEDS.format("r.c + l.w + 2", "") + MIN,
+    "fees first": FROM_SEEDS.format("l.w + r.c + 2", "") + MIN,
+    "losses": FROM_SEEDS.format("r.c - 1L - l.w", "") + MAX,
+    "the table first": (
+        "WITH RECURSIVE r(n, c) AS (SELECT a, w FROM seeds UNION SELECT l.b, r.c + l.w"
+        " FROM links l JOIN r ON r.n = l.a) " + MIN
+    ),
+    "value first": (
+        "WITH RECURSIVE r(c, n) AS (SELECT w, a FROM seeds UNION SELECT r.c + l.w, l.b"
+        " FROM r JOIN links l ON r.n = l.a) " + MIN
+    ),
+}
+STEPS: dict[str, Callable[[int, int], int]] = {
+    "falling": lambda c, w: c - w,
+    "components": lambda c, _: c,
+    "highest label": lambda c, _: c,
+    "hops": lambda c, _: c + 1,
+    "fees": lambda c, w: c + w + 2,
+    "fees first": lambda c, w: c + w + 2,
+    "losses": lambda c, w: c - 1 - w,
+}
+OTHERS = {
+    "two columns": FROM_SEEDS.format("r.c + l.w + l.f", "") + MIN,
+    "a condition": FROM_SEEDS.format("r.c + l.w", " WHERE l.f < r.n") + MIN,
+    "both ways": FROM_SEEDS.format("r.c + l.w", " AND l.b = r.n") + MIN,
+}
+OF_OTHERS = ("widest", "smoothest", "pairs", "cost and hops", "two ways", "cheapest, bounded")
+
+THRESHOLDS = (
+    (relaxation, "_AT_ONCE", 1),
+    (best_values, "_MANY_ROWS", 2),
+    (best_values, "_DENSE", 0),
+    (best_values, "_FEW", 1),
+    (best_values, "_MOST_WAITING", 2),
+)
+"""What many rows or keys are, brought down to where tables here are large."""
+
+
+def fixpoint_of(query: MaintainedQuery) -> BestFixpoint:
+    (result,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
+    return result
+
+
+def query_of(sql: str) -> tuple[Case, MaintainedQuery]:
+    case = Case(sql)
+    return case, MaintainedQuery(case.compiled(with_answer=False))
+
+
+@pytest.mark.parametrize("name", VALUED)
+def test_what_goes_on_from_a_value_is_taken_for_that(name: str) -> None:
+    assert fixpoint_of(query_of(VALUED[name])[1])._valued is not None
+
+
+@pytest.mark.parametrize("name", [*OTHERS, *OF_OTHERS])
+def test_what_does_more_is_not(name: str) -> None:
+    assert fixpoint_of(query_of({**QUERIES, **OTHERS}[name])[1])._valued is None
+
+
+def test_where_less_is_not_better_there_are_no_best_rows() -> None:
+    # What is taken from grows as the value falls.
+    _, query = query_of(FROM_SEEDS.format("l.w - r.c", "") + MIN)
+    (result,) = (one for one in query.circuit if isinstance(one, BestFixpoint | EngineFixpoint))
+    assert isinstance(result, EngineFixpoint)
+
+
+class Given:
+    """What a step was followed by: counts, and where to give up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random, way: str) -> None:
+        self.followed = 0
+        self.given_up = 0
+        self.begun_one_by_one = 0
+        """Steps that were begun so and then followed at once."""
+        self._left = 10**9
+        self._rng, self._way = rng, way
+        of, keep = ValuedRows.slots_of, relaxation.ValuedChanges.keep
+        settle = OneByOne.settle
+
+        def some_of(rows: ValuedRows, keys: Ints) -> Ints:
+            self._left -= 1
+            if self._left < 0:
+                self.given_up += 1
+                raise NotThisWayError
+            return of(rows, keys)
+
+        def kept(changes: relaxation.ValuedChanges) -> object:
+            self._left = 10**9
+            self.followed += 1
+            return keep(changes)
+
+        def settled(*args: Any) -> Ints | None:
+            result = settle(*args)
+            self.begun_one_by_one += result is None
+            return result
+
+        for module, name, few in THRESHOLDS:
+            if rng.random() < 0.6:
+                monkeypatch.setattr(module, name, few)
+        monkeypatch.setattr(ValuedRows, "slots_of", some_of)
+        monkeypatch.setattr(relaxation.ValuedChanges, "keep", kept)
+        monkeypatch.setattr(OneByOne, "settle", settled)
+
+    def begin(self, query: MaintainedQuery) -> None:
+        """A step follows."""
+        fixpoint = fixpoint_of(query)
+        if self._way == "never":
+            fixpoint._valued = None
+        fixpoint.few = {"at once": -1, "one by one": 10**9}.get(
+            self._way, self._rng.choice((0, 1, 2, 3, 8))
+        )
+        if self._way == "given up":
+            self._left = self._rng.choice((0, 1, 2, 4, 10**9))
+
+
+def some_links(rng: random.Random, nodes: int, most: int, nulls: float) -> list[Row]:
+    return [
+        {
+            "a": rng.randrange(nodes),
+            "b": rng.randrange(nodes),
+            "w": None if rng.random() < nulls else rng.choice((0, 0, 1, 1, 2, 5)),
+            "f": rng.randrange(4),
+        }
+        for _ in range(most)
+    ]
+
+
+def derivations(
+    name: str, tables: dict[str, list[Row]], inside: Sequence[tuple[int, int, int]]
+) -> Iterator[tuple[int, int | None, int]]:
+    """Key, value and rank of the body, of all that is derived."""
+    step = STEPS.get(name, lambda c, w: c + w)
+    for row in tables["seeds"]:
+        yield row["a"], row["w"], -1  # type: ignore[misc]
+    for key, value, rank in inside:
+        for row in tables["links"]:
+            if row["a"] != key:
+                continue
+            has_none = row["w"] is None and step(0, 5) != step(0, 6)
+            yield row["b"], None if has_none else step(value, row["w"] or 0), rank  # type: ignore[misc]
+
+
+def _pairs(fixpoint: BestFixpoint, columns: Mapping[str, Vector]) -> list[tuple[int, int | None]]:
+    """Key and value of rows."""
+    grouped = fixpoint.rows.grouped
+    names = (grouped.keys[0], grouped.values[0][0])
+    return list(zip(*(columns[name].to_arrow().to_pylist() for name in names), strict=True))
+
+
+def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[Row]]) -> None:
+    """All that is kept, against a recount."""
+    fixpoint = fixpoint_of(query)
+    held = fixpoint.rows
+    key, value = held.grouped.keys[0], held.grouped.values[0][0]
+    ranked = best_ranked(held)
+    rows = [(row[key], row[value], rank) for row, rank, _ in ranked]
+    # What is NULL may stand on more that is NULL, which is not followed here.
+    known = [row for row in rows if row[1] is not None]
+    result = list(derivations(name, tables, known))
+    best = max if "max(" in VALUED[name] else min
+    values: dict[int, int] = {}
+    for head, made, _ in result:
+        if made is not None:
+            values[head] = best(made, values.get(head, made))
+    assert {head: made for head, made, _ in known} == values
+    assert len(rows) == len({head for head, _, _ in rows}) == fixpoint._count
+    rank = {head: at for head, _, at in known}
+    low: Counter[int] = Counter()
+    for head, made, body in result:
+        low[head] += made is not None and made == values[head] and body < rank[head]
+    assert all(low[head] for head in rank)
+    told = {row[key]: low for row, _, low in ranked}
+    assert {head: low[head] for head in rank} == {head: told[head] for head in rank}
+    if len(known) == len(rows):
+        every: Counter[tuple[int, int | None]] = Counter()
+        whole = held.derived.whole()
+        for pair, weight in zip(
+            _pairs(fixpoint, whole.columns) if len(whole) else [], whole.weights, strict=True
+        ):
+            every[pair] += weight
+        assert every == Counter((head, made) for head, made, _ in result)
+    assert sorted(own_rows(fixpoint), key=repr) == sorted(rows, key=repr)
+    assert sketches_of(query) == case.expected(tables)
+
+
+def own_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
+    """The join's rows of the fixpoint."""
+    (join,) = (one for one in fixpoint._step if isinstance(one, Join))
+    (index,) = (one for one in join.indexes if any("rank" in name for name, _ in one.columns))
+    assert isinstance(index, RowIndex)
+    rows = index.whole()
+    if not len(rows):
+        return []
+    assert bool((rows.weights == 1).all())
+    *own, rank = (rows.columns[name].to_arrow().to_pylist() for name, _ in index.columns)
+    key = next(at for at, (name, _) in enumerate(index.columns) if name.endswith(".n"))
+    return list(zip(own[key], own[1 - key], rank, strict=True))
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one", "some of either", "never", "given up"])
+@random_cases(1, 3, 10)
+def test_all_that_is_kept_is_that_of_a_recount(
+    monkeypatch: pytest.MonkeyPatch, cases: range, way: str
+) -> None:
+    given_up = 0
+    for name, seed in product(VALUED, cases):
+        with monkeypatch.context() as patch:
+            given_up += recounted(patch, name, seed, way)
+    assert (given_up > 0) == (way == "given up")
+
+
+def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -> int:
+    """How many steps were given up, of a few or of many."""
+    rng = random.Random(f"{name} {seed} {way}")
+    given = Given(monkeypatch, rng, way)
+    case, query = query_of(VALUED[name])
+    query.circuit.end_by(Limits(rounds=300))
+    nodes, nulls = rng.choice(((4, 0.0), (12, 0.0), (12, 0.02), (30, 0.0)))
+    links = some_links(rng, nodes, rng.choice((nodes, 2 * nodes, 3 * nodes)), nulls)
+    seeds: list[Row] = [{"a": rng.randrange(nodes), "w": rng.randrange(3), "f": 0} for _ in "ab"]
+    tables = {"links": links, "seeds": seeds}
+    given.begin(query)
+    query.load(DRAWN.whole(tables))
+    check(name, case, query, tables)
+    stored = Stored()
+    turns = rng.choice((4, 5, 7, 16))
+    for turn in range(turns):
+        changes = {}
+        for table, rows in tables.items():
+            if table == "seeds" and rng.random() < 0.7:
+                continue
+            most = rng.choice((1, 1, 2, 6))
+            came = some_links(rng, nodes, rng.randint(0, most), nulls)
+            # Some of them twice, some again what is there.
+            came += came[:1] + rng.sample(rows, min(len(rows), rng.randint(0, 1)))
+            gone = rng.sample(rows, min(len(rows), rng.randint(0, most)))
+            for row in gone:
+                rows.remove(row)
+            if table == "seeds":
+                came = [{**row, "w": rng.randrange(4)} for row in came if not nulls][:2]
+            rows += came
+            weights = [1] * len(came) + [-1] * len(gone)
+            changes[table] = change_of(table, came + gone, weights)
+        given.begin(query)
+        query.step(changes)
+        check(name, case, query, tables)
+        if turn % 6 == 3:
+            query = restored(query, stored, MaintainedQuery(case.compiled(with_answer=False)))
+            query.circuit.end_by(Limits(rounds=300))
+    if way == "never":
+        assert not given.followed
+    elif way != "given up":
+        assert given.followed > (turns // 4 if nulls else turns), (name, seed)
+        assert not given.begun_one_by_one or nulls or way == "some of either"
+    return given.given_up
+
+
+def row(a: int, b: int, w: int) -> Row:
+    return {"a": a, "b": b, "w": w, "f": 0}
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+@pytest.mark.parametrize("more", [-1, 1 << 60])
+def test_links_that_take_away_or_go_far_are_left_to_the_operators(
+    monkeypatch: pytest.MonkeyPatch, way: str, more: int
+) -> None:
+    """A circle that takes away would be followed for as long as there are limits."""
+    given = Given(monkeypatch, random.Random(way), way)
+    case, query = query_of(VALUED["cheapest"])
+    tables = {"links": [row(1, 2, 5), row(2, 3, more)], "seeds": [row(1, 0, 0)]}
+    query.load(DRAWN.whole(tables))
+    # What leads on from 2 is asked for where 2 itself has another value.
+    for link in (row(1, 4, 1), row(1, 2, 3)):
+        tables["links"].append(link)
+        given.begin(query)
+        query.step({"links": change_of("links", [link], [1])})
+        check("cheapest", case, query, tables)
+        assert given.followed == 1
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+@pytest.mark.parametrize(("added", "best", "sign"), [("r.c - l.w", MIN, -1), ("r.c + l.w", MAX, 1)])
+@pytest.mark.parametrize("more", [2, -2])
+def test_what_makes_values_better_or_worse_is_told_by_its_sign(
+    monkeypatch: pytest.MonkeyPatch, way: str, added: str, best: str, sign: int, more: int
+) -> None:
+    """Links that make them better are left to the operators, those that make them worse are not."""
+    given = Given(monkeypatch, random.Random(way), way)
+    _, query = query_of(FROM_SEEDS.format(added, "") + best)
+    query.load(DRAWN.whole({"links": [row(2, 3, more)], "seeds": [row(1, 0, 10)]}))
+    given.begin(query)
+    given.followed = 0
+    query.step({"links": change_of("links", [row(1, 2, more)], [1])})
+    fixpoint = fixpoint_of(query)
+    step = sign * more
+    rows = dict(_pairs(fixpoint, fixpoint.output().columns))
+    assert rows == {1: 10, 2: 10 + step, 3: 10 + 2 * step}
+    assert given.followed == (more < 0)
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+def test_what_goes_beyond_all_numbers_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    given = Given(monkeypatch, random.Random(way), way)
+    _, query = query_of(VALUED["cheapest"])
+    query.load(DRAWN.whole({"links": [row(2, 3, INT64_MAX)], "seeds": [row(1, 0, 0)]}))
+    given.begin(query)
+    with pytest.raises(EvaluationError) as raised:
+        query.step({"links": change_of("links", [row(1, 2, 3)], [1])})
+    assert raised.value.code == "arithmetic_overflow"

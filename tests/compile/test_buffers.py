@@ -1,0 +1,391 @@
+"""Bounded buffers mean the same as keeping everything, however often the best rows are deleted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, Source
+from impctl.compile.session import MaintainedQuery, TableChange, buffer_groups, hand_over
+from impctl.data.vector import Vector
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.topk import Top
+from impctl.errors import CountBelowZeroError, RecaptureNeededError
+from impctl.plan.nodes import Plan, scans_of
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
+from tests.compile.test_against_reference import CATALOG, LAW_PARTITIONS
+from tests.support.carried_queries import ReferencePartners, Stored, counts_of, restored
+from tests.support.random_cases import random_cases, seen_in
+from tests.support.random_queries import FIRST_ROWS, QUERIES, rows
+
+SQL = {
+    "least": "SELECT g, MIN(x) m FROM t WHERE s <> 'b' GROUP BY g HAVING MIN(x) < 3",
+    "both_ends": "SELECT s, MAX(x) - MIN(x) w FROM t GROUP BY s HAVING MAX(x) - MIN(x) > 3",
+    "of_all": "SELECT MAX(x + 1) m, MIN(d) e, COUNT(*) n FROM t",
+    "computed_key": "SELECT g % 2 k, MAX(x) m FROM t GROUP BY g % 2 HAVING MAX(x) > 2",
+    "sets": "SELECT g, s, MAX(x) m FROM t GROUP BY GROUPING SETS ((g), (s)) HAVING MAX(x) > 2",
+    "rolled": "SELECT g, s, MIN(x) m FROM t GROUP BY ROLLUP (g, s) HAVING MIN(x) < 3",
+    "joined": "SELECT q.g, u.y FROM (SELECT g, MAX(x) m FROM t GROUP BY g) q"
+    " JOIN u ON q.g = u.g AND q.m = u.y",
+    "papers_top": "SELECT x, COUNT(*) n FROM t GROUP BY x ORDER BY x LIMIT 2",
+    "top_of_joined": "SELECT t.x, SUM(u.y) v FROM t JOIN u ON t.g = u.g"
+    " GROUP BY t.x HAVING COUNT(*) > 1 ORDER BY v DESC, t.x LIMIT 2",
+    "most_of_groups": "SELECT MAX(n) m FROM (SELECT x, COUNT(*) n FROM t GROUP BY x) q",
+    "over_join": "SELECT t.x, u.y FROM t JOIN u ON t.g = u.g ORDER BY t.x DESC, u.y LIMIT 2",
+    "top_of_distinct": "SELECT DISTINCT x FROM t ORDER BY x DESC LIMIT 2",
+    "rows": "SELECT g, x FROM t ORDER BY x DESC NULLS LAST, g LIMIT 3",
+    **{name: QUERIES[name] for name in ("extremes", "top", "per_group", "per_own", "single")},
+    **FIRST_ROWS,
+}
+SIZES = (1, 3)
+FEW_VALUES = ("top_united", "ranked_densely", "ranked_groups", "top_filtered")
+"""These order by what has few values, or few groups, all of which are kept."""
+
+
+@cache
+def root_of(name: str) -> Plan:
+    return apply_rules(parse_query(SQL[name], CATALOG).root)
+
+
+def compiled(name: str, buffer: int | None) -> Compiled:
+    root = root_of(name)
+    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
+    return compile_plan(root, sketched, {}, buffers=Buffers.of(buffer))
+
+
+@dataclass
+class Tables:
+    """Tables in memory, as a refill reads them; `asked` are the keys it was asked for."""
+
+    found: dict[str, pa.Table]
+    asked: list[Mapping[str, Vector]] = field(default_factory=list)
+
+    def read(self, source: Source, keys: Mapping[str, Vector]) -> Iterable[pa.Table]:
+        self.asked.append(keys)
+        whole = self.found[source.table].select(source.scan.table_columns)
+        return [whole.slice(0, len(whole) // 2), whole.slice(len(whole) // 2)]
+
+
+def some_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
+    """Rows with many values of x in few groups, so that the best are few among many."""
+    result = rows(rng, count, is_left=is_left)
+    if not is_left:
+        return result
+    values = [rng.choice((None, *range(-20, 20))) for _ in range(count)]
+    groups = [rng.choice((None, 0, 1, 2)) for _ in range(count)]
+    result = result.set_column(0, "g", pa.array(groups, pa.int32()))
+    return result.set_column(1, "x", pa.array(values, pa.int64()))
+
+
+def change(
+    rng: random.Random, table: pa.Table, *, is_left: bool, end: str | None = None
+) -> tuple[pa.Table, TableChange]:
+    """The table after a batch that mostly deletes the best rows, and the batch.
+
+    With `end` it deletes the half of the rows that comes first in this order.
+    """
+    order = table.take(pa.array(rng.sample(range(len(table)), len(table)), pa.int64()))
+    keys = [("x", "descending" if rng.random() < 0.5 else "ascending")] if is_left else []
+    order = order.sort_by(keys) if keys and rng.random() < 0.8 else order
+    cut = rng.choice((0, 1, 2, len(table) // 3, len(table) if rng.random() < 0.1 else 1))
+    if end is not None:
+        order, cut = table.sort_by([("x" if is_left else "y", end)]), len(table) // 2
+    gone, kept = order.slice(0, cut), order.slice(cut)
+    new = some_rows(rng, rng.choice((0, 0, 1, 3)), is_left=is_left)
+    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(gone), len(new)])
+    return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
+
+
+@pytest.mark.slow
+@random_cases(0, 3, 24, also="5")
+@pytest.mark.parametrize("name", SQL)
+def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
+    refilled: Counter[int] = Counter()
+    for seed in cases:
+        rng, restarts = random.Random(seed), random.Random(-seed)
+        tables = Tables(
+            {"t": some_rows(rng, 60, is_left=True), "u": some_rows(rng, 24, is_left=False)}
+        )
+        whole, *bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, *SIZES))
+        stored = [Stored() for _ in SIZES]
+        for session in (whole, *bounded):
+            session.load(tables.found.items())
+            assert counts_of(session) == counts_of(whole)
+        for turn in range(5):
+            changes = {}
+            for table in tables.found:
+                # Half of the table goes, from either end, which no buffer lasts for.
+                end = {1: "descending", 3: "ascending"}.get(turn)
+                result = change(rng, tables.found[table], is_left=table == "t", end=end)
+                after, changes[table] = result
+                tables.found[table] = after
+            whole.step(changes)
+            for at, (size, session) in enumerate(zip(SIZES, bounded, strict=True)):
+                before, _ = session.refilled()
+                session.step(changes, tables.read)
+                refilled[size] += session.refilled()[0] - before
+                assert counts_of(session) == counts_of(whole), (name, seed, size)
+                assert session.fragments() == whole.fragments()
+                if restarts.random() < 0.3:
+                    fresh = MaintainedQuery(compiled(name, size))
+                    bounded[at] = restored(session, stored[at], fresh)
+    if name == "over_join":
+        assert compiled(name, 1).refills == (), "only the query itself could refill it"
+    elif name not in FEW_VALUES:
+        assert refilled[1] > 0
+
+
+def test_state_stays_small() -> None:
+    rng = random.Random(3)
+    count = 5000
+    table = pa.table(
+        {
+            "g": pa.array([rng.randrange(4) for _ in range(count)], pa.int32()),
+            "x": pa.array([rng.randrange(100_000) for _ in range(count)], pa.int64()),
+            "s": pa.array(["a"] * count),
+            "d": pa.nulls(count, pa.date32()),
+        }
+    )
+    for name in ("least", "rows"):
+        whole, bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, 10))
+        for session in (whole, bounded):
+            session.load([("t", table.slice(at, 500)) for at in range(0, count, 500)])
+        assert counts_of(bounded) == counts_of(whole)
+        assert bounded.state_bytes() < whole.state_bytes() / 10
+
+
+def test_only_the_group_that_ran_out_is_asked_for() -> None:
+    table = pa.table(
+        {
+            "g": pa.array([1, 1, 1, 2, 2, 2], pa.int32()),
+            "x": pa.array([1, 2, 3, 4, 5, 6], pa.int64()),
+            "s": pa.array(["a"] * 6),
+            "d": pa.nulls(6, pa.date32()),
+        }
+    )
+    session = MaintainedQuery(compiled("least", 1))
+    session.load([("t", table)])
+    tables = Tables({"t": table.slice(2)})
+    session.step({"t": TableChange(table.slice(0, 2), np.array([-1, -1]))}, tables.read)
+    assert [keys["g"].values.tolist() for keys in tables.asked] == [[1]]
+    assert session.refilled() == (1, 4)
+
+
+@pytest.mark.parametrize("bound", [3, 4, 8])
+def test_as_many_rows_are_wanted_as_are_kept_and_some_are_to_spare(bound: int) -> None:
+    """Each deletion of the very first row read the table again, where no more were kept."""
+    count = 60
+    table = pa.table(
+        {
+            "g": pa.array([1] * count, pa.int32()),
+            "x": pa.array(range(count, 0, -1), pa.int64()),
+            "s": pa.array(["a"] * count),
+            "d": pa.nulls(count, pa.date32()),
+        }
+    )
+    session = MaintainedQuery(compiled("rows", bound))
+    session.load([("t", table)])
+    for first in range(40):
+        change = TableChange(table.slice(first, 1), np.array([-1]))
+        session.step({"t": change}, Tables({"t": table.slice(first + 1)}).read)
+    groups, _ = session.refilled()
+    assert 0 < groups <= 40 * 2 // bound
+
+
+def test_a_table_that_holds_other_rows_is_noticed() -> None:
+    table = rows(random.Random(1), 40, is_left=True).sort_by("x")
+    session = MaintainedQuery(compiled("least", 1))
+    session.load([("t", table)])
+    gone = table.slice(0, 28)
+    with pytest.raises(CountBelowZeroError, match="refilled with rows that do not match"):
+        session.step(
+            {"t": TableChange(gone, np.full(len(gone), -1))}, Tables({"t": table.slice(40)}).read
+        )
+
+
+def test_a_table_that_lacks_first_rows_that_are_held_is_noticed() -> None:
+    table = rows(random.Random(1), 40, is_left=True).sort_by([("x", "descending")])
+    session = MaintainedQuery(compiled("rows", 1))
+    session.load([("t", table)])
+    rest = Tables({"t": table.slice(10)})
+
+    def take_away_one_by_one() -> None:
+        for place in range(8):
+            one = TableChange(table.slice(place, 1), np.array([-1]))
+            session.step({"t": one}, rest.read)
+
+    with pytest.raises(CountBelowZeroError, match="refilled with rows that do not match"):
+        take_away_one_by_one()
+
+
+def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
+    table = rows(random.Random(1), 40, is_left=True).sort_by("x")
+    session = MaintainedQuery(compiled("least", 1))
+    session.load([("t", table)])
+    gone = table.slice(0, 30)
+    with pytest.raises(RecaptureNeededError, match="exhausted a buffer"):
+        session.step({"t": TableChange(gone, np.full(len(gone), -1))})
+
+
+def test_what_a_bound_means_is_said() -> None:
+    assert compiled("least", None).note == ""
+    assert compiled("least", 5).note.endswith("keep the best 5")
+    assert compiled("papers_top", 5).note.endswith("or over groups keep the best 5")
+    assert compiled("over_join", 5).note.startswith("those over joins keep everything")
+
+
+
+MOVED = (
+    *("least", "both_ends", "computed_key", "sets", "rolled", "joined", "top", "per_group"),
+    *("per_own", "numbered", "numbered_joined", "ranked_second", "ranked_densely", "ranked_groups"),
+)
+"""Queries with groups whose buffers are a choice."""
+
+
+def compiled_moved(name: str, buffers: Mapping[str, int], read: Iterable[str] = ()) -> Compiled:
+    root = root_of(name)
+    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
+    sides = AsRecorded(from_files=tuple(read))
+    return compile_plan(root, sketched, {}, sides, buffers=Buffers(of_piece=buffers))
+
+
+def some_choice(rng: random.Random, name: str) -> Compiled:
+    whole = compiled_moved(name, {})
+    buffers = {one.piece: rng.choice((1, 1, 2, 3)) for one in whole.buffers if rng.random() < 0.6}
+    readable = [one.side for one in whole.groupings if one.readers]
+    return compiled_moved(name, buffers, [side for side in readable if rng.random() < 0.25])
+
+
+def handed_over(
+    session: MaintainedQuery, form: Compiled, stored: Stored, tables: Tables
+) -> MaintainedQuery:
+    """The session in the other circuit, by way of what a store would hold."""
+    rows = {name: table.to_pylist() for name, table in tables.found.items()}
+    partitions = {one.access: LAW_PARTITIONS[one.table] for one in form.sources}
+    before, after = (ReferencePartners(one, partitions, rows) for one in (session.compiled, form))
+    fresh = restored(session, stored, MaintainedQuery(form))
+    session.read_by(before)
+    hand_over(session, fresh, before.whole, tables.read)
+    fresh.read_by(after)
+    return fresh
+
+
+def moves(before: Compiled, after: Compiled) -> list[str]:
+    now, then = ({one.piece: one.size for one in form.buffers} for form in (before, after))
+    return [
+        "bounded" if then[piece] else "kept again"
+        for piece in now
+        if bool(now[piece]) != bool(then[piece])
+    ]
+
+
+def compared(name: str, seed: int, seen: Counter[str]) -> None:
+    rng = random.Random(seed)
+    tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 12, is_left=False)})
+    whole, moving = MaintainedQuery(compiled_moved(name, {})), MaintainedQuery(compiled_moved(name, {}))
+    for session in (whole, moving):
+        session.load(tables.found.items())
+    stored = Stored()
+    for _ in range(8):
+        if rng.random() < 0.6:
+            form = some_choice(rng, name)
+            seen.update(moves(moving.compiled, form))
+            seen["refilled"] += moving.refilled()[0]
+            moving = handed_over(moving, form, stored, tables)
+        changes = {}
+        for table in tables.found:
+            after, changes[table] = change(rng, tables.found[table], is_left=table == "t")
+            tables.found[table] = after
+        whole.step(changes)
+        rows = {one: table.to_pylist() for one, table in tables.found.items()}
+        partitions = {one.access: LAW_PARTITIONS[one.table] for one in moving.compiled.sources}
+        moving.read_by(ReferencePartners(moving.compiled, partitions, rows))
+        moving.step(changes, tables.read)
+        assert counts_of(moving) == counts_of(whole), (name, seed)
+        assert moving.fragments() == whole.fragments()
+    # Kept whole again, it is the state of one that always was, and goes on without a table.
+    moving = handed_over(moving, compiled_moved(name, {}), stored, tables)
+    assert pieces(moving) == pieces(whole), (name, seed)
+
+
+def pieces(session: MaintainedQuery) -> dict[str, object]:
+    """What lies in the state of groups and of first rows, whatever the runs and numbers."""
+    result: dict[str, object] = {}
+    for operator in session.circuit:
+        if isinstance(operator, Aggregate):
+            run = operator._groups.whole()
+            numbers = None if run is None else run.values.get("group")
+            if run is None or numbers is None:
+                continue
+            places = {
+                int(number): int(code) for number, code in zip(numbers, run.codes, strict=True)
+            }
+            assert not [column for column in run.values if column.startswith("edge")]
+            for keeper in operator._extremes.arrangements():
+                owners, ranks, counts = keeper.all_of(numbers)
+                keys = [places[int(numbers[owner])] for owner in owners]
+                result[keeper.name] = sorted(
+                    zip(keys, ranks.tolist(), counts.tolist(), strict=True)
+                )
+        elif isinstance(operator, Top):
+            rows = operator._rows.whole()
+            columns = [rows.columns[column].to_arrow().to_pylist() for column in rows.columns]
+            weights = rows.weights.tolist()
+            result[operator.piece] = sorted(map(repr, zip(*columns, weights, strict=True)))
+    return result
+
+
+@pytest.mark.slow
+@random_cases(1, 2, 40, all_when_long=True)
+@pytest.mark.parametrize("name", MOVED)
+def test_whatever_is_bounded_when(name: str, cases: range) -> None:
+    seen = seen_in(cases, partial(compared, name))
+    assert seen["bounded"] > 0
+    assert seen["kept again"] > 0
+
+
+def test_these_are_the_queries_with_a_choice() -> None:
+    chosen = [n for n in SQL if any(not one.pinned for one in compiled_moved(n, {}).buffers)]
+    assert {*MOVED, "extremes"} == {*chosen}
+    (over_join,) = compiled_moved("over_join", {"top0": 2}).buffers
+    assert over_join.pinned.startswith("only the query")
+    assert over_join.size is None
+    (rows,) = compiled_moved("rows", {"top0": 2}).buffers
+    assert rows.pinned.startswith("its rows are one group")
+    assert rows.size is None
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_groups_of_first_rows_are_counted_and_of_values_alone_tell_themselves(name: str) -> None:
+    """That of all rows is among grouping sets, which has values, and no keys to count."""
+    whole = MaintainedQuery(compiled_moved(name, {}))
+    whole.load([("t", some_rows(random.Random(1), 40, is_left=True))])
+    first = {one.piece for one in whole.compiled.buffers if not one.pinned and not one.is_values}
+    assert buffer_groups(whole).keys() == first
+
+
+def test_what_is_bounded_takes_as_much_as_if_it_always_was() -> None:
+    rng = random.Random(3)
+    tables = Tables({"t": some_rows(rng, 400, is_left=True)})
+    for name, piece in (("least", "aggregate0"), ("numbered", "top0")):
+        whole = MaintainedQuery(compiled_moved(name, {}))
+        whole.load(tables.found.items())
+        always = MaintainedQuery(compiled_moved(name, {piece: 2}))
+        always.load(tables.found.items())
+        groups = buffer_groups(whole)
+        shed = handed_over(whole, always.compiled, {}, tables)
+        assert counts_of(shed) == counts_of(always)
+        assert shed.state_bytes() <= always.state_bytes() < whole.state_bytes() / 3
+        # Groups are counted where nothing else tells how many there are.
+        assert groups == ({piece: 4} if piece == "top0" else {})
+        assert buffer_groups(shed) == groups

@@ -1,0 +1,42 @@
+"""State of which only what was looked at is right gives what any other state gives.
+
+The random plans, trees and circles of other files, restarted over pages that hold other bytes until
+they are looked at (`tests.support.paged_tables`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import pytest
+
+from tests.compile import test_plans as plans
+from tests.compile.jointree import test_answers as answers
+from tests.compile.jointree import test_build as trees
+from tests.engine.jointree.test_cyclic import run as circle
+from tests.support.paged_tables import hiding, open_share
+from tests.support.random_cases import random_cases
+
+Case = Callable[[int, Counter[str]], object]
+CASES: dict[str, tuple[Case, int]] = {  # with the seeds that count as one
+    "plans": (plans.one_case, 8),
+    "trees": (trees.one_case, 5),
+    "answers": (answers.one_case, 3),
+    "circles": (lambda seed, _: circle(seed), 3),
+}
+
+
+@pytest.mark.parametrize("are_codes_shown", [True, False])
+@pytest.mark.parametrize("kind", CASES)
+@random_cases(0, 3, 100, also="1")
+def test_nothing_is_used_that_was_not_looked_at(
+    kind: str, cases: Sequence[int], *, are_codes_shown: bool
+) -> None:
+    case, count = CASES[kind]
+    with hiding(are_codes_shown=are_codes_shown) as loaded:
+        for part, at in product(cases, range(count)):
+            case(part * count + at, Counter())
+    assert len(loaded) > count * len(cases)
+    assert open_share(loaded) > 0.1

@@ -1,0 +1,475 @@
+"""Sides of joins that are read or kept come to the same; equalities that follow from others."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.joins import chain_of, following
+from impctl.compile.session import MaintainedQuery, TableChange, hand_over
+from impctl.data.schema import INTEGER, LONG, Column, Schema
+from impctl.data.vector import Ints, Vector
+from impctl.engine.batch import Batch
+from impctl.engine.join import Join, Side
+from impctl.engine.lookups import DistantRows, KeyFilter
+from impctl.engine.tags import RowTags
+from impctl.engine.trace import RowIndex
+from impctl.expr.nodes import columns_of
+from impctl.plan.nodes import Join as PlanJoin
+from impctl.plan.nodes import Plan, nodes_of, scans_of
+from impctl.rules.optimize import apply_rules
+from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
+from impctl.types import TableName
+from tests.compile.test_against_reference import CATALOG, LAW_PARTITIONS
+from tests.support.carried_queries import ReferencePartners, Stored, arrow_rows, counts_of, restored
+from tests.support.circuits import save
+from tests.support.random_cases import random_cases
+from tests.support.random_queries import rows
+
+JOINS = {
+    "grouped": "SELECT t.g, SUM(u.y) s FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING SUM(u.y) > 2",
+    "condition": "SELECT t.x FROM t JOIN u ON t.g = u.g AND t.x < u.y WHERE t.s = 'a'",
+    "computed": "SELECT t.x FROM t JOIN u ON t.x + 1 = u.y",
+    "null_safe": "SELECT t.x FROM t JOIN u ON t.g <=> u.g",
+    "two_keys": "SELECT t.s FROM t JOIN u ON t.g = u.g AND t.x = u.y",
+    "self": "SELECT a.g FROM t a JOIN t b ON a.g = b.g AND a.x < b.x WHERE b.s = 'a'",
+    "three": "SELECT t.s FROM t JOIN u ON t.g = u.g JOIN u v ON v.y = t.x WHERE u.y > 0",
+    "star": "SELECT COUNT(*) FROM t JOIN u ON t.g = u.g JOIN t o ON o.g = u.g AND o.x = t.x",
+    "partnered": "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.y > t.x)",
+}
+SIDES = {
+    "left": ("join0.left", "join1.left"),
+    "right": ("join0.right", "join1.right"),
+    "both": ("join0.left", "join0.right", "join1.left", "join1.right"),
+    "second": ("join1.left", "join1.right"),
+}
+CHOICES = [
+    (name, sides)
+    for name, sides in product(JOINS, SIDES)
+    if sides != "second" or JOINS[name].count("JOIN") == 2
+]
+joins_and_sides = pytest.mark.parametrize(("name", "sides"), CHOICES)
+
+
+@cache
+def root_of(name: str) -> Plan:
+    return apply_rules(parse_query(JOINS[name], CATALOG).root)
+
+
+def compiled(
+    name: str,
+    distant: tuple[str, ...],
+    *,
+    has_filter: bool = True,
+    reader: Strategy = Strategy.SPARK,
+) -> Compiled:
+    root = root_of(name)
+    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
+    by_spark, by_files = (distant, ()) if reader is Strategy.SPARK else ((), distant)
+    return compile_plan(root, sketched, {}, AsRecorded(by_spark, has_filter, by_files))
+
+
+@dataclass
+class Tables:
+    """The tables as they are, and the change that brings them on."""
+
+    rng: random.Random
+    held: dict[TableName, list[dict[str, object]]]
+
+    def changed(self) -> dict[TableName, TableChange]:
+        result = {}
+        for name, held in self.held.items():
+            fresh = rows(self.rng, self.rng.randint(0, 4), is_left=name == "t").to_pylist()
+            gone = [held.pop(self.rng.randrange(len(held))) for _ in range(min(len(held), 2))]
+            held += fresh
+            weights = np.array([1] * len(fresh) + [-1] * len(gone), dtype=np.int64)
+            if self.rng.random() < 0.8:
+                result[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
+            else:
+                held[len(held) - len(fresh) :] = []
+                held += gone
+        return result
+
+
+def arrow(name: str, result: list[dict[str, object]]) -> pa.Table:
+    return arrow_rows(CATALOG[name], result)
+
+
+def started(result: Compiled, tables: Tables) -> MaintainedQuery:
+    partitions = {s.access: LAW_PARTITIONS[s.table] for s in result.sources}
+    partners = ReferencePartners(result, partitions, tables.held)
+    session = MaintainedQuery(result)
+    turns = session.turns(lambda table: result.tables.index(table))
+    # Nobody can be asked while it is filled.
+    session.load_in_turn(
+        turns, lambda turn: [arrow(turn.table, tables.held[turn.table])], partners.pairs
+    )
+    session.read_by(partners)
+    return session
+
+
+def compared(
+    name: str,
+    sides: tuple[str, ...],
+    seed: int,
+    *,
+    has_filter: bool = True,
+    reader: Strategy = Strategy.SPARK,
+) -> None:
+    rng = random.Random(seed)
+    held = {
+        "t": rows(rng, 12, is_left=True).to_pylist(),
+        "u": rows(rng, 8, is_left=False).to_pylist(),
+    }
+    tables = Tables(rng, held)
+    kept = started(compiled(name, ()), tables)
+    read = started(compiled(name, sides, has_filter=has_filter, reader=reader), tables)
+    for _ in range(4):
+        assert counts_of(read) == counts_of(kept)
+        change = tables.changed()
+        kept.step(change)
+        read.step(change)
+    assert counts_of(read) == counts_of(kept)
+
+
+@pytest.mark.slow
+@random_cases(1, 3, 24)
+@joins_and_sides
+def test_whichever_sides_are_kept(name: str, sides: str, cases: range) -> None:
+    readers = (Strategy.SPARK, Strategy.FILES)
+    for seed in cases:
+        # Each has its turn, and begins with every other join.
+        reader = readers[(seed + CHOICES.index((name, sides))) % 2]
+        compared(name, SIDES[sides], seed, reader=reader)
+
+
+@pytest.mark.slow
+@random_cases(1, 2, 12)
+@joins_and_sides
+def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> None:
+    """State goes to a circuit that reads these sides, on from there, and to one that keeps all."""
+    for seed in cases:
+        rng = random.Random(seed)
+        held = {
+            "t": rows(rng, 12, is_left=True).to_pylist(),
+            "u": rows(rng, 8, is_left=False).to_pylist(),
+        }
+        tables = Tables(rng, held)
+        kept, moving = started(compiled(name, ()), tables), started(compiled(name, ()), tables)
+        stored = Stored()
+        for turn in range(4):
+            partitions = {s.access: LAW_PARTITIONS[s.table] for s in moving.compiled.sources}
+            before = ReferencePartners(moving.compiled, partitions, held)
+            form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
+            after = restored(moving, stored, MaintainedQuery(form))
+            hand_over(moving, after, before.whole, lambda source, keys: [])
+            after.read_by(ReferencePartners(form, partitions, held))
+            moving = after
+            change = tables.changed()
+            kept.step(change)
+            moving.step(change)
+            assert counts_of(moving) == counts_of(kept), (seed, turn)
+
+
+@pytest.mark.parametrize("reader", [Strategy.SPARK, Strategy.FILES])
+@random_cases(3, 8, 24)
+def test_without_the_filter_it_is_the_same(cases: range, reader: Strategy) -> None:
+    for seed in cases:
+        compared("grouped", SIDES["both"], seed, has_filter=False, reader=reader)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("name", ["grouped", "condition", "null_safe", "two_keys"])
+def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides: str) -> None:
+    """Both tables get rows of keys that neither had: no side is read, whichever are not kept."""
+    held = {
+        "t": [{"g": g, "x": g, "s": "a"} for g in range(5)],
+        "u": [{"g": g, "y": g} for g in range(5)],
+    }
+    tables = Tables(random.Random(0), held)
+    kept = started(compiled(name, ()), tables)
+    read = started(compiled(name, SIDES[sides]), tables)
+
+    class Nobody:
+        def rows(self, side: str, keys: list[Vector]) -> None:
+            raise AssertionError(f"{side} was asked")
+
+    read.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
+    fresh = {
+        "t": [{"g": g, "x": g, "s": "a"} for g in (70, 71, 71)],
+        "u": [{"g": g, "y": g + 1} for g in (70, 71, 72)],
+    }
+    change = {n: TableChange(arrow(n, rows), np.ones(3, np.int64)) for n, rows in fresh.items()}
+    for session in (kept, read):
+        session.step(change)
+    assert counts_of(read) == counts_of(kept)
+
+
+def test_a_change_without_partners_asks_nobody() -> None:
+    """What the filter is for: keys the other side never had are not read."""
+    result = compiled("grouped", SIDES["right"])
+    tables = Tables(random.Random(0), {"t": [], "u": [{"g": g, "y": 1} for g in range(50)]})
+    session = started(result, tables)
+    asked: list[int] = []
+    whole = DistantRows.find
+
+    class Nobody:
+        def rows(self, side: str, keys: list[Vector]) -> None:
+            asked.append(len(keys[0]))
+            raise AssertionError("nobody was to be asked")
+
+    assert whole is DistantRows.find
+    session.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
+    strangers = [{"g": g, "x": 1, "s": "a"} for g in (60, 70, 80, None)]
+    session.step({"t": TableChange(arrow("t", strangers), np.ones(4, np.int64))})
+    with pytest.raises(AssertionError, match="nobody"):
+        session.step(
+            {"t": TableChange(arrow("t", [{"g": 7, "x": 1, "s": "a"}]), np.ones(1, np.int64))}
+        )
+    assert asked == [1]
+
+
+def codes(seed: int, size: int) -> Ints:
+    return np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, size)
+
+
+@pytest.mark.parametrize("parts", [1, 3, 40])
+def test_a_filter_finds_every_key_ever_added(parts: int) -> None:
+    key_filter = KeyFilter("f")
+    everything = [codes(seed, 700) for seed in range(parts)]
+    stored: dict[int, pa.Table] = {}
+    for at, some in enumerate(everything):
+        key_filter.add(some)
+        if at == parts // 2:
+            key_filter.compact()
+        save(key_filter, stored)
+    again = KeyFilter("f")
+    again.load(list(stored.items()))
+    strangers = codes(10_000, 20_000)
+    for one in (key_filter, again):
+        assert all(bool(one.may_hold(some).all()) for some in everything)
+        assert one.may_hold(strangers).mean() < 0.05
+    assert not KeyFilter("empty").may_hold(strangers).any()
+
+
+def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
+    facts = SideFacts("join0.left", ("t", "u"), 100, (Strategy.FILES, Strategy.SPARK))
+    sizes = {"t": 10, "u": 2_000}
+    by_size = BySize(None, sizes.__getitem__, largest=100_000)
+    assert by_size.choose(facts).strategy is Strategy.SPARK
+    assert by_size.choose(facts).bytes == 200_000
+    small = replace(by_size, largest=1_000_000)
+    assert small.choose(facts).strategy is Strategy.INDEX
+    computed = replace(facts, readers=())
+    assert by_size.choose(computed).strategy is Strategy.INDEX
+    asked = replace(by_size, asked=Strategy.INDEX)
+    assert asked.choose(facts).strategy is Strategy.INDEX
+    unknown = BySize(None, {"t": None, "u": 5}.__getitem__)
+    chosen = unknown.choose(facts)
+    assert (chosen.strategy, chosen.rows, chosen.bytes) == (Strategy.INDEX, None, None)
+    assert "its size is unknown" in chosen.reason
+
+
+
+COLUMNS = (("k", LONG), ("v", LONG))
+ROW = 36
+"""Bytes that a row of these columns is taken for."""
+
+
+def batch(rng: random.Random, rows: int, name: str = "") -> Batch:
+    values = {f"{name}{at}": [rng.randrange(5) for _ in range(rows)] for at, _ in COLUMNS}
+    columns = {at: Vector(LONG, np.array(one, dtype=np.int64)) for at, one in values.items()}
+    tag = RowTags(np.array([rng.randrange(3) for _ in range(rows)], dtype=np.int32))
+    return Batch(columns, np.ones(rows, dtype=np.int64), (tag,))
+
+
+def filling(room: int) -> DistantRows:
+    side = DistantRows("s", COLUMNS, ("k",), 1, is_held=True, room=room)
+    side.fill(True)
+    return side
+
+
+def add(side: DistantRows, rows: Batch) -> None:
+    side.add(rows, side.codes_of(rows))
+
+
+@pytest.mark.parametrize("rows", [9, 10, 11])
+def test_what_nothing_asks_for_is_held_while_there_is_room(rows: int) -> None:
+    rng, side = random.Random(rows), filling(room=10 * ROW)
+    side.let_go()
+    for _ in range(rows):
+        add(side, batch(rng, 1))
+    assert (side.at_hand is not None) == (rows <= 10)
+    if side.at_hand is not None:
+        assert len(side.at_hand.whole()) <= rows
+        assert int(side.at_hand.whole().weights.sum()) == rows
+
+
+def test_what_is_asked_for_is_held_whatever_it_takes_and_kept_up_to_twice_the_room() -> None:
+    rng, side = random.Random(1), filling(room=10 * ROW)
+    add(side, batch(rng, 20))
+    assert side.at_hand is not None
+    add(side, batch(rng, 1))
+    assert side.at_hand is None
+    key = np.array([0, 1, 2, 3, 4])
+    assert int(side.find(key, [Vector(LONG, key)]).rows.weights.sum()) == 21
+    side.let_go()
+    side.fill(False)
+    assert side.at_hand is None
+
+
+def test_without_room_nothing_is_kept() -> None:
+    side = filling(room=0)
+    add(side, batch(random.Random(2), 1))
+    assert side.at_hand is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_join_that_kept_goes_on_as_one_that_was_to_keep(seed: int) -> None:
+    rng = random.Random(seed)
+    left, right = (tuple((f"{s}{name}", kind) for name, kind in COLUMNS) for s in "lr")
+
+    def join(*, reads: bool) -> Join:
+        room = 1 << 20 if reads else 0
+        sides = [Side(c, (c[0][0],), 1, reads, True, reads, room) for c in (left, right)]
+        return Join("j", sides[0], sides[1], [False])
+
+    read, kept = join(reads=True), join(reads=False)
+    for one in (read, kept):
+        one.fill(True)
+    for _ in range(4):
+        change = (batch(rng, rng.randint(0, 9), "l"), batch(rng, rng.randint(0, 9), "r"))
+        assert sums(read.step(*change)) == sums(kept.step(*change))
+        if rng.random() < 0.3:
+            read.ended([True, True])
+            break
+    names = read.keep_at_hand()
+    for one in (read, kept):
+        one.fill(False)
+    assert list(names) == ["j.left", "j.right"]
+    assert read.reads == ()
+    assert read.form == kept.form
+    assert read.can_output
+    assert [type(one) for one in read.indexes] == [RowIndex, RowIndex]
+    change = (batch(rng, 5, "l"), batch(rng, 5, "r"))
+    assert sums(read.step(*change)) == sums(kept.step(*change))
+    assert sums(read.output()) == sums(kept.output())
+
+
+def sums(rows: Batch) -> dict[tuple[object, ...], int]:
+    result: dict[tuple[object, ...], int] = {}
+    columns = [rows.columns[name].values.tolist() for name in sorted(rows.columns)]
+    tags = [tag.sets().fragments.tolist() for tag in rows.tags] if len(rows) else []
+    for *key, weight in zip(*columns, *tags, rows.weights.tolist(), strict=True):
+        result[tuple(key)] = result.get(tuple(key), 0) + weight
+    return {key: weight for key, weight in result.items() if weight}
+
+
+def test_only_what_the_budget_reads_has_room() -> None:
+    facts = SideFacts("s", ("t",), 100, (Strategy.FILES,))
+    open_ = BySize(None, {"t": 1_000}.__getitem__, from_files=1_000)
+    assert open_.choose(facts).strategy is Strategy.FILES
+    assert open_.choose(facts).room == 2_000
+    assert BySize(None, {"t": 5}.__getitem__, from_files=1_000).choose(facts).room == 0
+    assert (
+        BySize(Strategy.FILES, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts).room == 0
+    )
+    assert AsRecorded(from_files=("s",)).choose(facts).room == 0
+
+
+
+THREE_COLUMNS = Schema((Column("k", LONG), Column("n", LONG), Column("p", LONG), Column("i", INTEGER)))
+THREE_TABLES = dict.fromkeys(("a", "b", "c"), THREE_COLUMNS)
+MEETS = "SELECT a.n, COUNT(*) AS t FROM a JOIN b ON {} JOIN c ON {} WHERE a.p = 1 AND c.p = 1 "
+GROUPED = "GROUP BY a.n HAVING COUNT(*) > 1"
+SQL = (MEETS + GROUPED).format("a.k = b.k", "b.k = c.k")
+COUNT = 60
+
+
+def plan_of(sql: str) -> Plan:
+    return apply_rules(parse_query(sql, THREE_TABLES).root)
+
+
+def session_of(sql: str) -> MaintainedQuery:
+    root = plan_of(sql)
+    ranges = {
+        scan.access: RangePartition(scan.table, "n", LONG, tuple(range(1, COUNT)))
+        for scan in scans_of(root)
+    }
+    return MaintainedQuery(compile_plan(root, ranges, {}))
+
+
+def some_three_rows(rng: Random, count: int) -> list[dict[str, Any]]:
+    return [
+        {"k": rng.choice([None, *range(20)]), "n": rng.randrange(COUNT), "p": 1, "i": 0}
+        for _ in range(count)
+    ]
+
+
+def table_of(result: list[dict[str, Any]]) -> pa.Table:
+    return arrow_rows(THREE_COLUMNS, result)
+
+
+def wanted(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:
+    result = [
+        (one, two, three)
+        for one in tables["a"]
+        for two in tables["b"]
+        for three in tables["c"]
+        if one["k"] is not None and one["k"] == two["k"] == three["k"]
+    ]
+    count = {n: sum(one["n"] == n for one, _, _ in result) for n in range(COUNT)}
+    kept = [row for row in result if count[row[0]["n"]] > 1]
+    return {name: {row[at]["n"] for row in kept} for at, name in enumerate("abc")}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
+    rng = Random(seed)
+    tables = {"a": some_three_rows(rng, 40), "b": some_three_rows(rng, 4), "c": some_three_rows(rng, 40)}
+    session = session_of(SQL)
+    session.load([(name, table_of(result)) for name, result in tables.items()])
+    assert sum(op.joined_rows for op in session.circuit) < 40 * 40 / 4
+    for _ in range(6):
+        changes = {}
+        for name in rng.sample("abc", 2):
+            came, went = some_three_rows(rng, 3), [tables[name].pop() for _ in range(3)]
+            tables[name] = [*came, *tables[name]]
+            weights = np.array([1] * 3 + [-1] * 3, dtype=np.int64)
+            changes[name] = TableChange(table_of([*came, *went]), weights)
+        session.step(changes)
+        result = {access[0]: set(ids.ids) for access, ids in session.fragments().items()}
+        assert result == wanted(tables)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "count"),
+    [
+        ("a.k = b.k", "b.k = c.k", 1),
+        ("a.k = b.k", "b.k = c.n", 1),
+        ("a.k = b.k", "b.k = c.k AND a.k = c.k", 0),
+        ("a.k = b.k", "b.n = c.k", 0),
+        ("a.k = b.i", "b.i = c.k", 0),
+        ("a.k + 1 = b.k", "b.k = c.k", 0),
+        ("a.k <=> b.k", "b.k = c.k", 0),
+        ("a.k = b.k AND a.n = b.n", "b.k = c.k AND b.n = c.n", 2),
+    ],
+)
+def test_which_equalities_follow(first: str, second: str, count: int) -> None:
+    plan = plan_of((MEETS + GROUPED).format(first, second))
+    chain = chain_of(next(node for node in nodes_of(plan) if isinstance(node, PlanJoin)))
+    by_table = {scans_of(one.plan)[0].table: one.ids for one in chain.relations}
+    both = by_table["a"] | by_table["c"]
+    stated = [part for part in chain.conditions if columns_of(part) <= both]
+    assert len(following(chain.equal, by_table["a"], by_table["c"], stated)) == count

@@ -1,0 +1,581 @@
+"""Fronts of any size leave the same; steps that are one join; numbers of rows and slots of keys."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data import keys as keys_module
+from impctl.data.keys import group_rows, key_codes
+from impctl.data.pages import CheckedPages, PagedTable
+from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
+from impctl.data.vector import Ints, Vector, all_null, from_arrow
+from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint import single_join, small_frontier
+from impctl.engine.fixpoint.best_values import Offset, ValuedStep, valued_step
+from impctl.engine.fixpoint.rows import NUMBER, Grouped, RowNumbers, RowsByNumber, Slots
+from impctl.engine.fixpoint.small_frontier import plain_step
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project, Select
+from impctl.engine.operator import Operator
+from impctl.errors import CountBelowZeroError
+from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Expr, Literal
+from tests.engine.fixpoint.test_fixpoint import PLAIN, check, difference
+from tests.support.paged_tables import stream_of, sums_of, table_in
+from tests.support.random_cases import random_seeds
+from tests.support.recursive_circuits import PROGRAMS, Recursive, Row, recursive
+
+Tables = dict[str, Counter[Row]]
+WAYS = (0, 1, 3, 10**9)
+ONE_NUMBER = (("t.0", LONG),)
+
+
+def refs(**outputs: str) -> Project:
+    return Project([(new.replace("_", "."), ColumnRef(old, LONG)) for new, old in outputs.items()])
+
+
+def joined(key: str = "t.0") -> Join:
+    own = Side((("t.0", LONG), ("rank", LONG)), (key,), 0)
+    return Join("join", own, Side((("a", LONG), ("b", LONG)), ("a",), 1), [False])
+
+
+HEADS = {"t_0": "b", "rank": "rank"}
+STEPS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
+    "plain": ([joined(), refs(**HEADS)], [(-1, -2), (0,)]),
+    "renamed": (
+        [refs(t_0="t.0", rank="rank"), joined(), refs(x="b", y="rank"), refs(t_0="x", rank="y")],
+        [(-1,), (0, -2), (1,), (2,)],
+    ),
+    "the join alone": ([joined()], [(-1, -2)]),
+    "its key again": ([joined(), refs(t_0="a", rank="rank")], [(-1, -2), (0,)]),
+}
+ONE = Literal(1, LONG)
+CHOSEN = Select(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True)
+MORE = Arithmetic(ArithmeticOp.ADD, ColumnRef("b", LONG), ONE)
+RANK = ("rank", ColumnRef("rank", LONG))
+OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
+    "residual": ([joined(), CHOSEN, refs(**HEADS)], [(-1, -2), (0,), (1,)]),
+    "computed": ([joined(), Project([("t.0", MORE), RANK])], [(-1, -2), (0,)]),
+    "computed below": (
+        [Project([("t.0", ONE), RANK]), joined(), refs(**HEADS)],
+        [(-1,), (0, -2), (1,)],
+    ),
+    "of a table chosen from": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
+    "of a table renamed": (
+        [refs(a="b", b="a"), joined(), refs(**HEADS)],
+        [(-2,), (-1, 0), (1,)],
+    ),
+    "an operator beside it": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, -2), (1,)]),
+    "another rank": ([joined(), refs(t_0="b", rank="a")], [(-1, -2), (0,)]),
+    "by rank": ([joined("rank"), refs(**HEADS)], [(-1, -2), (0,)]),
+    "a rank as a column": ([joined(), refs(t_0="rank", rank="rank")], [(-1, -2), (0,)]),
+    "the table's twice": ([joined(), refs(**HEADS)], [(-2, -2), (0,)]),
+    "its rows twice": ([joined(), refs(**HEADS)], [(-1, -1), (0,)]),
+    "another table": ([joined(), refs(**HEADS)], [(-1, -3), (0,)]),
+    "no join": ([refs(t_0="t.0", rank="rank")], [(-1,)]),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_that_is_one_join_is_taken_for_that(name: str) -> None:
+    operators, wires = STEPS[name]
+    result = plain_step(Circuit(operators, wires), ONE_NUMBER, "rank")
+    assert result is not None
+    assert result.is_of_numbers
+    assert result.side == 0
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_more_than_one_join_is_not(name: str) -> None:
+    operators, wires = OTHERS[name]
+    assert plain_step(Circuit(operators, wires), ONE_NUMBER, "rank") is None
+
+
+def test_which_programs_are_one_join() -> None:
+    plain = {name for name in PROGRAMS if recursive(name).fixpoint._plain is not None}
+    assert plain == {*PLAIN, "two keys"}
+
+
+def test_only_whole_numbers_are_followed_row_by_row() -> None:
+    for kind, is_number in ((LONG, True), (DOUBLE, False), (STRING, False)):
+        own = Side((("t.0", kind), ("rank", LONG)), ("t.0",), 0)
+        join = Join("join", own, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
+        heads = Project([("t.0", ColumnRef("b", kind)), ("rank", ColumnRef("rank", LONG))])
+        result = plain_step(Circuit([join, heads], [(-1, -2), (0,)]), (("t.0", kind),), "rank")
+        assert result is not None
+        assert result.is_of_numbers == is_number
+
+
+def sparse(rng: random.Random, nodes: int) -> Tables:
+    """Long chains with circles, branches and duplicates."""
+    links: Counter[Row] = Counter()
+    for node in range(nodes - 1):
+        links[node, node + 1, rng.choice((None, 1, 2, 3))] += 1
+    for _ in range(nodes // 2):
+        links[rng.randrange(nodes), rng.randrange(nodes), rng.choice((0, 1, 3))] += 1
+    for _ in range(nodes // 2):
+        # A hub: more than a few partners at once.
+        links[nodes // 2, rng.randrange(nodes), 2] += rng.choice((1, 1, 2))
+    return {"links": links, "seeds": Counter({(rng.randrange(nodes // 4), 1): 1 for _ in "ab"})}
+
+
+def some_change(rng: random.Random, tables: Tables, nodes: int, most: int) -> Tables:
+    """Links that go and come, mostly of the chains, and now and then a seed."""
+    links: Counter[Row] = Counter()
+    held = sorted(tables["links"], key=repr)
+    for row in rng.sample(held, min(len(held), rng.randint(1, most))):
+        links[row] -= rng.randint(1, tables["links"][row])
+    for _ in range(rng.randint(0, most)):
+        links[rng.randrange(nodes), rng.randrange(nodes), rng.choice((None, 1))] += 1
+    seeds: Counter[Row] = Counter()
+    if rng.random() < 0.2:
+        seeds[rng.randrange(nodes), 2] += 1
+    return {"links": Counter({row: n for row, n in links.items() if n}), "seeds": seeds}
+
+
+def added(tables: Tables, change: Tables) -> Tables:
+    result = {name: Counter(held) for name, held in tables.items()}
+    for name, rows in change.items():
+        result[name].update(rows)
+    return {name: +held for name, held in result.items()}
+
+
+def remembered(made: Recursive) -> object:
+    """What is kept but for ranks, and the counts at the root."""
+    return {row: every for row, (_, every, _) in made.ranked().items()}, made.fragments()
+
+
+@pytest.mark.parametrize(("program", "nodes"), [("reach", 60), ("left-linear", 9)])
+@random_seeds(1, 2, 40)
+def test_fronts_of_any_size_leave_the_same(program: str, nodes: int, seed: int) -> None:
+    rng = random.Random(f"fronts {program} {seed}")
+    tables = sparse(rng, nodes)
+    ways = [recursive(program, thin=thin) for thin in WAYS]
+    rows: frozenset[Row] = frozenset()
+    change = tables
+    for turn in range(8):
+        deltas = [made.step(change) for made in ways]
+        after = check(ways[turn % len(ways)], program, tables)
+        assert deltas == [difference(after, rows)] * len(ways)
+        first, *others = map(remembered, ways)
+        assert all(other == first for other in others)
+        rows = after
+        change = some_change(rng, tables, nodes, rng.choice((1, 2, 8)))
+        tables = added(tables, change)
+        if rng.random() < 0.3:
+            ways = [
+                made.restarted(recursive(program, thin=thin))
+                for made, thin in zip(ways, WAYS, strict=True)
+            ]
+
+
+def test_each_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the test above: fronts are followed row by row, and not, in one step."""
+    seen: Counter[str] = Counter()
+
+    def noted(owner: type, name: str) -> None:
+        whole = getattr(owner, name)
+
+        def called(*arguments: object) -> object:
+            result = whole(*arguments)
+            seen[f"{owner.__name__}.{name}"] += result is not None
+            return result
+
+        monkeypatch.setattr(owner, name, called)
+
+    for name in ("out", "come", "changed"):
+        noted(small_frontier.ThinFronts, name)
+    for name in ("_all_out", "_all_come"):
+        noted(single_join.JoinedMoves, name)
+    few = {"ThinFronts.out", "ThinFronts.come", "ThinFronts.changed"}
+    many = {"JoinedMoves._all_out", "JoinedMoves._all_come"}
+    ways = ((0, many), (10**9, few), (3, few | many))
+    for thin, wanted in ways:
+        seen.clear()
+        rng = random.Random(1)
+        tables = sparse(rng, 60)
+        made = recursive("reach", thin=thin)
+        made.step(tables)
+        for _ in range(9):
+            change = some_change(rng, tables, 60, rng.choice((1, 9)))
+            made.step(change)
+            tables = added(tables, change)
+        check(made, "reach", tables)
+        assert {name for name, count in seen.items() if count} == wanted
+
+
+@pytest.mark.parametrize("program", ["left-linear", "right-linear", "two keys"])
+@pytest.mark.parametrize("thin", WAYS)
+@random_seeds(1, 2, 20)
+def test_rows_whose_codes_collide(
+    program: str, thin: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codes of two columns are a handful: the columns decide."""
+    monkeypatch.setattr(keys_module, "_mix", lambda words: words & np.uint64(3))
+    monkeypatch.setattr(keys_module, "_mixed", lambda word: word & 3)
+    rng = random.Random(f"collide {program} {seed}")
+    tables = {**sparse(rng, 7), "seeds": Counter[Row]()}
+    made = recursive(program, thin=thin)
+    made.step(tables)
+    check(made, program, tables)
+    for _ in range(5):
+        change = {**some_change(rng, tables, 7, 3), "seeds": Counter[Row]()}
+        made.step(change)
+        tables = added(tables, change)
+        check(made, program, tables)
+
+
+class AlteredError(Exception):
+    """What is raised for pages that were altered."""
+
+
+def paged(table: pa.Table, altered: str | None) -> PagedTable:
+    """The table in pages; in the middle of a column one bit is another."""
+    whole = stream_of(table)
+    shown = bytearray(whole)
+    content = pa.py_buffer(shown)
+    result = table_in(content)
+    if altered is not None:
+        (chunk,) = result.column(altered).chunks
+        shown[chunk.buffers()[1].address - content.address + 8 * (len(result) // 2)] ^= 1
+    return PagedTable(result, CheckedPages(content, sums_of(whole), AlteredError))
+
+
+def from_pages(made: Recursive, thin: int, name: str = "", altered: str | None = None) -> Recursive:
+    """A fresh one that goes on from what is stored, each run in pages."""
+    made.save()
+    fresh = recursive("reach", thin=thin)
+    for keeper in fresh.circuit.arrangements():
+        runs = sorted(made.stored[keeper.name].items())
+        column = altered if keeper.name == name else None
+        keeper.load([(number, paged(table, column)) for number, table in runs])
+    fresh.circuit.take_up(made.circuit.counters())
+    fresh.merge = made.merge
+    return fresh
+
+
+def test_what_is_kept_keeps_no_more_in_memory() -> None:
+    """Rows lie column by column, each in memory of its own: a step's rows go when it is over."""
+    made = recursive("reach")
+    made.step(chain(3_000))
+    (run,) = made.fixpoint.rows.arrangement.runs
+    for array in (run.codes, *run.values.values()):
+        assert array.strides == (8,)
+        assert array.base is None or array.base.nbytes == array.nbytes
+
+
+def chain(length: int) -> Tables:
+    links = Counter({(node, node + 1, 1): 1 for node in range(length)})
+    return {"links": links, "seeds": Counter({(0, 1): 1})}
+
+
+@pytest.mark.parametrize("thin", WAYS)
+def test_state_in_pages_is_looked_at_first(thin: int) -> None:
+    """A chain loses a link in the middle, and gets it back."""
+    tables, gone = chain(300), Counter({(150, 151, 1): -1})
+    made = recursive("reach", thin=thin)
+    made.step(tables)
+    fresh = from_pages(made, thin)
+    went = fresh.step({"links": gone, "seeds": Counter()})
+    assert went == Counter({(node,): -1 for node in range(151, 301)})
+    again = fresh.step({"links": Counter({(150, 151, 1): 1}), "seeds": Counter()})
+    assert again == Counter({(node,): 1 for node in range(151, 301)})
+    ranks = {row: rank for row, (rank, _, _) in fresh.ranked().items()}
+    assert sorted(ranks) == [(node,) for node in range(301)]
+    assert all(ranks[node,] < ranks[node + 1,] for node in range(300))
+
+
+@pytest.mark.parametrize("thin", WAYS)
+def test_altered_pages_are_an_error(thin: int) -> None:
+    made = recursive("reach", thin=thin)
+    made.step(chain(1_200))
+    for name, columns in {
+        "fix.rows": ("code", "rank", "all", "low"),
+        "step.join0.right": ("code", "column1", "weight"),
+    }.items():
+        for column in columns:
+            fresh = from_pages(made, thin, name, column)
+            with pytest.raises(AlteredError):
+                fresh.step({"links": Counter({(0, 1, 1): -1}), "seeds": Counter()})
+
+
+
+COLUMNS = (("n", LONG), ("c", LONG))
+BY_KEY = Grouped(("n",), (("c", False),))
+GREATEST = Grouped(("n",), (("c", True),))
+OWN = Side((*COLUMNS, ("rank", LONG)), ("n",), 0)
+LINKS = Side((("a", LONG), ("b", LONG), ("w", LONG), ("v", INTEGER), ("d", DOUBLE)), ("a",), 1)
+KINDS = dict((*OWN.columns, *LINKS.columns))
+
+
+def ref(name: str) -> ColumnRef:
+    return ColumnRef(name, KINDS.get(name, LONG))
+
+
+def number(value: int | None, kind: SqlType = LONG) -> Literal:
+    return Literal(value, kind)
+
+
+def plus(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.ADD, left, right)
+
+
+def minus(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.SUBTRACT, left, right)
+
+
+C, W, V = ref("c"), ref("w"), ref("v")
+
+
+def found_of(
+    *outputs: Mapping[str, Expr], grouped: Grouped = BY_KEY, links: Side = LINKS
+) -> ValuedStep | None:
+    """What a step is taken for with these projections above its join, the lowest first."""
+    join = Join("join", OWN, links, [False])
+    above = [Project(list(one.items())) for one in outputs]
+    wires: Sequence[tuple[int, ...]] = [(-1, -2), *((at,) for at in range(len(above)))]
+    return valued_step(Circuit([join, *above], wires), COLUMNS, grouped, "rank")
+
+
+def heads(value: Expr, key: Expr = ref("b"), rank: Expr = ref("rank")) -> Mapping[str, Expr]:  # noqa: B008
+    return {"n": key, "c": value, "rank": rank}
+
+
+ADDED: Mapping[str, tuple[Expr, Offset]] = {
+    "nothing": (C, Offset()),
+    "a column": (plus(C, W), Offset("w")),
+    "a column, first": (plus(W, C), Offset("w")),
+    "a column less": (minus(C, W), Offset("w", -1)),
+    "a smaller number": (plus(C, V), Offset("v")),
+    "a constant": (plus(number(7), C), Offset(constant=7)),
+    "a constant less": (minus(C, number(7)), Offset(constant=-7)),
+    "both": (minus(plus(minus(C, number(2)), W), number(3)), Offset("w", 1, -5)),
+    "both, less": (plus(number(1), minus(C, W)), Offset("w", -1, 1)),
+    "a large constant": (plus(C, number((1 << 50) - 1)), Offset(constant=(1 << 50) - 1)),
+}
+OTHER_STEPS: Mapping[str, Expr] = {
+    "taken from a column": minus(W, C),
+    "taken from a constant": minus(number(7), C),
+    "taken from what was added": minus(number(7), plus(C, W)),
+    "added, then taken from": minus(W, plus(C, number(1))),
+    "twice": plus(C, C),
+    "two columns": plus(plus(C, W), V),
+    "a column twice": plus(plus(C, W), W),
+    "times": Arithmetic(ArithmeticOp.MULTIPLY, C, W),
+    "no number": plus(C, number(None)),
+    "a part of one": plus(C, Literal(1.5, DOUBLE)),
+    "a constant too large": plus(C, number(1 << 50)),
+    "a constant too small": minus(C, number(1 << 50)),
+    "a sum of others": plus(C, plus(W, number(1))),
+    "another one": W,
+    "the key": plus(ref("n"), W),
+    "the rank": plus(ref("rank"), W),
+    "a double": plus(C, ref("d")),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_what_is_added_is_told_in_the_order_of_values(name: str) -> None:
+    value, offset = ADDED[name]
+    result = found_of(heads(value))
+    assert result is not None
+    assert (result.key, result.value, result.head, result.side) == ("n", "c", "b", 0)
+    assert result.offset == offset
+    assert not result.is_greatest
+    turned = found_of(heads(value), grouped=GREATEST)
+    assert turned is not None
+    assert turned.offset.column == offset.column
+    assert turned.offset.constant == -offset.constant
+    assert turned.offset.sign == -offset.sign
+    assert turned.is_greatest
+
+
+@pytest.mark.parametrize("name", OTHER_STEPS)
+def test_what_is_not_surely_that_is_not_taken_for_it(name: str) -> None:
+    assert found_of(heads(OTHER_STEPS[name])) is None
+
+
+def test_sums_are_put_together_over_projections() -> None:
+    below = {"b1": ref("b"), "c1": plus(C, W), "r1": ref("rank"), "more": number(4)}
+    above = heads(minus(ref("c1"), ref("more")), ref("b1"), ref("r1"))
+    result = found_of(below, above)
+    assert result is not None
+    assert result.offset == Offset("w", 1, -4)
+    taken_from = heads(minus(ref("more"), ref("c1")), ref("b1"), ref("r1"))
+    assert found_of(below, taken_from) is None
+
+
+def test_keys_come_from_the_table_and_ranks_from_the_rows() -> None:
+    value = plus(C, W)
+    assert found_of(heads(value)) is not None
+    assert found_of(heads(value, ref("n"))) is None, "its own key"
+    assert found_of(heads(value, plus(ref("b"), number(1)))) is None, "a key that is computed"
+    assert found_of(heads(value, ref("v"))) is None, "a key of another type"
+    assert found_of(heads(value, rank=ref("w"))) is None, "another rank"
+    assert found_of(heads(value, rank=plus(ref("rank"), number(1)))) is None, "a rank computed"
+
+
+def test_one_key_and_one_value_of_whole_numbers() -> None:
+    step = heads(plus(C, W))
+    assert found_of(step, grouped=Grouped(("n", "c"), (("c", False),))) is None
+    assert found_of(step, grouped=Grouped(("n",), (("c", False), ("n", False)))) is None
+    for kinds in ({"n": STRING, "c": LONG}, {"n": LONG, "c": INTEGER}, {"n": LONG, "c": DOUBLE}):
+        own = Side((*kinds.items(), ("rank", LONG)), ("n",), 0)
+        links = Side((("a", kinds["n"]), ("b", kinds["n"]), ("w", kinds["c"])), ("a",), 1)
+        value = plus(ColumnRef("c", kinds["c"]), ColumnRef("w", kinds["c"]))
+        outputs = heads(value, ColumnRef("b", kinds["n"]))
+        join = Join("join", own, links, [False])
+        circuit = Circuit([join, Project(list(outputs.items()))], [(-1, -2), (0,)])
+        assert valued_step(circuit, tuple(kinds.items()), BY_KEY, "rank") is None
+
+
+def test_two_keys_or_a_column_more_are_too_many() -> None:
+    more = (*COLUMNS, ("x", LONG))
+    for keys, own_columns in ((("n", "x"), more), (("n",), more), (("n", "c"), COLUMNS)):
+        own = Side((*own_columns, ("rank", LONG)), keys, 0)
+        join = Join("join", own, Side(LINKS.columns, ("a", "w")[: len(keys)], 1), [False])
+        outputs = {**heads(plus(C, W)), **({"x": ref("w")} if own_columns is more else {})}
+        circuit = Circuit([join, Project(list(outputs.items()))], [(-1, -2), (0,)])
+        assert valued_step(circuit, own_columns, BY_KEY, "rank") is None
+
+
+
+NUMBERED_COLUMNS = (("a", LONG), ("b", DOUBLE))
+VALUES = (None, 0.0, -0.0, 1.5, float("nan"))
+
+
+def key(row: tuple[int | None, float | None]) -> tuple[object, object]:
+    a, b = row
+    return a, "NaN" if b is not None and b != b else b
+
+
+class Numbers:
+    """The numbers that are given, one after the other."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def fresh(self, count: int) -> Ints:
+        self.given += count
+        return np.arange(self.given - count, self.given, dtype=np.int64)
+
+
+def vectors(rows: list[tuple[int | None, float | None]]) -> list[Vector]:
+    return [
+        from_arrow(pa.chunked_array([pa.array([row[0] for row in rows], pa.int64())]), LONG),
+        from_arrow(pa.chunked_array([pa.array([row[1] for row in rows], pa.float64())]), DOUBLE),
+    ]
+
+
+@random_seeds(6, 13, 60)
+def test_each_row_keeps_its_number_while_it_is_there(seed: int) -> None:
+    rng = random.Random(seed)
+    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
+    copies: Counter[tuple[object, object]] = Counter()
+    number_of: dict[tuple[object, object], int] = {}
+    for turn in range(30):
+        rows = [(rng.choice((None, 1, 2)), rng.choice(VALUES)) for _ in range(rng.randint(1, 6))]
+        weights, after = [], Counter(copies)
+        for row in rows:
+            weights.append(rng.choice((1, 2, -1 if after[key(row)] > 0 else 1)))
+            after[key(row)] += weights[-1]
+        before = numbers.given
+        result = held.counted(vectors(rows), np.array(weights, dtype=np.int64), numbers.fresh)
+        gone = {one for one, count in copies.items() if count and not after[one]}
+        assert {*result.gone.tolist()} == {number_of.pop(one) for one in gone}
+        for row, number in zip(rows, result.numbers.tolist(), strict=True):
+            if key(row) in gone:
+                continue
+            known = number_of.setdefault(key(row), number)
+            assert number == known
+            assert number < before or not copies[key(row)], "only new rows have fresh numbers"
+        copies = Counter({one: count for one, count in after.items() if count})
+        number_of = {one: number for one, number in number_of.items() if copies[one]}
+        assert len({*number_of.values()}) == len(number_of)
+        if turn % 7 == 3:
+            stored = held.index.changes()
+            again = RowNumbers("n", NUMBERED_COLUMNS)
+            held.index.saved()
+            if not stored.drop and turn == 3:
+                again.index.load(sorted(stored.put, key=lambda run: run[0]))
+                held = again
+    whole = held.whole()
+    assert Counter(
+        dict(zip(whole.columns[NUMBER].values.tolist(), whole.weights.tolist(), strict=True))
+    ) == Counter({number_of[one]: count for one, count in copies.items()})
+
+
+def test_more_copies_than_there_are_cannot_go() -> None:
+    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
+    one = vectors([(1, 1.5)])
+    held.counted(one, np.array([2]), numbers.fresh)
+    with pytest.raises(CountBelowZeroError):
+        held.counted(one, np.array([-3]), numbers.fresh)
+
+
+def test_a_row_that_comes_again_has_another_number() -> None:
+    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
+    one = vectors([(1, None)])
+    first = held.counted(one, np.array([1]), numbers.fresh)
+    gone = held.counted(one, np.array([-1]), numbers.fresh)
+    assert gone.numbers.tolist() == gone.gone.tolist() == first.numbers.tolist()
+    again = held.counted(one, np.array([1]), numbers.fresh)
+    assert again.numbers.tolist() != first.numbers.tolist()
+
+
+def test_rows_are_found_by_their_numbers() -> None:
+    held = RowsByNumber(NUMBERED_COLUMNS, "number")
+    held.put(vectors([(1, 1.5), (2, None), (None, 0.0)]), np.array([0, 4, 2]), 1)
+    held.put(vectors([(2, None)]), np.array([4]), -1)
+    result = held.rows([2, 0], -1)
+    rows = dict(
+        zip(
+            result.columns["number"].values.tolist(),
+            result.columns["a"].to_arrow().to_pylist(),
+            strict=True,
+        )
+    )
+    assert rows == {0: 1, 2: None}
+    assert result.weights.tolist() == [-1, -1]
+    assert not len(held.rows([], 1))
+
+
+
+_ODD = int(key_codes([all_null(LONG, 1)], 1)[0])
+"""The number that has the code of NULL."""
+
+
+def _column(values: list[int | None]) -> Vector:
+    valid = np.array([value is not None for value in values])
+    return Vector(LONG, np.array([value or 0 for value in values], dtype=np.int64), valid)
+
+
+def test_keys_keep_their_slots() -> None:
+    rng = random.Random(5)
+    for _ in range(300):
+        slots, known = Slots(), dict[int | None, int]()
+        for _ in range(rng.randint(1, 6)):
+            values = [rng.choice((None, _ODD, 0, 1, 2, 3)) for _ in range(rng.randint(1, 5))]
+            column = _column(values)
+            grouping = group_rows([column], len(column))
+            leaders = grouping.leaders([column])
+            asked = [values[at] for at in grouping.first.tolist()]
+            result = slots.find(grouping.codes, leaders)
+            assert result.tolist() == [known.get(value, -1) for value in asked]
+            new = (result < 0).nonzero()[0]
+            rest = [key.take(new) for key in leaders]
+            result[new] = slots.add(grouping.codes[new], rest)
+            known.update(zip(asked, result.tolist(), strict=True))
+            assert sorted(known.values()) == list(range(len(slots)))
+            chosen = np.array(sorted(rng.sample(sorted(known.values()), 1)))
+            codes, same = slots.ordered(chosen)
+            assert same.tolist() == chosen.tolist()
+            assert (
+                codes.tolist()
+                == key_codes([key.take(chosen) for key in slots.columns()], len(chosen)).tolist()
+            )

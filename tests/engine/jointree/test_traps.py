@@ -1,0 +1,675 @@
+"""Mistakes that are easily made on the way up or down, what decides, and sums through a tree."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data import keys as data_keys
+from impctl.data.schema import DOUBLE, LONG, SqlType, decimal
+from impctl.data.vector import Vector, from_arrow
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, FloatSum, Spread, sum_of
+from impctl.engine.batch import Batch
+from impctl.engine.circuit import Circuit
+from impctl.engine.extremes import OrderKey
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.jointree.values import multiplied
+from impctl.engine.linear import Merge, Select
+from impctl.engine.topk import Cut, Limit, Top
+from impctl.errors import CountBelowZeroError, EvaluationError, NotExactError
+from impctl.expr.nodes import CompareOp
+from impctl.sketch.partition import RangePartition
+from tests.support.circuits import Rooted
+from tests.support.join_trees import (
+    ANY,
+    FRAGMENTS,
+    SUM,
+    Grown,
+    N,
+    Rows,
+    compared,
+    grown,
+    node,
+    pair,
+)
+from tests.support.random_cases import random_seeds
+
+
+def groups(tree: Grown) -> dict[Any, dict[str, Any]]:
+    """(n, sum) per group of one column."""
+    operator = next(iter(tree.rooted.circuit))
+    assert isinstance(operator, Tree)
+    batch = operator.output()
+    if not len(batch):
+        return {}
+    (key,) = operator.tree.root.key
+    lists = [batch.columns[name].to_arrow().to_pylist() for name in (key, N, SUM)]
+    return {group: {N: n, SUM: total} for group, n, total in zip(*lists, strict=True)}
+
+
+TWO_BELOW = (
+    node(0, "s", "a", "a"),
+    node(1, "t", "a", "a"),
+    node(2, "r", "a", "a", [(0, Edge.INNER, "a"), (1, Edge.INNER, "a")]),
+)
+
+
+def test_a_changed_key_has_its_old_value_before_also_for_a_tuple_that_is_new() -> None:
+    tree = pair()
+    tree.step(s=[((1, 10), 0, 1)], r=[((1, 7), 0, 1)])
+    # Both sides of one key at once: the new row of r meets the new s, the old row its change.
+    tree.step(s=[((1, 5), 0, 2)], r=[((1, 7), 1, 1), ((1, 8), 2, 1)])
+    assert groups(tree) == {7: {N: 6, SUM: 40}, 8: {N: 3, SUM: 20}}
+
+
+def test_a_tuple_reached_through_two_children_counts_once() -> None:
+    nodes = [
+        node(0, "s", "a", "a", argument=True),
+        node(1, "t", "b", "b"),
+        node(2, "r", "abg", "g", [(0, Edge.INNER, "a"), (1, Edge.INNER, "b")]),
+    ]
+    tree = grown(nodes, ANY)
+    tree.step(r=[((1, 2, 7), 0, 1)])
+    assert tree.step(s=[((1, 5), 0, 1)], t=[((2,), 0, 1)]) == (3, 3, 3)
+    assert groups(tree) == {7: {N: 1, SUM: 5}}
+
+
+@pytest.mark.parametrize("edge", [Edge.SEMI, Edge.ANTI])
+def test_existence_multiplies_by_one(edge: Edge) -> None:
+    tree = pair(edge, having=compared(N, CompareOp.EQUAL, 2))
+    at = 1 if edge is Edge.SEMI else 2
+    tree.step(s=[((1,), 0, 3), ((1,), 1, 4)], r=[((at, 7, 5), 0, 2)])
+    assert groups(tree) == {7: {N: 2, SUM: 10}}
+    assert tree.sketches == {"r": {0}, "s": {0, 1} if edge is Edge.SEMI else set()}
+    if edge is Edge.ANTI:
+        keepers = {keeper.name: keeper for keeper in tree.rooted.arrangements()}
+        assert keepers["tree0.s.live"].bytes_held == 0  # type: ignore[attr-defined]  # an arrangement
+    # Another copy crosses no zero: nobody above looks.
+    assert tree.step(s=[((1,), 2, 1)])[0] == 1
+
+
+@pytest.mark.parametrize("edge", [Edge.LEFT, Edge.ANTI])
+def test_null_has_no_partner_but_is_alive(edge: Edge) -> None:
+    is_seen = edge is Edge.LEFT
+    tree = pair(edge)
+    s: Rows = [((None, 1), 0, 1)] if is_seen else [((None,), 0, 1)]
+    tree.step(s=s, r=[((None, 7), 3, 1) if is_seen else ((None, 7, 1), 3, 1)])
+    assert tree.sketches == {"s": set(), "r": {3}}
+    assert groups(tree)[7][N] == 1
+
+
+@pytest.mark.parametrize("edge", [Edge.INNER, Edge.SEMI])
+def test_null_without_a_partner_is_dropped(edge: Edge) -> None:
+    nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "", [(0, edge, "a")])]
+    tree = grown(nodes, bits=True)
+    tree.step(s=[((None,), 0, 1)], r=[((None,), 0, 1), ((1,), 1, 1)])
+    assert tree.sketches == {"s": set(), "r": set()}
+    # Rows that were never kept go without a word.
+    tree.step(s=[((None,), 0, -1)], r=[((None,), 0, -1)])
+
+
+def test_null_is_a_value_where_the_key_compares_it_as_one() -> None:
+    tree = pair(safe=True)
+    tree.step(s=[((None, 1), 4, 1)], r=[((None, 7), 3, 1)])
+    assert tree.sketches == {"s": {4}, "r": {3}}
+
+
+def test_a_left_key_is_wanted_before_it_has_rows() -> None:
+    tree = pair(Edge.LEFT)
+    tree.step(r=[((1, 7), 0, 1)])
+    assert tree.sketches == {"s": set(), "r": {0}}
+    tree.step(s=[((1, 5), 4, 1)])
+    assert tree.sketches == {"s": {4}, "r": {0}}
+    assert groups(tree) == {7: {N: 1, SUM: 5}}
+    tree.step(s=[((1, 5), 4, -1)])
+    assert groups(tree) == {7: {N: 1, SUM: None}}
+    assert tree.sketches == {"s": set(), "r": {0}}
+
+
+def test_a_null_before_a_key_is_not_taken_for_its_wish() -> None:
+    nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "a", [(0, Edge.LEFT, "a")])]
+    tree = grown(nodes, ANY)
+    # By its code it stands behind NULL.
+    late = 2**62
+    tree.step(s=[((late,), 4, 1)], r=[((None,), 1, 1)])
+    assert tree.sketches == {"s": set(), "r": {1}}
+    tree.step(r=[((None,), 1, -1), ((late,), 2, 1)])
+    assert tree.sketches == {"s": {4}, "r": {2}}
+
+
+def test_a_tuple_that_flips_and_moves_tells_its_old_set_and_the_crossings() -> None:
+    tree = pair(having=compared(N, CompareOp.GREATER, 1))
+    tree.step(s=[((1, 1), 0, 1), ((1, 1), 1, 1)], r=[((1, 7), 5, 1)])
+    assert tree.sketch("r") == {5}
+    # It leaves the result, and fragment 5, at once; then comes back from 6 into 8.
+    tree.step(r=[((1, 7), 5, -1), ((1, 7), 6, 1)], s=[((1, 1), 1, -1)])
+    assert tree.sketches == {"s": set(), "r": set()}
+    tree.step(r=[((1, 7), 6, -1), ((1, 7), 8, 1)], s=[((1, 1), 2, 1)])
+    assert tree.sketches == {"s": {0, 2}, "r": {8}}
+
+
+def test_an_update_of_the_sketched_column_alone_moves_fragments() -> None:
+    tree = pair()
+    tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 5, 1)])
+    assert tree.step(s=[((1, 1), 0, -1), ((1, 1), 9, 1)])[1:] == (0, 2)
+    assert tree.sketches == {"s": {9}, "r": {5}}
+
+
+def test_a_group_that_vanishes_and_comes_back_in_one_batch_keeps_its_number() -> None:
+    tree = pair()
+    tree.step(s=[((1, 1), 0, 1), ((2, 1), 1, 1)], r=[((1, 7), 5, 1)])
+    tree.step(r=[((1, 7), 5, -1), ((2, 7), 6, 1)])
+    assert tree.sketches == {"s": {1}, "r": {6}}
+
+
+@pytest.mark.slow
+def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
+    tree = pair(having=compared(N, CompareOp.GREATER, 1))
+    tree.step(s=[((2, 1), 2, 1), ((3, 1), 3, 1)], r=[((2, 7), 12, 1), ((3, 7), 13, 1)])
+    assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
+    # The group dies with its tuples still there, for so long that runs merge.
+    tree.step(s=[((2, 1), 2, -1), ((3, 1), 3, -1)])
+    for weight in (1, -1):
+        for at in range(40):
+            tree.step(s=[((9, 1), 0, weight)], r=[((9, 100 + at), 0, weight)])
+    assert tree.sketches == {"s": set(), "r": set()}
+    # The second tuple makes the group pass; the first is reached by the group's number alone.
+    tree.step(s=[((2, 1), 2, 1)])
+    tree.step(s=[((3, 1), 3, 1)])
+    assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
+
+
+def test_one_batch_in_both_nodes_of_a_self_join() -> None:
+    tree = pair()
+    tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
+    both = [((1, 1), 2, 1), ((1, 1), 0, -1)]
+    tree.step(s=both, r=[((1, 7), 2, 1), ((1, 7), 0, -1)])
+    assert tree.sketches == {"s": {2}, "r": {2}}
+    assert groups(tree) == {7: {N: 1, SUM: 1}}
+
+
+def test_fragments_of_a_dead_tuple_keep_counting() -> None:
+    tree = pair()
+    tree.step(r=[((1, 7), 3, 1)])
+    tree.step(r=[((1, 7), 4, 1)])
+    tree.step(r=[((1, 7), 3, -1)])
+    tree.step(s=[((1, 1), 0, 1)])
+    assert tree.sketch("r") == {4}
+
+
+def test_a_group_leaves_where_growing_makes_it_fail() -> None:
+    tree = pair(having=compared(SUM, CompareOp.LESS, 10))
+    tree.step(s=[((1, 4), 0, 1)], r=[((1, 7), 0, 1), ((1, 8), 1, 1), ((1, 8), 2, 1)])
+    assert tree.sketches == {"s": {0}, "r": {0, 1, 2}}
+    tree.step(s=[((1, 3), 1, 1)])
+    assert tree.sketches == {"s": {0, 1}, "r": {0}}
+    tree.step(s=[((1, 3), 1, 1)])
+    assert tree.sketches == {"s": set(), "r": set()}
+
+
+def test_everything_goes_and_comes_again() -> None:
+    tree = pair()
+    s: Rows = [((at % 5, at), at % 7, 1) for at in range(60)]
+    r: Rows = [((at % 5, at % 3), at % 9, 1) for at in range(60)]
+    tree.step(s=s, r=r)
+    before, told = tree.sketches, groups(tree)
+    tree.step(s=[(v, f, -w) for v, f, w in s], r=[(v, f, -w) for v, f, w in r])
+    assert groups(tree) == {}
+    assert tree.sketches == {"s": set(), "r": set()}
+    tree.step(s=s, r=r)
+    assert (tree.sketches, groups(tree)) == (before, told)
+
+
+def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = data_keys.key_codes
+
+    def crowded(columns: Any, length: int) -> Any:
+        codes = real(columns, length)
+        return codes if len(columns) < 2 else codes % np.int64(3)
+
+    trees = (f"engine.jointree.{name}" for name in ("node", "values", "top_down"))
+    for module in ("data.keys", "engine.trace", *trees):
+        monkeypatch.setattr(f"impctl.{module}.key_codes", crowded)
+    nodes = [
+        node(0, "s", "ab", "ab", argument=True),
+        node(1, "r", "abg", "g", [(0, Edge.INNER, "ab")]),
+    ]
+    tree = grown(nodes, ANY)
+    cells = [(a, b) for a in range(4) for b in range(4)]
+    tree.step(s=[((a, b, 4 * a + b), a, 1) for a, b in cells])
+    tree.step(r=[((a, b, 4 * a + b), b, 1) for a, b in cells])
+    assert groups(tree) == {4 * a + b: {N: 1, SUM: 4 * a + b} for a, b in cells}
+    tree.step(s=[((a, b, 4 * a + b), a, -1) for a, b in cells if a != 2])
+    assert tree.sketches == {"s": {2}, "r": {0, 1, 2, 3}}
+
+
+@pytest.mark.parametrize(("of_s", "of_t"), [(2**31, 2**31), (2**33, 2**33), (2**61, 2**61)])
+def test_more_joined_rows_than_can_be_counted_stop_the_step(of_s: int, of_t: int) -> None:
+    tree = grown(TWO_BELOW, ANY)
+    least = (2**62 - 1) // of_s
+    tree.step(s=[((1,), 0, of_s)], t=[((1,), 0, least)], r=[((1,), 0, 1)])
+    assert tree.sketch("r") == {0}
+    # The product of the second pair is 0 in 64 bits.
+    with pytest.raises(NotExactError) as error:
+        tree.step(t=[((1,), 0, of_t - least)])
+    assert error.value.code == "count_too_large"
+
+
+def test_many_rows_without_a_partner_are_not_too_many() -> None:
+    tree = grown(TWO_BELOW, ANY)
+    tree.step(s=[((1,), 0, 2**40)], r=[((1,), 0, 2**40)])
+    assert tree.sketches == {"s": set(), "t": set(), "r": set()}
+
+
+def test_groups_that_add_up_to_too_many_stop_the_step() -> None:
+    nodes = [node(0, "s", "a", "a"), node(1, "r", "ag", "g", [(0, Edge.INNER, "a")])]
+    tree = grown(nodes, ANY)
+    s: Rows = [((at,), 0, 2**30) for at in range(4)]
+    with pytest.raises(NotExactError, match="2\\^62"):
+        tree.step(s=s, r=[((at, 7), 0, 2**31) for at in range(4)])
+
+
+@pytest.mark.parametrize("where", ["r", "s"])
+def test_rows_that_were_never_there_are_an_error_that_names_the_node(where: str) -> None:
+    tree = pair()
+    tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
+    gone: Rows = [((1, 1) if where == "s" else (1, 7), 0, -2)]
+    with pytest.raises(CountBelowZeroError, match=f"`{where}`.*never contained"):
+        tree.step(**{where: gone})
+
+
+def test_rows_that_cancel_in_their_tuple_but_not_in_their_ranges_are_an_error() -> None:
+    tree = pair()
+    tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
+    assert tree.step(r=[((5, 7), 3, 1), ((5, 7), 3, -1)]) == (1, 0, 0)
+    with pytest.raises(CountBelowZeroError, match="from a range"):
+        tree.step(r=[((5, 7), 3, 1), ((5, 7), 4, -1)], s=[((1, 1), 0, 1)])
+
+
+def test_without_group_columns_there_is_one_group_even_of_nothing() -> None:
+    nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "", [(0, Edge.INNER, "a")])]
+    tree = grown(nodes, compared(N, CompareOp.LESS, 2))
+    tree.step(s=[((1,), 0, 1)], r=[((1,), 4, 1)])
+    assert tree.sketches == {"s": {0}, "r": {4}}
+    tree.step(r=[((1,), 5, 1)])
+    assert tree.sketches == {"s": set(), "r": set()}
+    tree.step(s=[((1,), 0, -1)])
+    assert tree.sketches == {"s": set(), "r": set()}
+    tree.step(s=[((1,), 1, 1)], r=[((1,), 5, -1)])
+    assert tree.sketches == {"s": {1}, "r": {4}}
+
+
+
+CHAIN = (
+    node(0, "t", "b", "b"),
+    node(1, "s", "ab", "a", [(0, Edge.INNER, "b")]),
+    node(2, "r", "ag", "g", [(1, Edge.INNER, "a")], argument=True),
+)
+
+
+def first_groups(size: int, nodes: Sequence[Node] = CHAIN) -> Grown:
+    """The groups with the greatest COUNT(*), by one column; ties of the last one too."""
+    plain = grown(nodes)
+    tree = next(iter(plain.rooted.circuit))
+    assert isinstance(tree, Tree)
+    columns = ((tree.tree.root.key[0], LONG), (N, LONG), (tree.tree.group, LONG))
+    order = (OrderKey(N, descending=True, nulls_first=False),)
+    top = Top("top0", columns, order, Limit(size, Cut.RANK), 0)
+    wires = tuple(-1 - at for at in range(tree.tree.inputs))
+    circuit = Circuit([tree, top, Live(tree)], [wires, (0,), (1, 0)])
+    return Grown(nodes, Rooted(circuit, Merge([FRAGMENTS] * tree.tree.accesses)), "tree0")
+
+
+def test_the_last_of_the_first_groups_loses_its_rows_far_below() -> None:
+    tree = first_groups(1)
+    tree.step(
+        t=[((1,), 1, 2), ((2,), 2, 1)],
+        s=[((1, 1), 11, 1), ((2, 2), 12, 1), ((3, 2), 13, 1)],
+        r=[((1, 7, 0), 21, 1), ((2, 8, 0), 22, 1), ((3, 9, 0), 23, 1)],
+    )
+    assert tree.sketches == {"t": {1}, "s": {11}, "r": {21}}
+    # One copy less, two joins away: now three groups tie, and two come in that nothing touched.
+    tree.step(t=[((1,), 1, -1)])
+    assert tree.sketches == {"t": {1, 2}, "s": {11, 12, 13}, "r": {21, 22, 23}}
+    tree.step(t=[((1,), 1, -1)])
+    assert tree.sketches == {"t": {2}, "s": {12, 13}, "r": {22, 23}}
+    tree.step(t=[((1,), 3, 5)])
+    assert tree.sketches == {"t": {3}, "s": {11}, "r": {21}}
+
+
+def test_a_group_that_comes_in_untouched_brings_what_it_is_made_of() -> None:
+    tree = first_groups(1)
+    tree.step(
+        t=[((1,), 1, 1)],
+        s=[((1, 1), 11, 3), ((2, 1), 12, 2)],
+        r=[((1, 7, 0), 21, 1), ((2, 8, 0), 22, 1)],
+    )
+    assert tree.sketches == {"t": {1}, "s": {11}, "r": {21}}
+    # Of r and s only the rows of group 7 are touched: one leaves, the other comes in.
+    tree.step(r=[((1, 7, 0), 21, -1)])
+    assert tree.sketches == {"t": {1}, "s": {12}, "r": {22}}
+
+
+def test_a_circuit_goes_on_with_other_constants() -> None:
+    tree = pair(having=compared(SUM, CompareOp.GREATER, 5))
+    tree.step(s=[((1, 4), 0, 1), ((2, 9), 1, 1)], r=[((1, 7), 0, 1), ((2, 8), 1, 1)])
+    assert tree.sketches == {"s": {1}, "r": {1}}
+    circuit = tree.rooted.circuit
+    ways = [operator for operator in circuit if isinstance(operator, Tree | Select)]
+    rows = ways[0].output()
+    moved = Select(compared(SUM, CompareOp.GREATER, 3), must_be_sure=False)
+    output = circuit.step_past([None, None], {}, {1: moved.turned(rows, ways[1])})
+    assert output is not None
+    tree.rooted.merge.step(output)
+    assert tree.sketches == {"s": {0, 1}, "r": {0, 1}}
+    # What the way up left behind was told once already.
+    assert [int(counts.max()) for counts in tree.rooted.merge.counts] == [1, 1]
+
+
+def test_a_group_that_leaves_the_result_without_having_come_is_an_error() -> None:
+    tree = Tree(JoinTree("tree0", CHAIN[:1], Mode.RING, (), 1))
+    groups = Batch({tree.tree.group: Vector(LONG, np.array([1]))}, np.array([-1]), ())
+    with pytest.raises(CountBelowZeroError, match="was not in the result"):
+        Live(tree).step(groups)
+
+
+def virtual(*edges: Edge, bits: bool = False) -> Grown:
+    """As many nodes as edges that all hang on a root of their common column."""
+    names = "stu"[: len(edges)]
+    nodes = [node(at, name, "a", "a", argument=not at) for at, name in enumerate(names)]
+    links = tuple(Link(at, edge, ("v.a",)) for at, edge in enumerate(edges))
+    nodes.append(Node("v", None, (("v.a", LONG),), ("v.a",), (), links))
+    return grown(nodes, None if bits else compared(SUM, CompareOp.GREATER, 10))
+
+
+def test_a_change_under_a_virtual_root_touches_its_key_alone() -> None:
+    tree = virtual(Edge.INNER, Edge.INNER, Edge.INNER)
+    tree.step(s=[((1, 3), 1, 1)], t=[((1,), 2, 2)], u=[((1,), 3, 1)])
+    assert tree.sketches == {"s": set(), "t": set(), "u": set()}
+    # Its own tuple and the root's; the root and all three children flip.
+    assert tree.step(u=[((1,), 4, 1)]) == (2, 4, 4)
+    assert tree.sketches == {"s": {1}, "t": {2}, "u": {3, 4}}
+    assert tree.step(t=[((1,), 2, -2)])[1] == 4
+    assert tree.sketches == {"s": set(), "t": set(), "u": set()}
+    assert tree.step(t=[((1,), 6, 9)])[1] == 4
+    assert tree.sketches == {"s": {1}, "t": {6}, "u": {3, 4}}
+
+
+def test_a_group_of_a_virtual_root_is_reached_without_being_touched() -> None:
+    links = (Link(0, Edge.INNER, ("v.a",)), Link(1, Edge.INNER, ("v.a",)))
+    root = Node("v", None, (("v.a", LONG),), ("v.a",), (), links)
+    tree = first_groups(1, [node(0, "s", "a", "a"), node(1, "t", "a", "a"), root])
+    tree.step(s=[((1,), 1, 3), ((2,), 2, 2)], t=[((1,), 11, 1), ((2,), 12, 1)])
+    assert tree.sketches == {"s": {1}, "t": {11}}
+    tree.step(s=[((1,), 1, -2)])
+    assert tree.sketches == {"s": {2}, "t": {12}}
+
+
+def test_other_edges_below_a_virtual_root() -> None:
+    tree = virtual(Edge.INNER, Edge.LEFT, Edge.ANTI)
+    tree.step(s=[((1, 6), 1, 2)])
+    assert tree.sketches == {"s": {1}, "t": set(), "u": set()}
+    tree.step(t=[((1,), 2, 3)])
+    assert tree.sketches == {"s": {1}, "t": {2}, "u": set()}
+    tree.step(u=[((1,), 3, 1)])
+    assert tree.sketches == {"s": set(), "t": set(), "u": set()}
+
+
+def test_ranges_of_a_kept_column_need_no_counts() -> None:
+    ranges = RangePartition("r", "g", LONG, (2, 4, 6))
+    leaf = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), accesses=(Access(0),))
+    kept = (("r.a", LONG), ("r.g", LONG))
+    links = (Link(0, Edge.INNER, ("r.a",)),)
+    root = Node("r", 1, kept, (), (), links, accesses=(Access(1, ("r.g", ranges)),))
+    tree = Tree(JoinTree("tree0", (leaf, root), Mode.BITS, (), 2))
+    assert not [keeper for keeper in tree.arrangements() if "r.fragments" in keeper.name]
+    told = grown([leaf, root], bits=True)
+    told.step(s=[((1,), 0, 1)], r=[((1, 1), 0, 1), ((1, 5), 2, 1), ((2, 7), 3, 1)])
+    assert told.sketches == {"s": {0}, "r": {0, 2}}
+    told.step(r=[((1, 5), 2, -1), ((1, None), ranges.size - 1, 1)])
+    assert told.sketches == {"s": {0}, "r": {0, ranges.size - 1}}
+
+
+
+Row = tuple[int, Any]
+FINITE = [1e16, -1e16, 1.0, -1.0, 0.1, 1e-300, 5e-324, 3.5, 1e250, -1e250, 123456.789]
+SPECIAL = [math.nan, math.inf, -math.inf]
+
+
+class Star:
+    """t and u below r, all by one column that is the group too; SUM over a column of t or of r."""
+
+    def __init__(self, kind: SqlType, part: ExactSum | FloatSum, *, at_root: bool) -> None:
+        count = Count("x", 0)
+        columns = (
+            AggregateColumn("n", LONG, None, None),
+            AggregateColumn("sum", kind if kind == DOUBLE else decimal(38, 2), part, count),
+        )
+        mine = (("x", kind),)
+        t = Node("t", 0, (("t.a", LONG),), ("t.a",), (False,), (), () if at_root else mine)
+        u = Node("u", 1, (("u.a", LONG),), ("u.a",), (False,))
+        links = (Link(0, Edge.INNER, ("r.a",)), Link(1, Edge.LEFT, ("r.a",)))
+        r = Node("r", 2, (("r.a", LONG),), ("r.a",), (), links, mine if at_root else ())
+        self.kind, self.at_root = kind, at_root
+        self.tree = Tree(JoinTree("tree0", (t, u, r), Mode.RING, columns))
+        self.rows: list[Counter[Row]] = [Counter() for _ in range(3)]
+
+    def step(self, changes: list[list[tuple[Row, int]]]) -> None:
+        batches = []
+        for at, rows in enumerate(changes):
+            name, has_x = "tur"[at], at == (2 if self.at_root else 0)
+            columns = {f"{name}.a": from_arrow(pa.array([k for (k, _), _ in rows], "int64"), LONG)}
+            if has_x:
+                columns["x"] = self._vector([x for (_, x), _ in rows])
+            for row, weight in rows:
+                self.rows[at][row] += weight
+            weights = np.array([weight for _, weight in rows], dtype=np.int64)
+            batches.append(Batch(columns, weights, ()) if rows else None)
+        self.tree.step(*batches)
+
+    def _vector(self, values: list[Any]) -> Any:
+        if self.kind == DOUBLE:
+            return from_arrow(pa.array(values, pa.float64()), DOUBLE)
+        return from_arrow(pa.array(values, pa.decimal128(38, 2)), self.kind)
+
+    def wanted(self) -> dict[int, tuple[int, list[tuple[Any, int]]]]:
+        """Per group the joined rows, and every value with how often it is joined."""
+        t, u, r = (
+            {k: [(x, n) for (key, x), n in rows.items() if key == k and n] for k in range(4)}
+            for rows in self.rows
+        )
+        result = {}
+        for k in range(4):
+            of_t, of_r = (sum(n for _, n in side[k]) for side in (t, r))
+            of_u = max(sum(n for _, n in u[k]), 1)
+            mine, others = (r[k], of_t) if self.at_root else (t[k], of_r)
+            if of_t * of_r:
+                values = [(x, n * others * of_u) for x, n in mine if x is not None]
+                result[k] = (of_t * of_u * of_r, values)
+        return result
+
+    def told(self) -> dict[int, tuple[int, Any, float]]:
+        batch = self.tree.output()
+        if not len(batch):
+            return {}
+        keys, counts = (batch.columns[name].values.tolist() for name in ("r.a", "n"))
+        sums = batch.columns["sum"]
+        errors = np.zeros(len(batch)) if sums.error is None else sums.error
+        valid = sums.validity()
+        return {
+            key: (n, sums.values[at] if valid[at] else None, float(errors[at]))
+            for at, (key, n) in enumerate(zip(keys, counts, strict=True))
+        }
+
+
+def random_steps(star: Star, random_: random.Random, values: list[Any], copies: int) -> None:
+    changes: list[list[tuple[Row, int]]] = []
+    for at in range(3):
+        has_x = at == (2 if star.at_root else 0)
+        rows: list[tuple[Row, int]] = []
+        there = Counter({row: n for row, n in star.rows[at].items() if n})
+        for _ in range(random_.randint(0, 4)):
+            if there and random_.random() < 0.35:
+                row = random_.choice(list(there))
+                rows.append((row, -there.pop(row)))
+            else:
+                row = (random_.randrange(3), random_.choice(values) if has_x else None)
+                rows.append((row, random_.randint(1, copies)))
+        changes.append(rows)
+    star.step(changes)
+
+
+@pytest.mark.parametrize("at_root", [False, True])
+@random_seeds(4, 8, 40)
+def test_doubles_lie_within_their_bound_of_exact_fractions(seed: int, at_root: bool) -> None:
+    random_ = random.Random(seed)
+    star = Star(DOUBLE, FloatSum("x", 0, False), at_root=at_root)
+    bounded = 0
+    for _ in range(14):
+        random_steps(star, random_, [None, *FINITE], random_.choice([1, 3, 1000, 2**19 + 1]))
+        wanted, told = star.wanted(), star.told()
+        assert {k: n for k, (n, _, _) in told.items()} == {k: n for k, (n, _) in wanted.items()}
+        for key, (_, result, error) in told.items():
+            values = wanted[key][1]
+            assert (result is None) == (not values)
+            if result is None or math.isinf(error):
+                continue
+            truth = sum((Fraction(x) * n for x, n in values), Fraction(0))
+            assert abs(Fraction(float(result)) - truth) <= Fraction(error)
+            bounded += 1
+        check_state(star, wanted)
+    assert bounded > 5
+
+
+def check_state(star: Star, wanted: dict[int, tuple[int, list[tuple[Any, int]]]]) -> None:
+    """`size` bounds the magnitudes, `drift` what the kept sum is off by."""
+    root = star.tree.nodes[-1]
+    _, keys, state = root.keys.whole(root.key_columns)
+    for at, key in enumerate(keys[0].values.tolist() if keys else []):
+        if key not in wanted:
+            continue
+        values = wanted[key][1]
+        parts = [float(state[f"{name}0"][at]) for name in ("sum", "rest", "size", "drift")]
+        if not all(map(math.isfinite, parts)):
+            continue  # beyond the greatest double nothing is claimed
+        size = sum((abs(Fraction(x)) * n for x, n in values), Fraction(0))
+        total = sum((Fraction(x) * n for x, n in values), Fraction(0))
+        assert Fraction(parts[2]) >= size
+        assert abs(Fraction(parts[0]) + Fraction(parts[1]) - total) <= Fraction(parts[3])
+
+
+@random_seeds(3, 6, 20)
+def test_whole_numbers_are_exact_and_nan_and_infinities_come_and_go(seed: int) -> None:
+    random_ = random.Random(seed)
+    star = Star(DOUBLE, FloatSum("x", 0, False), at_root=seed % 2 == 0)
+    for _ in range(20):
+        random_steps(star, random_, [None, 1.0, 2.0, -7.0, 1000.0, *SPECIAL], 3)
+        wanted = star.wanted()
+        for key, (_, result, error) in star.told().items():
+            values = wanted[key][1]
+            truth = sum((x * n for x, n in values), 0.0)
+            assert (result is None) == (not values)
+            if result is not None:
+                assert result == truth or (math.isnan(result) and math.isnan(truth))
+                assert error == 0.0
+
+
+@pytest.mark.parametrize("at_root", [False, True])
+@random_seeds(3, 6, 24)
+def test_decimals_are_exact_in_128_bits(seed: int, at_root: bool) -> None:
+    random_ = random.Random(seed)
+    kind = decimal(30, 2)
+    values = [None, *(Decimal(n).scaleb(-2) for n in (1, -5, 2**62, -(2**62), 10**24, -(10**24)))]
+    star = Star(kind, ExactSum("x", 0, decimal(38, 2)), at_root=at_root)
+    for _ in range(14):
+        random_steps(star, random_, values, random_.choice([1, 3, 1000]))
+        wanted = star.wanted()
+        for key, (_, result, _) in star.told().items():
+            truth = sum(int(x.scaleb(2)) * n for x, n in wanted[key][1])
+            assert (None if result is None else int(result)) == (truth if wanted[key][1] else None)
+
+
+def test_a_sum_that_does_not_fit_fails_as_sparks_does() -> None:
+    star = Star(decimal(38, 2), ExactSum("x", 0, decimal(38, 2)), at_root=False)
+    most = Decimal(10**37).scaleb(-2)
+    star.step([[((1, most), 5)], [], [((1, None), 1)]])
+    with pytest.raises(EvaluationError):
+        star.step([[], [((1, None), 2)], []])
+
+
+def test_a_sum_of_rows_that_join_with_nothing_is_no_failure_of_the_query() -> None:
+    star = Star(decimal(38, 2), ExactSum("x", 0, decimal(38, 2)), at_root=False)
+    with pytest.raises(NotExactError):
+        star.step([[((1, Decimal(10**37).scaleb(-2)), 20)], [], []])
+
+
+@pytest.mark.parametrize("factor", [2, 3, 2**31 + 1, 2**53 + 1, 2**61 + 12345])
+@pytest.mark.parametrize("value", [0.1, 1e16 + 2, 5e-324, 1.7e285, -123456.789, 3.0])
+def test_a_product_with_a_count_is_within_its_drift(factor: int, value: float) -> None:
+    part = FloatSum("x", 0, False)
+    state = {name: np.zeros(1, dtype=kind) for name, kind in part.columns.items()}
+    state |= {"sum0": np.array([value]), "rest0": np.array([value * 2.0**-54])}
+    state["size0"] = np.abs(state["sum0"])
+    result = multiplied(part, state, np.array([factor], dtype=np.int64))
+    truth = (Fraction(value) + Fraction(value * 2.0**-54)) * factor
+    held = Fraction(float(result["sum0"][0])) + Fraction(float(result["rest0"][0]))
+    # Where digits fall below the least double there is, that one bounds what is lost.
+    assert abs(held - truth) <= Fraction(float(result["drift0"][0])) + Fraction(5e-324) * 8
+    assert Fraction(float(result["size0"][0])) >= abs(Fraction(value)) * factor
+
+
+def test_a_variance_is_that_of_the_joined_rows() -> None:
+    count, total = Count("x", 0), ExactSum("x", 0, LONG)
+    spread = Spread("var_pop", count, total, ExactSum("xx", 1, LONG), 0)
+    columns = (AggregateColumn("v", DOUBLE, spread, None),)
+    arguments = (("x", LONG), ("xx", LONG))
+    s = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), (), arguments)
+    r = Node("r", 1, (("r.a", LONG),), ("r.a",), (), (Link(0, Edge.INNER, ("r.a",)),))
+    tree = Tree(JoinTree("tree0", (s, r), Mode.RING, columns))
+    numbers = np.array([1, 2, 6], dtype=np.int64)
+    rows = {name: Vector(LONG, v) for name, v in (("x", numbers), ("xx", numbers**2))}
+    rows["s.a"] = Vector(LONG, np.ones(3, dtype=np.int64))
+    batch = Batch(rows, np.array([1, 1, 2], dtype=np.int64), ())
+    one = Vector(LONG, np.ones(1, dtype=np.int64))
+    tree.step(batch, Batch({"r.a": one}, np.array([3], dtype=np.int64), ()))
+    result = tree.output().columns["v"]
+    assert result.error is not None
+    # Of 1, 2, 6, 6 three times each: mean 15/4, mean of squares 77/4.
+    assert abs(result.values[0] - (77 / 4 - (15 / 4) ** 2)) <= result.error[0] < 1e-9
+
+
+@pytest.mark.parametrize("at_root", [False, True])
+def test_nothing_is_left_of_values_that_went(at_root: bool) -> None:
+    def told(first: float | None) -> dict[int, tuple[int, Any, float]]:
+        star = Star(DOUBLE, FloatSum("x", 0, False), at_root=at_root)
+        empty: list[tuple[Row, int]] = [((1, None), 3)]
+        mine, other = (2, 0) if at_root else (0, 2)
+        star.step([empty, [], empty])
+        changes: list[list[tuple[Row, int]]] = [[], [], []]
+        for value, weight in ((first, 1), (first, -1), (0.5, 1)):
+            changes[mine] = [((1, value), weight)]
+            star.step(changes)
+        changes[mine], changes[other] = [], [((1, None), 1)]
+        star.step(changes)
+        return star.told()
+
+    assert told(1e16) == told(1e308) == told(None)
+
+
+def test_sums_over_integers_stay_exact_as_doubles() -> None:
+    part = sum_of("x", 0, DOUBLE, DOUBLE, integral=True)
+    assert isinstance(part, FloatSum)
+    star = Star(DOUBLE, part, at_root=False)
+    star.step([[((1, 3.0), 7)], [], [((1, None), 1000)]])
+    star.step([[((1, 3.0), -7), ((1, 5.0), 1)], [((1, None), 3)], []])
+    assert star.told() == {1: (3000, 15000.0, 0.0)}

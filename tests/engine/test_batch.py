@@ -1,0 +1,474 @@
+"""Batches and their tags mean the same sum consolidated, cut and counted per fragment."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import DOUBLE, LONG, STRING
+from impctl.data.vector import Ints, Vector
+from impctl.engine.batch import Batch, consolidated
+from impctl.engine.range_counts import DenseCounts, FragmentCounts, GroupSets
+from impctl.engine.tags import FRAGMENT_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
+from impctl.errors import CountBelowZeroError
+from impctl.types import AttributeId
+from impctl.workload.sections import MAX_FRAGMENTS
+from tests.support.random_cases import random_cases, random_seeds
+
+SIZE = 10
+NUMBER, TEXT = AttributeId(0), AttributeId(1)
+
+
+def batch() -> Batch:
+    valid = np.arange(SIZE) % 3 != 0
+    texts = pa.array([f"t{at}" for at in range(SIZE)], pa.large_string())
+    columns = {
+        NUMBER: Vector(LONG, np.arange(SIZE), valid, None),
+        TEXT: Vector(STRING, texts),
+    }
+    return Batch(columns, np.arange(SIZE) + 1, (RowTags(np.arange(SIZE, dtype=np.int32)),))
+
+
+@pytest.mark.parametrize("kept", [[], [0], [9], [3, 4, 5], [0, 1], [2, 4], list(range(SIZE))])
+def test_rows_kept_are_those_of_the_mask(kept: list[int]) -> None:
+    mask = np.isin(np.arange(SIZE), kept)
+    keep = batch().keep(mask)
+    assert keep.weights.tolist() == [at + 1 for at in kept]
+    assert keep.columns[NUMBER].values.tolist() == kept
+    assert keep.columns[NUMBER].validity().tolist() == [at % 3 != 0 for at in kept]
+    assert keep.columns[TEXT].values.to_pylist() == [f"t{at}" for at in kept]
+    (tag,) = keep.tags
+    assert isinstance(tag, RowTags)
+    assert tag.fragments.tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(3, [3, 3, 3, 1]), (5, [5, 5]), (10, [10]), (99, [10])]
+)
+def test_lots_are_the_rows_in_their_order(most: int, sizes: list[int]) -> None:
+    lots = list(batch().lots(most))
+    assert [len(lot) for lot in lots] == sizes
+    assert [weight for lot in lots for weight in lot.weights.tolist()] == list(range(1, SIZE + 1))
+    texts = [text for lot in lots for text in lot.columns[TEXT].values.to_pylist()]
+    assert texts == [f"t{at}" for at in range(SIZE)]
+
+
+def test_no_rows_are_no_lot() -> None:
+    assert list(batch().take(np.zeros(0, dtype=np.int64)).lots(3)) == []
+
+
+
+OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
+DOUBLES = (0.0, -0.0, 1.5, math.nan, OTHER_NAN, None)
+SETS = ((), (1,), (1, 2), (12,))
+
+Row = tuple[int | None, float | None, int, tuple[int, ...]]
+
+
+def batch_of(rows: list[Row], weights: list[int]) -> Batch:
+    """A number, a double, a fragment and a set of them per row."""
+    numbers, doubles, fragments, sets = zip(*rows, strict=True) if rows else ((), (), (), ())
+    columns = {
+        "n": Vector(
+            LONG,
+            np.array([0 if n is None else n for n in numbers], dtype=np.int64),
+            np.array([n is not None for n in numbers], dtype=bool),
+        ),
+        "d": Vector(
+            DOUBLE,
+            np.array([0.0 if d is None else d for d in doubles], dtype=np.float64),
+            np.array([d is not None for d in doubles], dtype=bool),
+        ),
+    }
+    offsets = np.cumsum([0, *map(len, sets)], dtype=np.int64)
+    spelled = SetTags(offsets, np.array([f for one in sets for f in one], dtype=np.int32))
+    tags = (RowTags(np.array(fragments, dtype=np.int32)), spelled)
+    return Batch(columns, np.array(weights, dtype=np.int64), tags)
+
+
+def meaning(batch: Batch) -> list[tuple[object, int]]:
+    """Each row with its weight; doubles by their bits, tags by their fragments."""
+    number, double = batch.columns["n"], batch.columns["d"]
+    first, second = (tag.sets() for tag in batch.tags)
+    result: list[tuple[object, int]] = []
+    for at, weight in enumerate(batch.weights.tolist()):
+        row = (
+            int(number.values[at]) if number.valid is None or number.valid[at] else None,
+            struct.pack("<d", double.values[at])
+            if double.valid is None or double.valid[at]
+            else None,
+            tuple(first.fragments[first.offsets[at] : first.offsets[at + 1]].tolist()),
+            tuple(second.fragments[second.offsets[at] : second.offsets[at + 1]].tolist()),
+        )
+        result.append((row, weight))
+    return result
+
+
+def summed(batch: Batch) -> Counter[object]:
+    counts: Counter[object] = Counter()
+    for row, weight in meaning(batch):
+        counts[row] += weight
+    return Counter({row: weight for row, weight in counts.items() if weight})
+
+
+@random_cases(100, 550, 6_000)
+def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
+    cancelled = merged = 0
+    for seed in cases:
+        rng = random.Random(seed)
+        rows: list[Row] = [
+            (
+                rng.choice((None, 0, 1)),
+                rng.choice(DOUBLES),
+                rng.choice((1, 2)),
+                rng.choice(SETS),
+            )
+            for _ in range(rng.randrange(6))
+        ]
+        picked = [rng.choice(rows) for _ in range(rng.randrange(12))] if rows else []
+        batch = batch_of(picked, [rng.choice((-2, -1, 1, 2)) for _ in picked])
+        result, wanted = consolidated(batch), summed(batch)
+        assert Counter(dict(meaning(result))) == wanted, seed
+        assert len(result) == len(wanted), seed
+        cancelled += len({row for row, _ in meaning(batch)}) > len(wanted)
+        merged += len(wanted) < len(batch)
+    assert min(cancelled, merged) > len(cases) // 10
+
+
+def test_zeros_and_nans_are_told_apart_by_their_bits() -> None:
+    rows: list[Row] = [(0, value, 1, ()) for value in (0.0, -0.0, math.nan, OTHER_NAN, math.nan)]
+    result = consolidated(batch_of(rows, [1, -1, 1, -1, -1]))
+    assert sorted(result.weights.tolist()) == [-1, -1, 1]
+
+
+def test_one_row_is_one_only_with_the_same_fragments() -> None:
+    rows: list[Row] = [(0, None, 1, (1,)), (0, None, 2, (1,)), (0, None, 1, (1, 2))]
+    assert len(consolidated(batch_of(rows, [1, -1, -1]))) == len(rows)
+    assert len(consolidated(batch_of([rows[2], rows[2]], [1, -1]))) == 0
+
+
+
+Sets = list[set[int]]
+Signed = dict[tuple[int, int], int]
+
+
+@dataclass
+class Remembered:
+    """Old and new sets of groups, spelled out; counts the old sets that were asked for."""
+
+    old: Sets
+    new: Sets
+    asked: list[int] = field(default_factory=list)
+
+    def crossings(self) -> Pairs:
+        result = [
+            (group, fragment, sign)
+            for group, (before, after) in enumerate(zip(self.old, self.new, strict=True))
+            for sign, moved in ((1, after - before), (-1, before - after))
+            for fragment in moved
+        ]
+        return pairs_of(result)
+
+    def old_sets(self, ordinals: Ints) -> Pairs:
+        self.asked += ordinals.tolist()
+        return pairs_of(
+            [(i, f, 1) for i, group in enumerate(ordinals.tolist()) for f in self.old[group]]
+        )
+
+
+def pairs_of(rows: list[tuple[int, int, int]]) -> Pairs:
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return Pairs(table[:, 0], table[:, 1], table[:, 2])
+
+
+def summed_pairs(pairs: Pairs) -> Signed:
+    assert len(pairs.slots) == len(pairs.fragments) == len(pairs.weights)
+    total: Counter[tuple[int, int]] = Counter()
+    columns = pairs.slots.tolist(), pairs.fragments.tolist(), pairs.weights.tolist()
+    for slot, fragment, weight in zip(*columns, strict=True):
+        total[slot, fragment] += weight
+    return {key: weight for key, weight in total.items() if weight}
+
+
+@dataclass(frozen=True)
+class Case:
+    old: Sets
+    new: Sets
+    rows: list[tuple[int, bool, int, int]]
+    """(group, whether its new set, slot, weight)"""
+
+    @property
+    def tags(self) -> GroupTags:
+        return GroupTags(
+            Remembered(self.old, self.new),
+            np.array([row[0] for row in self.rows], dtype=np.int64),
+            np.array([row[1] for row in self.rows], dtype=np.bool_),
+        )
+
+    def expected(self) -> Signed:
+        total: Counter[tuple[int, int]] = Counter()
+        for group, is_new, slot, weight in self.rows:
+            for fragment in (self.new if is_new else self.old)[group]:
+                total[slot, fragment] += weight
+        return {key: weight for key, weight in total.items() if weight}
+
+
+def some_case(rng: Random) -> Case:
+    groups = rng.randint(1, 5)
+    old, new = (
+        [set(rng.sample(range(7), rng.randrange(5))) for _ in range(groups)] for _ in range(2)
+    )
+    rows = [
+        (rng.randrange(groups), rng.random() < 0.5, rng.randrange(4), rng.randint(-2, 2))
+        for _ in range(rng.randrange(13))
+    ]
+    return Case(old, new, rows)
+
+
+def expanded(tags: GroupTags | RowTags, rows: list[tuple[int, bool, int, int]]) -> Signed:
+    slots = np.array([row[2] for row in rows], dtype=np.int64)
+    weights = np.array([row[3] for row in rows], dtype=np.int64)
+    return summed_pairs(tags.expand(slots, weights))
+
+
+@random_seeds(10, 35, 600)
+def test_groups_expand_to_their_old_and_new_sets(seed: int) -> None:
+    case = some_case(Random(seed))
+    assert expanded(case.tags, case.rows) == case.expected()
+
+
+@random_seeds(10, 35, 600)
+def test_taking_rows_takes_their_tags(seed: int) -> None:
+    rng = Random(seed)
+    case = some_case(rng)
+    chosen = rng.choices(range(len(case.rows)), k=rng.randrange(9)) if case.rows else []
+    part = Case(case.old, case.new, [case.rows[row] for row in chosen])
+    taken = case.tags.take(np.array(chosen, dtype=np.int64))
+    assert len(taken) == len(chosen)
+    assert expanded(taken, part.rows) == part.expected()
+
+
+@random_seeds(10, 35, 600)
+def test_a_group_that_stays_is_never_spelled_out(seed: int) -> None:
+    """Old row out, new row in, same slot: only what crossed zero is looked at."""
+    case = some_case(Random(seed))
+    source = Remembered(case.old, case.new)
+    groups = np.arange(len(case.old), dtype=np.int64)
+    tags = GroupTags(source, np.tile(groups, 2), np.repeat([False, True], len(groups)))
+    weights = np.repeat(np.array([-1, 1]), len(groups))
+    expand = tags.expand(np.zeros(2 * len(groups), dtype=np.int64), weights)
+    assert source.asked == []
+    assert len(expand.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
+
+
+@random_seeds(10, 35, 600)
+def test_rows_expand_to_their_one_fragment(seed: int) -> None:
+    rng = Random(seed)
+    rows = [
+        (rng.randint(0, 9), rng.randint(0, 3), rng.randint(-2, 2)) for _ in range(rng.randrange(13))
+    ]
+    tags = RowTags(np.array([fragment for fragment, _, _ in rows], dtype=np.int32))
+    slots = np.array([slot for _, slot, _ in rows], dtype=np.int64)
+    weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
+    expand = tags.expand(slots, weights)
+    assert expand.fragments.dtype == np.int64
+    total: Counter[tuple[int, int]] = Counter()
+    for fragment, slot, weight in rows:
+        total[slot, fragment] += weight
+    assert summed_pairs(expand) == {key: weight for key, weight in total.items() if weight}
+    assert tags.take(np.arange(len(rows))[::-1]).fragments.tolist() == [f for f, _, _ in rows][::-1]
+
+
+@random_seeds(10, 35, 600)
+def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -> None:
+    rng = Random(seed)
+    before, after = rng.randint(0, 4), rng.randint(0, 4)
+    fragments = [rng.randint(0, 9) for _ in range(rng.randint(0, 4))]
+    rows = before + len(fragments) + after
+    tags = SpanTags(rows, before, np.array(fragments, dtype=np.int32))
+    slots = np.array([rng.randint(0, 2) for _ in range(rows)], dtype=np.int64)
+    weights = np.array([rng.randint(-2, 2) for _ in range(rows)], dtype=np.int64)
+    expand = tags.expand(slots, weights)
+    assert len(tags) == rows
+    assert expand.fragments.dtype == np.int64
+    total: Counter[tuple[int, int]] = Counter()
+    for row, fragment in enumerate(fragments, before):
+        total[int(slots[row]), fragment] += int(weights[row])
+    assert summed_pairs(expand) == {key: weight for key, weight in total.items() if weight}
+    assert summed_pairs(tags.sets().expand(slots, weights)) == summed_pairs(expand)
+    order = np.arange(rows)[::-1]
+    assert summed_pairs(tags.take(order).expand(slots[order], weights[order])) == summed_pairs(expand)
+
+
+
+GROUPS = [0, 1, 5, 2**30]
+LAST = (1 << FRAGMENT_BITS) - 1
+FRAGMENTS = [0, 1, 7, LAST]
+Step = dict[tuple[int, int], int]
+"""Change of the count of (group, fragment)."""
+
+
+def some_steps(rng: Random) -> list[Step]:
+    return [
+        {
+            (rng.choice(GROUPS), rng.choice(FRAGMENTS)): rng.randint(-2, 3)
+            for _ in range(rng.choice((0, 1, 2, 6)))
+        }
+        for _ in range(rng.randrange(9))
+    ]
+
+
+def apply(counts: FragmentCounts, step: Step) -> GroupSets:
+    """Feed the change row by row, a row per copy, groups named by ordinal."""
+    rows = [
+        (GROUPS.index(group), fragment, 1 if change > 0 else -1)
+        for (group, fragment), change in step.items()
+        for _ in range(abs(change))
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    pairs = Pairs(table[:, 0], table[:, 1], table[:, 2])
+    return counts.count(np.array(GROUPS, dtype=np.int64), pairs)
+
+
+def members(model: Counter[tuple[int, int]], group: int) -> set[int]:
+    return {fragment for (owner, fragment), rows in model.items() if owner == group and rows > 0}
+
+
+def by_ordinal(pairs: Pairs) -> list[tuple[int, int, int]]:
+    columns = pairs.slots.tolist(), pairs.fragments.tolist(), pairs.weights.tolist()
+    return sorted(zip(*columns, strict=True))
+
+
+@random_seeds(12, 36, 600)
+def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
+    counts, model = FragmentCounts("counts"), Counter[tuple[int, int]]()
+    for wanted in some_steps(Random(seed)):
+        step = {key: max(change, -model[key]) for key, change in wanted.items()}
+        before = [members(model, group) for group in GROUPS]
+        model.update(step)
+        after = [members(model, group) for group in GROUPS]
+        result = apply(counts, step)
+        crossings = result.crossings()
+        assert crossings.slots.tolist() == sorted(crossings.slots.tolist())
+        assert by_ordinal(crossings) == sorted(
+            (ordinal, fragment, sign)
+            for ordinal in range(len(GROUPS))
+            for sign, moved in (
+                (1, after[ordinal] - before[ordinal]),
+                (-1, before[ordinal] - after[ordinal]),
+            )
+            for fragment in moved
+        )
+        asked = np.array([3, 0, 1], dtype=np.int64)
+        assert by_ordinal(result.old_sets(asked)) == sorted(
+            (place, fragment, 1)
+            for place, ordinal in enumerate(asked.tolist())
+            for fragment in before[ordinal]
+        )
+
+
+def test_old_sets_stay_old_when_the_counts_move_on() -> None:
+    counts = FragmentCounts("counts")
+    apply(counts, {(5, 7): 1})
+    result = apply(counts, {(5, 7): -1, (5, 1): 1})
+    apply(counts, {(5, 0): 1, (5, 1): -1})
+    assert by_ordinal(result.old_sets(np.array([2]))) == [(0, 7, 1)]
+
+
+def test_what_cancels_within_a_change_crosses_nothing() -> None:
+    counts = FragmentCounts("counts")
+    slots = np.zeros(2, dtype=np.int64)
+    count = counts.count(np.array([5]), Pairs(slots, slots + 1, np.array([1, -1])))
+    assert by_ordinal(count.crossings()) == []
+    assert by_ordinal(count.old_sets(np.array([0]))) == []
+
+
+def test_nothing_changed() -> None:
+    result = apply(FragmentCounts("counts"), {})
+    assert by_ordinal(result.crossings()) == []
+    assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
+
+
+def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
+    counts = FragmentCounts("counts")
+    apply(counts, {(0, LAST): 1, (1, 0): 1})
+    result = apply(counts, {})
+    assert by_ordinal(result.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
+    sets = counts.sets_of(np.array(GROUPS[:2], dtype=np.int64))
+    assert (sets.offsets.tolist(), sets.fragments.tolist()) == ([0, 1, 2], [LAST, 0])
+
+
+def test_a_count_below_zero_stops() -> None:
+    counts = FragmentCounts("counts")
+    apply(counts, {(1, 7): 1})
+    with pytest.raises(CountBelowZeroError):
+        apply(counts, {(1, 7): -2})
+    apply(counts, {(1, 7): -1})
+    with pytest.raises(CountBelowZeroError):
+        apply(counts, {(1, 0): -1})
+
+
+def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
+    """Rows of NULL and of NaN may have a fragment more each."""
+    assert MAX_FRAGMENTS + 2 <= 1 << FRAGMENT_BITS
+
+
+@random_seeds(12, 36, 600)
+def test_adding_is_counting_without_being_told(seed: int) -> None:
+    counted, added = FragmentCounts("counted"), FragmentCounts("added")
+    groups = np.array(GROUPS, dtype=np.int64)
+    for step in some_steps(Random(seed)):
+        rows = [
+            (GROUPS.index(group), fragment)
+            for (group, fragment), change in step.items()
+            for _ in range(abs(change))
+        ]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        for sign in (1, -1) if len(rows) % 2 else (1,):
+            pairs = Pairs(table[:, 0], table[:, 1], np.full(len(rows), sign, dtype=np.int64))
+            counted.count(groups, pairs)
+            added.add(groups, pairs)
+    assert added.sets_of(groups).fragments.tolist() == counted.sets_of(groups).fragments.tolist()
+    whole, other = added.arrangement.whole(), counted.arrangement.whole()
+    assert (whole is None) == (other is None)
+    if whole is not None and other is not None:
+        assert whole.codes.tolist() == other.codes.tolist()
+        assert whole.values["count"].tolist() == other.values["count"].tolist()
+
+
+
+DENSE_SIZE = 40
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 6, 30, 400])
+@pytest.mark.parametrize("scale", [1, 2**50, 2**54 + 1])
+def test_counts_are_sums(rows: int, scale: int) -> None:
+    random = Random(rows)
+    counts, model = DenseCounts("c", DENSE_SIZE, "rows"), np.zeros(DENSE_SIZE, dtype=np.int64)
+    for _ in range(4):
+        fragments = np.array([random.randrange(DENSE_SIZE) for _ in range(rows)], dtype=np.int32)
+        weights = np.array([scale + random.randrange(3) for _ in range(rows)], dtype=np.int64)
+        weights[: rows // 2] = -(model[fragments[: rows // 2]] // 400)
+        before = model.copy()
+        for fragment, weight in zip(fragments.tolist(), weights.tolist(), strict=True):
+            model[fragment] += weight
+        change = counts.add(fragments, weights)
+        assert counts.counts.tolist() == model.tolist()
+        assert change.fragments.tolist() == np.flatnonzero(model != before).tolist()
+        assert change.before.tolist() == before[change.fragments].tolist()
+        assert change.after.tolist() == model[change.fragments].tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 400])
+def test_what_was_never_counted_cannot_be_taken_away(rows: int) -> None:
+    counts = DenseCounts("c", DENSE_SIZE, "rows")
+    with pytest.raises(CountBelowZeroError):
+        counts.add(np.full(rows, 7), np.full(rows, -1))

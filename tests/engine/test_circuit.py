@@ -1,0 +1,298 @@
+"""The laws every operator keeps, alone, in a circuit, and sharing what it keeps."""
+
+from __future__ import annotations
+
+import math
+import random
+from random import Random
+
+import numpy as np
+import pytest
+
+from impctl.compile.session import checkpoint_of
+from impctl.data.schema import LONG
+from impctl.data.vector import Vector
+from impctl.engine.accumulators import AggregateColumn
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.batch import Batch
+from impctl.engine.circuit import Circuit
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project, Select
+from impctl.engine.tags import RowTags
+from impctl.engine.trace import RowIndex
+from impctl.errors import CountBelowZeroError
+from impctl.expr.nodes import ColumnRef
+from tests.support.circuits import (
+    SHAPES,
+    Indexed,
+    Partners,
+    Row,
+    contents,
+    feed,
+    more_than,
+    restarted,
+)
+from tests.support.random_cases import random_cases, random_seeds
+
+SMALL = (None, 0, 1, 2, 3, 4, 5, 6, 7)
+TEXTS = (None, "", "a", "ab", "é", "b")
+DOUBLES = (None, 0.0, -0.0, 1.5, -1.5, 1e16, 1.0, math.nan, math.inf, -math.inf)
+shapes = pytest.mark.parametrize("shape", SHAPES)
+
+
+def some_rows(rng: Random, most: int, values: tuple[int | None, ...]) -> list[Row]:
+    """Up to `most` rows, whose x is one of the values."""
+    columns = (SMALL, SMALL, TEXTS, values, DOUBLES)
+    return [tuple(map(rng.choice, columns)) for _ in range(rng.randint(0, most))]  # type: ignore[misc]
+
+
+@pytest.mark.slow
+@shapes
+@random_cases(3, 9, 60)
+def test_any_batching_means_the_same(shape: str, cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"batching {shape} {seed}")
+        rows = some_rows(rng, 14, (None, -2, 0, 1, 2, 3, 5, 7))
+        scan, whole = SHAPES[shape]()
+        feed(scan, whole, rows, [1] * len(rows))
+        _, parts = SHAPES[shape]()
+        rng.shuffle(rows)
+        while rows:
+            size = min(len(rows), rng.randint(1, 4))
+            feed(scan, parts, rows[:size], [1] * size)
+            rows = rows[size:]
+        assert contents(parts) == contents(whole), seed
+
+
+@pytest.mark.slow
+@shapes
+@random_cases(3, 9, 60)
+def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"negative {shape} {seed}")
+        scan, circuit = SHAPES[shape]()
+        rows, more = some_rows(rng, 10, (2,)), some_rows(rng, 6, (4,))
+        weights = [rng.randint(1, 3) for _ in more]
+        negative = [-weight for weight in weights]
+        feed(scan, circuit, rows, [1] * len(rows))
+        before = contents(circuit)
+        feed(scan, circuit, more, weights)
+        feed(scan, circuit, more, negative)
+        assert contents(circuit) == before, seed
+        feed(scan, circuit, more + more, weights + negative)
+        assert contents(circuit) == before, seed
+        feed(scan, circuit, [], [])
+        assert contents(circuit) == before, seed
+
+
+@pytest.mark.slow
+@shapes
+@random_cases(3, 9, 40)
+def test_restored_is_never_stopped_and_all_deleted_is_empty(shape: str, cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"restored {shape} {seed}")
+        rows, later = (some_rows(rng, most, (0, 1, 2, 3, 4, 5, 7)) for most in (12, 6))
+        scan, circuit = SHAPES[shape]()
+        feed(scan, circuit, rows, [1] * len(rows))
+        fresh = restarted(circuit, SHAPES[shape]()[1])
+        deltas = [feed(scan, c, later, [1] * len(later)) for c in (circuit, fresh)]
+        assert [d.added.tolist() for d in deltas[0]] == [d.added.tolist() for d in deltas[1]]
+        assert contents(fresh) == contents(circuit), seed
+        everything = rows + later
+        feed(scan, fresh, everything, [-1] * len(everything))
+        assert set(contents(fresh)[0]) == {0}, seed
+        assert all(state == () for state in contents(fresh)[1:]) or shape == "global"
+
+
+@shapes
+def test_deleting_what_was_never_there_is_an_error(shape: str) -> None:
+    scan, circuit = SHAPES[shape]()
+    row: Row = (1, 1, "a", 5, 1.0)
+    feed(scan, circuit, [row] * 3, [1] * 3)
+    with pytest.raises(CountBelowZeroError, match="never contained"):
+        feed(scan, circuit, [row] * 5, [-1] * 5)
+
+
+def test_a_float_sum_that_changes_while_the_row_count_does_not_is_seen() -> None:
+    """Pathway loses this change: one row leaves, another enters, the count stays."""
+    scan, circuit = SHAPES["group by string"]()
+    feed(scan, circuit, [(1, 1, "a", 1, 1.0)], [1])
+    feed(scan, circuit, [(1, 1, "a", 1, 1.0), (5, 1, "a", 4, 2.5)], [-1, 1])
+    assert circuit.merge.members(0).tolist() == [False, False, True, False, False]
+    assert contents(circuit)[1][0][1] == [("count0", 1), ("count1", 1), ("low0", 4), ("rows", 1)]
+
+
+
+PAIRS = [
+    ("group by string", "a circuit in a circuit"),
+    ("keyed group", "a whole circuit in a circuit"),
+    ("two joins", "two joins as one operator"),
+]
+N = ColumnRef("n", LONG)
+
+
+def some_grouped_rows(rng: random.Random) -> list[Row]:
+    return [
+        (rng.randint(0, 7), rng.randint(0, 3), rng.choice("ab"), rng.randint(0, 4), 1.5)
+        for _ in range(rng.randint(1, 8))
+    ]
+
+
+@pytest.mark.parametrize(("flat", "nested"), PAIRS)
+@random_seeds(2, 5, 20)
+def test_nested_means_the_same_as_flat(flat: str, nested: str, seed: int) -> None:
+    rng = random.Random(seed)
+    (scan, one), (_, other) = SHAPES[flat](), SHAPES[nested]()
+    held: list[Row] = []
+    for _ in range(6):
+        came, gone = some_grouped_rows(rng), rng.sample(held, len(held) // 2)
+        for row in gone:
+            held.remove(row)
+        held += came
+        weights = [1] * len(came) + [-1] * len(gone)
+        deltas = [feed(scan, circuit, came + gone, weights) for circuit in (one, other)]
+        first, second = ([d.added.tolist() for d in delta] for delta in deltas)
+        assert first == second
+    assert contents(one) == contents(other)
+    assert any(contents(one)[0]), "something came out"
+    names = [[keeper.name for keeper in circuit.arrangements()] for circuit in (one, other)]
+    assert names[0] == names[1]
+    assert one.circuit.counters() == other.circuit.counters()
+
+
+def counted(name: str) -> Aggregate:
+    columns = [AggregateColumn("n", LONG, None, None)]
+    return Aggregate(name, (), columns, accesses=0, is_keyed=True)
+
+
+def values(batch: Batch | None) -> list[tuple[int, int]]:
+    """The numbers in a batch with their weights, those that cancel left out."""
+    assert batch is not None
+    result: dict[int, int] = {}
+    pairs = zip(batch.columns["n"].values.tolist(), batch.weights.tolist(), strict=True)
+    for value, weight in pairs:
+        result[value] = result.get(value, 0) + weight
+    return sorted((value, weight) for value, weight in result.items() if weight)
+
+
+def test_what_a_nested_circuit_starts_with_passes_what_stands_above_it() -> None:
+    """Both counts have a row over empty input, and the upper one counts the lower one's.
+
+    What groups the counts on top sees none go that did not come.
+    """
+    low, high = Circuit([counted("low")]), Circuit([Project([("n", N)]), counted("high")])
+    once = Aggregate("once", [("n", LONG)], (), accesses=0, is_keyed=True)
+    nested = Circuit([low, high, once])
+    assert values(nested.start()) == [(1, 1)]
+    rows = Batch({"n": Vector(LONG, np.zeros(3, np.int64))}, np.ones(3, np.int64), ())
+    assert values(nested.step(rows)) == [], "three rows, but still one count of them"
+    assert nested.counters().keys() == {"low.next_group", "high.next_group", "once.next_group"}
+
+
+def test_a_change_of_a_source_that_does_not_reach_the_end_is_none() -> None:
+    first, second = (Select(more_than(N, 0), must_be_sure=False) for _ in range(2))
+    inner = Circuit([first, second], [(-1,), (-2,)])
+    row = Batch({"n": Vector(LONG, np.ones(1, np.int64))}, np.ones(1, np.int64), ())
+    assert inner.step(row, None) is None
+    assert Circuit([inner, Project([("n", N)])], [(-1, -2), (0,)]).step(row, None) is None
+    assert values(inner.step(None, row)) == [(1, 1)]
+
+
+def test_what_a_nested_circuit_answers_is_that_of_its_operators() -> None:
+    _, whole = SHAPES["a whole circuit in a circuit"]()
+    assert whole.circuit.unsure_rows == 0
+    assert not whole.circuit.can_output
+    assert not whole.circuit.is_bounded
+    assert whole.circuit.reads == ()
+
+
+
+ROWS: list[Row] = [(1, 1, "a", 5, 1.0), (3, 1, "b", 2, None), (7, 2, None, 5, 1.5)]
+COLUMNS = (("g", LONG),)
+
+
+def index(name: str) -> RowIndex:
+    return RowIndex(name, COLUMNS, ["g"], 1)
+
+
+def test_a_shared_index_is_checkpointed_once() -> None:
+    scan, circuit = SHAPES["a shared index"]()
+    feed(scan, circuit, ROWS, [1] * len(ROWS))
+    asked = [keeper.name for operator in circuit.circuit for keeper in operator.arrangements()]
+    assert asked.count("shared") == 3
+    checkpoint = checkpoint_of(circuit.circuit.arrangements(), circuit.circuit.counters())
+    written = [(name, sequence) for name, sequence, _ in checkpoint.put]
+    assert len(written) == len(set(written))
+    assert {"shared", "a", "b"} <= {name for name, _ in written}
+
+
+def test_what_shares_an_index_goes_on_from_the_checkpoint_with_one() -> None:
+    scan, circuit = SHAPES["a shared index"]()
+    feed(scan, circuit, ROWS, [1] * len(ROWS))
+    fresh = restarted(circuit, SHAPES["a shared index"]()[1])
+    for one in (circuit, fresh):
+        feed(scan, one, [ROWS[0], ROWS[2]], [2, -1])
+    assert contents(fresh) == contents(circuit)
+    assert sum(contents(fresh)[0]) == 2 * 2 * (3 + 1) * 2, "joins, accesses, 4 rows by 2"
+
+
+def test_an_index_shared_across_circuits_is_found_once() -> None:
+    shared = index("shared")
+    inner = Circuit([Indexed(shared)])
+    whole = Circuit([inner, Partners(index("own"), shared)], [(-1,), (-2, 0)])
+    assert [keeper.name for keeper in whole.arrangements()] == ["shared", "own"]
+
+
+def test_two_keepers_of_one_name_are_refused() -> None:
+    with pytest.raises(AssertionError, match="two keepers are called same"):
+        Circuit([Indexed(index("same")), Indexed(index("same"))])
+
+
+def test_an_operator_stands_in_one_place() -> None:
+    twice = Indexed(index("i"))
+    with pytest.raises(AssertionError, match="one place"):
+        Circuit([twice, twice])
+
+
+
+WIDTH = 12
+
+
+def rows(name: str, *values: tuple[int, int]) -> Batch:
+    """One column; a value and a weight per row, one sketched access, the value its fragment."""
+    numbers = np.array([value for value, _ in values], dtype=np.int64)
+    weights = np.array([weight for _, weight in values], dtype=np.int64)
+    tags = (RowTags(numbers.astype(np.int32)),)
+    return Batch({name: Vector(LONG, numbers)}, weights, tags)
+
+
+def chain() -> list[Join]:
+    """Cross joins of so many sides, each with the one before."""
+    joins = []
+    for number in range(1, WIDTH):
+        before = tuple((f"c{at}", LONG) for at in range(number))
+        left = Side(before, (), number)
+        joins.append(Join(f"j{number}", left, Side(((f"c{number}", LONG),), (), 1), ()))
+    return joins
+
+
+def step(joins: list[Join], *values: tuple[int, int]) -> list[Batch]:
+    """What every join yields where every side changes by these values."""
+    result = [rows("c0", *values)]
+    for number, join in enumerate(joins, 1):
+        result.append(join.step(result[-1], rows(f"c{number}", *values)))
+    return result[1:]
+
+
+def test_sides_of_one_row_each_exchange_one_row() -> None:
+    joins = chain()
+    assert [len(batch) for batch in step(joins, (0, 1))] == [1] * (WIDTH - 1)
+    for old in range(3):
+        last = step(joins, (old, -1), (old + 1, 1))
+        # Three times as many rows from join to join, were those that cancel not left out.
+        assert [len(batch) for batch in last] == [2] * (WIDTH - 1)
+        there = {
+            int(weight): {int(last[-1].columns[f"c{at}"].values[row]) for at in range(WIDTH)}
+            for row, weight in enumerate(last[-1].weights)
+        }
+        assert there == {-1: {old}, 1: {old + 1}}

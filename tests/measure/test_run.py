@@ -1,0 +1,702 @@
+"""Measuring a workload: figures, sizes, each measure on small tables; failures stay with cases."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+from sqlglot import exp
+
+from impctl.bench.break_even import break_evens
+from impctl.bench.machine import yardstick
+from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.bench.record import Cell, Metric, record_from_json, record_to_json
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.data.schema import LONG
+from impctl.errors import StorageError, TableError, UnsupportedError, UsageError
+from impctl.expr.nodes import ColumnRef
+from impctl.expr.signature import SEVERAL_ROWS, one_row
+from impctl.measure import duckdb
+from impctl.measure import run as keep
+from impctl.measure import run as run_module
+from impctl.measure.duckdb import _translated, answer_beside, duckdb_plain, duckdb_recapture
+from impctl.measure.figures import Ground, OptionValue
+from impctl.measure.generate import generate
+from impctl.measure.keep import compare_files, report_file, try_kept, write_kept
+from impctl.measure.kinds import _real_share
+from impctl.measure.run import MEASURES, figures_of, run_workload
+from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, drawn_rows, scratch_copy
+from impctl.service.capture import capture_query
+from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.maintenance_plan import restored_verdict
+from impctl.service.outcome import gravest
+from impctl.service.prepare import prepare
+from impctl.service.results import Outcome, Record, RecordKind
+from impctl.service.settings import Example, GenerateRequest, MeasureRequest, Settings
+from impctl.spark.expressions import render_expr
+from impctl.tables.rows import why_not_plain
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.load import load_workload
+from tests.cli.examples import RECORD
+from tests.measure.measured_cells import cells_of, ground_of
+from tests.support.run_cli import ROWS, Cli
+from tests.tables import handmade
+from tests.tables.handmade import VectoredTable
+
+WORKLOAD = """\
+version: 1
+name: mine
+tables: {t: {path: tables/t}}
+queries: {good: {sql: SELECT 1 FROM t}, bad: {sql: SELECT 2 FROM t}}
+"""
+
+ONE = {"maintain_ms": Metric.of([1.0])}
+
+
+def changes(ground: Ground) -> Iterator[Cell]:
+    """A cell of `good`, which goes with the options; `bad` can only be recaptured."""
+    if ground.query.name == "bad":
+        raise UnsupportedError("Query `bad` can only be recaptured", hint="see `impctl explain`")
+    sizes = (*ground.whole_numbers("changes"), *ground.numbers("shares"))
+    yield ground.cell(ONE, {"sizes": str(sizes)}, checked=AgainstRecapture(True, 0))
+
+
+def same(ground: Ground) -> Iterator[Cell]:
+    yield ground.cell(ONE, {"repeat": ground.repeat}, equal=True)
+
+
+def failing(ground: Ground) -> Iterator[Cell]:
+    """Two cells of `good`; of `bad` one, then an error."""
+    yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(True, 0))
+    if ground.query.name == "bad":
+        raise TableError("The table is gone", hint="bring it back")
+    yield ground.cell(ONE, {"at": ground.repeat})
+
+
+def unsound(ground: Ground) -> Iterator[Cell]:
+    yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(False, 0))
+    yield ground.cell(ONE, {"at": 2}, equal=False)
+
+
+def broken(ground: Ground) -> Iterator[Cell]:
+    yield ground.cell(ONE)
+    raise KeyError("a bug")
+
+
+def stopped(ground: Ground) -> Iterator[Cell]:
+    yield ground.cell(ONE)
+    raise KeyboardInterrupt
+
+
+def use(
+    monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[[Ground], Iterator[Cell]]
+) -> None:
+    """Let a measure do this, for one test."""
+    kind = replace(MEASURES[measure], run=work)
+    monkeypatch.setitem(MEASURES, measure, kind)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file, measured by functions above; its table is not opened."""
+    for name, work in {"maintain": changes, "query": same, "capture": same, "ways": same}.items():
+        use(monkeypatch, name, work)
+    # Measuring the noise takes a third of a second.
+    monkeypatch.setattr(run_module, "yardstick", lambda folder: 10.0)
+    (tmp_path / "tables").mkdir()
+    path = tmp_path / "w.yaml"
+    path.write_text(WORKLOAD)
+    return path
+
+
+@pytest.fixture
+def failures(workload: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same; `changes` fails for `bad`, `skipping` finds errors, `capture` has a bug and `ways`
+    is interrupted."""
+    for name, work in {
+        "maintain": failing,
+        "query": unsound,
+        "capture": broken,
+        "ways": stopped,
+    }.items():
+        use(monkeypatch, name, work)
+    return workload
+
+
+def measured_run(
+    workload: Path,
+    request: MeasureRequest | None = None,
+    *queries: str,
+    rows: tuple[int, ...] = (),
+) -> tuple[Record, Outcome]:
+    with open_workbench(Settings(workload)) as desk:
+        asked = MeasureRequest() if request is None else request
+        outcome = run_workload(desk, asked, queries, delta_rows=rows)
+    record = outcome.results[0]
+    assert isinstance(record, Record)
+    return record, outcome
+
+
+def only(*figures: str, out: Path | None = None) -> MeasureRequest:
+    return MeasureRequest(figures, repeat=7, out=out)
+
+
+def test_every_figure_has_every_query_and_draws_what_its_measure_gives(workload: Path) -> None:
+    read = load_workload(workload, {})
+    figures = figures_of(read, tuple(read.queries.values()))
+    assert [figure.name for figure in figures] == [*("changes", "skipping", "capture", "ways")]
+    for figure in figures:
+        assert [case.query for case in figure.cases] == ["good", "bad"]
+        assert [case.labels for case in figure.cases] == [{"query": "good"}, {"query": "bad"}]
+        drawable, chart = MEASURES[figure.measure].drawable, figure.chart
+        assert {chart.x, *chart.series} <= {"query", *drawable.labels}
+        assert all(map(drawable.has, chart.y))
+
+
+def test_the_record_of_a_workload(workload: Path) -> None:
+    record, outcome = measured_run(workload)
+    assert record.kind is RecordKind.WORKLOAD
+    assert (record.suite, record.title) == ("mine", "Workload mine")
+    assert (record.scale, record.repeat, record.seed) == (1.0, 3, 1)
+    assert record_from_json(record_to_json(record), "r.json") == record
+    (cell,) = record.cells_of("changes")
+    # Rows for what is realistic, shares for a break-even on a table of any size.
+    assert cell.labels == {"query": "good", "sizes": "(10, 100, 1000, 0.01, 0.1)"}
+    assert [cell.labels["query"] for cell in record.cells_of("skipping")] == ["good", "bad"]
+
+    # What cannot be maintained is named, and loses nothing else.
+    (failure,) = outcome.failures
+    assert (failure.query, failure.error.exit_code) == ("bad", 3)
+    assert record.failures == (
+        "Figure `changes`, query bad: Query `bad` can only be recaptured",
+    )  # fmt: skip
+
+
+def test_what_is_asked_for_is_what_is_measured(
+    workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "yardstick", yardstick)
+    out, page = tmp_path / "r.json", tmp_path / "r.html"
+    asked = MeasureRequest(only=("skipping", "changes"), repeat=7, out=out, report=page)
+    record, outcome = measured_run(workload, asked, "good", rows=(5, 50))
+    assert [figure.name for figure in record.figures] == ["skipping", "changes"]
+    assert [cell.labels for cell in record.cells] == [
+        {"query": "good", "repeat": 7},
+        {"query": "good", "sizes": "(5, 50)"},
+    ]
+    assert outcome.failures == ()
+    assert record_from_json(out.read_text(), "r.json") == record
+    text = page.read_text()
+    assert "Workload mine" in text
+    assert "the suite" not in text
+    (compared,) = compare_files(out, out, SilentReporter()).results
+    assert getattr(compared, "suite", "") == "mine"
+    # The folder in which noise was measured is gone too.
+    assert {path.name for path in tmp_path.iterdir()} == {"tables", "w.yaml", "r.json", "r.html"}
+    assert list((tmp_path / "tables").iterdir()) == []
+
+
+def test_names_that_are_not_there(workload: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        measured_run(workload, MeasureRequest(only=("change",)))
+    assert caught.value.message == "There is no figure `change`"
+    assert caught.value.hint == "did you mean `changes`?"
+    with pytest.raises(UsageError) as caught:
+        measured_run(workload, None, "godo")
+    assert (caught.value.code, caught.value.hint) == ("query_unknown", "did you mean `good`?")
+
+
+def test_a_record_without_a_kind_is_that_of_a_suite(workload: Path) -> None:
+    record, _ = measured_run(workload)
+    older = record_to_json(record).replace('"kind": "workload"', '"other": 0')
+    assert record_from_json(older, "r.json") == replace(record, kind=RecordKind.SUITE)
+
+
+def test_a_failure_costs_the_rest_of_its_case_only(failures: Path) -> None:
+    record, outcome = measured_run(failures, only("changes"))
+    assert [(cell.labels["query"], cell.labels["at"]) for cell in record.cells] == [
+        ("good", 1),
+        ("good", 7),
+        ("bad", 1),
+    ]
+    assert record.failures == ("Figure `changes`, query bad: The table is gone",)
+    (failure,) = outcome.failures
+    assert (failure.query, failure.error.exit_code) == ("bad", 3)
+    assert failure.error.hint == "bring it back"
+    assert [figure.name for figure in record.figures] == ["changes"]
+
+
+def test_a_failed_check_is_the_gravest_failure(failures: Path) -> None:
+    record, outcome = measured_run(failures, only("changes", "skipping"))
+    decisive = gravest(outcome)
+    assert decisive is not None
+    assert decisive.error.exit_code == 5
+    assert record.failures[1:3] == (
+        "Figure `skipping`, query good, at 1: The maintained sketch of query `good` is too small",
+        "Figure `skipping`, query good, at 2: Query `good` has a different result with its sketch "
+        "than without",
+    )
+    assert len(record.cells_of("skipping")) == 4
+
+
+def test_a_bug_is_told_as_one_and_costs_its_case_only(failures: Path) -> None:
+    record, outcome = measured_run(failures, only("changes", "capture"))
+    assert len(record.cells_of("changes")) == 3
+    assert len(record.cells_of("capture")) == 2
+    decisive = gravest(outcome)
+    assert decisive is not None
+    # Before the table that is gone: exit code 1 is a bug, whatever else failed.
+    assert decisive.error.exit_code == 1
+    assert "Unexpected error, KeyError" in decisive.error.message
+    assert isinstance(decisive.error.__cause__, KeyError)
+
+
+def test_an_interrupt_keeps_the_cells_that_are_done(failures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "record.json"
+    with pytest.raises(KeyboardInterrupt):
+        measured_run(failures, only("changes", "ways", out=out))
+    kept = record_from_json(out.read_text(), "record.json")
+    assert [figure.name for figure in kept.figures] == ["changes", "ways"]
+    assert [cell.figure for cell in kept.cells] == ["changes", "changes", "changes", "ways"]
+
+
+def test_every_figure_has_the_noise_around_it(
+    workload: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([10.0, 10.0, 15.0])
+    monkeypatch.setattr(run_module, "yardstick", lambda folder: next(times))
+    record, _ = measured_run(workload, only("changes", "capture"))
+    assert record.figure_noise == {"changes": 0.0, "capture": 0.5}
+    assert record.noise == 0.5
+
+
+def test_cells_of_one_case_share_a_fingerprint_of_what_was_measured(failures: Path) -> None:
+    def prints(text: str) -> dict[object, str]:
+        failures.write_text(text)
+        record, _ = measured_run(failures, only("changes"))
+        return {cell.labels["query"]: cell.fingerprint for cell in record.cells}
+
+    before = prints(WORKLOAD)
+    assert len(set(before.values())) == 2
+    assert prints(WORKLOAD.replace("SELECT 1 FROM t", "SELECT  1 FROM t")) == before
+    after = prints(WORKLOAD.replace("SELECT 1 FROM t", "SELECT 3 FROM t"))
+    assert after["good"] != before["good"]
+    assert after["bad"] == before["bad"]
+
+
+def test_the_record_is_written_whole(workload: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "record.json"
+    _, outcome = measured_run(workload, only("changes", out=out))
+    assert out.is_file()
+    assert [path.name for path in out.parent.iterdir()] == ["record.json"]
+    assert outcome.results[1].path == str(out)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("place", ["file/record.json", "folder"])
+def test_files_that_cannot_be_written_are_told_before_anything_is_measured(
+    workload: Path, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError) as caught:
+        measured_run(workload, only(out=tmp_path / place))
+    assert caught.value.exit_code == 6
+    assert "The record could not be written to" in caught.value.message
+    assert not list((tmp_path / "tables").iterdir())
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_trial_leaves_a_file_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "record.json"
+    out.write_text("an earlier one")
+    try_kept(MeasureRequest(out=out, report=tmp_path / "new" / "page.html"), {})
+    assert out.read_text() == "an earlier one"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "record.json"]
+    with pytest.raises(UsageError, match="name the same file"):
+        try_kept(MeasureRequest(out=out, report=out), {})
+
+
+def test_a_disk_that_fills_up_later_costs_no_figure(
+    workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(keep.os, "replace", Mock(side_effect=full))
+    record, outcome = measured_run(workload, only(out=tmp_path / "record.json"))
+    assert {cell.figure for cell in record.cells} == {"changes", "skipping", "capture", "ways"}
+    assert outcome.failures[-1].error.message.endswith("No space left on device")
+    assert len(outcome.results) == 1
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    file = tmp_path / "r.json"
+    file.write_text(record_to_json(RECORD))
+    return file
+
+
+def test_a_full_device_is_told_and_stays(record: Path, tmp_path: Path) -> None:
+    """A link stands for the device: an administrator's run would put a file in its place."""
+    target = tmp_path / "full"
+    target.symlink_to("/dev/full")
+    with pytest.raises(StorageError, match="No space left on device"):
+        report_file(record, target, SilentReporter())
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    assert os.readlink(target) == "/dev/full"
+
+
+def test_a_pipe_gets_the_page(record: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reader.start()
+    report_file(record, pipe, SilentReporter())
+    assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
+    reader.join(10)
+    assert got[0].rstrip().endswith("</html>")
+
+
+def test_a_link_to_a_file_stays_a_link(record: Path, tmp_path: Path) -> None:
+    there = tmp_path / "elsewhere" / "page.html"
+    there.parent.mkdir()
+    there.write_text("old")
+    target = tmp_path / "page.html"
+    target.symlink_to(there)
+    report_file(record, target, SilentReporter())
+    assert target.is_symlink()
+    assert there.read_text().rstrip().endswith("</html>")
+    assert [path.name for path in there.parent.iterdir()] == ["page.html"]
+
+
+def test_the_trial_does_not_open_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    asked = MeasureRequest(out=pipe)
+    try_kept(asked, {})
+    assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert write_kept(MeasureRequest(), RECORD) == ()
+
+
+
+
+def ids(values: Iterable[int]) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def uncounted(folder: Path, *groups: list[int]) -> Snapshot:
+    """A table of one file per group of values, none with statistics."""
+    names = [
+        handmade.write_file(folder, f"{at}.parquet", ids(values))
+        for at, values in enumerate(groups)
+    ]
+    schema = handmade.metadata([handmade.field("id", handmade.LONG)])
+    added = [handmade.add(name, 0, stats=None) for name in names]
+    handmade.commit(folder, 0, handmade.protocol(), schema, *added)
+    return open_source("t", str(folder)).snapshot()
+
+
+def drawn(snapshot: Snapshot, size: int = 2000) -> list[int]:
+    return drawn_rows(snapshot, size, np.random.default_rng(1)).column("id").to_pylist()
+
+
+def test_every_row_is_as_likely_where_the_log_does_not_count_them(tmp_path: Path) -> None:
+    snapshot = uncounted(tmp_path / "t", [1], [2, 3, 4], [])
+    assert snapshot.rows is None
+    result = drawn(snapshot)
+    assert len(result) == 2000
+    assert all(400 < result.count(value) < 600 for value in (1, 2, 3, 4))
+
+
+def test_an_empty_table_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is empty"):
+        drawn(uncounted(tmp_path / "t", []))
+
+
+def test_deleted_rows_are_neither_drawn_nor_counted(tmp_path: Path) -> None:
+    table = VectoredTable(tmp_path / "t", ids(range(10)))
+    table.append(ids([10]))
+    table.delete(lambda rows: pc.is_in(rows["id"], pa.array(range(1, 10))))
+    result = drawn(open_source("t", str(tmp_path / "t")).snapshot())
+    assert set(result) == {0, 10}
+    assert 900 < result.count(10) < 1100
+
+
+
+
+def test_a_record_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from impctl.bench.record import record_to_json
+    from impctl.cli.application import build_app
+    from impctl.cli.boundary import run
+    from tests.cli.examples import RECORD
+
+    file = tmp_path / "r.json"
+    file.write_text(record_to_json(RECORD))
+    assert run(build_app(), ["bench", "--compare", str(file), str(file)]) == 0
+    assert "nothing differs beyond the noise" in capsys.readouterr().out
+    assert run(build_app(), ["bench", "--compare", str(file), str(tmp_path / "none.json")]) == 2
+    assert "cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+SMALL_WORKLOAD = """\
+version: 1
+name: small
+tables: {t: {path: t}}
+partitions: {t: {g: {boundaries: [2, 4, 6]}, x: {boundaries: [10, 20]}}}
+queries:
+  by_g: {sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 1", sketch: {t: g}}
+  hashed: {sql: SELECT g FROM t WHERE md5(note) > '' GROUP BY g HAVING MAX(x) > 1, sketch: {t: x}}
+  wrong: {sql: SELECT nothing FROM t, sketch: {t: g}}
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "only",
+    [
+        "--only changes --only skipping --only capture",
+        pytest.param("", id="all figures", marks=(pytest.mark.long, pytest.mark.slow)),
+    ],
+)
+def test_from_the_workload_to_the_comparison(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], only: str
+) -> None:
+    create_table(str(tmp_path / "t"), ROWS)
+    file = tmp_path / "w.yaml"
+    file.write_text(SMALL_WORKLOAD)
+    out, page = tmp_path / "record.json", tmp_path / "record.html"
+    words = ("--delta-rows", "1", "--delta-rows", "20", "--repeat", "2", *only.split())
+    ran = Cli(capsys, file)("bench", *words, "--out", str(out), "--report", str(page))
+
+    # A query that cannot be read is named in every figure, one that is only recaptured in one.
+    assert ran.code == 3
+    assert ran.error["query"] in ("hashed", "wrong")
+    record = record_from_json(out.read_text(), "record.json")
+    assert (record.kind, record.suite, record.repeat) == (RecordKind.WORKLOAD, "small", 2)
+    assert record.tables == {"t": len(ROWS)}
+    wrong = [f"Figure `{figure.name}`, query wrong" for figure in record.figures]
+    assert [text.split(": ")[0] for text in record.failures] == [
+        "Figure `changes`, query hashed",
+        *wrong,
+    ]
+    assert "can only be recaptured" in record.failures[0]
+
+    costs = record.cells_of("changes")
+    assert [cell.labels["changes"] for cell in costs] == [1, 20]
+    for cell in costs:
+        assert (cell.labels["query"], cell.covers, cell.slack) == ("by_g", True, 0)
+        assert cell.metrics["recapture_ratio"].median > 0
+        assert cell.metrics["maintain_ms"].runs == 4
+    (even,) = break_evens(record)
+    assert even.labels == {"query": "by_g"}
+    for saved in record.cells_of("skipping"):
+        assert saved.equal is True
+        assert {"plain_ms", "sketch_ms", "rows_share"} <= saved.metrics.keys()
+    first, recaptured = record.cells_of("capture")
+    assert {"recapture_ms", "capture_ms"} <= first.metrics.keys()
+    assert {"plain_ms", "recapture_ms"} == recaptured.metrics.keys()
+    assert (first.covers, recaptured.covers) == (True, True)
+
+    # Nothing of the copies is left, and the table and its store are as they were.
+    kept = {"t", "w.yaml", "record.json", "record.html"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    text = page.read_text()
+    assert "Workload small" in text
+    assert "Break-even" in text
+    assert run(build_app(), ["bench", "--compare", str(out), str(out)]) == 0
+    assert "nothing differs beyond the noise" in capsys.readouterr().out
+    assert run(build_app(), ["bench", str(out), "--report", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text() == text
+
+
+
+MEASURED_WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+  s: {path: s}
+partitions:
+  t: {a: {ranges: 20}, b: {ranges: 20}}
+queries:
+  window:
+    sql: SELECT a, AVG(c) AS ac FROM t GROUP BY a HAVING AVG(c) > :low AND AVG(c) < :high
+    params: {low: 10, high: 20}
+    sketch: {t: a}
+  join:
+    sql: SELECT t.a, AVG(s.b) AS sb FROM t JOIN s ON t.a = s.a GROUP BY t.a HAVING AVG(t.c) < 20
+    sketch: {t: a}
+    join: index
+  top: {sql: "SELECT id, a FROM t ORDER BY a LIMIT 10", sketch: {t: a}}
+  groups: {sql: "SELECT a, MAX(c) AS m FROM t GROUP BY a HAVING MAX(c) > 90", sketch: {t: b}}
+  rows: {sql: "SELECT id FROM t WHERE b < 5 AND c > 1", sketch: {t: b}}
+  sums: {sql: "SELECT a, SUM(id) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(id) > 2500"}
+  leaders: {sql: "SELECT a, SUM(id) AS s FROM t GROUP BY a ORDER BY s DESC LIMIT 5"}
+  mixing:
+    sql: SELECT s.b, COUNT(*) AS n FROM t JOIN s ON t.a = s.a GROUP BY s.b HAVING COUNT(*) > 60
+    sketch: {t: a, s: c}
+spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    folder = tmp_path_factory.mktemp("suite")
+    for table, rows in (("t", 5000), ("s", 500)):
+        request = GenerateRequest(folder, Example.SYNTHETIC, table=table, rows=rows, groups=100)
+        generate(request, SilentReporter())
+    (folder / "w.yaml").write_text(MEASURED_WORKLOAD)
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        yield desk
+
+
+def cells(desk: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
+    return cells_of(ground_of(desk, measure, query, repeat=1, scale=0.01, **options))
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "total", "told"),
+    [
+        (0.1, 100, 1000, 0.1),
+        (0.01, 123, 12345, 0.01),
+        (0.1, 1, 7, 1 / 7),
+        (0.01, 1, 7, 1 / 7),
+        (0.1, 1, 0, 0.1),
+    ],
+)
+def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: float) -> None:
+    assert _real_share(share, size, total) == told
+
+
+@pytest.mark.parametrize("query", ["window", "join", "mixing", "groups", "rows"])
+def test_duckdb_finds_the_same_sketch(desk: Workbench, query: str) -> None:
+    pytest.importorskip("duckdb")
+    spec = desk.workload.queries[query]
+    with scratch_copy(desk, ("t", "s")) as scratch:
+        prepared = prepare(scratch, spec)
+        capture_query(scratch, scratch.store(), prepared, code="asked", reason="test")
+        stored = scratch.store().load(query)
+        assert stored is not None
+        verdict, partitions = restored_verdict(scratch.tables, prepared, stored)
+        held = {sketch.access: sketch.fragments for sketch in stored.sketches}
+        assert any(len(fragments) for fragments in held.values())
+        connection = ParquetSql.open()
+        assert connection is not None
+        offered = duckdb_recapture(connection, scratch, prepared, verdict, partitions, held)
+        assert offered.run is not None, offered.reason
+        assert offered.run() == held
+        less = {access: fragments.minus(fragments) for access, fragments in held.items()}
+        refused = duckdb_recapture(connection, scratch, prepared, verdict, partitions, less)
+        assert "a different sketch" in refused.reason
+        assert duckdb_plain(connection, scratch.tables, prepared).run is not None
+        connection.close()
+
+
+def test_duckdb_that_fails_later_is_a_note(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its memory ends, or a file goes, between the check and the timed runs."""
+    pytest.importorskip("duckdb")
+    opened: list[ParquetSql] = []
+    open_ = ParquetSql.open
+
+    def noted() -> ParquetSql | None:
+        opened.append(open_())
+        return opened[0]
+
+    def answered_once(run: Callable[[], object]) -> float:
+        opened[0].view("t", ["/nowhere/gone.parquet"])
+        return 0.0
+
+    monkeypatch.setattr(ParquetSql, "open", noted)
+    monkeypatch.setattr(duckdb, "milliseconds", answered_once)
+    with scratch_copy(desk, ("t",)) as scratch:
+        measured = MeasuredQuery(scratch, desk.workload.queries["rows"])
+        expected = pa.table({"id": []})
+        monkeypatch.setattr(duckdb, "same_answer", lambda result, rows: True)
+        beside = answer_beside(measured, expected, 3)
+        assert not beside.metrics
+        assert "DuckDB failed after one successful answer: IO Error" in beside.note
+        with pytest.raises(SqlFailed, match="Connection"):
+            opened[0].run("SELECT 1")
+
+
+
+FOLDERS_WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+queries: {q: {sql: "SELECT p, d, SUM(x) AS s FROM t GROUP BY p, d HAVING SUM(x) > 1"}}
+"""
+
+
+def test_values_of_folders_are_columns(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    rows = pa.table(
+        {
+            "p": ["a b", "50% off", "ä/ö", None, None, "a b"],
+            "d": pa.array([1, 1, 2, 2, 2, 3], pa.int32()).cast(pa.date32()),
+            "x": [2, 3, 4, 5, 6, 1],
+        }
+    )
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["p", "d"])
+    file = tmp_path / "w.yaml"
+    file.write_text(FOLDERS_WORKLOAD)
+    with open_workbench(Settings(file)) as desk:
+        prepared = prepare(desk, desk.workload.queries["q"])
+        connection = ParquetSql.open()
+        assert connection is not None
+        offered = duckdb_plain(connection, desk.tables, prepared)
+        assert offered.run is not None, offered.reason
+        result = offered.run()
+        connection.close()
+    assert isinstance(result, pa.Table)
+    shown = {(row["p"], str(row["d"]), int(row["s"])) for row in result.to_pylist()}
+    day = "1970-01-0"
+    assert shown == {
+        ("a b", f"{day}2", 2),
+        ("50% off", f"{day}2", 3),
+        ("ä/ö", f"{day}3", 4),
+        (None, f"{day}3", 11),
+    }
+
+
+def test_partitions_that_no_folder_names_are_not_plain(tmp_path: Path) -> None:
+    name = handmade.write_file(tmp_path / "h", "a.parquet", pa.table({"id": [1]}))
+    handmade.commit(
+        tmp_path / "h",
+        0,
+        handmade.protocol(),
+        handmade.metadata(
+            [handmade.field("id", "long"), handmade.field("p", "string")], partition_columns=["p"]
+        ),
+        handmade.add(name, 1, partitionValues={"p": "a"}),
+    )
+    snapshot = open_source("h", str(tmp_path / "h")).snapshot()
+    assert why_not_plain(snapshot, reads_folders=True) == "it has partition columns"
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_second_row_of_a_subquery_fails_there_too(rows: int) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    check = render_expr(one_row(ColumnRef("q.n", LONG), None), {"q.n": "n"})
+    counted = exp.select(exp.alias_(exp.Literal.number(rows), "n")).subquery("q")
+    text = _translated(exp.select("n").from_(counted).where(check))
+    if rows == 1:
+        assert duckdb.sql(text).fetchall() == [(1,)]
+    else:
+        with pytest.raises(duckdb.Error, match=SEVERAL_ROWS):
+            duckdb.sql(text).fetchall()

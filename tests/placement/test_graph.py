@@ -1,0 +1,499 @@
+"""Graphs of compiled circuits: names, what may be read, what operators cost and ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from impctl.compile.flows import AsRecorded, SideChoice, SideFacts, Strategy
+from impctl.placement.graph import (
+    PRIORS,
+    Bounded,
+    Demand,
+    Graph,
+    KindOfChange,
+    Mode,
+    Node,
+    Numbers,
+    Piece,
+    Priors,
+    Work,
+    chance_of_hit,
+    graph_of,
+    own,
+    pinned,
+)
+from impctl.placement.search import conversion_ms, evaluate, per_day, per_day_together
+from tests.compile.jointree.shapes import core
+from tests.placement import tpch
+from tests.placement.graphs import Exhaustive, dag, tree
+
+
+class Recorded(AsRecorded):
+    """Chooses as recorded, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "asked", [])
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        self.asked.append(facts)  # type: ignore[attr-defined]
+        return super().choose(facts)
+
+
+def pieces_of(graph: Graph) -> dict[str, Piece]:
+    return {piece.name: piece for piece in graph.pieces}
+
+
+@pytest.mark.parametrize("name", tpch.NAMES)
+@pytest.mark.parametrize("trees", [None, {"lineitem": 1000, "orders": 250}])
+def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) -> None:
+    """Join trees among them, whose state several operators have."""
+    result = tpch.circuit(name) if trees is None else tpch.compiled(name, trees=trees)
+    graph = graph_of(result, tpch.KINDS, tpch.numbers(result), allowed=())
+    stored = [keeper.name for keeper in result.circuit.arrangements()]
+    size = sum(map(tpch.numbers(result).bytes, stored))
+    assert graph.bytes_of(dict.fromkeys(pieces_of(graph), Mode.KEPT)) == size
+    sides = {name for name in stored if name.endswith((".left", ".right"))}
+    grouped = {name.partition(".")[0] for name in stored if name not in sides}
+    pieces = {name if name in sides else name.partition(".")[0] for name in pieces_of(graph)}
+    assert pieces == sides | grouped
+    assert all(piece.modes == (Mode.KEPT,) for piece in graph.pieces)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tpch.NAMES)
+def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
+    chooser = Recorded()
+    compiled = tpch.compiled(name, chooser)
+    asked: list[SideFacts] = chooser.asked  # type: ignore[attr-defined]
+    graph = graph_of(compiled, tpch.KINDS, tpch.numbers(compiled))
+    pieces = pieces_of(graph)
+    readable = {name for name, p in pieces.items() if Mode.READ in p.sizes and not p.reads_below}
+    sides = {facts.name for facts in asked if not facts.is_grouping}
+    can_be = {facts.name for facts in asked if Strategy.FILES in facts.readers}
+    assert readable & sides == can_be & sides
+    # Groups may have to be kept although their rows are there (`compile.flows`).
+    assert can_be <= readable
+    for facts in asked:
+        if Strategy.FILES in facts.readers:
+            assert set(pieces[facts.name].source) == set(facts.tables)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tpch.NAMES)
+def test_changes_arrive_where_their_tables_are_below(name: str) -> None:
+    """Node s is source s, and the operators follow in order."""
+    circuit = tpch.circuit(name)
+    graph = tpch.graph(name)
+    for at, source in enumerate(circuit.sources):
+        assert graph.nodes[at].table == source.table
+    for kind in range(len(tpch.KINDS)):
+        assert graph.active[-1][kind] == bool(tpch.KINDS[kind].tables & set(circuit.tables))
+    for at, wires in enumerate(circuit.circuit.wires):
+        inputs = graph.nodes[len(circuit.sources) + at].inputs
+        assert inputs == tuple(
+            -1 - wire if wire < 0 else len(circuit.sources) + wire for wire in wires
+        )
+
+
+@pytest.mark.parametrize("name", ["q4", "q18"])
+def test_a_side_over_groupings_of_tables_is_read_from_them(name: str) -> None:
+    """q4: orders with some line; the lines' keys, each once, are groups of that key. q18: orders
+    whose groups of lines pass a condition; their keys are groups of a grouping of these groups."""
+    side = pieces_of(tpch.graph(name))["join0.right"]
+    assert not side.reads_below
+    assert side.source == ("lineitem",)
+    assert side.sizes[Mode.READ] > 0
+
+
+@pytest.mark.parametrize(("column", "is_told"), [("x.a", True), ("x.n", False)])
+def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool) -> None:
+    sql = (
+        "SELECT r.a, COUNT(*) FROM r JOIN "
+        # First rows are the engine's own, so groups of them cannot be read.
+        "(SELECT a, COUNT(*) AS n FROM (SELECT a, b FROM s ORDER BY b LIMIT 9) GROUP BY a) x "
+        f"ON r.b = {column} GROUP BY r.a HAVING COUNT(*) > 3"
+    )
+    compiled_plan = tpch.compiled_plan(core(sql), {"r": "a"})
+    pieces = pieces_of(graph_of(compiled_plan, tpch.KINDS, tpch.numbers(compiled_plan)))
+    told = {name for name, piece in pieces.items() if piece.reads_below}
+    assert told == ({"join0.right"} if is_told else set())
+    assert (Mode.READ in pieces["join0.right"].sizes) == is_told
+
+
+def test_what_was_never_asked_for_is_not_kept() -> None:
+    """Of a side nothing is asked where the other side's tables do not change."""
+    kinds = (KindOfChange(frozenset({"customer"}), 5.0),)
+    circuit = tpch.circuit("q3")
+    graph = graph_of(circuit, kinds, tpch.numbers(circuit))
+    modes = {piece.name: Mode.KEPT for piece in graph.pieces}
+    before = evaluate(graph, modes).per_kind
+    # `join0` joins customers with orders: orders ask nothing, customers do.
+    left = evaluate(graph, {**modes, "join0.left": Mode.REBUILT}).per_kind
+    right = evaluate(graph, {**modes, "join0.right": Mode.REBUILT}).per_kind
+    assert left[0] < before[0] < right[0]
+
+
+def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
+    """Customers on the left of `join0`, orders on its right."""
+    pieces = pieces_of(tpch.graph("q3"))
+    orders, customers = 0, 1
+    left, right = pieces["join0.left"], pieces["join0.right"]
+    for own_own, piece in ((customers, left), (orders, right)):
+        other = orders + customers - own_own
+        assert piece.upkeep[own_own] > 0 == piece.upkeep[other]
+        assert piece.probe[other] > 0 == piece.probe[own_own]
+        assert piece.hit[own_own] == 0
+    assert left.source == ("customer",)
+    assert right.source == ("orders",)
+
+
+def test_other_modes_are_choices_where_they_are_allowed() -> None:
+    circuit = tpch.circuit("q3")
+    numbers = tpch.numbers(circuit)
+    bounded = Numbers(
+        rows=numbers.rows,
+        changed=numbers.changed,
+        bytes=numbers.bytes,
+        bounded={"top0": Bounded(7, lambda kind: 0.5, 30.0)},
+    )
+    pieces = pieces_of(graph_of(circuit, tpch.KINDS, bounded))
+    assert pieces["top0"].sizes[Mode.BOUNDED] == 7
+    assert pieces["top0"].refill == (15.0,) * len(tpch.KINDS)
+    assert Mode.BOUNDED not in pieces["aggregate0"].sizes
+    allowed = graph_of(circuit, tpch.KINDS, bounded, allowed=[Mode.READ])
+    every = {mode for piece in allowed.pieces for mode in piece.modes}
+    assert every == {Mode.KEPT, Mode.READ}
+
+
+def test_new_rows_on_both_sides_make_reads_rare() -> None:
+    """With orders and their lines in one run, as of before the step."""
+    circuit = tpch.circuit("q3")
+    numbers = tpch.numbers(circuit)
+
+    def hits(fresh: float) -> tuple[float, float]:
+        known = Numbers(
+            rows=numbers.rows,
+            changed=numbers.changed,
+            bytes=numbers.bytes,
+            fresh=lambda side, kind: fresh if len(kind.tables) > 1 else 0.0,
+            known=lambda side, kind: 0.01,
+        )
+        piece = pieces_of(graph_of(circuit, tpch.KINDS, known))["join1.left"]
+        return piece.hit[0], piece.hit[1]
+
+    all_old, all_new = hits(0.0), hits(1.0)
+    assert 0 < all_old[0] < 1
+    assert all_new[0] == 0
+    # Customers alone are on the left of this join, whose right side they do not move.
+    assert all_old[1] == all_new[1] == 0
+
+
+def test_priors_are_prices() -> None:
+    priors = Priors(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
+    assert priors.opened(1000, 5) == 6
+    assert priors.opened(30, 5) == 4
+    assert PRIORS.opened(0, 100) == PRIORS.opened_ms
+    dear = Priors(build_row_ns=PRIORS.build_row_ns * 10)
+    circuit = tpch.circuit("q3")
+    one, other = (
+        pieces_of(graph_of(circuit, tpch.KINDS, tpch.numbers(circuit), priors=priors))[
+            "join1.right"
+        ]
+        for priors in (PRIORS, dear)
+    )
+    assert other.build[0] == pytest.approx(10 * one.build[0])
+    assert other.read == one.read
+
+
+def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
+    scan = Node(work=Work.SCAN, table="r", keys=(9.0,), whole=(4.0,))
+    piece = Piece(name="left", sizes={Mode.READ: 0}, reads_below=True)
+    other = Piece(name="right", sizes={Mode.KEPT: 0})
+    nodes = (scan, Node(work=Work.SCAN, table="s"))
+    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(piece, other))
+    graph = Graph((*nodes, join), (KindOfChange(frozenset({"s"}), 1.0),))
+    modes = {"left": Mode.READ, "right": Mode.KEPT}
+    assert evaluate(graph, modes).per_kind == (4.0,)
+    assert list(Demand) == sorted(Demand)
+
+
+def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
+    """Of many rows with few keys it is far smaller than a key for each row."""
+    circuit = tpch.circuit("q3")
+    numbers = tpch.numbers(circuit)
+    sizes = {"join1.right.filter": 21_000}
+
+    def size(name: str) -> int:
+        return sizes.get(name) or numbers.bytes(name)
+
+    before = pieces_of(graph_of(circuit, tpch.KINDS, numbers))
+    after = pieces_of(graph_of(circuit, tpch.KINDS, replace(numbers, bytes=size)))
+    assert after["join1.right"].sizes[Mode.READ] == 21_000 < before["join1.right"].sizes[Mode.READ]
+    assert after["join0.right"].sizes == before["join0.right"].sizes
+
+
+
+KEPT, READ, REBUILT, BOUNDED = Mode
+R_AND_S, S_ALONE = (
+    KindOfChange(frozenset({"r", "s"}), 1.0),
+    KindOfChange(frozenset({"s"}), 1.0),
+)
+
+
+def scan(table: str, keys: float = 0.0, whole: float = 0.0, kinds: int = 1) -> Node:
+    return Node(work=Work.SCAN, table=table, keys=(keys,) * kinds, whole=(whole,) * kinds)
+
+
+def side(name: str, modes: tuple[Mode, ...] = (KEPT, READ, REBUILT), **costs: float) -> Piece:
+    """A side with costs that add up to numbers which tell what was paid."""
+    usual = {"upkeep": 1.0, "probe": 10.0, "read": 100.0, "build": 1000.0, "stream": 10_000.0}
+    return Piece(
+        name=name,
+        sizes=dict.fromkeys(modes, 0),
+        hit=(costs.pop("hit", 1.0),),
+        **{key: (cost,) for key, cost in (usual | costs).items()},
+    )
+
+
+def joined(*above: Node, kind: KindOfChange = R_AND_S, **costs: float) -> Graph:
+    nodes = (
+        scan("r", 3e5, 1e5),
+        scan("s", 3e5, 2e5),
+        Node(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", **costs), side("right", **costs))),
+        *above,
+    )
+    return Graph(nodes, (kind,))
+
+
+def cost_of(graph: Graph, *modes: Mode) -> float:
+    names = [piece.name for piece in graph.pieces]
+    (cost,) = evaluate(graph, dict(zip(names, modes, strict=True))).per_kind
+    return cost
+
+
+def test_a_kept_side_has_upkeep_and_is_probed() -> None:
+    assert cost_of(joined(), KEPT, KEPT) == 2 + 20
+
+
+def test_a_side_that_its_own_table_alone_moves_is_not_probed() -> None:
+    assert cost_of(joined(kind=S_ALONE), KEPT, KEPT) == 1 + 10
+    # The right side is not asked, so nothing has to be there of it.
+    assert cost_of(joined(kind=S_ALONE), KEPT, READ) == 10
+    assert cost_of(joined(kind=S_ALONE), KEPT, REBUILT) == 10
+    assert cost_of(joined(kind=S_ALONE), REBUILT, KEPT) == 1 + 10 + 1000 + 1e5
+
+
+def test_a_read_is_paid_by_its_chance_of_a_hit() -> None:
+    assert cost_of(joined(hit=0.25), READ, READ) == 2 * 25
+
+
+def test_a_side_that_is_rebuilt_asks_for_all_rows() -> None:
+    assert cost_of(joined(), REBUILT, KEPT) == 1010 + 1e5 + 11
+
+
+def over_union() -> Graph:
+    """A grouping without state over a union of two joins."""
+    scans = [scan(table, 0, cost) for table, cost in (("r", 1e6), ("s", 2e6), ("t", 4e6))]
+    first = Node(work=Work.JOIN, inputs=(0, 1), pieces=(side("a"), side("b")))
+    union = Node(work=Work.ROWS, inputs=(3, 2), delta=(0.5,), whole=(0.25,))
+    grouping = Piece(
+        name="g", sizes=dict.fromkeys(Mode, 0), upkeep=(3.0,), build=(7.0,), stream=(9.0,)
+    )
+    nodes = (*scans, first, union, Node(work=Work.KEYED, inputs=(4,), pieces=(grouping,)))
+    return Graph(nodes, (R_AND_S,))
+
+
+def test_all_rows_come_with_the_change() -> None:
+    # Both kept sides take in their change and look up the other's, and one is streamed besides.
+    changes = 2 + 20 + 0.5
+    assert cost_of(over_union(), KEPT, KEPT, KEPT) == changes + 3
+    assert cost_of(over_union(), KEPT, KEPT, REBUILT) == changes + 10_000 + 0.25 + 7 + 4e6
+
+
+def test_every_input_of_a_union_is_asked() -> None:
+    """The table `t` does not change, and is read whole all the same."""
+    read = [cost_of(over_union(), KEPT, mode, REBUILT) for mode in (READ, REBUILT)]
+    for result in read:
+        assert result // 1e6 == 4 + 2
+    assert cost_of(over_union(), REBUILT, REBUILT, REBUILT) // 1e6 == 4 + 2 + 1
+
+
+def test_of_a_join_asked_for_all_the_cheaper_side_is_streamed() -> None:
+    def asked(left: float, right: float, build: float) -> float:
+        pieces = (side("left", stream=left, build=build), side("right", stream=right))
+        nodes = (
+            scan("r"),
+            scan("t"),
+            Node(work=Work.JOIN, inputs=(0, 1), pieces=pieces),
+            Node(work=Work.KEYED, inputs=(2,), pieces=(Piece(name="g", sizes={REBUILT: 0}),)),
+        )
+        graph = Graph(nodes, (R_AND_S,))
+        return cost_of(graph, REBUILT, KEPT, REBUILT)
+
+    # The left side moves and is the only one: nobody asks it, so it is built only to be passed.
+    assert asked(5, 70, 1000) == 10 + 5
+    assert asked(5000, 70, 100) == 10 + 70 + 100
+    assert asked(150, 70, 100) == 10 + 150
+
+
+def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
+    sizes = dict.fromkeys(Mode, 0)
+    grouping = Piece(
+        name="g",
+        sizes=sizes,
+        upkeep=(3.0,),
+        lookup=(5.0,),
+        build=(700.0,),
+        stream=(9000.0,),
+        read=(40.0,),
+    )
+    told = Piece(name="told", sizes={READ: 0}, read=(0.5,), reads_below=True)
+    nodes = (
+        scan("s", 0, 1e6),
+        Node(work=Work.KEYED, inputs=(0,), pieces=(grouping,)),
+        Node(work=Work.ROWS, inputs=(1,), keys=(0.25,), whole=(0.5,)),
+        scan("r"),
+        Node(work=Work.JOIN, inputs=(2, 3), pieces=(told, Piece(name="o", sizes={KEPT: 0}))),
+    )
+    graph = Graph(nodes, (R_AND_S,))
+    assert cost_of(graph, KEPT, READ, KEPT) == 3 + 5 + 0.25 + 0.5
+    assert cost_of(graph, READ, READ, KEPT) == 40 + 40 + 0.25 + 0.5
+    assert cost_of(graph, REBUILT, READ, KEPT) == 700 + 1e6 + 0.25 + 0.5
+
+
+def test_a_bounded_piece_is_refilled() -> None:
+    piece = Piece(name="top", sizes=dict.fromkeys(Mode, 0), upkeep=(3.0,), refill=(20.0,))
+    graph = Graph((scan("r"), Node(work=Work.KEYED, inputs=(0,), pieces=(piece,))), (R_AND_S,))
+    assert [cost_of(graph, mode) for mode in (KEPT, BOUNDED)] == [3, 23]
+
+
+def test_keys_that_come_with_the_step_hit_nothing() -> None:
+    """New orders with their lines: the lines ask for orders that are not there before the step."""
+    assert chance_of_hit(1000, 1000, 1.0) == 0
+    assert chance_of_hit(1000, 999, 1.0) == 1
+    assert chance_of_hit(0, 5, 1.0) == 0
+    assert chance_of_hit(2, 0, 0.5) == pytest.approx(0.75)
+    assert chance_of_hit(3, 1, 0.5) == pytest.approx(0.75)
+    assert chance_of_hit(0.05, 0, 1.0) == pytest.approx(0.05)
+
+
+def test_a_shared_flow_is_paid_once_for_the_most_that_is_asked() -> None:
+    piece = Piece(name="g", sizes={KEPT: 0, REBUILT: 0}, build=(1.0,), upkeep=(2.0,))
+    nodes = (
+        scan("r", 0, 100.0),
+        Node(work=Work.ROWS, inputs=(0,), delta=(10.0,), whole=(30.0,)),
+        Node(work=Work.KEYED, inputs=(1,), pieces=(piece,)),
+        Node(work=Work.ROWS, inputs=(1, 2)),
+    )
+    graph = Graph(nodes, (R_AND_S,))
+    assert graph.shared == (1,)
+    assert cost_of(graph, KEPT) == 10 + 2
+    assert cost_of(graph, REBUILT) == 10 + 30 + 100 + 1
+
+
+def test_queries_share_the_longest_read_of_the_same_tables() -> None:
+    def query(read: float, source: tuple[str, ...]) -> Graph:
+        right = Piece(name="right", sizes={READ: 0}, read=(read,), source=source)
+        sides = (Piece(name="left", sizes={KEPT: 0}, upkeep=(1.0,)), right)
+        join = Node(work=Work.JOIN, inputs=(0, 1), pieces=sides)
+        return Graph((scan("r"), scan("t"), join), (KindOfChange(frozenset({"r"}), 2.0),))
+
+    modes = {"left": KEPT, "right": READ}
+    graphs = [query(30, ("t",)), query(50, ("t",)), query(7, ("t", "u"))]
+    assert [per_day(graph, modes) for graph in graphs] == [62, 102, 16]
+    assert per_day_together(graphs, [modes] * 3) == 2 * (3 + 50 + 7)
+    assert per_day_together([query(30, ()), query(50, ())], [modes] * 2) == 2 * (2 + 80)
+    assert per_day_together([], []) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_the_evaluator_says_what_the_arrays_say(seed: int) -> None:
+    random = Random(seed)
+    for graph in (tree(random), dag(random)):
+        every = Exhaustive(graph)
+        for at in random.choices(range(len(every.modes)), k=20):
+            modes = every.named(at)
+            assert graph.bytes_of(modes) == every.bytes[at]
+            assert per_day(graph, modes) == pytest.approx(every.cost[at], rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_more_is_never_cheaper_and_never_asks_for_less(seed: int) -> None:
+    graph = tree(Random(seed))
+    for at, node in enumerate(graph.nodes):
+        for kind in range(len(graph.kinds)):
+            active = [graph.active[wire][kind] for wire in node.inputs or (at,)]
+            modes = [Random(seed).choice(piece.modes) for piece in node.pieces]
+            result = [own(node, active, modes, kind, demand) for demand in Demand]
+            for less, more in pairwise(result):
+                assert less.cost <= more.cost
+                assert all(one <= other for one, other in zip(less.asks, more.asks, strict=True))
+
+
+def test_what_is_no_graph_is_refused() -> None:
+    kinds = (R_AND_S,)
+    piece = Piece(name="p", sizes={KEPT: 1})
+    bad = (
+        (Node(work=Work.ROWS, inputs=(0,)),),
+        (scan("r"), Node(work=Work.ROWS)),
+        (scan("r"), Node(work=Work.JOIN, inputs=(0,), pieces=(piece, piece))),
+        (scan("r"), Node(work=Work.KEYED, inputs=(0,))),
+        (scan("r"), Node(work=Work.JOIN, inputs=(0, 0), pieces=(piece, piece))),
+        (scan("r"), Node(work=Work.KEYED, inputs=(0,), pieces=(Piece(name="p", sizes={}),))),
+        (scan("r"), Node(work=Work.ROWS, inputs=(0,), delta=(1.0, 2.0))),
+    )
+    for nodes in bad:
+        with pytest.raises(ValueError, match=r"node|modes|name"):
+            Graph(nodes, kinds)
+    sides = (side("l", (BOUNDED,)), side("r"))
+    with pytest.raises(ValueError, match="modes bounded"):
+        Graph((scan("r"), Node(work=Work.JOIN, inputs=(0, 0), pieces=sides)), kinds)
+
+
+def test_a_pinned_piece_has_one_mode() -> None:
+    graph = pinned(joined(), {"left": READ})
+    assert [piece.modes for piece in graph.pieces] == [(READ,), (KEPT, READ, REBUILT)]
+    with pytest.raises(ValueError, match="left cannot be bounded"):
+        pinned(joined(), {"left": BOUNDED})
+
+
+
+
+def node(work: Work, **told: Any) -> Node:
+    costs = {"delta": (0.0,), "keys": (0.0,), "whole": (0.0,)}
+    return Node(work=work, **{**costs, **told})
+
+
+def piece(name: str, build: float, stream: float) -> Piece:
+    same: dict[str, Any] = dict.fromkeys(
+        ("upkeep", "probe", "noted", "read", "lookup", "opened"), (0.0,)
+    )
+    return Piece(
+        name=name, sizes={Mode.KEPT: 9, Mode.READ: 1}, build=(build,), stream=(stream,), **same
+    )
+
+
+def test_groups_are_made_of_all_rows_below_and_told_by_their_keys() -> None:
+    sides, groups = (
+        (piece("left", 2.0, 50.0), piece("right", 3.0, 60.0)),
+        piece("groups", 20.0, 7.0),
+    )
+    nodes = (
+        node(Work.SCAN, table="r", whole=(100.0,)),
+        node(Work.SCAN, table="s", whole=(1000.0,)),
+        node(Work.JOIN, inputs=(0, 1), pieces=sides),
+        node(Work.KEYED, inputs=(2,), pieces=(groups,)),
+    )
+    graph = Graph(nodes, (KindOfChange(frozenset({"r"}), 1.0),))
+    assert conversion_ms(graph) == {
+        "left": {Mode.KEPT: 102.0, Mode.READ: 2.0},
+        "right": {Mode.KEPT: 1003.0, Mode.READ: 3.0},
+        "groups": {Mode.KEPT: 1120.0, Mode.READ: 7.0, Mode.BOUNDED: 7.0},
+    }

@@ -1,0 +1,220 @@
+"""Graphs of the circuits of TPC-H's queries; by `python -m`, how long their choice takes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from benchmarks.state.simpler_choices import SIMPLER_CHOICES
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import Chooser, row_bytes
+from impctl.data.schema import DATE, LONG
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.join import Join
+from impctl.engine.linear import Select
+from impctl.placement.graph import Graph, KindOfChange, Mode, Numbers, graph_of
+from impctl.placement.search import choices_of, choose, per_day
+from impctl.plan.nodes import Plan, scans_of
+from impctl.sketch.partition import RangePartition
+from impctl.types import TableName
+from impctl.workload.load import load_workload
+from tests.compile.jointree.shapes import TPCH, core
+
+ROWS = {
+    "region": 5,
+    "nation": 25,
+    "customer": 150_000,
+    "orders": 1_500_000,
+    "lineitem": 6_001_215,
+    "part": 200_000,
+    "partsupp": 800_000,
+    "supplier": 10_000,
+}
+KINDS = (
+    KindOfChange(frozenset({"orders", "lineitem"}), 24.0),
+    KindOfChange(frozenset({"customer"}), 1.0),
+    KindOfChange(frozenset({"part"}), 1 / 7),
+    KindOfChange(frozenset({"partsupp"}), 1 / 7),
+    KindOfChange(frozenset({"supplier"}), 1 / 30),
+)
+_CHANGED = {"lineitem": 1000.0, "orders": 250.0, "customer": 100.0}
+_BYTES = 40
+_WORKLOAD = Path(__file__).parents[2] / "workloads" / "tpch.yaml"
+_QUERIES = load_workload(_WORKLOAD, {}).queries
+NAMES = tuple(_QUERIES)
+
+
+@cache
+def circuit(name: str) -> Compiled:
+    """The circuit of a query, to look at and not to step."""
+    return compiled(name)
+
+
+def compiled(
+    name: str, chooser: Chooser | None = None, trees: dict[str, int] | None = None
+) -> Compiled:
+    query = _QUERIES[name]
+    root = core(query.sql, TPCH)
+    return compiled_plan(root, dict(query.sketch), chooser, trees)
+
+
+def compiled_plan(
+    root: Plan,
+    asked: Mapping[TableName, str],
+    chooser: Chooser | None = None,
+    trees: dict[str, int] | None = None,
+) -> Compiled:
+    """The circuit with the sketches that are asked for, else on a key of the longest table."""
+    longest = max((scan.table for scan in scans_of(root)), key=lambda name: ROWS.get(name, 0))
+    sketched = {}
+    for scan in scans_of(root):
+        keys = sorted(a.name for a in scan.attributes if a.type == LONG)
+        attribute = asked.get(scan.table)
+        if not asked and scan.table == longest:
+            attribute = keys[0]
+        if attribute is not None:
+            kind = DATE if str(attribute).endswith("date") else LONG
+            sketched[scan.access] = RangePartition(scan.table, str(attribute), kind, (10, 20))
+    return compile_plan(root, sketched, {}, chooser, barriers=(), trees=trees)
+
+
+@cache
+def graph(name: str, kinds: tuple[KindOfChange, ...] = KINDS) -> Graph:
+    result = circuit(name)
+    return graph_of(result, kinds, numbers(result))
+
+
+def numbers(result: Compiled) -> Numbers:
+    """Rows, changes and bytes by the rules above."""
+    guess = _Guess(result)
+    sides = {
+        name: (wire, side)
+        for at, operator in enumerate(result.circuit)
+        if isinstance(operator, Join)
+        for (name, _), wire, side in zip(
+            operator.held_sides, result.circuit.wires[at], operator.sides, strict=True
+        )
+    }
+    keyed = {
+        keeper.name: at
+        for at, operator in enumerate(result.circuit)
+        for keeper in operator.arrangements()
+    }
+
+    def size(name: str) -> int:
+        if name in sides:
+            wire, side = sides[name]
+            return int(guess.rows(wire) * row_bytes(side.columns, side.accesses))
+        # Of what is kept no filter is stored.
+        return int(guess.rows(keyed[name]) * _BYTES) if name in keyed else 0
+
+    return Numbers(
+        rows=guess.rows,
+        changed=guess.changed,
+        bytes=size,
+        fresh=lambda side, kind: 0.95 if len(kind.tables) > 1 else 0.0,
+    )
+
+
+class _Guess:
+    def __init__(self, result: Compiled) -> None:
+        self._tables: Sequence[TableName] = [source.table for source in result.sources]
+        self._operators = tuple(result.circuit)
+        self._wires = result.circuit.wires
+
+    def rows(self, wire: int) -> float:
+        base, share = self._sized(wire)
+        return base * share
+
+    def _sized(self, wire: int) -> tuple[float, float]:
+        if wire < 0:
+            return ROWS.get(self._tables[-1 - wire], 1000), 1.0
+        operator = self._operators[wire]
+        below = [self._sized(one) for one in self._wires[wire]]
+        base, share = max(below)
+        if isinstance(operator, Select):
+            return base, share / 3
+        if isinstance(operator, Join):
+            return base, below[0][1] * below[1][1]
+        if isinstance(operator, Aggregate):
+            return max(1.0, base / 4), share
+        return base, share
+
+    def changed(self, wire: int, kind: KindOfChange) -> float:
+        if wire < 0:
+            table = self._tables[-1 - wire]
+            return _CHANGED.get(table, 5.0) if table in kind.tables else 0.0
+        operator = self._operators[wire]
+        each = [
+            self.changed(one, kind) * self.rows(wire) / max(1e-9, self.rows(one))
+            for one in self._wires[wire]
+        ]
+        return sum(each) * (2 if isinstance(operator, Aggregate) else 1)
+
+
+
+FIRST = ("q1", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q12", "q14", "q15", "q18", "q19")
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 1.0)
+
+
+def told(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def taken(work: Callable[[], object], times: int = 5) -> float:
+    """Milliseconds."""
+    result = []
+    for _ in range(times):
+        began = time.process_time()
+        work()
+        result.append((time.process_time() - began) * 1000)
+    return min(result)
+
+
+def main() -> None:
+    graphs = {name: graph(name) for name in NAMES}
+    first = {name: graphs[name] for name in FIRST}
+    total = sum(max(p.sizes.values()) for g in first.values() for p in g.pieces)
+    for name, own_graph in graphs.items():
+        choices = choices_of(own_graph)
+        kind = "exact" if choices.is_exact else "approximate"
+        spent = taken(lambda graph=own_graph: choices_of(graph))  # type: ignore[misc]
+        points = f"{len(own_graph.pieces)} pieces, {len(choices.frontier)} points"
+        told(f"{name}: {points}, {kind}, {spent:.1f} ms")
+    alone = taken(lambda: [choices_of(graph) for graph in first.values()])
+    told(f"frontiers of 14 queries: {alone:.0f} ms")
+    told(f"choose, 14 queries: {taken(lambda: choose(first, total // 4)):.0f} ms")
+    many = {f"{name}.{at}": first[name] for at in range(8) for name in first}
+    many = dict(list(many.items())[:100])
+    told(f"choose, 100 queries: {taken(lambda: choose(many, 2 * total), 2):.0f} ms")
+    for share in SHARES:
+        told(f"{share:4.0%} of the bytes of each of 14: {', '.join(ratios(share))}")
+
+
+def ratios(share: float) -> list[str]:
+    """What each simpler choice costs over the best choice, where a piece is kept or rebuilt."""
+    line = []
+    graphs = [kept_or_rebuilt(name) for name in FIRST]
+    budgets = [int(share * sum(max(p.sizes.values()) for p in graph.pieces)) for graph in graphs]
+    best = 0.0
+    for graph, budget in zip(graphs, budgets, strict=True):
+        frontier = choices_of(graph).frontier
+        best += float(frontier.cost[frontier.best_within(budget)])
+    for name, simpler in SIMPLER_CHOICES.items():
+        each = zip(graphs, budgets, strict=True)
+        cost = sum(per_day(graph, simpler(graph, budget)) for graph, budget in each)
+        line.append(f"{name} {cost / best:.2f}")
+    return line
+
+
+def kept_or_rebuilt(name: str) -> Graph:
+    own_compiled = compiled(name)
+    modes = (Mode.KEPT, Mode.REBUILT)
+    return graph_of(own_compiled, KINDS, numbers(own_compiled), allowed=modes)
+
+
+if __name__ == "__main__":
+    main()

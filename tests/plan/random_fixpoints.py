@@ -1,0 +1,533 @@
+"""Random plans with a fixpoint of every kind, and plans in which one row often decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from impctl.data.schema import BOOLEAN, INTEGER, LONG, SHORT
+from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Cast, Compare, CompareOp, Expr, Literal
+from impctl.plan.lineage import for_answer, is_open
+from impctl.plan.nodes import (
+    Aggregate,
+    AggregateCall,
+    AggregateOutput,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Query,
+    Recursive,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    SortKey,
+    TopK,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+    with_inputs,
+)
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import Verdict, carried
+from tests.plan.random_plans import FocusedMaker, call_type
+from tests.plan.trials import Trial, make_trial, random_partition, random_partitions
+
+_KINDS = (JoinKind.INNER,) * 6 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
+
+
+class FixpointMaker(FocusedMaker):
+    """A fixpoint, and something above it."""
+
+    def plan(self) -> Plan:
+        """A plan with one fixpoint, most often not as the last step."""
+        return self.above(self.fixpoint())
+
+    def above(self, fixpoint: Fixpoint) -> Plan:
+        """What uses the rows of a fixpoint."""
+        rng = self.rng
+        plan: Plan = fixpoint
+        if rng.random() < 0.4:
+            plan = Select(plan, self._narrow(attributes_of(plan)))
+        match rng.randrange(6):
+            case 0 | 1:
+                plan = self._judged(self._grouped(plan))
+            case 2:
+                other = self._scan()
+                kind = rng.choice((JoinKind.INNER, JoinKind.ANTI, JoinKind.ANTI, JoinKind.SEMI))
+                sides = (other, plan) if rng.random() < 0.7 else (plan, other)
+                plan = Join(kind, *sides, self._equal(*map(attributes_of, sides)))
+                plan = self._judged(self._grouped(plan)) if rng.random() < 0.5 else plan
+            case 3:
+                plan = self._limited(plan)
+            case 4:
+                plan = Project(plan, tuple(self._copied(attributes_of(plan)[:1])))
+            case _:
+                pass
+        return plan
+
+    def fixpoint(self) -> Fixpoint:
+        """One with one or two columns, its step often of two parts."""
+        rng = self.rng
+        kind = rng.choice((INTEGER, INTEGER, LONG))
+        columns = tuple(self._fresh(kind) for _ in range(rng.choice((1, 2, 2))))
+        base = self._narrowed(self._part(), kind, len(columns))
+        step = self._step("r", columns)
+        if rng.random() < 0.25:
+            other = (
+                self._step("r", columns)
+                if rng.random() < 0.8
+                else self._narrowed(self._scan(), kind, len(columns))
+            )
+            made = tuple(self._fresh(kind) for _ in columns)
+            step = SetOperation(SetKind.UNION, True, step, other, made)
+        return Fixpoint("r", base, step, columns, True)
+
+    def _part(self) -> Plan:
+        """What a base or step reads beside the fixpoint."""
+        rng = self.rng
+        match rng.randrange(8):
+            case 0:
+                return self._judged(self._grouped(self._base()))
+            case 1:
+                return self._grouped(self._base())
+            case 2:
+                return self._limited(self._scan())
+            case 3:
+                return Distinct(self._scan())
+            case 4:
+                scan = self._scan()
+                return Select(scan, self.predicate(attributes_of(scan)))
+            case _:
+                return self._scan()
+
+    def _step(self, name: str, columns: Sequence[Attribute]) -> Plan:
+        rng = self.rng
+        leaf = self._leaf(name, columns)
+        plan: Plan = leaf
+        if rng.random() < 0.2:
+            other = self._leaf(name, columns)
+            plan = Join(JoinKind.INNER, leaf, other, self._equal(leaf.attributes, other.attributes))
+        if rng.random() < 0.9:
+            part = self._part()
+            kind = rng.choice(_KINDS)
+            on = self._equal(attributes_of(plan), attributes_of(part))
+            if kind is JoinKind.INNER and rng.random() < 0.5:
+                plan = Join(kind, part, plan, on)
+            else:
+                plan = Join(kind, plan, part, on)
+        if rng.random() < 0.2:
+            plan = Select(plan, self.predicate(attributes_of(plan)))
+        own = list(leaf.attributes)
+        if rng.random() < 0.15:
+            below = Compare(CompareOp.LESS, own[0].ref(), Literal(3, INTEGER))
+            kind = own[0].type or INTEGER
+            one = Arithmetic(ArithmeticOp.ADD, own[0].ref(), Literal(1, kind))
+            rest = self._chosen(plan, leaf, columns)[1:]
+            outputs: list[Expr] = [one, *rest]
+            plan = Select(plan, below)
+        else:
+            outputs = self._chosen(plan, leaf, columns)
+        made = (ComputedColumn(self._fresh(own[0].type), expr) for expr in outputs)
+        return Project(plan, tuple(made))
+
+    def _leaf(self, name: str, columns: Sequence[Attribute]) -> Recursive:
+        return Recursive(name, tuple(self._fresh(column.type) for column in columns))
+
+    def _chosen(self, plan: Plan, leaf: Recursive, columns: Sequence[Attribute]) -> list[Expr]:
+        """A column for each; those of the leaf itself often stay where they are."""
+        kind = columns[0].type or INTEGER
+        there: list[Expr] = [a.ref() for a in attributes_of(plan) if a.type == kind]
+        if kind == LONG:
+            there += [Cast(a.ref(), kind) for a in attributes_of(plan) if a.type == INTEGER]
+        return [
+            leaf.attributes[place].ref() if self.rng.random() < 0.35 else self.rng.choice(there)
+            for place, _ in enumerate(columns)
+        ]
+
+    def _equal(self, left: Sequence[Attribute], right: Sequence[Attribute]) -> Expr:
+        rng = self.rng
+        pairs = [(a, b) for a in left for b in right if {a.type, b.type} <= {INTEGER, LONG}]
+        if not pairs:
+            return Literal(True, BOOLEAN)
+        op = rng.choice((CompareOp.EQUAL,) * 6 + (CompareOp.LESS, CompareOp.NULL_SAFE_EQUAL))
+        a, b = rng.choice(pairs)
+        equal = Compare(op, a.ref(), b.ref())
+        if rng.random() < 0.15:
+            c, d = rng.choice(pairs)
+            return And((equal, Compare(CompareOp.EQUAL, c.ref(), d.ref())))
+        return equal
+
+    def _narrow(self, attributes: Sequence[Attribute]) -> Expr:
+        column = self.rng.choice(attributes)
+        return Compare(
+            self.rng.choice((CompareOp.EQUAL, CompareOp.EQUAL, CompareOp.GREATER)),
+            column.ref(),
+            Literal(self.rng.choice((0, 1, 1, 2)), INTEGER),
+        )
+
+    def _copied(self, attributes: Sequence[Attribute]) -> list[ComputedColumn]:
+        return [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
+
+
+def make_fixpoint_trial(seed: int) -> Trial:
+    """A trial with a fixpoint; tables and facts are those of the seed's own trial."""
+    rng = Random(f"fixpoint {seed}")
+    root = FixpointMaker(rng).plan()
+    partitions = random_partitions(rng, root, alike=True)
+    return replace(make_trial(seed), root=root, partitions=partitions)
+
+
+
+_JOINS_OF_LEVELS = (JoinKind.INNER,) * 7 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
+_DEEPEST = 3
+
+
+class BagMaker(FixpointMaker):
+    """A fixpoint of UNION ALL, and something above it."""
+
+    def fixpoint(self) -> Fixpoint:
+        """One with a column or two, and the level as the last one or the first."""
+        rng = self.rng
+        kind = rng.choice((INTEGER, INTEGER, LONG))
+        width = rng.choice((1, 2, 2))
+        place = rng.choice((0, width))
+        columns = tuple(self._fresh(kind) for _ in range(width + 1))
+        base = self._narrowed(self._part(), kind, width)
+        outputs = self._copied(attributes_of(base))
+        outputs.insert(place, ComputedColumn(self._fresh(kind), Literal(0, kind)))
+        step = self._step_of(columns, place)
+        if rng.random() < 0.25:
+            made = tuple(self._fresh(kind) for _ in columns)
+            step = SetOperation(SetKind.UNION, True, step, self._step_of(columns, place), made)
+        levels = rng.choice((None, None, _DEEPEST + 1, 50))
+        return Fixpoint("r", Project(base, tuple(outputs)), step, columns, False, levels)
+
+    def _step_of(self, columns: Sequence[Attribute], place: int) -> Plan:
+        """A step that puts the level one up, and gives no row beyond the deepest."""
+        rng = self.rng
+        leaf = self._leaf("r", columns)
+        level = leaf.attributes[place]
+        kind = level.type or INTEGER
+        plan: Plan = leaf
+        if rng.random() < 0.9:
+            part = self._part()
+            join = rng.choice(_JOINS_OF_LEVELS)
+            on = self._equal(attributes_of(plan), attributes_of(part))
+            is_turned = join is JoinKind.INNER and rng.random() < 0.5
+            plan = Join(join, part, plan, on) if is_turned else Join(join, plan, part, on)
+        if rng.random() < 0.2:
+            plan = Select(plan, self.predicate(attributes_of(plan)))
+        deepest = Literal(rng.randint(1, _DEEPEST), kind)
+        plan = Select(plan, Compare(CompareOp.LESS, level.ref(), deepest))
+        outputs = self._chosen(plan, leaf, columns)
+        outputs[place] = Arithmetic(ArithmeticOp.ADD, level.ref(), Literal(1, kind))
+        return Project(plan, tuple(ComputedColumn(self._fresh(kind), out) for out in outputs))
+
+
+def make_bag_trial(seed: int) -> Trial:
+    """A trial with a fixpoint of UNION ALL; tables and facts are those of the seed's own trial."""
+    rng = Random(f"bag {seed}")
+    root = BagMaker(rng).plan()
+    return replace(make_trial(seed), root=root, partitions=random_partitions(rng, root))
+
+
+
+
+class _Narrower(FixpointMaker):
+    def narrowed(self, plan: Plan) -> Plan:
+        """The plan with a filter above its fixpoint, most often."""
+        if not isinstance(plan, Fixpoint):
+            return with_inputs(plan, tuple(map(self.narrowed, inputs_of(plan))))
+        if self.rng.random() < 0.3:
+            return plan
+        return Select(plan, self._narrow(plan.attributes))
+
+
+def make_answer_trial(seed: int) -> Trial:
+    """A trial whose fixpoints are sketched for the answer alone."""
+    trial = make_fixpoint_trial(seed)
+    root = _Narrower(Random(f"answer {seed}")).narrowed(trial.root)
+    return replace(trial, root=for_answer(root))
+
+
+def is_for_answer(plan: Plan) -> bool:
+    """Whether some fixpoint of the plan is."""
+    return any(isinstance(node, Fixpoint) and is_open(node) for node in nodes_of(plan))
+
+
+
+_SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)
+
+
+class KeyedMaker(FixpointMaker):
+    """Pairs of a key and a node: the base of one table, steps along its rows with that key.
+
+    With a `deepest` level fixpoints are of UNION ALL, and have the level as one more column.
+    """
+
+    def __init__(self, rng: Random, deepest: int | None = None) -> None:
+        super().__init__(rng)
+        self.deepest = deepest
+
+    def above(self, fixpoint: Fixpoint) -> Plan:
+        """Something above the fixpoint that keys, or rows of keys, can fail."""
+        rng = self.rng
+        plan: Plan = fixpoint
+        key, node, *_ = attributes_of(plan)
+        match rng.randrange(9):
+            case 0 | 1 | 2:
+                plan = self._having(plan, (key,))
+            case 3:
+                plan = self._having(plan, (node,))
+            case 4 | 5:
+                other = self._scan()
+                kind = rng.choice((JoinKind.ANTI, JoinKind.ANTI, JoinKind.INNER, JoinKind.SEMI))
+                sides = (other, plan) if rng.random() < 0.5 else (plan, other)
+                plan = Join(kind, *sides, self._equal(*map(attributes_of, sides)))
+            case 6:
+                order = (
+                    SortKey(node.ref(), rng.random() < 0.5, True),
+                    SortKey(key.ref(), False, True),
+                )
+                plan = TopK(plan, order[: rng.choice((1, 2, 2))], rng.choice((1, 2)))
+            case 7:
+                plan = Select(plan, self._narrow((node,)))
+            case _:
+                plan = self._judged(self._grouped(plan))
+        if rng.random() < 0.2:
+            plan = Project(plan, tuple(self._copied(attributes_of(plan)[:1])))
+        return plan
+
+    def fixpoint(self) -> Fixpoint:
+        """The step changes the node alone, but for a few that change or forget the key."""
+        rng = self.rng
+        table = rng.choice(("t", "u"))
+        columns = tuple(self._fresh(INTEGER) for _ in range(2 if self.deepest is None else 3))
+        base: Plan = self._of(table if rng.random() < 0.9 else "t")
+        if rng.random() < 0.2:
+            base = self._having(base, attributes_of(base)[:1])
+        elif rng.random() < 0.3:
+            base = Select(base, self._narrow(attributes_of(base)[1:2]))
+        made = [self._fresh(INTEGER) for _ in columns]
+        first, *rest = self._numbers(base)
+        outputs = (first, rng.choice(rest) if rest and rng.random() < 0.9 else first)
+        own = list(map(_column, made[:2], outputs))
+        own += [ComputedColumn(level, Literal(0, INTEGER)) for level in made[2:]]
+        base, is_set = Project(base, tuple(own)), self.deepest is None
+        return Fixpoint("r", base, self._keyed_step(table, columns), columns, is_set)
+
+    def _keyed_step(self, table: str, columns: Sequence[Attribute]) -> Plan:
+        rng = self.rng
+        leaf = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
+        if self.deepest is None and rng.random() < 0.08:
+            return self._pairs(leaf)
+        part: Plan = self._of(table if rng.random() < 0.9 else "u")
+        if rng.random() < 0.15:
+            part = self._having(part, attributes_of(part)[:1])
+        key, *others = self._numbers(part)
+        on: list[Expr] = []
+        if rng.random() < 0.9:
+            on.append(_same(leaf.attributes[0], key))
+        if rng.random() < 0.8:
+            on.append(_same(leaf.attributes[1], rng.choice(others) if others else key))
+        condition = And(tuple(on)) if len(on) == 2 else on[0] if on else None
+        plan: Plan = Join(JoinKind.INNER, *self._turned(leaf, part), condition)
+        leaves = [leaf]
+        if self.deepest is None and rng.random() < 0.25:
+            again = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
+            places = (1, 0) if rng.random() < 0.5 else (1, 1)
+            also = [_same(leaf.attributes[at], again.attributes[at]) for at in places]
+            plan = Join(JoinKind.INNER, *self._turned(plan, again), And(tuple(also)))
+            leaves.append(again)
+        if rng.random() < 0.15:
+            plan = Select(plan, self.predicate(attributes_of(plan)))
+        own = rng.choice(leaves).attributes
+        kept = own[0] if rng.random() < 0.6 else key
+        kept = rng.choice(own) if rng.random() < 0.1 else kept
+        choice = rng.choice(self._numbers(part))
+        made = [self._fresh(INTEGER) for _ in columns]
+        outputs = list(map(_column, made[:2], (kept, choice)))
+        if self.deepest is not None:
+            level = leaf.attributes[2].ref()
+            plan = Select(plan, Compare(CompareOp.LESS, level, Literal(self.deepest, INTEGER)))
+            deeper = Arithmetic(ArithmeticOp.ADD, level, Literal(1, INTEGER))
+            outputs.append(ComputedColumn(made[2], deeper))
+        return Project(plan, tuple(outputs))
+
+    def _pairs(self, leaf: Recursive) -> Plan:
+        """A step over two rows of the fixpoint alone, of one key or of any two."""
+        rng = self.rng
+        again = Recursive("r", tuple(self._fresh(one.type) for one in leaf.attributes))
+        on = self._equal(leaf.attributes, again.attributes)
+        if rng.random() < 0.5:
+            on = And((on, _same(leaf.attributes[0], again.attributes[0])))
+        made = [self._fresh(INTEGER) for _ in leaf.attributes]
+        kept = (again.attributes[0], rng.choice(leaf.attributes))
+        return Project(Join(JoinKind.INNER, leaf, again, on), tuple(map(_column, made, kept)))
+
+    def _of(self, table: str) -> Scan:
+        """An access of this table."""
+        drawn, self.drawn = self.drawn, (table,)
+        result = self._scan()
+        self.drawn = drawn
+        return result
+
+    def _numbers(self, plan: Plan) -> list[Attribute]:
+        return [one for one in attributes_of(plan) if one.type == INTEGER]
+
+    def _turned(self, one: Plan, other: Plan) -> tuple[Plan, Plan]:
+        return (one, other) if self.rng.random() < 0.5 else (other, one)
+
+    def _having(self, plan: Plan, keys: Sequence[Attribute]) -> Plan:
+        """Groups by these columns that pass by a function of many rows, mostly of their count."""
+        rng = self.rng
+        own = [ComputedColumn(self._fresh(key.type), key.ref()) for key in keys]
+        numbers = [one for one in self._numbers(plan) if one not in keys] or list(keys)
+        call = AggregateCall("count")
+        if rng.random() < 0.4:
+            call = AggregateCall(rng.choice(("max", "min", "max")), (rng.choice(numbers).ref(),))
+        made = AggregateOutput(self._fresh(call_type(call)), call)
+        groups = Aggregate(plan, tuple(own), (made,))
+        bound = Literal(rng.choice((0, 1, 1, 2, 3)), INTEGER)
+        return Select(groups, Compare(rng.choice(_SMALL), made.attribute.ref(), bound))
+
+
+def _column(made: Attribute, of: Attribute) -> ComputedColumn:
+    return ComputedColumn(made, of.ref())
+
+
+def _same(one: Attribute, other: Attribute) -> Expr:
+    return Compare(CompareOp.EQUAL, one.ref(), other.ref())
+
+
+def make_keyed_trial(seed: int) -> Trial:
+    """A trial with such a fixpoint; tables and facts are those of the seed's own trial."""
+    rng = Random(f"keyed {seed}")
+    return _trial(seed, rng, KeyedMaker(rng))
+
+
+def make_keyed_bag_trial(seed: int) -> Trial:
+    """The same of UNION ALL, with levels that end it."""
+    rng = Random(f"keyed bag {seed}")
+    return _trial(seed, rng, KeyedMaker(rng, deepest=rng.randint(1, 3)))
+
+
+def _trial(seed: int, rng: Random, maker: KeyedMaker) -> Trial:
+    root = maker.plan()
+    shared = {}
+    for scan in scans_of(root):
+        partition = random_partition(rng, scan)
+        first = scan.attributes[0].name
+        while rng.random() < 0.95 and partition[0] != first:
+            partition = random_partition(rng, scan)
+        shared.setdefault((scan.table, partition[0]), partition)
+    partitions = {}
+    for scan in scans_of(root):
+        if rng.random() < 0.88:
+            own = [one for (table, _), one in shared.items() if table == scan.table]
+            partitions[scan.access] = own[0] if rng.random() < 0.95 else rng.choice(own)
+    if not partitions:
+        (scan, *_) = scans_of(root)
+        partitions = {scan.access: random_partition(rng, scan)}
+    return replace(make_trial(seed), root=root, partitions=partitions)
+
+
+
+
+class WitnessMaker(FocusedMaker):
+    """Groups by extremes, distinct rows and rows with a partner, judged as others are.
+
+    With `casts`, conditions on the rows of EXISTS cast these to a narrower type.
+    """
+
+    casts = False
+
+    def plan(self) -> Plan:
+        rng = self.rng
+        match rng.randrange(9):
+            case 0:
+                groups: Plan = self._grouped(self._base())
+                if rng.random() < 0.5:
+                    groups = self._judged(groups)
+                outer = self._grouped(groups)
+                return outer if rng.random() < 0.6 else self._judged(outer)
+            case 1:
+                return self._partnered(self._judged(self._grouped(self._base())))
+            case 2:
+                return self._judged(self._grouped(self._once(self._base())))
+            case 3:
+                return self._once(self._partnered(self._base()))
+            case 4:
+                groups = self._grouped(self._partnered(self._base()))
+                return self._ranked(groups, attributes_of(groups)[-1])
+            case 5:
+                groups = self._grouped(self._base())
+                by = SortKey(attributes_of(groups)[-1].ref(), rng.random() < 0.7, False)
+                best = TopK(groups, (by,), rng.choice((1, 2)))
+                return self._judged(self._grouped(best))
+            case _:
+                return self._judged(self._grouped(self._base()))
+
+    def _focused_call(self, attributes: Sequence[Attribute]) -> AggregateCall:
+        rng, column = self.rng, self._numeric(attributes)
+        if column is None or rng.random() < 0.2:
+            return super()._focused_call(attributes)
+        condition: Expr | None = None
+        if rng.random() < 0.15:
+            condition = self.predicate(attributes)
+        argument: Expr = column.ref()
+        if rng.random() < 0.1:
+            argument = self.number(attributes, 1)
+        name = rng.choice(("min", "max", "max"))
+        return AggregateCall(name, (argument,), rng.random() < 0.1, condition)
+
+    def _once(self, child: Plan) -> Plan:
+        """Some columns of the rows, each combination once."""
+        attributes = attributes_of(child)
+        kept = self.rng.sample(attributes, min(len(attributes), self.rng.choice((1, 2))))
+        outputs = tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept)
+        return Distinct(Project(child, outputs))
+
+    def _partnered(self, left: Plan) -> Plan:
+        """The rows with a partner, by an equality and at times by more."""
+        rng, right = self.rng, self._scan()
+        condition = self._condition(attributes_of(left), right.attributes)
+        result = Join(JoinKind.SEMI, left, right, condition)
+        number = self._numeric(right.attributes)
+        if condition is None or number is None or rng.random() < 0.6:
+            return result
+        value: Expr = number.ref()
+        if self.casts and number.type in (INTEGER, LONG):
+            # No rule moves what can fail, so the condition on the right side stays in the join's.
+            value = Cast(value, SHORT)
+        more = Compare(CompareOp.GREATER_EQUAL, value, Literal(rng.choice((0, 1)), INTEGER))
+        return Join(JoinKind.SEMI, left, right, And((condition, more)))
+
+
+def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
+    """A trial whose plan has something that one row decides."""
+    trial = make_trial(seed)
+    rng = Random(f"witness {seed}")
+    maker = WitnessMaker(rng)
+    maker.casts = casts
+    root = maker.plan()
+    scans = scans_of(root)
+    chosen = [scan for scan in scans if rng.random() < 0.8] or list(scans)
+    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
+    return Trial(root, trial.tables, partitions, trial.facts)
+
+
+def kept_by_witnesses(root: Plan, trial: Trial, verdict: Verdict) -> Plan:
+    """The plan with witness nodes, which must be as safe as the query's own."""
+    query = Query("", root)
+    result = witnessed(query, verdict, trial.columns(root))
+    carried(verdict, result.query, trial.sketched)
+    return result.query.root

@@ -1,0 +1,289 @@
+"""One trial of the reuse test: a query, the same with other constants, tiny tables, a sketch.
+
+Law: the sketch is captured by the slow reference for the one query and used for the other; the
+oracle compares the other's answer over the sketch with its answer over the tables, and knows
+nothing of the rules under test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from random import Random
+
+from impctl.data.schema import DOUBLE, INTEGER, STRING, decimal
+from impctl.expr.nodes import (
+    And,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    Literal,
+    Or,
+    transform,
+)
+from impctl.plan.nodes import (
+    ComputedColumn,
+    Distinct,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Query,
+    Scan,
+    Select,
+    TopK,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    scans_of,
+    with_inputs,
+)
+from impctl.reuse.verdict import _made, _Renaming, check_reuse
+from tests.plan.random_plans import FocusedMaker
+from tests.plan.trials import (
+    TieBreaks,
+    Trial,
+    Violation,
+    _widened,
+    accurate_sketches,
+    instances_of,
+    is_an_answer,
+    make_trial,
+    random_partition,
+)
+from tests.support.reference_plan import ReferenceFailure, annotate, bag, evaluate
+
+_INWARDS = {
+    CompareOp.GREATER: 1,
+    CompareOp.GREATER_EQUAL: 1,
+    CompareOp.LESS: -1,
+    CompareOp.LESS_EQUAL: -1,
+}
+
+_GUARD = Compare(CompareOp.GREATER, Literal(1, INTEGER), Literal(0, INTEGER))
+"""Reads no column: all rows pass, or none."""
+
+
+@dataclass
+class ReuseTally:
+    """What a run of trials came to."""
+
+    trials: int = 0
+    changed: int = 0
+    accepted: int = 0
+    accepted_changed: int = 0
+    compared: int = 0
+    tied: int = 0
+    failed: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+
+
+class ReuseMaker(FocusedMaker):
+    """Rows with bounds on one or two columns, groups of them, and something about the groups."""
+
+    def plan(self) -> Plan:
+        rng = self.rng
+        plan = self._judged(self._grouped(self._bounded(self._scan())))
+        match rng.randrange(8):
+            case 0:
+                plan = self._judged(self._grouped(plan))
+            case 1:
+                plan = Distinct(self._without_first(plan))
+            case 2:
+                other = self._bounded(self._scan())
+                sides = (plan, other) if rng.random() < 0.5 else (other, plan)
+                kind = rng.choice((JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI))
+                condition = self._condition(*(attributes_of(side) for side in sides))
+                plan = Join(kind, *sides, condition)
+        return plan
+
+    def _bounded(self, plan: Plan) -> Plan:
+        parts = []
+        for _ in range(self.rng.choice((1, 1, 2))):
+            column = self._numeric(attributes_of(plan))
+            if column is not None:
+                bound = Literal(self.rng.choice((-1, 0, 1, 2)), INTEGER)
+                parts.append(Compare(self.rng.choice(tuple(_INWARDS)), column.ref(), bound))
+        return Select(plan, parts[0] if len(parts) == 1 else And(tuple(parts)))
+
+    def _without_first(self, plan: Plan) -> Plan:
+        kept = attributes_of(plan)[1:] or attributes_of(plan)
+        return Project(plan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
+
+
+def make_reuse_trial(seed: int) -> Trial:
+    """The trial of a seed: half of them as the safety test has them, half shaped for reuse."""
+    trial = make_trial(seed)
+    rng = Random(f"shape {seed // 4}")
+    guards = Random(f"guard {seed}")
+    if rng.random() < 0.5:
+        return replace(trial, root=_guarded(guards, trial.root))
+    root = _guarded(guards, ReuseMaker(rng).plan())
+    rng = Random(f"partition {seed}")
+    partitions = {}
+    for scan in scans_of(root):
+        if not partitions or rng.random() < 0.5:
+            column, boundaries = random_partition(rng, scan)
+            if rng.random() < 0.5 and scan.attributes[0].type == INTEGER:
+                column, boundaries = scan.attributes[0].name, (1,)
+            partitions[scan.access] = (column, boundaries)
+    return replace(trial, root=root, partitions=partitions)
+
+
+def _guarded(rng: Random, plan: Plan) -> Plan:
+    """The plan with a comparison of constants over some of its tables, in a fifth of the trials."""
+    if rng.random() > 0.2:
+        return plan
+
+    def guarded(node: Plan) -> Plan:
+        if isinstance(node, Scan) and rng.random() < 0.6:
+            return Select(node, _GUARD)
+        return with_inputs(node, tuple(guarded(child) for child in inputs_of(node)))
+
+    return guarded(plan)
+
+
+def with_other_guards(rng: Random, plan: Plan) -> Plan:
+    """The plan with some of its comparisons of constants made false."""
+    plan = with_inputs(plan, tuple(with_other_guards(rng, child) for child in inputs_of(plan)))
+    if isinstance(plan, Select) and plan.predicate == _GUARD and rng.random() < 0.7:
+        return replace(plan, predicate=replace(_GUARD, left=_GUARD.right))
+    return plan
+
+
+def with_other_constants(rng: Random, plan: Plan, *, narrower: bool) -> Plan:
+    """The plan with some constants of its conditions, and counts of its LIMITs, changed.
+
+    `narrower` moves bounds inwards, so that most of the new conditions imply the old ones.
+    """
+    inputs = tuple(with_other_constants(rng, child, narrower=narrower) for child in inputs_of(plan))
+    plan = with_inputs(plan, inputs)
+    change = _narrowed if narrower else _changed
+    match plan:
+        case Select() if rng.random() < 0.6:
+            return replace(plan, predicate=change(rng, plan.predicate))
+        case Join() if plan.condition is not None and rng.random() < 0.6:
+            return replace(plan, condition=change(rng, plan.condition))
+        case TopK() if plan.count is not None and rng.random() < 0.3:
+            step = -1 if narrower else rng.choice((-2, -1, -1, 0, 1))
+            return replace(plan, count=max(1, plan.count + step))
+    return plan
+
+
+def _narrowed(rng: Random, predicate: Expr) -> Expr:
+    """Bounds moved inwards; conditions that are no bounds stay, and so do those below NOT."""
+    match predicate:
+        case And() | Or():
+            return replace(predicate, operands=tuple(_narrowed(rng, p) for p in predicate.operands))
+        case InList():
+            return replace(predicate, options=predicate.options[: rng.randint(1, 2)])
+        case Compare(op=op, left=left, right=Literal() as right) if op in _INWARDS:
+            return Compare(op, left, _moved(rng, right, _INWARDS[op]))
+        case Compare(op=op, left=Literal() as left, right=right) if op in _INWARDS:
+            return Compare(op, _moved(rng, left, -_INWARDS[op]), right)
+    return predicate
+
+
+def _moved(rng: Random, literal: Literal, sign: int) -> Literal:
+    value = literal.value
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        step = sign * rng.choice((0, 1, 1, 2))
+        if rng.random() < 0.1:
+            return Literal(float(value) + step, DOUBLE)
+        return replace(literal, value=value + type(value)(step))
+    return _other(rng, literal)
+
+
+def _changed(rng: Random, predicate: Expr) -> Expr:
+    def swap(part: Expr) -> Expr | None:
+        if isinstance(part, InList) and rng.random() < 0.5 and len(part.options) > 1:
+            return replace(part, options=part.options[: rng.randint(1, len(part.options))])
+        if not isinstance(part, Literal) or rng.random() < 0.5:
+            return None
+        return _other(rng, part)
+
+    return transform(predicate, swap)
+
+
+def _other(rng: Random, literal: Literal) -> Literal:
+    value, kind = literal.value, literal.type
+    if value is None or isinstance(value, bool | bytes):
+        return literal
+    if isinstance(value, str):
+        return Literal(rng.choice(("", "a", "ab", "b", "c")), STRING) if kind == STRING else literal
+    choice = rng.random()
+    if choice < 0.08:
+        return Literal(float("nan"), DOUBLE)
+    step = rng.choice((-2, -1, -1, 1, 1, 2))
+    if choice < 0.16:
+        return Literal(float(step) / 2, DOUBLE)
+    if choice < 0.24:
+        return Literal(Decimal(step) / 2, decimal(3, 1))
+    if isinstance(value, int):
+        return Literal(value + step, INTEGER)
+    return replace(literal, value=value + type(value)(step))
+
+
+def renamed(rng: Random, plan: Plan) -> Plan:
+    """The same plan under other identities, as another text would have given it."""
+    names = {}
+    for node in nodes_of(plan):
+        names.update((made.id, f"other.{made.id}") for made in _made(node))
+    accesses = {scan.access: scan.access for scan in scans_of(plan)}
+    return _Renaming(names, accesses, {}).plan(plan) if rng.random() < 0.5 else plan
+
+
+def run_reuse_trial(
+    seed: int,
+    tally: ReuseTally,
+    *,
+    rewrite: Callable[[Plan], Plan] = lambda root: root,
+) -> None:
+    """Judge and try one seed; Violation if an accepted sketch changes the asked answer."""
+    trial = make_reuse_trial(seed)
+    rng = Random(seed + 5)
+    captured = rewrite(trial.root)
+    narrower = rng.random() < 0.7
+    asked = rewrite(with_other_constants(rng, trial.root, narrower=narrower))
+    if Random(f"guard {seed}").random() < 0.1:
+        asked = rewrite(with_other_guards(rng, trial.root))
+    tally.trials += 1
+    is_changed = asked != captured
+    tally.changed += is_changed
+    asked = renamed(rng, asked)
+    verdict = check_reuse(Query("", asked), Query("", captured), trial.sketched, trial.facts)
+    if not verdict.allowed:
+        tally.refusals[verdict.reason] = tally.refusals.get(verdict.reason, 0) + 1
+        return
+    tally.accepted += 1
+    tally.accepted_changed += is_changed
+    try:
+        _try(seed, rng, trial, captured, asked, tally)
+    except ReferenceFailure:
+        tally.failed += 1
+
+
+def _try(
+    seed: int, rng: Random, trial: Trial, captured: Plan, asked: Plan, tally: ReuseTally
+) -> None:
+    shuffled = rng.random() < 0.3
+    order = TieBreaks(rng).at_random if shuffled else None
+    before = annotate(captured, trial.tables, None, order)
+    sketches = accurate_sketches(before, captured, trial.tables, trial.partitions)
+    whole = bag(evaluate(asked, trial.tables, None, order))
+    for attempt in range(2):
+        tried = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)
+        instances = instances_of(asked, trial.tables, trial.partitions, tried)
+        ties = TieBreaks(rng)
+        order = ties.at_random if shuffled else None
+        result = bag(evaluate(asked, trial.tables, instances, order))
+        tally.compared += 1
+        if result == whole:
+            continue
+        if shuffled:
+            tally.tied += 1
+            if is_an_answer(result, asked, trial.tables, ties):
+                continue
+        raise Violation(f"seed {seed}, sketch {tried}: {result} instead of {whole}")

@@ -1,0 +1,466 @@
+"""What is said of expressions, against values: direction, signs, bounds, and what is preserved."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import product
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    Column,
+    Schema,
+    SqlType,
+    from_spark,
+)
+from impctl.errors import ImpctlError
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Literal,
+    Negate,
+    Not,
+    Or,
+)
+from impctl.plan.nodes import Project
+from impctl.safety.direction import Columns, Relation, direction, find_objection
+from impctl.safety.facts import Signs, signs_of
+from impctl.sql.statement import parse_query
+from tests.support.random_cases import random_cases
+from tests.support.reference_plan import (
+    ReferenceFailure,
+    ReferenceLimit,
+    Value,
+    is_true,
+    sort_key,
+    value_of,
+)
+
+POOLS: Mapping[SqlType, Sequence[Value]] = {
+    LONG: (None, -3, -2, -1, 0, 1, 2, 3),
+    DOUBLE: (None, math.nan, math.inf, -math.inf, -0.0, 0.0, 0.5, -0.5, 1.0, 1.4, -2.0, 3.0),
+    DATE: (None, -400, -1, 0, 30, 31, 364, 365, 20_000),
+}
+EDGES: Mapping[SqlType, Sequence[Value]] = {
+    LONG: (None, -(2**63), 1 - 2**63, -(2**53) - 1, -1, 0, 1, 2**53 + 1, 2**63 - 1),
+    DOUBLE: (
+        *(None, math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, -5e-324, 0.05, -0.1),
+        *(sys.float_info.max, -sys.float_info.max, 2.0**53 + 2, 9.3e18, -9.3e18, 1.0),
+    ),
+    DATE: (None, -719_162, -1, 0, 2_932_896),
+}
+"""The ends of each type; for dates those of the years that Spark documents, 1 to 9999."""
+RELATIONS = (Relation.EQUAL, Relation.AT_MOST, Relation.AT_LEAST, Relation.UNKNOWN)
+SIGNS = (
+    Signs(),
+    Signs(nonnegative=True),
+    Signs(nonpositive=True, nan_free=True),
+    Signs(not_null=True, nan_free=True),
+    Signs(nonnegative=True, nan_free=True, not_null=True),
+    Signs(least=Decimal(-2), most=Decimal(2), nan_free=True),
+    Signs(least=Decimal(0), most=Decimal(1), nan_free=True, not_null=True),
+)
+
+
+def fits(value: Value, signs: Signs) -> bool:
+    """Whether what is said of a value is true of this one."""
+    if value is None:
+        return not signs.not_null
+    if not isinstance(value, int | float):
+        return True
+    low, high = signs.bounds
+    is_nan = math.isnan(value)
+    above = is_nan or value >= low
+    below = high == math.inf or (not is_nan and value <= high)
+    return above and below and not (signs.nan_free and is_nan)
+
+
+def compares(sketch: Value, table: Value, relation: Relation) -> bool:
+    """Whether the two values are related so."""
+    match relation:
+        case Relation.UNKNOWN:
+            return True
+        case Relation.EQUAL:
+            return sort_key(sketch) == sort_key(table)
+    if sketch is None or table is None:
+        return sketch is None
+    low, high = (sketch, table) if relation is Relation.AT_MOST else (table, sketch)
+    return sort_key(low) <= sort_key(high)
+
+
+class Drawn:
+    """A random expression over three columns, and pairs of rows that its columns allow."""
+
+    pools = POOLS
+
+    def __init__(self, rng: Random, kind: SqlType) -> None:
+        self.rng = rng
+        self.kind = kind
+        self.refs = [ColumnRef(name, kind) for name in "abc"]
+        self.relations = {ref.id: rng.choice(RELATIONS) for ref in self.refs}
+        number = kind is not DATE
+        self.signs = {ref.id: rng.choice(SIGNS) if number else Signs() for ref in self.refs}
+        self.columns = Columns(self.relations, dict(self.signs))
+
+    def literal(self) -> Literal:
+        value = self.rng.choice([-2, -1, 0, 1, 2])
+        return Literal(float(value) if self.kind is DOUBLE else value, self.kind)
+
+    def expr(self, depth: int) -> Expr:
+        """Of the kind of the columns."""
+        rng = self.rng
+        if depth == 0 or rng.random() < 0.15:
+            return rng.choice(self.refs) if rng.random() < 0.75 else self.literal()
+        if self.kind is DATE:
+            name = rng.choice(("greatest", "least"))
+            return Call(name, (self.expr(depth - 1), self.expr(depth - 1)), DATE)
+        match rng.randrange(9):
+            case 0:
+                return Negate(self.expr(depth - 1))
+            case 1 | 2:
+                op = rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY))
+                right = self.literal() if rng.random() < 0.4 else self.expr(depth - 1)
+                return Arithmetic(op, self.expr(depth - 1), right)
+            case 3:
+                return Coalesce((self.expr(depth - 1), self.literal()))
+            case 4:
+                branch = (self.condition(depth - 1), self.literal())
+                other = rng.choice((self.literal(), Literal(None, self.kind)))
+                return Case((branch,), other)
+            case 5 | 6:
+                name = rng.choice(("greatest", "least"))
+                parts = [self.expr(depth - 1) for _ in range(rng.choice((2, 3)))]
+                return Call(name, tuple(parts), self.kind)
+            case 7 if self.kind is DOUBLE:
+                name = rng.choice(("sqrt", "exp", "ln"))
+                return Call(name, (self.expr(depth - 1),), DOUBLE)
+            case 8 if self.kind is DOUBLE and rng.random() < 0.5:
+                return Call("pow", (self.expr(depth - 1), self.exponent()), DOUBLE)
+        digits = Literal(rng.choice((0, 1)), INTEGER)
+        return Call("round", (self.expr(depth - 1), digits), self.kind)
+
+    def exponent(self) -> Expr:
+        return Literal(self.rng.choice((2, 3)), INTEGER)
+
+    def value(self, depth: int) -> Expr:
+        """Of another kind, at times."""
+        inner = self.expr(depth)
+        if self.kind is DATE:
+            return self.rng.choice(
+                (
+                    Call("year", (inner,), INTEGER),
+                    Call("month", (inner,), INTEGER),
+                    Call("datediff", (inner, self.expr(depth)), INTEGER),
+                )
+            )
+        name = self.rng.choice(("floor", "ceil", "", "", "cast"))
+        if name == "cast":
+            return Cast(self.condition(depth), LONG)
+        return inner if not name else Call(name, (inner,), LONG)
+
+    def condition(self, depth: int) -> Expr:
+        subject: Expr = self.expr(depth) if self.kind is not DATE else self.value(depth)
+        kind = self.kind if self.kind is not DATE else INTEGER
+        if self.rng.random() < 0.1:
+            return IsNull(subject)
+        value = self.rng.choice((-2, -1, 0, 1, 2))
+        number = Literal(float(value) if kind is DOUBLE else value, kind)
+        return Compare(self.rng.choice(list(CompareOp)), subject, number)
+
+    def predicate(self, depth: int) -> Expr:
+        rng = self.rng
+        match rng.randrange(5):
+            case 0:
+                return Not(self.condition(depth))
+            case 1:
+                return And((self.condition(depth), self.condition(depth)))
+            case 2:
+                return Or((self.condition(depth), self.condition(depth)))
+            case 3:
+                truth = Literal(rng.random() < 0.5, BOOLEAN)
+                op = rng.choice((CompareOp.EQUAL, CompareOp.NOT_EQUAL))
+                return Compare(op, self.condition(depth), truth)
+        return self.condition(depth)
+
+    def others(self, one: Value, values: Sequence[Value], relation: Relation) -> Sequence[Value]:
+        return [v for v in values if compares(one, v, relation)]
+
+    def pairs(self, count: int) -> list[tuple[dict[str, Value], dict[str, Value]]]:
+        result = []
+        pool = self.pools[self.kind]
+        while len(result) < count:
+            sketch: dict[str, Value] = {}
+            table: dict[str, Value] = {}
+            for ref in self.refs:
+                signs, relation = self.signs[ref.id], self.relations[ref.id]
+                values = [v for v in pool if fits(v, signs)]
+                one = self.rng.choice(values)
+                others = self.others(one, values, relation)
+                sketch[ref.id], table[ref.id] = one, self.rng.choice(others)
+            result.append((sketch, table))
+        return result
+
+
+class AtEdges(Drawn):
+    """The same over the ends of the types, and over powers of all signs."""
+
+    pools = EDGES
+
+    def exponent(self) -> Expr:
+        if self.rng.random() < 0.2:
+            return self.expr(0)
+        return Literal(self.rng.choice((-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 2.0, 3.0)), DOUBLE)
+
+    def others(self, one: Value, values: Sequence[Value], relation: Relation) -> Sequence[Value]:
+        """Equal values come from the same row, so 0.0 does not become -0.0."""
+        return [one] if relation is Relation.EQUAL else super().others(one, values, relation)
+
+
+def evaluated(expr: Expr, row: Mapping[str, Value]) -> Value | None | type[ReferenceFailure]:
+    try:
+        return value_of(expr, row)
+    except (ReferenceFailure, OverflowError):
+        return ReferenceFailure
+
+
+def tried(cases: Iterable[int], made: type[Drawn] = Drawn) -> Counter[str]:
+    """What was claimed how often; AssertionError where a claim does not hold."""
+    seen: Counter[str] = Counter()
+    for seed in cases:
+        rng = Random(seed)
+        drawn = made(rng, rng.choice((LONG, DOUBLE, DOUBLE, DATE)))
+        expr, predicate = drawn.value(rng.choice((1, 1, 2))), drawn.predicate(rng.choice((0, 1, 1)))
+        relation, signs = direction(expr, drawn.columns), signs_of(expr, drawn.columns.signs)
+        is_kept = find_objection(predicate, drawn.columns) is None
+        seen[relation] += 1
+        seen["preserved"] += is_kept
+        for sketch, table in drawn.pairs(40):
+            shown: Any = (seed, expr, drawn.relations, drawn.signs, sketch, table)
+            one, other = evaluated(expr, sketch), evaluated(expr, table)
+            if ReferenceFailure not in (one, other):
+                assert compares(one, other, relation), shown  # type: ignore[arg-type]  # no failure
+                assert fits(one, signs), shown  # type: ignore[arg-type]  # no failure
+            if is_kept and evaluated(predicate, table) is not ReferenceFailure:
+                holds = evaluated(predicate, sketch) is True
+                assert not holds or is_true(predicate, table), (predicate, shown)
+    return seen
+
+
+@random_cases(80, 390, 4000, also="191 223 243 453 501 585")
+def test_claims_hold_of_all_values(cases: Collection[int]) -> None:
+    seen = tried(cases)
+    assert seen["preserved"] > len(cases) // 5, seen
+    for relation in (Relation.AT_MOST, Relation.AT_LEAST):
+        assert seen[relation] > len(cases) // 20, seen
+
+
+@random_cases(40, 300, 4000, also="1584 2958 4556")
+def test_claims_hold_at_the_ends_of_types(cases: Collection[int]) -> None:
+    tried(cases, AtEdges)
+
+
+
+_TINY, _HUGE = 5e-324, sys.float_info.max
+_ODD = (math.nan, math.inf, -math.inf)
+_SINGLE = float(np.finfo(np.float32).max)
+
+
+def _decimals(texts: str) -> list[Decimal]:
+    return [Decimal(text) for text in texts.split()]
+
+
+KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tinyint": (pa.int8(), [-128, -127, -2, -1, 0, 1, 2, 127]),
+    "smallint": (pa.int16(), [-(2**15), -2, -1, 0, 1, 3, 2**15 - 1]),
+    "int": (pa.int32(), [-(2**31), -2, -1, 0, 1, 3, 2**31 - 1]),
+    "bigint": (pa.int64(), [-(2**63), -(2**53) - 1, -2, -1, 0, 1, 3, 2**53 + 1, 2**63 - 1]),
+    "float": (pa.float32(), [*_ODD, -0.0, 0.0, 0.5, -1.5, _SINGLE, -_SINGLE]),
+    "double": (
+        pa.float64(),
+        [*_ODD, -0.0, 0.0, _TINY, -_TINY, 0.05, -1.5, 9.3e18, _HUGE, -_HUGE],
+    ),
+    "decimal(10,2)": (
+        pa.decimal128(10, 2),
+        _decimals("-99999999.99 -1.50 -0.01 0.00 0.01 0.50 1.00 99999999.99"),
+    ),
+    "decimal(38,2)": (
+        pa.decimal128(38, 2),
+        _decimals(f"-{'9' * 36}.99 -2.00 -0.01 0.00 0.01 1.50 {'9' * 36}.99"),
+    ),
+    "decimal(38,38)": (
+        pa.decimal128(38, 38),
+        _decimals(f"-0.{'9' * 38} -0.5 0.0 0.{'0' * 37}1 0.{'9' * 38}"),
+    ),
+}  # fmt: skip
+STEPS = (
+    "-a", "a + b", "a - b", "a * b", "a / b", "a div b", "a % b", "a + 1", "1 - a", "a - 0.5",
+    "a * 2", "a * -2", "a * 0", "a * 0.5", "a / 2", "a / -3", "a * a", "a * 1.5D", "a / 1e300D",
+    "abs(a)", "sign(a)", "coalesce(a, 0)", "coalesce(a, -1)", "coalesce(a, b)", "nvl(a, 1)",
+    "greatest(a, b)", "least(a, b)", "greatest(a, 0)", "least(a, b, a)",
+    "round(a)", "round(a, 1)", "round(a, -1)", "bround(a)", "floor(a)", "ceil(a)",
+    "sqrt(a)", "exp(a)", "ln(a)", "log10(a)", "log2(a)", "log1p(a)", "cbrt(a)",
+    "pow(a, 2)", "pow(a, 3)", "pow(a, -1)", "pow(a, -2)", "pow(a, 0.5D)", "pow(a, b)", "pow(2, a)",
+    "CASE WHEN a > 0 THEN a ELSE 0 END", "CASE WHEN a > 0 THEN a END", "nullif(a, b)",
+    "CASE WHEN a >= b THEN a ELSE b END", "if(a < 0, -1, 1)", "nanvl(a, 0)",
+    *(f"CAST(a AS {kind})" for kind in KINDS), "CAST(a > 0 AS INT)",
+    "CAST(CAST(a AS INT) AS DOUBLE)",
+)  # fmt: skip
+PAIRED = (Relation.EQUAL, Relation.AT_MOST, Relation.AT_LEAST)
+
+
+def rows_of(kind: str) -> list[tuple[Any, Any]]:
+    """All pairs of the first column's values with some of the second's, NULL among them."""
+    values = [None, *KINDS[kind][1]]
+    return list(product(values, values[:: 2 if len(values) > 8 else 1]))
+
+
+def read(step: str, kind: str) -> Expr | None:
+    """The expression over `a` and `b` of the kind; None where it is refused."""
+    own = from_spark(kind)
+    assert own is not None
+    catalog = {"t": Schema((Column("a", own), Column("b", own)))}
+    try:
+        root = parse_query(f"SELECT {step} AS v FROM t", catalog).root
+    except ImpctlError:
+        return None
+    return root.outputs[0].expr if isinstance(root, Project) else None
+
+
+def may_fail(expr: Expr, a: Any, b: Any) -> bool:
+    """Whether the reference fails on the row, or does not know the expression."""
+    try:
+        value_of(expr, {"t#1.a": a, "t#1.b": b})
+    except ReferenceLimit:
+        return False
+    except (ReferenceFailure, OverflowError, ValueError):
+        return True
+    return False
+
+
+def values_in_spark(spark: Any, view: str, steps: Sequence[str], left_out: Sequence[set[int]],
+                    first: int, last: int) -> list[list[Any]]:  # fmt: skip
+    """Per step the values of these rows; `...` where Spark fails or was not asked."""
+    from pyspark.errors import PySparkException
+
+    outputs = []
+    for at, (step, failing) in enumerate(zip(steps, left_out, strict=True)):
+        own = sorted(row for row in failing if first <= row < last)
+        guard = f"r IN ({', '.join(map(str, own))})" if own else "false"
+        outputs.append(f"CASE WHEN {guard} THEN NULL ELSE {step} END AS x{at}")
+    sql = f"SELECT {', '.join(outputs)} FROM {view} WHERE r >= {first} AND r < {last} ORDER BY r"
+    try:
+        columns = [column.to_pylist() for column in spark.sql(sql).toArrow().columns]
+    except PySparkException:
+        if len(steps) > 1:
+            return [
+                values_in_spark(spark, view, [step], [failing], first, last)[0]
+                for step, failing in zip(steps, left_out, strict=True)
+            ]
+        if last - first == 1:
+            return [[...]]
+        half = (first + last) // 2
+        parts = ((first, half), (half, last))
+        result = [values_in_spark(spark, view, steps, left_out, *part)[0] for part in parts]
+        return [result[0] + result[1]]
+    return [
+        [... if first + at in failing else value for at, value in enumerate(column)]
+        for column, failing in zip(columns, left_out, strict=True)
+    ]
+
+
+def ranks(values: Sequence[Any]) -> Any:
+    """Places of the values in Spark's order, shape (rows,): -1 for NULL, -2 for no value."""
+    known = sorted({sort_key(v) for v in values if v is not None and v is not ...})
+    places = {key: at for at, key in enumerate(known)}
+    return np.array([-2 if v is ... else -1 if v is None else places[sort_key(v)] for v in values])
+
+
+def related(one: Any, relation: Relation) -> Any:
+    """Whether row i over the sketch and row j over the table compare so, shape (rows, rows)."""
+    sketch, table = one[:, None], one[None, :]
+    if relation is Relation.UNKNOWN:
+        return np.ones((len(one), len(one)), dtype=np.bool_)
+    if relation is Relation.EQUAL:
+        return sketch == table
+    is_less = sketch <= table if relation is Relation.AT_MOST else sketch >= table
+    return (sketch == -1) | ((table != -1) & is_less)
+
+
+def wrong_claims(expr: Expr, step: str, rows: Sequence[tuple[Any, Any]],
+                 values: Sequence[Any]) -> Iterator[str]:  # fmt: skip
+    """What is claimed of the step and not true of its values."""
+    a, b, made = (ranks(column) for column in ([r[0] for r in rows], [r[1] for r in rows], values))
+    has_value = made != -2
+    for signs in SIGNS:
+        known = {"t#1.a": signs, "t#1.b": Signs()}
+        allowed = np.array([fits(_plain(row[0]), signs) for row in rows]) & has_value
+        claimed = signs_of(expr, known)
+        for at in np.flatnonzero(allowed):
+            if not fits(_plain(values[at]), claimed):
+                yield f"{step} of {rows[at]} is {values[at]}, not {claimed} ({signs})"
+        for left, right in product(PAIRED, PAIRED):
+            columns = Columns({"t#1.a": left, "t#1.b": right}, known)
+            relation = direction(expr, columns)
+            if relation in (Relation.UNKNOWN, Relation.EQUAL):
+                continue
+            pairs = related(a, left) & related(b, right) & np.outer(allowed, allowed)
+            for i, j in np.argwhere(pairs & ~related(made, relation))[:1]:
+                yield (
+                    f"{step} of {rows[i]} is {values[i]}, of {rows[j]} {values[j]}: not {relation}"
+                    f" ({left}, {right}, {signs})"
+                )
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float) else float(value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=() if k == "double" else pytest.mark.long) for k in KINDS],
+)
+def test_what_is_claimed_is_true_of_sparks_values(kind: str, spark: Any) -> None:
+    rows = rows_of(kind)
+    own = KINDS[kind][0]
+    table = pa.table({
+        "r": pa.array(range(len(rows)), pa.int32()),
+        "a": pa.array([a for a, _ in rows], own),
+        "b": pa.array([b for _, b in rows], own),
+    })  # fmt: skip
+    spark.createDataFrame(table).createOrReplaceTempView("ends")
+    steps = {step: expr for step in STEPS if (expr := read(step, kind)) is not None}
+    failing = [
+        {at for at, (a, b) in enumerate(rows) if may_fail(expr, a, b)} for expr in steps.values()
+    ]
+    result = values_in_spark(spark, "ends", list(steps), failing, 0, len(rows))
+    spark.catalog.dropTempView("ends")
+    wrong = [
+        claim
+        for (step, expr), values in zip(steps.items(), result, strict=True)
+        for claim in wrong_claims(expr, step, rows, values)
+    ]
+    assert wrong == []

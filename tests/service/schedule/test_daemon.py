@@ -1,0 +1,673 @@
+"""`maintain --follow` in this process and beside others: lines, locks, signals, retries."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.errors import LockHeldError, StorageError
+from impctl.service.context import open_workbench
+from impctl.service.schedule import daemon as looking
+from impctl.service.schedule.daemon import Retries, Watch, _Following
+from impctl.service.settings import FollowRequest, Settings
+from impctl.store.store import Store
+from impctl.tables.write.maintenance import create_table
+from tests.behaviour.test_bad_input import held_lock
+from tests.support.kept_workload import stored
+from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce
+
+FILE = """
+version: 1
+tables: {t: {path: t}, u: {path: u}}
+partitions: {t: {g: {boundaries: [2, 4, 6]}}, u: {g: {boundaries: [2, 4, 6]}}}
+queries:
+  many:
+    sql: "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 2"
+    sketch: {t: g}
+    policy: incremental
+  other:
+    sql: "SELECT g, SUM(x) s FROM u GROUP BY g HAVING SUM(x) > 20"
+    sketch: {u: g}
+    policy: incremental
+    maintain: eager
+store: .impctl
+"""
+
+
+def rows(*groups: int) -> pa.Table:
+    values = pa.array(groups, pa.int64())
+    return pa.table({"g": values, "x": pa.array([10] * len(groups), pa.int64())})
+
+
+@pytest.fixture
+def workload(cli_once: CliOnce) -> Path:
+    def write(folder: Path) -> None:
+        for name in ("t", "u"):
+            create_table(str(folder / name), rows(0, 0, 0, 3, 3, 5))
+        (folder / "w.yaml").write_text(FILE)
+
+    return cli_once("followed workload", write, Cli.captured).workload
+
+
+def append(workload: Path, table: str, *groups: int) -> None:
+    write_deltalake(str(workload.parent / table), rows(*groups), mode="append")
+
+
+def sketch(store: Path, query: str) -> tuple[int, ...]:
+    return tuple(stored(store.parent, query, store.name).sketches[0].fragments.ids)
+
+
+def is_right(workload: Path, query: str, store: Path | None = None) -> bool:
+    """Whether the followed sketch is the one that a capture in an empty store finds."""
+    fresh = workload.parent / "fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
+    captured = impctl("capture", str(workload), "--query", query, "--store", str(fresh))
+    assert captured["ok"], captured
+    return sketch(store or workload.parent / ".impctl", query) == sketch(fresh, query)
+
+
+def run_of(line: dict[str, Any]) -> tuple[int, int]:
+    return line["run"]["number"], line["run"]["exit_code"]
+
+
+@pytest.mark.slow
+def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
+    def react(line: dict[str, Any]) -> None:
+        if line["run"]["number"] == 1:
+            append(workload, "t", 5)
+        elif line["run"]["number"] == 2:
+            append(workload, "u", 3)
+            append(workload, "u", 5)
+        else:
+            signal.raise_signal(signal.SIGTERM)
+
+    append(workload, "t", 5)
+    code, (one, two, three) = followed(workload, react=react)
+    assert code == 0, "a service that was stopped"
+    assert (one["command"], one["ok"], one["schema_version"]) == ("maintain", True, 1)
+    assert [run_of(line) for line in (one, two, three)] == [(1, 0), (2, 0), (3, 0)]
+    (result,) = one["results"]
+    assert (result["query"], result["action"], result["changes"]) == ("many", "exact", 1)
+    assert two["results"][0]["added"] == [2]
+    # An eager query has a sketch for each version passed.
+    (result,) = three["results"]
+    assert [step["versions"]["u"] for step in result["steps"]] == [1, 2]
+    assert is_right(workload, "many")
+    assert is_right(workload, "other")
+
+
+@pytest.mark.slow
+def test_another_process_maintains_captures_and_replaces_the_store_in_between(
+    workload: Path,
+) -> None:
+    options = ("--query", "many", "--pending-rows", "3", "--max-wait", "1h")
+    with following(workload, *options) as process:
+        append(workload, "t", 1, 1, 3)
+        assert process.line()["results"][0]["changes"] == 3
+        # Two rows are too few for the follower; another process takes them in its place.
+        # It sleeps meanwhile, since to it a store that somebody opens may be one that has changed.
+        process.process.send_signal(signal.SIGSTOP)
+        append(workload, "t", 1, 5)
+        ran = impctl("maintain", str(workload), "--query", "many")
+        process.process.send_signal(signal.SIGCONT)
+        assert ran["results"][0]["action"] == "exact"
+        append(workload, "t", 5, 7, 7)
+        took_up_three(process)
+        assert is_right(workload, "many")
+        process.process.send_signal(signal.SIGSTOP)
+        append(workload, "t", 7)
+        assert impctl("capture", str(workload), "--query", "many")["ok"]
+        process.process.send_signal(signal.SIGCONT)
+        append(workload, "t", 9, 9, 9)
+        took_up_three(process)
+        assert is_right(workload, "many")
+        (workload.parent / ".impctl").rename(workload.parent / "away")
+        assert impctl("capture", str(workload), "--query", "many")["ok"]
+        append(workload, "t", 3, 3, 3)
+        line = process.line()
+        while line["error"] is not None and line["error"]["code"] == "not_captured":
+            line = process.line()  # it looked while there was no store
+        assert [result["changes"] for result in line["results"]] == [3], line
+        assert process.end() == 0
+    assert is_right(workload, "many")
+
+
+def took_up_three(process: Following) -> None:
+    line = process.line()
+    assert line["ok"], line
+    assert [result["changes"] for result in line["results"]] == [3]
+
+
+@pytest.mark.slow
+def test_one_query_that_fails_does_not_stop_the_others(workload: Path) -> None:
+    with following(workload) as process:
+        write_deltalake(
+            str(workload.parent / "u"),
+            pa.table({"g": pa.array([1], pa.int64())}),
+            mode="overwrite",
+            schema_mode="overwrite",
+        )
+        line = process.line()
+        assert line["error"]["query"] == "other"
+        assert line["error"]["code"] == "column_unknown"
+        assert line["run"]["retry_ms"] is None
+        assert process.is_silent(0.3), "what no later try can cure is not tried again and again"
+        append(workload, "t", 5, 5)
+        line = process.line()
+        assert [result["query"] for result in line["results"]] == ["many"]
+        assert line["error"]["query"] == "other"
+        assert process.end() == 0
+    assert is_right(workload, "many")
+
+
+@pytest.mark.slow
+def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
+    broken = workload.parent / "u" / "_delta_log" / f"{1:020d}.json"
+    with following(workload) as process:
+        append(workload, "t", 5)
+        assert process.line()["ok"]
+        broken.write_text("this is no log entry")
+        line = process.line()
+        assert line["error"]["query"] == "other"
+        assert process.is_silent(0.3)
+        broken.unlink()
+        append(workload, "u", 3)
+        line = process.line()
+        assert (line["ok"], line["results"][0]["query"]) == (True, "other")
+        assert process.end() == 0
+    assert is_right(workload, "other")
+
+
+@pytest.mark.slow
+def test_a_query_that_is_put_off_holds_up_no_other(workload: Path) -> None:
+    with following(workload) as process:
+        append(workload, "u", 3)
+        assert process.line()["ok"]
+        process.process.send_signal(signal.SIGSTOP)
+        append(workload, "u", 5)
+        file = newest_file(workload.parent / "u")
+        away = file.rename(file.with_suffix(".away"))
+        file.symlink_to(file.name)  # to itself, which nobody can read
+        process.process.send_signal(signal.SIGCONT)
+        pause = 0.0
+        while pause < 2000:
+            line = process.line()
+            assert (line["error"]["query"], line["error"]["code"]) == ("other", "storage_failed")
+            pause = line["run"]["retry_ms"]
+        # Seconds before its next try, and in spite of its table, the other query is maintained.
+        append(workload, "t", 5)
+        line = process.line()
+        assert (line["ok"], line["run"]["retry_ms"]) == (True, None)
+        assert [result["query"] for result in line["results"]] == ["many"]
+        file.unlink()
+        away.rename(file)
+        line = process.line()
+        assert (line["ok"], [result["query"] for result in line["results"]]) == (True, ["other"])
+        assert process.end() == 0
+    assert is_right(workload, "many")
+    assert is_right(workload, "other")
+
+
+def newest_file(table: Path) -> Path:
+    return max(table.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("heard_signals")
+def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload: Path) -> None:
+    with following(workload, "--lock-timeout", "0") as process:
+        append(workload, "t", 5)
+        assert process.line()["ok"]
+        with held_lock(workload.parent / ".impctl") as holder:
+            append(workload, "t", 5)
+            lines = [process.line() for _ in range(4)]
+            assert {line["error"]["code"] for line in lines} == {"lock_held"}
+            assert str(holder.pid) in lines[0]["error"]["message"]
+            pauses = [line["run"]["retry_ms"] for line in lines]
+            # 30 ms doubled each time, by a factor between one half and one.
+            assert all(15 * 2**n <= pause <= 30 * 2**n for n, pause in enumerate(pauses))
+        line = process.line()
+        while not line["ok"]:
+            line = process.line()
+        assert line["results"][0]["added"] == [2]
+        assert process.end(signal.SIGINT) == 130
+        assert process.line()["error"]["code"] == "interrupted"
+    assert is_right(workload, "many")
+
+
+@pytest.mark.slow
+def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workload: Path) -> None:
+    with following(workload) as process:
+        append(workload, "t", 5)
+        assert process.line()["ok"]
+        with held_lock(workload.parent / ".impctl"):
+            before = sketch(workload.parent / ".impctl", "many")
+            append(workload, "t", 5, 5)
+            assert process.is_silent(0.5), "it waits for the lock, ten seconds long"
+            process.process.send_signal(signal.SIGTERM)
+            assert process.is_silent(0.2)
+            assert process.process.poll() is None, "the run may be finished"
+            assert process.end() == 0
+            assert sketch(workload.parent / ".impctl", "many") == before
+    assert impctl("maintain", str(workload), "--lock-timeout", "1")["ok"]
+    assert is_right(workload, "many")
+
+
+def test_a_changed_workload_file_ends_it(workload: Path) -> None:
+    def react(line: dict[str, Any]) -> None:
+        if line["run"]["number"] == 1:
+            workload.touch()
+            append(workload, "t", 5)
+        elif line["run"]["number"] == 2:
+            workload.write_text(FILE + "# changed\n")
+
+    append(workload, "t", 5)
+    code, lines = followed(workload, react=react)
+    assert code == 6
+    assert [line["ok"] for line in lines] == [True, True, False], "the same content is the same"
+    assert lines[-1]["error"]["code"] == "workload_changed"
+
+
+@pytest.mark.slow
+def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path) -> None:
+    folder = workload.parent
+    with following(workload, "--query", "many", "--policy", "auto") as process:
+        append(workload, "t", 5)
+        assert process.line()["results"][0]["action"] == "exact"
+        create_table(str(folder / "new"), rows(9, 9, 9))
+        append(workload, "new", 9)
+        shutil.rmtree(folder / "t")
+        (folder / "new").rename(folder / "t")
+        line = process.line()
+        while not line["results"]:
+            line = process.line()  # it looked while there was no table
+        assert line["results"][0]["reason_code"] == "table_recreated"
+        assert process.end() == 0
+    assert is_right(workload, "many")
+    assert sketch(workload.parent / ".impctl", "many") == (3,)
+
+
+@pytest.mark.slow
+def test_it_ends_at_once_while_it_waits(workload: Path) -> None:
+    with following(workload, "--interval", "1h") as process:
+        append(workload, "t", 5)
+        process.line()
+        assert process.end() == 0
+
+
+@pytest.mark.slow
+def test_it_ends_when_nobody_reads(workload: Path) -> None:
+    with following(workload) as process:
+        assert process.process.stdout is not None
+        process.process.stdout.close()
+        append(workload, "t", 5)
+        assert process.process.wait(PATIENCE) == 0
+
+
+def resident(pid: int) -> float:
+    """Megabytes of memory that the process has."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_memory_does_not_grow(workload: Path) -> None:
+    sizes = []
+    with following(workload, "--interval", "5ms") as process:
+        for number in range(300):
+            append(workload, "t" if number % 2 else "u", number % 9)
+            assert process.line()["ok"]
+            if number % 50 == 49:
+                sizes.append(resident(process.process.pid))
+        assert process.end() == 0
+    assert sizes[-1] - sizes[0] < 25, sizes
+    assert is_right(workload, "many")
+
+
+@pytest.fixture
+def triggered(workload: Path) -> Path:
+    """`many` waits for three rows of `t`, `other` for four seconds after a change of `u`."""
+    text = FILE.replace(
+        "    policy: incremental\n  other",
+        "    policy: incremental\n    trigger: {rows: 3}\n  other",
+    )
+    text = text.replace("maintain: eager", "trigger: {fresh_within: 500ms, rows: 1000}")
+    workload.write_text(text)
+    return workload
+
+
+def queries(line: dict[str, Any]) -> set[str]:
+    return {result["query"] for result in line["results"]}
+
+
+@pytest.mark.slow
+def test_late_runs_and_others_are_told_apart(triggered: Path) -> None:
+    """A bound that is over, and three rows."""
+
+    def react(line: dict[str, Any]) -> None:
+        append(triggered, "t", 7)
+
+    append(triggered, "t", 5, 5)
+    append(triggered, "u", 3)
+    code, lines = followed(triggered, "--max-runs", "2", react=react)
+    assert code == 0
+    assert [queries(line) for line in lines] == [{"other"}, {"many"}]
+    assert lines[0]["run"]["late_ms"] is not None, "it has a bound"
+    assert (lines[1]["results"][0]["changes"], lines[1]["run"]["late_ms"]) == (3, None)
+
+
+def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> None:
+    append(workload, "t", 5)
+    options = ("--query", "many", "--max-wait", "50ms", "--interval", "100ms", "--max-runs", "2")
+    code, (first, second) = followed(workload, *options, react=lambda _: append(workload, "t", 5))
+    assert code == 0
+    assert [text.rpartition(" ")[2] for text in first["warnings"]] == [
+        *("[max_wait_deprecated]", "[fresh_impossible]")
+    ]
+    assert second["warnings"] == []
+    assert second["run"]["late_ms"] >= 0
+
+
+QUERIES = """
+  three: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 20", sketch: {t: g},
+          policy: incremental, trigger: {rows: 3}}
+  night: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 21", sketch: {t: g},
+          policy: incremental, trigger: {point: nightly}}
+store: .impctl
+"""
+
+
+@pytest.fixture
+def looking_on(cli: Cli) -> Iterator[_Following]:
+    """Following `q`, on each commit, `three` and `night`; the first look is done."""
+    cli.edit("store: .impctl\n", QUERIES[1:])
+    cli.good("capture")
+    with open_workbench(Settings(cli.workload, lock_timeout=0.0)) as desk:
+        result = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
+        work(result)
+        assert work(result) == []
+        yield result
+
+
+def work(looking_on: _Following) -> list[str]:
+    """One turn of the loop; the queries that a run took."""
+    ready, due = looking_on.due()
+    if not ready and not due:
+        return []
+    looking_on.run(ready, due, lambda outcome, run: None)
+    return [*ready, *(one.query for one in due)]
+
+
+def append_rows(table: str, rows: int) -> None:
+    write_deltalake(table, ROWS.slice(0, rows), mode="append")
+
+
+@pytest.mark.slow
+def test_each_by_its_trigger(looking_on: _Following, table: str) -> None:
+    append_rows(table, 2)
+    assert work(looking_on) == ["q"]
+    assert work(looking_on) == []
+    append_rows(table, 1)
+    assert work(looking_on) == ["q", "three"]
+    assert work(looking_on) == []
+
+
+@pytest.mark.slow
+def test_what_came_between_a_look_and_its_run_is_new_to_the_others(
+    looking_on: _Following, table: str
+) -> None:
+    append_rows(table, 1)
+    ready, due = looking_on.due()
+    assert (ready, due) == (["q"], [])
+    append_rows(table, 2)
+    looking_on.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(looking_on)
+
+
+@pytest.mark.slow
+def test_a_look_that_failed_leaves_all_as_new(
+    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows(table, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(looking_on.followed, "look", lambda desk: False)
+        looking_on._look()
+    assert work(looking_on) == ["q", "three"]
+
+
+def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
+    looking_on: _Following, cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows(table, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "lock", Mock(side_effect=LockHeldError("another process writes")))
+        assert work(looking_on) == ["q", "three"]
+        assert work(looking_on) == [], "both are put off"
+    cli.good("maintain")
+    monkeypatch.setattr("time.monotonic", lambda: 1e9)
+    assert "three" not in work(looking_on)
+    assert looking_on.retries.next_due() is None, "what is not due is not put off for ever"
+    assert looking_on.pause() > 0
+
+
+@pytest.mark.slow
+def test_a_look_that_failed_after_a_run_is_made_up_for(
+    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows(table, 1)
+    ready, due = looking_on.due()
+    append_rows(table, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(looking_on.followed, "look", lambda desk: False)
+        looking_on.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(looking_on)
+
+
+def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_table(str(tmp_path / "t"), ROWS)
+    (tmp_path / "w.yaml").write_text(WORKLOAD.replace("POLICY", "auto"))
+    watch = Watch()
+
+    # As an object store answers, which a test has none of.
+    away = Mock(side_effect=StorageError("Table `t` cannot be reached"))
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        watch.pinned()
+        desk.tables.source("t")
+        watch.saw(desk)
+        assert not watch.is_due(desk)
+        with monkeypatch.context() as patch:
+            patch.setattr(looking, "has_new_log", away)
+            patch.setattr(looking, "log_end", away)
+            patch.setattr(looking, "pinned_anew", away)
+            assert watch.is_due(desk)
+            watch.saw(desk.next_run(watch.pinned()))  # the run could not open it either
+            assert not watch.is_due(desk)
+            # It came back while the run was still at it, which had found none.
+            run = desk.next_run(watch.pinned())
+            patch.setattr(looking, "log_end", lambda _: "another")
+            patch.setattr(looking, "has_new_log", lambda _: True)
+            watch.saw(run)
+            assert watch.is_due(desk)
+        write_deltalake(str(tmp_path / "t"), pa.table(ROWS), mode="append")
+        assert watch.is_due(desk)
+
+
+
+
+@pytest.fixture
+def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+
+
+@pytest.mark.usefixtures("_no_chance")
+def test_pauses_of_one_query_grow_and_those_of_another_do_not() -> None:
+    retries = Retries(2.0)
+    assert [retries.failed(["a"], 100.0) for _ in range(4)] == [2.0, 4.0, 8.0, 16.0]
+    assert retries.failed(["b"], 100.0) == 2.0
+    assert retries.next_due() == 102.0
+    assert retries.waiting(102.0) == {"a"}
+    assert retries.waiting(116.0) == set()
+
+
+@pytest.mark.usefixtures("_no_chance")
+def test_a_try_that_goes_well_starts_over() -> None:
+    retries = Retries(2.0)
+    retries.failed(["a"], 0.0)
+    retries.failed(["a"], 2.0)
+    retries.went_well("a")
+    retries.went_well("never failed")
+    assert (retries.next_due(), retries.waiting(0.0)) == (None, frozenset())
+    assert retries.failed(["a"], 10.0) == 2.0
+
+
+@pytest.mark.usefixtures("_no_chance")
+def test_what_failed_together_is_due_together_and_the_pause_told_is_the_shortest() -> None:
+    retries = Retries(1.0)
+    retries.failed(["a", "b"], 0.0)
+    assert retries.waiting(0.5) == {"a", "b"}
+    retries.failed(["b"], 1.0)
+    assert retries.failed(["a", "b", "c"], 3.0) == 1.0
+    assert [retries.waiting(at) for at in (3.5, 4.0, 5.0, 7.0)] == [
+        {"a", "b", "c"},
+        {"a", "b"},
+        {"b"},
+        set(),
+    ]
+    assert retries.failed([], 9.0) is None
+
+
+@pytest.mark.usefixtures("_no_chance")
+@pytest.mark.parametrize(("first", "longest"), [(2.0, 60.0), (300.0, 300.0)])
+def test_pauses_end_growing_at_a_minute_or_at_the_interval(first: float, longest: float) -> None:
+    retries = Retries(first)
+    pauses = [retries.failed(["a"], 0.0) for _ in range(2000)]
+    assert (pauses[0], pauses[-1]) == (first, longest)
+    assert retries.next_due() == longest
+
+
+
+PATIENCE = 60.0
+"""Seconds after which something that should happen has not; nothing waits for so long."""
+
+
+class Following:
+    """The process, with its lines."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._rest = b""
+
+    def line(self, within: float = PATIENCE) -> dict[str, Any]:
+        """The next line."""
+        result = self._read(within)
+        assert result is not None, self.stderr()
+        return result
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether no line comes for so long."""
+        return self._read(seconds) is None
+
+    def _read(self, within: float) -> dict[str, Any] | None:
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([descriptor], [], [], within)
+            more = os.read(descriptor, 65_536) if ready else b""
+            if not more:
+                return None
+            self._rest += more
+        first, _, self._rest = self._rest.partition(b"\n")
+        result = json.loads(first)
+        assert isinstance(result, dict)
+        return result
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end; its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def stderr(self) -> str:
+        """All it said there, once it has ended."""
+        self.process.kill()
+        return self.process.communicate()[1].decode()
+
+
+@contextmanager
+def following(workload: Path, *options: str, command: str = "maintain") -> Iterator[Following]:
+    """The process for as long as the block runs."""
+    words = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--follow", "--json"]
+    options = options if "--interval" in options else ("--interval", "30ms", *options)
+    process = subprocess.Popen(
+        [*words, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
+    try:
+        yield Following(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class _Lines(io.StringIO):
+    """What a program in this process prints; `react` gets each run's line once it is flushed."""
+
+    def __init__(self, react: Callable[[dict[str, Any]], object]) -> None:
+        super().__init__()
+        self.lines: list[dict[str, Any]] = []
+        self._react = react
+
+    def flush(self) -> None:
+        for line in self.getvalue().splitlines()[len(self.lines) :]:
+            self.lines.append(json.loads(line))
+            if "run" in self.lines[-1]:
+                self._react(self.lines[-1])
+
+
+def followed(
+    workload: Path,
+    *options: str,
+    command: str = "maintain",
+    react: Callable[[dict[str, Any]], object] = lambda line: None,
+) -> tuple[int, list[dict[str, Any]]]:
+    """Follow in this process until it ends; the exit code and the lines.
+
+    `react` is called between two runs. It may change tables and files, and raise signals.
+    """
+    shown = _Lines(react)
+    options = options if "--interval" in options else ("--interval", "10ms", *options)
+    with redirect_stdout(shown):
+        code = run(build_app(), [command, str(workload), "--follow", "--json", *options])
+        shown.flush()
+    return code, shown.lines
+
+
+def impctl(*words: str) -> dict[str, Any]:
+    """Run impctl in this process, which is another one than the one that follows; its document."""
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        run(build_app(), [*words, "--json"])
+    result = json.loads(shown.getvalue())
+    assert isinstance(result, dict)
+    return result

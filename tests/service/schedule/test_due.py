@@ -1,0 +1,886 @@
+"""When queries are due: each key of a trigger, moments, and `--due`, `--point` and `plan --due`."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impctl.service.context import open_workbench
+from impctl.service.schedule import due
+from impctl.service.schedule.daemon import Timetable
+from impctl.service.schedule.due import (
+    FIRST_MARGIN,
+    LEAST_MARGIN,
+    UNKNOWN_S,
+    Change,
+    Costs,
+    Due,
+    Margin,
+    Pace,
+    Pending,
+    Waiting,
+    costs_of,
+    dues,
+    in_order,
+    last_moment,
+    next_moment,
+    shortest_bounds,
+    taken,
+)
+from impctl.service.schedule.forecast import RowsToCome
+from impctl.service.settings import Settings
+from impctl.store.records import RunCost, RunKind
+from impctl.store.store import Store
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
+from tests.support.kept_workload import set_time
+from tests.support.random_cases import random_seeds
+from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce
+
+# Half a day from now, so that no test has it pass unless it says so.
+_HOUR = (datetime.now(UTC) + timedelta(hours=12)).hour
+TRIGGERS = {
+    "commit": "commit",
+    "bound": "{fresh_within: 1h}",
+    "short": "{fresh_within: 30s}",
+    "five": "{rows: 5}",
+    "daily": f'{{cron: "0 {_HOUR} * * *"}}',
+    "nightly": "{point: nightly}",
+    "noon": "{point: noon, ready_within: 1h}",
+    "used": "use",
+}
+
+
+@pytest.fixture
+def many(cli_once: CliOnce) -> Cli:
+    """A query per trigger over the small table, captured."""
+
+    def write(folder: Path) -> None:
+        create_table(str(folder / "t"), ROWS)
+        head, _, tail = WORKLOAD.replace("POLICY", "incremental").partition("store: .impctl")
+        queries = "".join(
+            f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + at}", '
+            f"sketch: {{t: g}}, policy: incremental, trigger: {said}}}\n"
+            for at, (name, said) in enumerate(TRIGGERS.items())
+        )
+        (folder / "w.yaml").write_text(f"{head}{queries}store: .impctl{tail}")
+
+    return cli_once("due", write, Cli.captured)
+
+
+def table_of(cli: Cli) -> Path:
+    return cli.workload.parent / "t"
+
+
+def append(cli: Cli, rows: int) -> None:
+    write_deltalake(table_of(cli), ROWS.slice(0, rows), mode="append")
+
+
+def at(monkeypatch: pytest.MonkeyPatch, later: timedelta) -> None:
+    """Have the clock of later commands say so much more than this one."""
+    moment = datetime.now(UTC) + later
+    monkeypatch.setenv("IMPCTL_NOW", moment.strftime("%Y-%m-%dT%H:%M:%S+00:00"))
+
+
+def told(cli: Cli, *words: str) -> dict[str, dict[str, Any]]:
+    return {result["query"]: result for result in cli.good(*words).results}
+
+
+def done(results: dict[str, dict[str, Any]]) -> set[str]:
+    return {name for name, result in results.items() if result["action"] != "none"}
+
+
+@pytest.mark.slow
+def test_only_what_is_due_is_maintained(many: Cli) -> None:
+    append(many, 3)
+    result = told(many, "maintain", "--due")
+    # A bound of 30 s is shorter than the minute until the next run; `q` has no trigger.
+    assert done(result) == {"q", "commit", "short"}
+    left = {name: result[name]["reason_code"] for name in result.keys() - done(result)}
+    assert set(left.values()) == {"not_due"}
+    assert set(left) == {"bound", "five", "daily", "nightly", "noon", "used"}
+    assert result["five"]["reason"] == "3 of 5 rows are pending"
+    assert result["five"]["versions"] == {"t": 0}
+    assert list(result) == ["q", *TRIGGERS], "in the order of the file"
+    append(many, 2)
+    assert done(told(many, "maintain", "--due")) == {"q", "commit", "short", "five"}
+    again = told(many, "maintain", "--due")
+    assert done(again) == set()
+    assert again["q"]["reason_code"] == "up_to_date"
+    assert again["daily"]["reason_code"] == "not_due"
+
+
+@pytest.mark.slow
+def test_the_clock_makes_due(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(many, 3)
+    many.good("maintain", "--due")
+    at(monkeypatch, timedelta(minutes=50))
+    assert "bound" not in done(told(many, "maintain", "--due"))
+    at(monkeypatch, timedelta(minutes=59))
+    assert "bound" in done(told(many, "maintain", "--due")), "a minute ahead, and the next look"
+    at(monkeypatch, timedelta(hours=25))
+    result = told(many, "maintain", "--due")
+    assert "daily" in done(result)
+    assert {"nightly", "used"} & done(result) == set()
+    assert done(told(many, "maintain")) == {"five", "nightly", "noon", "used"}, "everything stale"
+
+
+def test_a_bound_begins_when_the_clock_turns(
+    cli: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At midnight, and not whenever somebody looks."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    write_deltalake(str(tmp_path / "days"), pa.table({"day": [today.date()] * 3}))
+    window = (
+        '  window: {sql: "SELECT COUNT(*) n FROM days WHERE day >= current_date - INTERVAL 9 DAYS'
+        ' GROUP BY day HAVING COUNT(*) > 2", trigger: {fresh_within: 1h}}\n'
+    )
+    cli.edit("  t: {path: t}\n", "  t: {path: t}\n  days: {path: days}\n")
+    cli.edit("store: .impctl", f"{window}store: .impctl")
+    at(monkeypatch, today + timedelta(hours=12) - datetime.now(UTC))
+    cli.good("capture", "--query", "window")
+    for minutes, is_due in ((-1, False), (5, False), (30, False), (59, True), (90, True)):
+        at(monkeypatch, today + timedelta(days=1, minutes=minutes) - datetime.now(UTC))
+        assert told(cli, "plan", "--due")["window"]["due"] is is_due
+
+
+def test_how_long_until_the_next_look_decides(many: Cli) -> None:
+    append(many, 1)
+    assert done(told(many, "maintain", "--due", "--query", "bound")) == set()
+    result = told(many, "maintain", "--due", "--interval", "2h", "--query", "bound")
+    assert done(result) == {"bound"}
+    assert list(result) == ["bound"]
+
+
+def test_a_point_is_maintained_by_name(many: Cli) -> None:
+    append(many, 1)
+    result = told(many, "maintain", "--point", "nightly")
+    assert list(result) == ["nightly"]
+    assert done(result) == {"nightly"}
+    ran = many("maintain", "--point", "nihgtly")
+    assert ran.refusal == (2, "point_unknown")
+    assert "`nightly`" in ran.error["hint"]
+    ran = many("maintain", "--point", "x")
+    assert all(f"`{name}`" in ran.error["hint"] for name in ("nightly", "noon"))
+
+
+def test_nothing_due_takes_no_lock_and_writes_nothing(
+    many: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(many, 1)
+    many.good("maintain", "--due")
+    before = (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns
+    monkeypatch.setattr(Store, "lock", Mock(side_effect=AssertionError("no lock is needed here")))
+    assert done(told(many, "maintain", "--due")) == set()
+    many.good("plan", "--due")
+    assert (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns == before
+
+
+def test_a_dry_run_says_what_is_due(many: Cli) -> None:
+    append(many, 1)
+    ran = many("maintain", "--due", "--dry-run", "--detailed-exitcode")
+    assert ran.code == 2
+    assert {r["query"] for r in ran.results if r["foreseen"]} == {"q", "commit", "short"}
+    ran = many("maintain", "--due", "--dry-run", "--detailed-exitcode", "--query", "daily")
+    assert ran.code == 0
+
+
+def test_the_plan_says_when_and_why(many: Cli) -> None:
+    assert many("plan", "--due", "--detailed-exitcode").code == 0
+    append(many, 3)
+    committed = DeltaTable(table_of(many)).history(1)[0]["timestamp"] / 1000
+    ran = many("plan", "--due", "--detailed-exitcode")
+    assert (ran.code, ran.document["ok"]) == (2, True)
+    match = {result["query"]: result for result in ran.results}
+
+    def moment(name: str, field: str) -> float:
+        return datetime.fromisoformat(match[name][field]).timestamp()
+
+    assert [name for name, one in match.items() if one["due"]] == ["q", "commit", "short"]
+    assert moment("bound", "due_by") == moment("bound", "due_at") == pytest.approx(committed + 3600)
+    assert committed + 3300 < moment("bound", "start_at") < committed + 3540
+    assert moment("q", "due_at") == pytest.approx(committed)
+    assert match["q"]["due_by"] is None
+    daily = datetime.fromisoformat(match["daily"]["due_at"])
+    assert (daily.hour, daily.minute) == (_HOUR, 0)
+    assert timedelta(0) < daily - datetime.now(UTC) <= timedelta(days=1)
+    for name in ("five", "nightly", "used"):
+        assert match[name]["start_at"] is match[name]["due_at"] is None
+    assert match["nightly"]["why"] == "point: on `maintain --point nightly`"
+    assert match["bound"]["rows"] == 3
+    assert match["bound"]["trigger"] == "fresh_within 1h"
+    assert any("[fresh_impossible]" in text for text in ran.document["warnings"])
+    # The commit that `--due` goes by is the plan's.
+    assert done(told(many, "maintain", "--due")) == {"q", "commit", "short"}
+
+
+def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli) -> None:
+    append(many, 3)
+    many.good("maintain", "--query", "bound")
+    append(many, 3)
+    alone = told(many, "plan", "--due")
+    result = told(many, "plan")
+    assert {name for name, one in result.items() if one["due"] is None} == {"q", "commit"}
+    for name, one in result.items():
+        assert one["due"] in (None, alone[name])
+    assert result["bound"]["due"]["cost_ms"] is not None
+
+
+def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
+    cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `changes` of the file, as long as the log knows no better; nothing else waits for that."""
+    text = cli.workload.read_text()
+    # A zone in which it is about noon, so that midnight is neither near nor past.
+    ahead = 12 - datetime.now(UTC).hour
+    zone = f"Etc/GMT{'-' if ahead > 0 else '+'}{abs(ahead)}"
+    lines = [
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {at}", '
+        f"sketch: {{t: g}}, trigger: {{every: 1d, timezone: {zone}{beside}}}}}\n"
+        for name, at, beside in (("ready", 31, ", ready_within: 10ms"), ("plain", 32, ""))
+    ]
+    text = text.replace("store: .impctl", "".join(lines) + "store: .impctl")
+    cli.workload.write_text(text)
+    cli.good("capture")
+    costs = [RunCost(RunKind.MAINTAIN, rows, rows * 10, rows + 100.0) for rows in (0, 1_000)]
+    monkeypatch.setattr(Store, "costs", lambda *_: costs)
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    with open_workbench(Settings(cli.workload)) as desk:
+        tables = {"ready": ["t"]}
+        now = due.now_of(desk)
+        rare = RowsToCome(desk, desk.reading_store(), tables, now).rows("ready", now, now + 3_600)
+    at_first = told(cli, "plan", "--due")
+    assert text.count("{path: t}") == 1
+    said = "{path: t, changes: {every: 1m, rows: 50}}"
+    cli.workload.write_text(text.replace("{path: t}", said))
+    with open_workbench(Settings(cli.workload)) as desk:
+        coming = RowsToCome(desk, desk.reading_store(), tables, now)
+        assert coming.rows("ready", now, now + 3_600) == pytest.approx(3_000)
+        assert coming.rows("ready", now + 60, now) == 0.0
+        assert coming.rows("nobody", now, now + 60) is None
+    assert rare is not None
+    assert rare < 3_000
+    result = told(cli, "plan", "--due")
+    assert result["ready"]["start_at"] < at_first["ready"]["start_at"]
+    assert result["plain"]["start_at"] == at_first["plain"]["start_at"]
+
+
+@pytest.mark.slow
+def test_status_says_how_old_what_is_pending_is(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(many, "status")["bound"]["fresh"] == {"bound_s": 3600, "age_s": 0, "late": False}
+    append(many, 1)
+    at(monkeypatch, timedelta(minutes=30))
+    result = told(many, "status")
+    fresh = result["bound"]["fresh"]
+    assert 1795 < fresh.pop("age_s") < 1805
+    assert fresh == {"bound_s": 3600, "late": False}
+    assert result["short"]["fresh"]["late"]
+    assert result["q"]["fresh"]["bound_s"] is None
+    assert not result["q"]["fresh"]["late"]
+    many.good("maintain")
+    DeltaTable(table_of(many)).optimize.compact()
+    # Rows that only moved make nothing old, but who runs at each commit runs.
+    moved = told(many, "status")["bound"]
+    assert (moved["stale"], moved["fresh"]["age_s"]) == (True, 0)
+    assert done(told(many, "maintain", "--due")) == {"q", "commit"}
+
+
+def test_what_the_logs_do_not_tell_is_due(many: Cli) -> None:
+    for at_version in range(2):
+        append(many, at_version + 1)
+    DeltaTable(table_of(many)).create_checkpoint()
+    (table_of(many) / "_delta_log" / f"{1:020}.json").unlink()
+    match = {result["query"]: result for result in many("plan", "--due").results}
+    assert match["bound"]["due"]
+    assert match["daily"]["due"]
+    assert "does not show it" in match["daily"]["why"]
+    assert not match["nightly"]["due"]
+    assert not match["used"]["due"]
+
+
+def test_a_definition_that_changed_is_due(many: Cli) -> None:
+    many.edit("> 24", "> 124")
+    result = told(many, "plan", "--due")
+    assert [name for name, one in result.items() if one["due"]] == ["daily"]
+    ran = many("maintain", "--due")
+    assert (ran.code, ran.error["query"]) == (7, "daily")
+
+
+def test_a_query_that_was_never_captured_is_due(many: Cli) -> None:
+    text = many.workload.read_text()
+    new = '  new: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g", trigger: {rows: 9}}\nstore:'
+    many.workload.write_text(text.replace("store:", new))
+    assert many("maintain", "--due").refusal == (7, "not_captured")
+
+
+def test_policy_full_recaptures_only_what_is_due(many: Cli) -> None:
+    ran = many("maintain", "--due", "--policy", "full")
+    assert ran.code == 0
+    assert done({result["query"]: result for result in ran.results}) == set()
+
+
+def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
+    many: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that follows looks again and again at what is pending."""
+    append(many, 3)
+    many.good("maintain", "--query", "five")
+    append(many, 1)
+    log = due.CommitLog()
+    with open_workbench(Settings(many.workload)) as desk:
+        specs = desk.queries(["bound", "five"])
+        first = due.looked_at(desk, specs, 5.0, log)
+        with monkeypatch.context() as patch:
+            patch.setattr("impctl.tables.log.read_commits", lambda *_: pytest.fail("read again"))
+            again = due.looked_at(desk, specs, 5.0, log)
+        assert [one.pending for one in again] == [one.pending for one in first]
+        assert [one.pending.rows for one in first] == [4, 1]
+        assert abs(first[0].pending.changes[0].at - time.time()) < 60
+        many.good("maintain", "--query", "bound")
+        assert due.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
+        assert len(log) == 1, "what `five` lacks"
+        many.good("maintain")
+        due.looked_at(desk, specs, 5.0, log)
+        assert len(log) == 0
+
+
+@pytest.mark.slow
+def test_another_table_at_the_path_is_due(many: Cli) -> None:
+    for entry in (table_of(many) / "_delta_log").iterdir():
+        entry.unlink()
+    write_deltalake(table_of(many), ROWS)
+    match = {result["query"]: result["due"] for result in many("plan", "--due").results}
+    assert {name for name, is_due in match.items() if not is_due} == {"nightly", "noon", "used"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=3_650)])
+def test_a_bound_ends_for_a_commit_from_the_future(
+    many: Cli, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+) -> None:
+    append(many, 3)
+    set_time(table_of(many), 1, time.time() + ahead.total_seconds())
+    for minutes in (1, 30):
+        at(monkeypatch, timedelta(minutes=minutes))
+        assert not told(many, "plan", "--due")["bound"]["due"]
+    at(monkeypatch, timedelta(minutes=61))
+    assert told(many, "plan", "--due")["bound"]["due"]
+
+
+def test_a_clock_put_back_leaves_nothing_waiting(
+    many: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(many, 3)
+    at(monkeypatch, timedelta(days=-1))
+    result = told(many, "plan", "--due")
+    assert {name for name, one in result.items() if one["due"]} >= {"bound", "daily", "commit"}
+    assert not result["used"]["due"]
+    assert not result["nightly"]["due"]
+
+
+
+VIENNA = "Europe/Vienna"
+
+
+def after(trigger: Trigger, since: str, count: int) -> list[str]:
+    """So many moments in a row, in UTC."""
+    at, result = datetime.fromisoformat(since).timestamp(), []
+    for _ in range(count):
+        moment = next_moment(trigger, at)
+        assert moment is not None
+        result.append(datetime.fromtimestamp(moment, UTC).strftime("%m-%d %H:%M"))
+        at = moment + 1e-3
+    return result
+
+
+def cron(text: str, zone: str | None = None) -> Trigger:
+    return Trigger(cron=read_cron(text), timezone=zone)
+
+
+def every(seconds: float, zone: str | None = None) -> Trigger:
+    return Trigger(every=seconds, timezone=zone)
+
+
+LORD_HOWE, SAMOA = "Australia/Lord_Howe", "Pacific/Apia"
+CASES: dict[str, list[tuple[Trigger, str, str]]] = {
+    "times of a crontab": [
+        (cron("0 6 * * 1-5"), "2026-11-27T06:00", "11-27 06:00, 11-30 06:00, 12-01 06:00"),
+        (cron("0 6 * * 1-5"), "2026-11-27T06:00:01", "11-30 06:00"),
+        (cron("*/20 9-10 * * *"), "2026-11-27T09:21", "11-27 09:40, 11-27 10:00, 11-27 10:20"),
+        (cron("15 10 1,15 * *"), "2026-12-20T00:00", "01-01 10:15, 01-15 10:15"),
+        (cron("0 0 13 * 5"), "2026-11-27T00:00:01", "12-04 00:00, 12-11 00:00, 12-13 00:00"),
+        (cron("0 0 29 2 *"), "2026-11-27T00:00", "02-29 00:00"),
+        (cron("59 23 31 12 *"), "2026-12-31T23:59", "12-31 23:59, 12-31 23:59"),
+        (cron("@hourly"), "2026-12-31T23:30", "01-01 00:00, 01-01 01:00"),
+    ],
+    "a zone has its own hours": [
+        (cron("0 6 * * *", VIENNA), "2026-07-01T00:00", "07-01 04:00"),
+        (cron("0 6 * * *", VIENNA), "2026-12-01T00:00", "12-01 05:00"),
+        (cron("0 6 * * *", "Asia/Kolkata"), "2026-12-01T01:00", "12-02 00:30"),
+    ],
+    "a time that does not exist is when the clock is put on": [
+        # In Vienna 2026-03-29 02:00 to 03:00 is left out, at 01:00 UTC.
+        (
+            cron("30 2 * * *", VIENNA),
+            *("2026-03-28T12:00", "03-29 01:00, 03-30 00:30, 03-31 00:30"),
+        ),
+        (cron("0,20,40 2 * * *", VIENNA), "2026-03-28T12:00", "03-29 01:00, 03-30 00:00"),
+        (
+            cron("*/30 1-3 * * *", VIENNA),
+            *("2026-03-28T12:00", "03-29 00:00, 03-29 00:30, 03-29 01:00, 03-29 01:30"),
+        ),
+        # Lord Howe moves by half an hour: no 02:00 to 02:30 on 2026-10-04, at 15:30 UTC before it.
+        (cron("15 2 * * *", LORD_HOWE), "2026-10-03T00:00", "10-03 15:30"),
+        # Samoa left out the whole of 2011-12-30.
+        (cron("0 12 30 12 *", SAMOA), "2011-12-01T00:00", "12-30 10:00"),
+    ],
+    "a time that comes twice is its first coming": [
+        # In Vienna 2026-10-25 02:00 to 03:00 comes twice, from 00:00 and from 01:00 UTC.
+        (cron("30 2 * * *", VIENNA), "2026-10-24T12:00", "10-25 00:30, 10-26 01:30"),
+        (cron("30 2 * * *", VIENNA), "2026-10-25T00:45", "10-26 01:30"),
+        (cron("0 * * * *", VIENNA), "2026-10-24T23:30", "10-25 00:00, 10-25 02:00"),
+    ],
+    "multiples count from midnight": [
+        (every(900), "2026-11-27T11:46", "11-27 12:00, 11-27 12:15"),
+        (every(900), "2026-11-27T12:00", "11-27 12:00"),
+        (every(86_400), "2026-11-27T00:00:01", "11-28 00:00, 11-29 00:00"),
+        # What does not divide a day begins anew at midnight.
+        (
+            every(7 * 3600),
+            *("2026-11-27T10:00", "11-27 14:00, 11-27 21:00, 11-28 00:00, 11-28 07:00"),
+        ),
+        (every(6 * 3600, "Asia/Kolkata"), "2026-11-27T10:00", "11-27 12:30, 11-27 18:30"),
+    ],
+    "multiples keep their pace when the clock is moved": [
+        (every(3600, VIENNA), "2026-03-29T00:30", "03-29 01:00, 03-29 02:00, 03-29 03:00"),
+        (every(3600, VIENNA), "2026-10-24T23:30", "10-25 00:00, 10-25 01:00, 10-25 02:00"),
+        # The day has 23 hours, then 25.
+        (every(12 * 3600, VIENNA), "2026-03-28T23:00", "03-28 23:00, 03-29 11:00, 03-29 22:00"),
+        (
+            every(12 * 3600, VIENNA),
+            *("2026-10-24T22:00", "10-24 22:00, 10-25 10:00, 10-25 22:00, 10-25 23:00"),
+        ),
+        # In Santiago midnight of 2026-09-06 is left out.
+        (every(86_400, "America/Santiago"), "2026-09-05T12:00", "09-06 04:00, 09-07 03:00"),
+    ],
+}
+"""By rule: a trigger, an instant in UTC, and the moments from then on."""
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_moments_are_those_written_down(rule: str) -> None:
+    for trigger, since, moments in CASES[rule]:
+        wanted = moments.split(", ")
+        assert after(trigger, f"{since}+00:00", len(wanted)) == wanted, (trigger.text, since)
+
+
+ZONES = (
+    VIENNA,
+    "America/St_Johns",
+    "Australia/Lord_Howe",
+    "America/Santiago",
+    "UTC",
+    "Asia/Tehran",
+)
+
+
+def by_trying(trigger: Trigger, since: datetime) -> datetime:
+    """The first minute from `since` on whose local time, not seen before, the fields have."""
+    assert trigger.cron is not None
+    fields, zone = trigger.cron, ZoneInfo(trigger.timezone or "UTC")
+    at = since - timedelta(hours=26)
+    newest = (at - timedelta(minutes=1)).astimezone(zone).replace(tzinfo=None)
+    while True:
+        local = at.astimezone(zone).replace(tzinfo=None)
+        passed = newest + timedelta(minutes=1)
+        is_due = False
+        while passed <= local:
+            is_due |= fields.has_day(passed.date()) and (
+                passed.hour in fields.hours and passed.minute in fields.minutes
+            )
+            passed += timedelta(minutes=1)
+        newest = max(newest, local)
+        if is_due and at >= since:
+            return at
+        at += timedelta(minutes=1)
+
+
+@pytest.mark.slow
+@random_seeds(2, 4, 12)
+def test_moments_are_those_found_by_trying(seed: int) -> None:
+    rng = random.Random(seed)
+    starts = [datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC)]
+    starts += [datetime(2026, 9, 5, 12, tzinfo=UTC), datetime(2026, 4, 4, tzinfo=UTC)]
+    for _ in range(12):
+        minute = rng.choice(["0", "*/30", "15,45", "5-50/9", "*"])
+        hour = rng.choice(["*", "0", "1-3", "*/2", "2", "23"])
+        trigger = cron(f"{minute} {hour} * * *", rng.choice(ZONES))
+        since = rng.choice(starts) + timedelta(minutes=rng.randrange(60 * 48))
+        moment = next_moment(trigger, since.timestamp())
+        assert moment == by_trying(trigger, since).timestamp(), (trigger.text, since)
+
+
+RANDOM_TRIGGERS = st.builds(
+    Trigger,
+    every=st.integers(1, 86_400).map(float),
+    timezone=st.sampled_from(ZONES),
+) | st.builds(
+    Trigger,
+    cron=st.sampled_from(["@daily", "*/7 2 * * *", "0 */3 29 2 *", "30 1-3 * * 0"]).map(read_cron),
+    timezone=st.sampled_from(ZONES),
+)
+
+
+@given(RANDOM_TRIGGERS, st.floats(1.6e9, 2.0e9))
+def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) -> None:
+    moment = next_moment(trigger, since)
+    assert moment is not None
+    assert moment >= since - 1e-6, "seconds are not exact to a microsecond"
+    assert next_moment(trigger, moment) == moment
+    before = next_moment(trigger, since + (moment - since) * 0.5)
+    assert before == moment, "none lies between"
+
+
+@random_seeds(8, 24, 40)
+def test_the_last_moment_is_the_one_that_steps_come_to(seed: int) -> None:
+    rng = random.Random(seed)
+    zone = rng.choice([None, VIENNA, "Asia/Kolkata"])
+    clocks = [every(70.0, zone), every(86_400.0, zone), every(1.5, zone)]
+    clocks += [cron("*/7 1-3,22 * * *", zone), cron("30 2 * * *", zone), cron("0 0 1 * *", zone)]
+    trigger = rng.choice(clocks)
+    spans = {1.5: 400.0}
+    # About a jump of the clock, where there is one.
+    since = datetime(2026, 3, 28, tzinfo=UTC).timestamp() + rng.uniform(0, 86_400 * 2)
+    before = since + rng.uniform(0, spans.get(trigger.every or 0.0, 86_400.0 * 3))
+    if rng.random() < 0.5:
+        # Neither end counts.
+        since = next_moment(trigger, since) or since
+        before = next_moment(trigger, before) or before
+    stepped, at = None, since
+    while (moment := next_moment(trigger, at + 1e-5)) is not None and moment < before:
+        stepped = at = moment
+    assert last_moment(trigger, since, before) == stepped
+
+
+def test_without_a_clock_there_is_none() -> None:
+    assert last_moment(Trigger(rows=5), 0.0, 1e9) is None
+
+
+
+NOON = 1_795_780_800.0  # 2026-11-27 12:00 UTC
+PACE = Pace(opening=1.0, margin=2.0, look=5.0)
+NOTHING = Pending(mark=0)
+
+
+def pending(*changes: tuple[float, int | None]) -> Pending:
+    result = tuple(Change(NOON + at, rows) for at, rows in changes)
+    return Pending(result, None, result[0].at, changes)
+
+
+def waiting(trigger: Trigger, what: Pending, cost: float = 1.0, name: str = "q") -> Waiting:
+    return Waiting(name, trigger, what, Costs(cost, each_look=0.1, longest=cost))
+
+
+def due_of(trigger: Trigger, what: Pending, now: float = 100.0) -> Due:
+    (result,) = dues([waiting(trigger, what)], PACE, NOON + now)
+    return result
+
+
+def times_of(result: Due) -> tuple[float | None, float | None, float | None]:
+    """When it is due, by when, and when to start, from noon on."""
+    times = (result.due_at, result.due_by, result.start_at)
+    due_at, due_by, start = (None if one is None else one - NOON for one in times)
+    return due_at, due_by, start
+
+
+ONE = pending((10.0, 7), (20.0, 4))
+
+
+@pytest.mark.parametrize(
+    ("trigger", "times"),
+    [
+        (ON_COMMIT, (10.0, None, 10.0)),
+        (Trigger(alone=Alone.USE), (None, None, None)),
+        (Trigger(point="p"), (None, None, None)),
+        (Trigger(rows=7), (10.0, None, 10.0)),
+        (Trigger(rows=8), (20.0, None, 20.0)),
+        (Trigger(rows=11), (20.0, None, 20.0)),
+        (Trigger(rows=12), (None, None, None)),
+        (Trigger(every=60.0), (60.0, None, 60.0)),
+        (Trigger(cron=read_cron("30 12 * * *")), (1_800.0, None, 1_800.0)),
+        # 2 * (1 s to open, 1 s of work), and the look.
+        (Trigger(fresh_within=600.0), (610.0, 610.0, 601.0)),
+        (Trigger(every=3_600.0, ready_within=5.0), (3_600.0, 3_605.0, 3_600.0)),
+        (Trigger(every=3_600.0, ready_within=3.0), (3_600.0, 3_603.0, 3_596.0)),
+        # The first of several that comes.
+        (Trigger(fresh_within=600.0, rows=11), (20.0, None, 20.0)),
+        (Trigger(fresh_within=600.0, rows=12), (610.0, 610.0, 601.0)),
+        (Trigger(fresh_within=600.0, every=60.0), (60.0, None, 60.0)),
+        (Trigger(fresh_within=30.0, every=60.0), (40.0, 40.0, 31.0)),
+        (Trigger(point="p", rows=7), (10.0, None, 10.0)),
+    ],
+)
+def test_what_is_pending_is_due(
+    trigger: Trigger, times: tuple[float | None, float | None, float | None]
+) -> None:
+    result = due_of(trigger, ONE)
+    assert times_of(result) == times
+    assert result.is_pending
+    assert result.is_now(NOON + 100) == (times[2] is not None and times[2] <= 100)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "times"),
+    [
+        (ON_COMMIT, (None, None, None)),
+        (Trigger(rows=1), (None, None, None)),
+        (Trigger(fresh_within=1.0), (None, None, None)),
+        (Trigger(every=60.0), (120.0, None, 120.0)),
+        (Trigger(every=60.0, ready_within=1e-3), (120.0, 120.001, 120.0)),
+    ],
+)
+def test_where_nothing_is_pending_nothing_is_due(
+    trigger: Trigger, times: tuple[float | None, float | None, float | None]
+) -> None:
+    result = due_of(trigger, NOTHING)
+    assert result.due_by is None or result.due_by == pytest.approx(NOON + 120.001)
+    assert (times_of(result)[0], times_of(result)[2]) == (times[0], times[2])
+    assert not result.is_pending
+    assert not result.is_now(NOON + 1e9)
+
+
+def test_rows_that_the_log_does_not_tell_are_enough() -> None:
+    assert times_of(due_of(Trigger(rows=10**9), pending((1.0, 5), (3.0, None))))[0] == 3.0
+
+
+def test_commits_that_only_move_rows_are_for_who_runs_at_each() -> None:
+    moved = Pending((), None, NOON + 4.0, 1)
+    assert times_of(due_of(ON_COMMIT, moved))[2] == 4.0
+    assert due_of(ON_COMMIT, moved).is_now(NOON + 4)
+    for trigger in (Trigger(fresh_within=1.0), Trigger(rows=1), Trigger(every=1.0)):
+        assert not due_of(trigger, moved).is_now(NOON + 100)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "is_due"),
+    [
+        (ON_COMMIT, True),
+        (Trigger(fresh_within=1e6), True),
+        (Trigger(rows=10**6), True),
+        (Trigger(cron=read_cron("@yearly")), True),
+        (Trigger(point="p", rows=10**6), True),
+        (Trigger(alone=Alone.USE), False),
+        (Trigger(point="p"), False),
+    ],
+)
+def test_who_is_unsure_maintains(trigger: Trigger, is_due: bool) -> None:
+    result = due_of(trigger, Pending(unsure="the log does not show it", mark=1))
+    assert result.is_now(NOON + 100) == is_due
+
+
+def test_a_run_that_was_made_ahead_is_not_made_again() -> None:
+    trigger = Trigger(every=3_600.0, ready_within=3.0)
+    one = waiting(trigger, ONE)
+    (ahead,) = dues([one], PACE, NOON + 3_595)
+    assert times_of(ahead)[2] == 3_596.0
+    (then,) = dues([replace(one, last=NOON + 3_596.5)], PACE, NOON + 3_597)
+    assert times_of(then)[2] == 3_600.0
+    # What is left takes less than then: again as late as possible.
+    small = replace(one, last=NOON + 3_590, costs=Costs(0.6))
+    (again,) = dues([small], PACE, NOON + 3_597)
+    assert times_of(again)[2] == pytest.approx(3_600 - 2 * 1.6)
+
+
+def test_what_is_expected_counts_ahead_of_a_moment() -> None:
+    trigger = Trigger(every=3_600.0, ready_within=10.0)
+    (without,) = dues([waiting(trigger, ONE)], PACE, NOON)
+    assert times_of(without)[2] == 3_600.0
+    more = replace(waiting(trigger, ONE), costs=Costs(1.0, expected=4.0))
+    (result,) = dues([more], PACE, NOON)
+    assert times_of(result)[2] == 3_600.0 - 2 * (1 + 1 + 4)
+
+
+def test_a_point_with_a_bound_is_kept_ready() -> None:
+    trigger = Trigger(point="p", ready_within=3.0)
+    (result,) = dues([waiting(trigger, ONE)], PACE, NOON + 50)
+    assert result.is_now(NOON + 50)
+    (small,) = dues([waiting(trigger, ONE, cost=0.4)], PACE, NOON + 50)
+    assert not small.is_now(NOON + 50)
+
+
+@random_seeds(6, 13, 20)
+def test_starts_are_those_of_the_formula(seed: int) -> None:
+    rng = random.Random(seed)
+    pace = Pace(rng.uniform(0, 2), rng.uniform(1.5, 4), rng.uniform(0, 60))
+    some = [
+        waiting(
+            Trigger(fresh_within=rng.choice([60.0, 600.0, 3_600.0, rng.uniform(1, 1e4)])),
+            NOTHING if rng.random() < 0.2 else pending((rng.choice([0.0, 5.0, 77.0]), 1)),
+            rng.uniform(0, 9),
+            f"q{at}",
+        )
+        for at in range(rng.randrange(1, 9))
+    ]
+
+    def deadline(one: Waiting) -> float:
+        assert one.pending.oldest is not None
+        assert one.trigger.fresh_within is not None
+        return one.pending.oldest + one.trigger.fresh_within
+
+    for one, result in zip(some, dues(some, pace, NOON + 80), strict=True):
+        if not one.pending.is_some:
+            assert result.start_at is None
+            continue
+        before = [o for o in some if o.pending.is_some and deadline(o) <= deadline(one)]
+        work = pace.opening + sum(o.costs.pending for o in before)
+        assert result.due_by == deadline(one)
+        assert result.start_at == pytest.approx(deadline(one) - pace.margin * work - pace.look)
+
+
+def test_a_run_takes_what_is_due_in_the_order_of_deadlines() -> None:
+    some = [
+        waiting(Trigger(fresh_within=50.0), ONE, name="c"),
+        waiting(Trigger(rows=1), ONE, name="a"),
+        waiting(Trigger(fresh_within=40.0), ONE, name="b"),
+        waiting(Trigger(fresh_within=5_000.0), ONE, name="far"),
+        waiting(Trigger(point="p"), ONE, name="point"),
+    ]
+    result = dues(some, PACE, NOON + 100)
+    assert [due.query for due in taken(result, some, NOON + 100)] == ["a", "b", "c"]
+    assert taken(dues(some[3:], PACE, NOON + 100), some[3:], NOON + 100) == []
+
+
+def test_cheap_ones_wait_for_idle_time_and_for_a_known_cost() -> None:
+    cheap = Trigger(fresh_within=5_000.0, cheap=True)
+    some = [waiting(cheap, ONE, 0.9, "cheap"), waiting(cheap, ONE, 1.0, "dear")]
+    unknown = replace(waiting(cheap, ONE, 0.1, "unknown"), costs=Costs(0.1, is_known=False))
+    nothing = waiting(cheap, NOTHING, 0.1, "nothing")
+    all_of = [*some, unknown, nothing]
+    result = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
+    assert [due.query for due in result] == ["cheap"]
+    all_of.append(waiting(Trigger(rows=1), ONE, name="due"))
+    result = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
+    assert [due.query for due in result] == ["due"]
+
+
+def test_bounds_that_cannot_be_held_are_told_with_the_least_that_can() -> None:
+    def told(trigger: Trigger, costs: Costs) -> list[tuple[str, str]]:
+        return shortest_bounds(Waiting("q", trigger, ONE, costs), PACE)
+
+    step = Costs(1.0, each_look=0.5, longest=8.0)
+    assert told(Trigger(fresh_within=8.0), step) == []
+    ((code, text),) = told(Trigger(fresh_within=7.0), step)
+    assert code == "fresh_impossible"
+    # The look, and twice (1 s to open, 8 s of work).
+    assert "23 s" in text
+    ((code, _),) = told(Trigger(fresh_within=4.0), Costs(0.1))
+    assert code == "fresh_impossible", "shorter than a look"
+    assert told(Trigger(every=60.0, ready_within=3.0), step) == []
+    ((code, text),) = told(Trigger(every=60.0, ready_within=2.9), step)
+    assert code == "ready_impossible"
+    assert "3 s" in text
+
+
+@pytest.mark.parametrize(
+    ("times", "ordered"),
+    [
+        ([5.0, 9.0], [5.0, 9.0]),
+        ([9.0, 5.0, 7.0, 11.0], [9.0, 9.0, 9.0, 11.0]),
+        ([5.0, 5.0], [5.0, 5.0]),
+        ([5.0, 500.0, 7.0], [5.0, 5.0, 7.0]),
+        ([500.0, 7.0, 500.0], [3.0, 7.0, 7.0]),
+        ([104.0, 106.0], [100.0, 100.0]),
+        ([None, 7.0, None], [3.0, 7.0, 7.0]),
+        ([2.0, None], [2.0, 2.0]),
+        ([], []),
+    ],
+)
+def test_times_of_commits_never_go_back_nor_lie_ahead(
+    times: list[float | None], ordered: list[float]
+) -> None:
+    assert in_order(times, since=3.0, now=100.0) == ordered
+
+
+def test_the_margin_learns_from_the_latest_runs() -> None:
+    margin = Margin()
+    assert margin.value == FIRST_MARGIN
+    for _ in range(19):
+        margin.ran(1.0, 1.0)
+    assert margin.value == FIRST_MARGIN, "fewer than twenty"
+    margin.ran(2.0, 2.0)
+    assert margin.value == LEAST_MARGIN
+    for _ in range(3):
+        margin.ran(1.0, 5.0)
+    assert margin.value == 5.0
+    for _ in range(198):
+        margin.ran(1.0, 1.0)
+    assert margin.value == LEAST_MARGIN, "two of two hundred are left"
+    margin.ran(0.0, 7.0)
+    assert margin.value == LEAST_MARGIN, "nothing was thought of that one"
+
+
+def run_of(rows: int, ms: float) -> RunCost:
+    return RunCost(RunKind.MAINTAIN, rows, rows * 10, ms)
+
+
+class Forecast:
+    """A row a second."""
+
+    def rows(self, query: str, since: float, until: float) -> float:
+        return until - since
+
+    def moved(self, query: str, since: float, until: float) -> tuple[str, ...]:
+        return () if until - since < 1_500 else ("s",)
+
+
+def test_costs_follow_the_recorded_runs() -> None:
+    some = pending((0.0, 3_000))
+    assert costs_of("q", ON_COMMIT, some, (), (0, 5)) == Costs(UNKNOWN_S, is_known=False)
+    runs = [run_of(1_000, 200.0), run_of(2_000, 300.0), run_of(0, 100.0)]
+    costs = costs_of("q", ON_COMMIT, some, runs, (0, 5))
+    assert costs.is_known
+    assert (costs.pending, costs.each_look) == (pytest.approx(0.4), pytest.approx(0.1))
+    assert costs.longest == 0.3
+    assert costs_of("q", ON_COMMIT, NOTHING, runs, (0, 5)).pending == 0.0
+    hourly = Trigger(every=3_600.0)
+    ahead = costs_of("q", hourly, some, runs, (NOON + 1_600, NOON + 2_600), Forecast())
+    assert ahead.each_look == pytest.approx(0.2)
+    assert ahead.expected == pytest.approx(0.2), "2,000 rows until the hour"
+
+
+def test_costs_are_those_of_changes_of_the_same_tables() -> None:
+    def over(table: str, rows: int, ms: float) -> RunCost:
+        return replace(run_of(rows, ms), moved=(table,))
+
+    runs = [over("r", 1_000, 200.0), over("r", 2_000, 300.0), over("s", 1_000, 5_000.0)]
+    cheap = replace(pending((0.0, 1_000)), moved=("r",))
+    dear = replace(cheap, moved=("s",))
+    assert costs_of("q", ON_COMMIT, cheap, runs, (0, 5)).pending == pytest.approx(0.2)
+    assert costs_of("q", ON_COMMIT, dear, runs, (0, 5)).pending == pytest.approx(5.0)
+    # Until the moment s is expected: a run of both is not known, and all runs tell.
+    hourly = Trigger(every=3_600.0)
+    ahead = costs_of("q", hourly, dear, runs, (NOON + 1_600, NOON + 3_500), Forecast())
+    assert ahead.each_look == pytest.approx(5.0)
+
+
+def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:
+    timetable = Timetable(5.0)
+    timetable.saw([waiting(ON_COMMIT, pending((-9_000.0, 7)))])
+    result = timetable.due(NOON)
+    assert [due.query for due in result] == ["q"]
+    timetable.ran(result, NOON, 1.0)
+    assert not timetable.due(NOON + 1)
+    assert timetable.due(NOON + 600)
+    assert timetable.due(NOON - 3_600)

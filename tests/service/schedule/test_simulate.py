@@ -1,0 +1,582 @@
+"""`impctl simulate` against real runs: commits made ready, settings, late rows, kept pieces."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl import stopwatch
+from impctl.errors import UsageError
+from impctl.forecast import Arrival
+from impctl.placement.graph import PRIORS, Graph, Mode
+from impctl.placement.search import Modes, choose, evaluate, per_day
+from impctl.service.budget.bounds import Bound
+from impctl.service.budget.choice import Kept
+from impctl.service.context import OwnSession
+from impctl.service.cost_model import Size, estimated
+from impctl.service.schedule.due import LEAST_MARGIN, UNKNOWN_S
+from impctl.service.schedule.forecast import Expected
+from impctl.service.schedule.replay import commits_of, merged
+from impctl.service.schedule.simulate import (
+    Choice,
+    CostsBy,
+    MostPriced,
+    Pieces,
+    Price,
+    StepCosts,
+    disks_from,
+    lines_of,
+    price_of_step,
+    quantile,
+    runs_in,
+    settings_of,
+    trigger_from,
+)
+from impctl.store.records import RunCost, RunKind, RunRecord
+from impctl.store.store import Store
+from impctl.workload.models import ON_COMMIT, Trigger
+from tests.behaviour.typed_joins import QUERIES, some, write_workload
+from tests.placement.graphs import tree
+from tests.service.budget.test_choice import frequent_and_rare
+from tests.support.kept_workload import set_time
+from tests.support.random_cases import random_seeds
+from tests.support.run_cli import Cli, MadeOnce
+
+NAMES = ("l", "s", "two")
+
+
+START = 1_790_000_000.0
+
+
+class Wall:
+    """What the machine's clock says; commits say so, too."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def commit(self, folder: Path, table: str, rows: Any) -> None:
+        write_deltalake(str(folder / table), rows, mode="append")
+        self.stamp(folder, table)
+
+    def stamp(self, folder: Path, table: str) -> None:
+        """Have the table's latest commit say this time."""
+        set_time(folder / table, DeltaTable(str(folder / table)).version(), self.now)
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+    result = Wall()
+    monkeypatch.setattr(time, "time", lambda: result.now)
+    # What was measured is compared below: each look at a stopwatch takes a millisecond.
+    ticks = itertools.count()
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(ticks) / 1000)
+    return result
+
+
+NO_SPARK = Mock(side_effect=AssertionError("Spark was asked for"))
+
+
+def write_three(folder: Path) -> Path:
+    return write_workload(folder, [(name, QUERIES[name], "auto") for name in NAMES])
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setattr(OwnSession, "open", NO_SPARK)
+    return Cli(capsys, write_three(tmp_path))
+
+
+def taking(folder: Path, rng: random.Random) -> None:
+    """Have the latest step of each query have taken a time of its rows, about as long as it did."""
+    with Store.open(folder / ".impctl") as store, store.lock(1.0, "test"):
+        for name in NAMES:
+            (record,), costs = store.history(name, 1), store.costs(name)
+            if record.action == "exact":
+                took = (20.0 + 3.0 * record.changes) * rng.uniform(0.8, 1.25)
+                cost = replace(costs[0], elapsed_ms=took)
+                store.amend_record(name, replace(record, elapsed_ms=took, cost=cost))
+
+
+@pytest.fixture
+def followed(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    made_once: MadeOnce,
+    wall: Wall,
+) -> Cli:
+    """Captured after a commit, and maintained three seconds after each of twelve others, a minute
+    apart."""
+
+    def follow(folder: Path) -> None:
+        rng, cli = random.Random(5), Cli(capsys, write_three(folder))
+        for table in ("t", "u"):
+            wall.stamp(folder, table)
+        wall.now += 30.0
+        wall.commit(folder, "t", some(rng, 5, "x"))
+        wall.now += 30.0
+        cli.good("capture")
+        for turn in range(12):
+            wall.now += 60.0
+            wall.commit(folder, "t", some(rng, rng.randrange(1, 9), "x"))
+            if turn % 3 == 2:
+                wall.commit(folder, "u", some(rng, 2, "y"))
+            wall.now += 3.0
+            cli.good("maintain")
+            taking(folder, rng)
+
+    monkeypatch.setattr(OwnSession, "open", NO_SPARK)
+    folder = made_once.folder("followed", follow)
+    wall.now = START + 60.0 + 12 * 63.0 + 30.0
+    return Cli(capsys, folder / "w.yaml")
+
+
+def simulated(cli: Cli, *words: str) -> tuple[dict[str, Any], list[str]]:
+    ran = cli.good("simulate", *words)
+    (result,) = ran.results
+    return result, ran.document["warnings"]
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.slow
+def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
+    result, _ = simulated(followed, "--interval", "6s")
+    recorded, (present,) = result["recorded"], result["settings"]
+    # What came before the capture is replayed, but nothing to compare.
+    assert recorded["runs"] == recorded["model_runs"] == present["runs"] - 1 == 12
+    assert recorded["steps"] == recorded["model_steps"] == present["steps"] - 3 == 36
+    assert (recorded["runs_off"], recorded["steps_off"]) == (0.0, 0.0)
+    assert abs(recorded["work_off"]) < 0.3
+    assert recorded["work_off"] == pytest.approx(
+        recorded["model_work_ms"] / recorded["work_ms"] - 1
+    )
+    assert result["costs_by"] == dict.fromkeys(NAMES, "runs")
+    assert result["commits"] == {"t": 13, "u": 4}
+    assert (present["late"], present["conversions"], present["reads"]) == (0, 0, 0.0)
+    assert 0 < present["age_s"] <= present["age_99_s"] <= present["age_worst_s"] < 6 + 2
+
+
+@pytest.mark.slow
+def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
+    words = ("--disk", "0,all", "--trigger", "commit", "--trigger", "fresh_within: 4m")
+    result, _ = simulated(followed, *words)
+    match = {one["setting"]: one for one in result["settings"]}
+    assert list(match) == [
+        "as it is",
+        *("0 B, commit", "0 B, fresh_within 4m"),
+        *("all kept, commit", "all kept, fresh_within 4m"),
+    ]
+    as_it_is, kept, least = match["as it is"], match["all kept, commit"], match["0 B, commit"]
+    same = ("runs", "steps", "work_ms", "age_s", "state_bytes", "conversions", "reads")
+    assert [as_it_is[name] for name in same] == [kept[name] for name in same]
+    assert least["state_bytes"] < kept["state_bytes"]
+    assert least["over_budget"]
+    assert not kept["over_budget"]
+    assert least["conversions"] == 3
+    assert least["reads"] > 0
+    assert least["work_ms"] > kept["work_ms"]
+    for name in ("0 B", "all kept"):
+        each, bound = match[f"{name}, commit"], match[f"{name}, fresh_within 4m"]
+        assert bound["runs"] < each["runs"] / 2
+        assert bound["work_ms"] < each["work_ms"]
+        assert bound["late"] == 0
+        assert each["age_worst_s"] < 10 < 200 < bound["age_s"] <= bound["age_worst_s"] <= 240
+
+
+@pytest.mark.slow
+def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
+    before = contents(followed.workload.parent)
+    words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "8m")
+    first, second = followed.good(*words), followed.good(*words)
+    assert contents(followed.workload.parent) == before
+    assert first.document == second.document
+    assert first.results[0]["commits"] == {"t": 8, "u": 3}
+
+
+def test_the_file_says_what_is_present(followed: Cli) -> None:
+    text = followed.workload.read_text()
+    head = 'budget: {disk: 0}\ndefaults: {trigger: "use"}\n'
+    followed.workload.write_text(text.replace("queries:", f"{head}queries:"))
+    result, _ = simulated(followed, "--query", "l", "--trigger", "{every: 5m, rows: 1000}")
+    present, other = result["settings"]
+    assert (present["runs"], present["age_s"], present["disk_bytes"]) == (0, None, 0)
+    assert present["age_worst_s"] == pytest.approx(30 + 12 * 63 + 30, abs=1)
+    assert other["setting"] == "0 B, rows 1000, every 5m"
+    assert present["conversions"] == other["conversions"] == 1
+    assert result["costs_by"] == {"l": "runs"}
+
+
+def test_the_variable_holds_for_what_is_present(
+    followed: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_DISK", "0")
+    result, _ = simulated(followed, "--trigger", "commit")
+    present, other = result["settings"]
+    assert present["conversions"] == 3
+    assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
+
+
+def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("simulate")
+    assert ran.refusal == (2, "nothing_to_replay")
+    assert "impctl capture" in ran.error["hint"]
+    assert not (tmp_path / ".impctl").exists()
+    cli.good("capture", "--query", "l")
+    ran = cli("simulate")
+    assert ran.refusal == (2, "nothing_to_replay")
+    assert "--since" in ran.error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--disk", "much"), "--disk"),
+        (("--trigger", "fresh_within: 10"), "duration such as 10m"),
+        (("--trigger", "fresh_within: 10m, rows: 5"), ""),
+        (("--trigger", ""), "--trigger"),
+        (("--trigger", "sometimes"), "must be one of"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ran = cli("simulate", *words)
+    assert ran.refusal == (2, "usage")
+    assert said in ran.error["message"]
+    assert ran.error["hint"]
+
+
+def test_what_is_read_now_is_what_other_budgets_are_held_against(
+    cli: Cli, tmp_path: Path, wall: Wall
+) -> None:
+    cli.good("capture", "--disk", "0")
+    rng = random.Random(9)
+    for _ in range(4):
+        wall.now += 60.0
+        wall.commit(tmp_path, "t", some(rng, 3, "x"))
+        cli.good("maintain")
+        taking(tmp_path, rng)
+    result, _ = simulated(cli, "--disk", "0,all")
+    present, least, kept = result["settings"]
+    same = ("runs", "steps", "work_ms", "state_bytes", "reads", "conversions")
+    assert [present[name] for name in same] == [least[name] for name in same]
+    assert present["reads"] > kept["reads"] == 0
+    assert (present["conversions"], kept["conversions"]) == (0, 3)
+    assert kept["work_ms"] < present["work_ms"]
+    assert kept["state_bytes"] > present["state_bytes"]
+
+
+def test_a_choice_goes_by_the_bounds_of_the_setting(
+    followed: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int | None, dict[str, float]]] = []
+    within = Pieces.within
+
+    def noted(self: Pieces, budget: int | None, bounds: Mapping[str, Bound]) -> Choice:
+        asked.append((budget, {name: bound.ms for name, bound in bounds.items()}))
+        return within(self, budget, bounds)
+
+    monkeypatch.setattr(Pieces, "within", noted)
+    words = ("--disk", "0", "--trigger", "commit", "--trigger", "fresh_within: 4m")
+    simulated(followed, *words, "--query", "l", "--query", "s")
+    assert asked == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
+    asked.clear()
+    text = followed.workload.read_text()
+    followed.workload.write_text(f"defaults: {{trigger: {{fresh_within: 1m}}}}\n{text}")
+    simulated(followed, "--disk", "0", "--query", "l")
+    assert asked == [(0, {"l": 60_000.0})]
+
+
+
+SIZES = 6
+"""Of changes, that prices are asked for."""
+
+
+def pieces(
+    graph: Graph, now: Modes, chance: float = 0.0, ms: float = 0.0, before: Modes | None = None
+) -> Pieces:
+    """Of one query, whose pieces take so many milliseconds each to convert; each kind of change
+    comes with this chance within a day. `before` is how they are kept, where that may not stay."""
+    tables = {table: 0 for kind in graph.kinds for table in kind.tables}
+    query = cast(Any, SimpleNamespace(stored=SimpleNamespace(versions=tables)))
+    takes = {name: dict.fromkeys(Mode, ms) for name in now}
+    choice = choose({"q": graph}, None)
+    then: Mapping[str, Modes] = {"q": now if before is None else before}
+    kept = Kept({"q": query}, choice, 0, {}, {"q": graph}, then, {"q": takes})
+    expected = tuple(
+        Expected(kind.tables, kind.rate, dict.fromkeys(kind.tables, 10.0), chance=chance)
+        for kind in graph.kinds
+    )
+    return Pieces(kept, expected, ({"q": graph},) * SIZES, {"q": now})
+
+
+@pytest.mark.slow
+def test_bounds_urge_what_a_rare_change_needs() -> None:
+    urged_ones = 0
+    for seed in range(20):
+        graph = frequent_and_rare(seed)
+        now = {"left": Mode.READ, "right": Mode.KEPT}
+        result = pieces(graph, now, 0.06)
+        none = result.within(11, {})
+        assert (none.conversions, none.bytes) == (0, 11)
+        # Both kinds are likely, and only one of them can be held: it goes by the work.
+        assert result.within(11, {"q": Bound(1.0, "fresh_within 1ms")}).conversions == 0
+        frequent, rare = evaluate(graph, {"left": Mode.READ, "right": Mode.READ}).per_kind
+        if frequent < rare:
+            # The frequent one is in time when it reads, too.
+            bound = Bound(LEAST_MARGIN * (frequent + rare) / 2, "fresh_within")
+            urged = result.within(11, {"q": bound})
+            assert (urged.conversions, urged.bytes) == (1, 11)
+            kept = evaluate(graph, {"left": Mode.KEPT, "right": Mode.READ}).per_kind
+            assert urged.prices["q"][frozenset("s")].ms == (kept[1],) * SIZES
+            assert pieces(graph, now, 0.05).within(11, {"q": bound}).conversions == 0
+            urged_ones += 1
+        # What bounds of one trigger urge is not told for another.
+        assert result.within(11, {}) == none
+    assert urged_ones > 5
+
+
+@random_seeds(12, 36, 200)
+def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None:
+    rng = Random(seed)
+    graph = tree(rng)
+    now = {piece.name: rng.choice(piece.modes) for piece in graph.pieces}
+    least = sum(min(piece.sizes.values()) for piece in graph.pieces)
+    most = sum(max(piece.sizes.values()) for piece in graph.pieces)
+    budget = rng.randint(least, most)
+    then = choose({"q": graph}, budget).queries["q"].modes
+    saved = per_day(graph, now) - per_day(graph, then)
+    moved = sum(now[name] != mode for name, mode in then.items())
+    is_over = graph.bytes_of(now) > budget
+    for days in (6.9, 7.1):
+        ms = max(0.0, (days * saved - PRIORS.conversion_ms) / moved) if moved else 0.0
+        takes = PRIORS.conversion_ms + ms * moved
+        pays = saved > 0 and saved >= 0.2 * per_day(graph, now) and takes <= 7.0 * saved
+        within = pieces(graph, now, ms=ms).within(budget, {})
+        assert within.conversions == (1 if moved and (is_over or pays) else 0)
+        assert within.bytes == graph.bytes_of(then if is_over or pays else now)
+        assert not within.exceeds
+
+
+@pytest.mark.slow
+def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
+    rng = Random(3)
+    for _ in range(15):
+        graph = tree(rng)
+        now = {piece.name: rng.choice(piece.modes) for piece in graph.pieces}
+        then = choose({"q": graph}, 10**9).queries["q"].modes
+        before = dict.fromkeys(now, Mode.BOUNDED)
+        if now in (then, before):
+            continue
+        assert pieces(graph, now, ms=1e12).within(10**9, {}).conversions == 0
+        assert pieces(graph, now, ms=1e12, before=before).within(10**9, {}).conversions == 1
+
+
+
+
+def appended(at: float | None, rows: int | None, size: int = 0) -> Arrival:
+    gone = None if rows is None else 0
+    return Arrival(0, at, rows, gone, 1, size, "WRITE")
+
+
+def test_rows_that_a_log_does_not_tell_go_by_bytes() -> None:
+    told = [appended(1, 10, 100), appended(2, 30, 300), appended(3, None, 50), appended(4, None)]
+    commits = commits_of(told, 0.0, 9.0)
+    assert [*commits.rows] == [0, 10, 40, 45, 65]
+    assert (commits.guessed, len(commits)) == (2, 4)
+    assert [*commits_of([appended(1, None, 7)], 0.0, 9.0).rows] == [0, 100]
+
+
+def test_commits_before_and_after_are_no_part_of_it() -> None:
+    told = [appended(1, 1), appended(5, 2), appended(4, 4), appended(None, 8), appended(9, 16)]
+    commits = commits_of(told, 5.0, 8.0)
+    assert ([*commits.times], [*commits.rows]) == ([5.0, 5.0, 5.0], [0, 2, 6, 14])
+    assert commits.next_after(5.0) is None
+    assert commits.next_after(4.9) == 5.0
+    assert len(commits_of(told, 6.0, 8.0)) == 0
+
+
+def test_commits_of_several_tables_keep_their_order() -> None:
+    one = commits_of([appended(1, 1), appended(4, 2)], 0.0, 9.0)
+    other = commits_of([appended(2, 4, 7), appended(4, 8)], 0.0, 9.0)
+    result = merged({"b": one, "a": other})
+    assert ([*result.times], [*result.rows]) == ([1, 2, 4, 4], [0, 1, 5, 13, 15])
+    assert [*result.bytes] == [0, 0, 7, 7, 7]
+
+
+def test_every_budget_by_every_trigger_and_none_twice() -> None:
+    fresh, each = Trigger(fresh_within=600.0), ON_COMMIT
+    assert [one.name for one in settings_of(None, [], [])] == ["as it is"]
+    settings = settings_of(10**9, disks_from(["500MB, all", "500MB"]), [fresh, each, fresh])
+    assert [one.name for one in settings] == [
+        "as it is",
+        *("500 MB, fresh_within 10m", "500 MB, commit"),
+        *("all kept, fresh_within 10m", "all kept, commit"),
+    ]
+    assert [one.name for one in settings_of(10**9, [], [fresh])] == [
+        "as it is",
+        "1 GB, fresh_within 10m",
+    ]
+    assert [one.name for one in settings_of(None, [0], [])] == ["as it is", "0 B"]
+    assert settings_of(10**9, [], [])[0].disk == 10**9
+
+
+def test_a_trigger_is_read_as_in_the_file() -> None:
+    assert trigger_from("commit") == ON_COMMIT
+    assert trigger_from("fresh_within: 10m") == Trigger(fresh_within=600.0)
+    assert trigger_from("{rows: 5, every: 1h}") == Trigger(rows=5, every=3_600.0)
+    with pytest.raises(UsageError) as caught:
+        trigger_from("{rows: 5, evry: 1h}")
+    assert str(caught.value.location) == "--trigger:1:11"
+    assert "every" in (caught.value.hint or "")
+
+
+def record(ended: float, took_ms: float, commit_ms: float = 0.0) -> RunRecord:
+    return RunRecord(
+        action="exact",
+        reason_code="",
+        reason="",
+        started_at=ended,
+        elapsed_ms=took_ms + commit_ms,
+        read_ms=took_ms / 2,
+        engine_ms=took_ms / 2,
+        commit_ms=commit_ms,
+        changes=1,
+        added=0,
+        removed=0,
+        versions={},
+    )
+
+
+def test_steps_close_together_are_one_run() -> None:
+    a, b = ("a", record(10.0, 500.0, 900.0)), ("b", record(13.0, 1_000.0))
+    assert runs_in([], 1.0) == 0
+    assert runs_in([a, b], 1.2) == 1
+    assert runs_in([a, b], 1.0) == 2, "b began 1.1 s after the commit of a was over"
+    assert runs_in([a, ("a", record(10.1, 50.0))], 1.2) == 2, "no query comes twice in a run"
+
+
+def test_a_quantile_is_one_of_the_numbers() -> None:
+    assert quantile([], 0.5) is None
+    assert quantile([3.0], 0.99) == 3.0
+    hundred = [float(at) for at in range(1, 101)]
+    assert [quantile(hundred, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
+
+
+SETS = [frozenset(), frozenset("a"), frozenset("b"), frozenset("ab"), frozenset("abc")]
+
+
+def runs(rng: random.Random) -> list[RunCost]:
+    """Of any kind, over any tables; noisy, some with Spark."""
+    kinds = rng.choice([[RunKind.MAINTAIN], [RunKind.RECAPTURE], list(RunKind), []])
+    return [
+        RunCost(
+            rng.choice(kinds),
+            rng.choice([0, 1, 40, 5_000]),
+            rng.choice([0, 900, 70_000]),
+            rng.uniform(0, 900) * rng.choice([1, 1, 1, 20]),
+            rng.random() < 0.2,
+            rng.choice([0.0, 4_000.0]),
+            tuple(sorted(rng.choice(SETS))),
+        )
+        for _ in range(rng.randrange(0, 12) if kinds else 0)
+    ]
+
+
+@random_seeds(5, 33, 60)
+def test_lines_are_those_of_the_estimates(seed: int) -> None:
+    rng = random.Random(seed)
+    known = runs(rng)
+    lines = lines_of(known)
+    for moved in SETS[1:]:
+        for rows, size in [(0, 0), (3, 100), (70_000, 10), (2, 10**8), (10**7, 10**9)]:
+            wanted = estimated(
+                known,
+                RunKind.MAINTAIN,
+                Size(rows, size),
+                has_spark=True,
+                table_rows=lambda: 0,
+                moved=sorted(moved),
+            ).maintain_ms
+            result = lines.ms(moved, rows, size)
+            assert (result is None) == (wanted is None)
+            if result is not None:
+                assert result == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+                assert result <= lines.most_ms(rows, size) + 1e-6
+    by_runs = any(run.kind is RunKind.MAINTAIN for run in known)
+    assert (lines.by is CostsBy.RUNS) == by_runs
+    assert (lines.by is CostsBy.PRIORS) == (lines.ms(frozenset("a"), 1, 1) is None)
+
+
+def prices(rng: random.Random) -> dict[frozenset[str], Price]:
+    result = {}
+    for tables in rng.sample(SETS[1:], rng.randrange(0, 5)):
+        usual = rng.choice([1.0, 30.0, 800.0])
+        rows = tuple(usual * scale for scale in (0.25, 1.0, 16.0, 256.0))
+        columns = [
+            tuple(rng.choice([0.0, rng.uniform(lowest, 50)]) for _ in rows)
+            for lowest in (0, -20, 0)
+        ]
+        result[tables] = Price(rows, *columns)
+    return result
+
+
+@random_seeds(5, 33, 60)
+def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
+    rng = random.Random(seed)
+    costs = StepCosts(lines_of(runs(rng)), prices(rng))
+    for _ in range(200):
+        rows, more = rng.choice([0, 1, 7, 300, 10**6]), rng.choice([0, 1, 90, 10**5])
+        step = costs.step(rng.choice(SETS[1:]), rows, 0)
+        assert 0 <= step.seconds <= costs.most(rows + more, 0) + 1e-9
+        assert step.reads >= 0
+
+
+def test_prices_lie_on_lines_between_sizes() -> None:
+    price = Price((10.0, 20.0, 40.0), (1.0, 3.0, 7.0), (0.0, -1.0, 1.0), (0.5, 1.0, 1.0))
+    of = {frozenset("a"): price}
+    assert price_of_step(of, frozenset("a"), 3) == (1.0, 0.0, 0.5)
+    assert price_of_step(of, frozenset("a"), 20) == (3.0, -1.0, 1.0)
+    assert price_of_step(of, frozenset("a"), 30) == (5.0, 0.0, 1.0)
+    assert price_of_step(of, frozenset("a"), 1_000) == (7.0, 1.0, 1.0)
+    assert price_of_step(of, frozenset("b"), 30) == (0.0, 0.0, 0.0)
+    most = MostPriced.of(of.values())
+    assert most.at(20) == (3.0, 0.0)
+    assert most.at(21) == (7.0, 1.0)
+
+
+def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -> None:
+    def flat(ms: float) -> Price:
+        return Price((1.0,), (ms,), (ms,), (ms,))
+
+    of = {frozenset("a"): flat(1.0), frozenset("b"): flat(2.0), frozenset("ab"): flat(10.0)}
+    of[frozenset("c")] = flat(20.0)
+    assert price_of_step(of, frozenset("ab"), 5)[0] == 10.0
+    assert price_of_step(of, frozenset("abc"), 5)[0] == 30.0
+    assert price_of_step({frozenset("abc"): flat(9.0)}, frozenset("ab"), 5)[0] == 0.0
+
+
+def test_a_step_is_its_line_and_what_state_adds_but_no_less_than_its_price() -> None:
+    known = [RunCost(RunKind.MAINTAIN, rows, 0, 100.0) for rows in (1, 2, 3)]
+    for more, ms, wanted in [(30.0, 5.0, 0.13), (-60.0, 5.0, 0.04), (-99.0, 5.0, 0.005)]:
+        costs = StepCosts(lines_of(known), {frozenset("a"): Price((1.0,), (ms,), (more,), (0.0,))})
+        assert costs.step(frozenset("a"), 2, 0).seconds == pytest.approx(wanted)
+    unknown = StepCosts(lines_of([]), {frozenset("a"): Price((1.0,), (7.0,), (2.0,), (0.0,))})
+    assert unknown.step(frozenset("a"), 2, 0).seconds == pytest.approx(0.007)
+    assert unknown.step(frozenset("b"), 2, 0).seconds == UNKNOWN_S
+    assert not unknown.is_known

@@ -1,0 +1,826 @@
+"""Days of following in virtual time: nothing late where a look allows it, no run too many."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from operator import itemgetter
+from typing import Any
+
+import pytest
+
+from impctl.forecast import Arrival
+from impctl.service.schedule.daemon import Timetable
+from impctl.service.schedule.due import (
+    FIRST_MARGIN,
+    OPENING_FIRST_S,
+    OPENING_S,
+    Change,
+    Costs,
+    Due,
+    Pending,
+    Waiting,
+    dues,
+    next_moment,
+)
+from impctl.service.schedule.replay import Commits, Noise, commits_of, noisy, steady
+from impctl.service.schedule.simulate import (
+    CostsBy,
+    Price,
+    QueryLines,
+    Ran,
+    ReplayedQuery,
+    StepCosts,
+    Stream,
+    VirtualRun,
+)
+from impctl.store.records import RunCost, RunKind
+from impctl.types import QueryName
+from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
+from tests.support.random_cases import random_cases
+
+
+@dataclass
+class Query:
+    """A query over the arrivals of some tables; a step takes `fixed + per_row * rows` seconds."""
+
+    trigger: Trigger
+    tables: frozenset[str]
+    fixed: float = 0.3
+    per_row: float = 1e-4
+    fails: bool = False
+    pinned: float = -1.0
+    last: float | None = None
+
+    def cost(self, rows: int) -> float:
+        return self.fixed + self.per_row * rows
+
+
+VirtualArrival = tuple[float, str, int]
+"""When a commit comes, to which table, and how many rows."""
+
+
+@dataclass
+class PlayedRun:
+    """One run: when it started and ended, what it did, how late it was, how old changes were."""
+
+    start: float
+    end: float
+    done: list[QueryName]
+    late: float | None
+    ages: dict[QueryName, float]
+    steps_late: int = 0
+
+
+@dataclass
+class Process:
+    """The loop of `service.schedule.daemon`, over a clock that is set forward."""
+
+    queries: Mapping[QueryName, Query]
+    arrivals: Sequence[VirtualArrival]
+    look: float
+    noise: Noise = steady
+    now: float = 0.0
+    runs: list[PlayedRun] = field(default_factory=list)
+    stopped: tuple[float, float] | None = None
+    """From when to when the process does not run."""
+
+    def __post_init__(self) -> None:
+        self.timetable = Timetable(self.look)
+        self.of: dict[frozenset[str], list[VirtualArrival]] = {}
+
+    def run(self, until: float) -> list[PlayedRun]:
+        while self.now < until:
+            self.sees()
+            due = self.timetable.due(self.now)
+            if due:
+                self.works(due)
+                self.sees()
+                continue
+            start = self.timetable.next_start(self.now)
+            pauses = [self.look] if start is None else [self.look, max(0.0, start - self.now)]
+            self.now += min(pauses)
+            if self.stopped is not None and self.stopped[0] <= self.now < self.stopped[1]:
+                self.now = self.stopped[1]
+        return self.runs
+
+    def sees(self) -> None:
+        self.timetable.saw([self._waiting(name, query) for name, query in self.queries.items()])
+
+    def works(self, due: Sequence[Due]) -> None:
+        start, took = self.now, OPENING_S
+        ages = {}
+        for one in due:
+            query = self.queries[one.query]
+            changes = self._pending(query).changes
+            ages[one.query] = start - changes[0].at if changes else 0.0
+            took += 0.0 if query.fails else one.cost * self.noise()
+            if not query.fails:
+                query.pinned = query.last = start
+        self.now += took
+        failed = [one.query for one in due if self.queries[one.query].fails]
+        late = self.timetable.ran(due, self.now, took, failed=failed)
+        steps = sum(1 for one in due if one.due_by is not None and self.now > one.due_by + 1e-9)
+        names = [one.query for one in due]
+        self.runs.append(PlayedRun(start, self.now, names, late, ages, steps))
+
+    def _waiting(self, name: QueryName, query: Query) -> Waiting:
+        pending = self._pending(query)
+        rows = pending.rows
+        assert rows is not None
+        cost = query.cost(rows) if pending.is_some else 0.0
+        costs = Costs(cost, each_look=query.fixed, longest=query.cost(1_000))
+        return Waiting(name, query.trigger, pending, costs, query.last)
+
+    def _pending(self, query: Query) -> Pending:
+        """Of arrivals that are found by bisection, as there may be days of them."""
+        mine = self.of.get(query.tables)
+        if mine is None:
+            mine = [one for one in self.arrivals if one[1] in query.tables]
+            self.of[query.tables] = mine
+        first = bisect_right(mine, query.pinned, key=lambda one: one[0])
+        last = bisect_right(mine, self.now, key=lambda one: one[0])
+        changes = tuple(Change(at, rows) for at, _, rows in mine[first:last])
+        mark = (query.pinned, len(changes))
+        return Pending(changes, None, changes[0].at if changes else None, mark)
+
+
+DAY = 86_400.0
+
+
+def minutely(rng: random.Random, days: float) -> list[VirtualArrival]:
+    """A commit about every minute, with a few rows."""
+    result, at = [], 0.0
+    while at < days * DAY:
+        at += rng.expovariate(1 / 60)
+        result.append((at, "a", rng.randrange(1, 60)))
+    return result
+
+
+def loads(rng: random.Random, days: float) -> list[VirtualArrival]:
+    """One load a day, some small corrections after it."""
+    result = []
+    for day in range(int(days)):
+        start = day * DAY + 3 * 3600 + rng.uniform(0, 600)
+        result.append((start, "b", rng.randrange(20_000, 60_000)))
+        result += [(start + rng.uniform(0, 4 * 3600), "c", rng.randrange(1, 9)) for _ in range(12)]
+    return sorted(result)
+
+
+def bursts(rng: random.Random, days: float) -> list[VirtualArrival]:
+    """Hours of nothing, then many commits at once to several tables."""
+    arrivals: list[VirtualArrival] = []
+    at = 0.0
+    while at < days * DAY:
+        at += rng.expovariate(1 / 7_200)
+        count = rng.randrange(2, 40)
+        arrivals += [(at + rng.uniform(0, 90), rng.choice("abc"), 50) for _ in range(count)]
+    return sorted(arrivals)
+
+
+def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
+    tables = ("a", "b", "c", "ab", "bc", "abc")
+    return {
+        f"q{at}": Query(bound, frozenset(tables[at % 6]), rng.uniform(0.05, 0.6), 2e-5)
+        for at in range(14)
+    }
+
+
+HISTORIES = {
+    "steady": (minutely, 0.2, 1.0),
+    "loads": (loads, 1.0, 4.0),
+    "bursts": (bursts, 0.5, 3.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "bound", "is_long"),
+    [
+        *(("steady", 600.0, False), ("loads", 3_600.0, False), ("bursts", 600.0, False)),
+        *(
+            pytest.param(name, bound, True, marks=pytest.mark.long)
+            for name in HISTORIES
+            for bound in (600.0, 3_600.0)
+        ),
+    ],
+)
+def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: bool) -> None:
+    rng = random.Random(f"{name}{bound}")
+    make, few, many = HISTORIES[name]
+    days = many if is_long else few
+    arrivals = make(rng, days)
+    queries = fourteen(rng, Trigger(fresh_within=bound))
+    process = Process(queries, arrivals, 30.0, noisy(rng))
+    runs = process.run(days * DAY + 2 * bound)
+    assert [run.late for run in runs if run.late] == []
+    assert sum(run.steps_late for run in runs) == 0
+    # All that came is in every sketch, and its age was the bound at most, as seen from outside.
+    for query in queries.values():
+        mine = [at for at, table, _ in arrivals if table in query.tables and at < days * DAY]
+        assert query.pinned >= max(mine, default=-1.0)
+    ages = [age for run in runs for age in run.ages.values()]
+    assert max(ages) <= bound
+    # As late as is safe: a tenth is given away to share runs, the rest to margin and look.
+    assert sum(ages) / len(ages) > 0.75 * bound
+    steps = sum(len(run.done) for run in runs)
+    commits = sum(
+        sum(1 for _, table, _ in arrivals if table in query.tables) for query in queries.values()
+    )
+    assert steps < commits
+    assert len(runs) < 2 * days * DAY / bound + 4
+
+
+def test_without_a_bound_each_look_runs() -> None:
+    rng = random.Random(5)
+    queries = {"q": Query(ON_COMMIT, frozenset("a"))}
+    runs = Process(queries, minutely(rng, 0.1), 30.0, noisy(rng)).run(0.1 * DAY)
+    assert len(runs) > 80
+    assert all(run.ages["q"] <= 30.0 + 3 for run in runs)
+
+
+def test_what_the_look_does_not_allow_is_told_as_late() -> None:
+    queries = {"q": Query(Trigger(fresh_within=20.0), frozenset("a"))}
+    (run,) = Process(queries, [(1.0, "a", 5)], 60.0).run(200.0)
+    assert run.start == 60.0, "at the first look after the bound was over"
+    assert run.late == pytest.approx(run.end - 21.0)
+
+
+def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
+    queries = {
+        "first": Query(Trigger(fresh_within=100.0), frozenset("a"), 2.0, 0.0),
+        "second": Query(Trigger(fresh_within=400.0), frozenset("a"), 4.0, 0.0),
+    }
+    process = Process(queries, [(0.0, "a", 1)], 10.0)
+    process.sees()
+    assert process.timetable.due(0.0) == []
+    # Three times (1 s to open first, 2 s to work), and the look.
+    assert process.timetable.next_start(0.0) == pytest.approx(100.0 - 3 * 3 - 10.0)
+    process.queries["first"].pinned = 0.0
+    process.sees()
+    process.timetable.due(0.0)
+    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 5 - 10.0)
+    process.timetable.ran([], 0.0, 1.0)
+    assert process.timetable.pace.opening == 1.0, "nothing was loaded for that"
+    (first, _) = dues(process.timetable.waiting, process.timetable.pace, 0.0)
+    process.timetable.ran([first], 0.0, 2.05)
+    process.timetable.due(0.0)
+    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 4.05 - 10.0)
+    process.queries["first"].pinned = -1.0
+    process.queries["first"].trigger = Trigger(fresh_within=399.0)
+    process.sees()
+    process.timetable.due(0.0)
+    # `second` has to wait for `first`, whose deadline comes before, so it is what has to start.
+    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 6.05 - 10.0)
+
+
+def test_those_nearly_due_go_along_and_the_earliest_deadline_first() -> None:
+    queries = {
+        "late": Query(Trigger(fresh_within=105.0), frozenset("a"), 0.1, 0.0),
+        "soon": Query(Trigger(fresh_within=100.0), frozenset("a"), 0.1, 0.0),
+        "far": Query(Trigger(fresh_within=200.0), frozenset("a"), 0.1, 0.0),
+    }
+    runs = Process(queries, [(0.0, "a", 1)], 5.0).run(300.0)
+    assert [run.done for run in runs] == [["soon", "late"], ["far"]]
+
+
+def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> None:
+    queries = {
+        "b": Query(Trigger(fresh_within=600.0), frozenset("a"), 1.0, 0.0),
+        "a": Query(Trigger(fresh_within=300.0), frozenset("a"), 1.0, 0.0),
+        "c": Query(Trigger(fresh_within=7_200.0), frozenset("a"), 1.0, 0.0),
+    }
+    process = Process(queries, [(10.0, "a", 1)], 10.0, stopped=(50.0, 4_000.0))
+    first, *_ = process.run(5_000.0)
+    assert (first.start, first.done) == (4_000.0, ["a", "b"])
+    assert first.late == pytest.approx(4_000.0 + 2.05 - 310.0)
+    assert first.steps_late == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", [300.0, 900.0])
+def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> None:
+    rng = random.Random(3)
+    days = 25 * bound / DAY
+    arrivals = minutely(rng, days)
+    trigger = Trigger(fresh_within=bound)
+
+    def starts(fails: bool) -> list[tuple[float, list[str]]]:
+        queries = {f"q{at}": Query(trigger, frozenset("a"), 0.5 + at / 8) for at in range(4)}
+        if fails:
+            bad = Query(Trigger(fresh_within=bound / 2), frozenset("a"), 20.0, fails=True)
+            queries = {"bad": bad, **queries}
+        process = Process(queries, arrivals, 10.0)
+        runs = process.run(days * DAY)
+        result = [(run.start, [name for name in run.done if name != "bad"]) for run in runs]
+        return [(start, names) for start, names in result if names]
+
+    with_it, without = starts(True), starts(False)
+    assert len(without) > 20
+    assert [names for _, names in with_it] == [names for _, names in without]
+    # A look comes where the bad one had its own, and no sooner or later than a pause between two.
+    assert all(abs(a - b) <= 10.0 for (a, _), (b, _) in zip(with_it, without, strict=True))
+
+
+def test_a_query_that_fails_is_left_until_something_is_new_or_ten_minutes() -> None:
+    queries = {"bad": Query(Trigger(fresh_within=60.0), frozenset("a"), fails=True)}
+    runs = Process(queries, [(0.0, "a", 1), (1_500.0, "a", 1)], 5.0).run(2_000.0)
+    starts = [round(run.start) for run in runs]
+    assert len(starts) == 4, starts
+    assert 600 <= starts[1] - starts[0] <= 610
+    assert 600 <= starts[2] - starts[1] <= 610
+    assert 1_500 <= starts[3] <= 1_510, "what is new is tried at once"
+
+
+def test_a_moment_without_changes_runs_nothing() -> None:
+    arrivals = [(100.0, "a", 1), (4_000.0, "a", 1)]
+    queries = {"q": Query(Trigger(every=900.0), frozenset("a"), 0.01)}
+    runs = Process(queries, arrivals, 7.0).run(9_000.0)
+    assert [run.start for run in runs] == [900.0, 4_500.0]
+
+
+@pytest.mark.slow
+def test_work_is_done_ahead_of_a_moment() -> None:
+    """An hour of ten rows in ten seconds, 10 ms each: 36 s of work, of which 3 s may be left."""
+    arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
+    ready = Trigger(every=3_600.0, ready_within=3.0)
+    queries = {"q": Query(ready, frozenset("a"), 0.05, 0.01)}
+    runs = Process(queries, arrivals, 5.0).run(3_700.0)
+    assert len(runs) > 2
+    ahead, at_moment = runs[:-1], runs[-1]
+    assert all(run.start < 3_600.0 for run in ahead)
+    assert 3_600.0 <= at_moment.start < 3_600.5
+    assert at_moment.end <= 3_603.0
+    assert at_moment.late == 0.0
+    # Without it all work is left to the moment.
+    alone = {"q": Query(Trigger(every=3_600.0), frozenset("a"), 0.05, 0.01)}
+    (run,) = Process(alone, arrivals, 5.0).run(3_700.0)
+    assert run.end > 3_630.0
+
+
+@pytest.mark.slow
+def test_what_cannot_be_ready_is_not_tried_without_end() -> None:
+    arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
+    ready = Trigger(every=3_600.0, ready_within=1.0)
+    queries = {"q": Query(ready, frozenset("a"), 10.0, 0.0)}
+    runs = Process(queries, arrivals, 5.0).run(3_700.0)
+    assert len(runs) <= 3
+
+
+def test_idle_time_takes_what_is_cheap() -> None:
+    queries = {
+        "cheap": Query(Trigger(fresh_within=3_600.0, cheap=True), frozenset("a"), 0.5, 0.0),
+        "dear": Query(Trigger(fresh_within=3_600.0, cheap=True), frozenset("a"), 1.5, 0.0),
+        "plain": Query(Trigger(fresh_within=3_600.0), frozenset("a"), 0.5, 0.0),
+    }
+    first, *others = Process(queries, [(10.0, "a", 1)], 5.0).run(4_000.0)
+    assert (first.done, first.start) == (["cheap"], 10.0)
+    assert {name for run in others for name in run.done} == {"dear", "plain"}
+
+
+def test_rows_are_waited_for() -> None:
+    arrivals = [(float(at * 10), "a", 4) for at in range(1, 21)]
+    queries = {"q": Query(Trigger(rows=10), frozenset("a"), 0.01)}
+    runs = Process(queries, arrivals, 5.0).run(300.0)
+    assert [run.start for run in runs] == [pytest.approx(30.0 * at, abs=1) for at in range(1, 7)]
+    assert bisect_left([run.start for run in runs], 200.0) == 6, "two are too few"
+
+
+MOMENT = 6 * 3_600.0
+ROWS = 200_000
+ALL = range(20)
+"""Seeds of nights. In night 4 a step takes far longer than thought, in 1 and 11 something is left
+for the moment itself; 1, 2, 4 and 11 have different shapes."""
+LOOK = 10.0
+READY = Trigger(cron=read_cron("0 6 * * *"), ready_within=2.0)
+
+
+def evenly(rng: random.Random) -> list[float]:
+    """Rows at any time."""
+    return [rng.uniform(0, MOMENT) for _ in range(rng.randrange(40, 160))]
+
+
+def in_gusts(rng: random.Random) -> list[float]:
+    """Hours of nothing, then several commits within minutes, the last until the moment."""
+    result = []
+    for _ in range(rng.randrange(3, 12)):
+        start = rng.uniform(0, MOMENT)
+        result += [start + rng.expovariate(1 / 120) for _ in range(rng.randrange(3, 20))]
+    return result
+
+
+def rising(rng: random.Random) -> list[float]:
+    """The more, the nearer the moment is."""
+    return [MOMENT * rng.random() ** 0.4 for _ in range(rng.randrange(40, 160))]
+
+
+def a_load(rng: random.Random) -> list[float]:
+    """Nearly all in one half hour, a few corrections at any time."""
+    start = rng.uniform(0, MOMENT - 3_600)
+    result = [start + rng.uniform(0, 1_800) for _ in range(rng.randrange(3, 60))]
+    return result + [rng.uniform(0, MOMENT) for _ in range(20)]
+
+
+SHAPES: tuple[Callable[[random.Random], list[float]], ...] = (evenly, in_gusts, rising, a_load)
+
+
+def night(rng: random.Random, shape: Callable[[random.Random], list[float]]) -> list[VirtualArrival]:
+    """All rows of a night, in commits of different sizes; in the last minutes they go on coming."""
+    last = [MOMENT - rng.uniform(0, 600.0) for _ in range(rng.randrange(20, 80))]
+    times = sorted(at for at in [*shape(rng), *last] if at < MOMENT)
+    weights = [rng.lognormvariate(0.0, 0.5) for _ in times]
+    rows = [int(ROWS * weight / sum(weights)) for weight in weights]
+    rows[0] += ROWS - sum(rows)
+    return [(at, "a", count) for at, count in zip(times, rows, strict=True)]
+
+
+class Foreseeing(Process):
+    """The same, where rows are expected to come as they do in the mean of the night."""
+
+    def _waiting(self, name: str, query: Query) -> Waiting:
+        result = super()._waiting(name, query)
+        oldest = result.pending.oldest
+        moment = None if oldest is None else next_moment(query.trigger, oldest)
+        if moment is None:
+            return result
+        rows = ROWS / MOMENT * max(0.0, moment - self.now)
+        return replace(result, costs=replace(result.costs, expected=query.per_row * rows))
+
+
+@dataclass(frozen=True)
+class Played:
+    """A night: seconds from the moment until all is in that came before it, the runs, and the
+    longest that a step took, times what was thought of it."""
+
+    left: float
+    runs: list[PlayedRun]
+    longest: float
+
+
+def played(make: type[Process], seed: int, most: float = inf) -> Played:
+    """One night, of a process that began with it; steps take `most` times as thought at most."""
+    rng = random.Random(f"night {seed}")
+    arrivals = night(rng, SHAPES[seed % len(SHAPES)])
+    query = Query(READY, frozenset("a"), 0.05, 1e-4)
+    drawn, times = noisy(rng), [0.0]
+
+    def noise() -> float:
+        times.append(min(drawn(), most))
+        return times[-1]
+
+    process = make({"q": query}, arrivals, LOOK, noise)
+    runs = process.run(MOMENT + 300.0)
+    assert query.pinned >= arrivals[-1][0]
+    return Played(max(0.0, runs[-1].end - MOMENT), runs, max(times))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "seeds"),
+    [(Process, (1, 4, 11)), (Foreseeing, (1, 2, 4, 11)), (Process, ALL), (Foreseeing, ALL)],
+)
+def test_at_each_moment_two_seconds_are_left_at_most(
+    make: type[Process], seeds: Sequence[int]
+) -> None:
+    """As far as steps take no longer than the margin has it: three times what is thought, in a
+    process that has not learned yet. The work is done as late as that allows."""
+    nights = [played(make, seed, FIRST_MARGIN) for seed in seeds]
+    assert all(one.left <= 2.0 for one in nights)
+    assert min(one.longest for one in nights) < 2.0 < max(one.longest for one in nights)
+    least = MOMENT - FIRST_MARGIN * (OPENING_FIRST_S + 0.05 + 1e-4 * ROWS) - LOOK
+    assert min(one.runs[0].start for one in nights) >= least
+    assert max(len(one.runs) for one in nights) <= 4
+    # Something comes after the last run ahead, or the moment would have nothing left by chance.
+    assert sum(one.left > 0 for one in nights) > len(nights) / 2
+
+
+
+Commit = tuple[float, str, int]
+"""When it came, its table, and its rows."""
+
+
+@dataclass
+class SlowQuery:
+    trigger: Trigger
+    tables: frozenset[str]
+    costs: StepCosts
+    rows_per_s: float = 0.0
+    pinned: float = -1.0
+    last: float | None = None
+
+    def seconds(self, commits: Sequence[Commit], more: float = 0.0) -> float:
+        moved = frozenset(table for _, table, _ in commits)
+        return self.costs.step(moved, sum(rows for _, _, rows in commits) + more, 0).seconds
+
+
+@dataclass
+class SlowRun:
+    queries: Mapping[str, SlowQuery]
+    commits: Sequence[Commit]
+    look: float
+    runs: int = 0
+    late: int = 0
+    work: float = 0.0
+    looks: int = 0
+    ages: list[float] = field(default_factory=list)
+
+    def run(self, since: float, until: float) -> None:
+        timetable, now, opening = Timetable(self.look), since, OPENING_FIRST_S
+        on_commit = [q for q in self.queries.values() if q.trigger.alone is Alone.COMMIT]
+        timed = {n: q for n, q in self.queries.items() if q.trigger.alone is None}
+        while now < until:
+            self.looks += 1
+            ready = [query for query in on_commit if self.pending(query, now)]
+            timetable.saw([self.waiting(name, query, now) for name, query in timed.items()])
+            due = timetable.due(now)
+            asked = [*ready, *(timed[one.query] for one in due)]
+            if asked:
+                took = [query.seconds(self.pending(query, now)) for query in asked]
+                end = now + opening + sum(took)
+                opening = OPENING_S
+                self.runs += 1
+                self.work += sum(took)
+                self.late += sum(one.due_by is not None and end > one.due_by + 1e-6 for one in due)
+                self.ages += [end - self.pending(query, now)[0][0] for query in asked]
+                for query in asked:
+                    query.pinned = query.last = now
+                if due:
+                    own = sum(took[len(ready) :])
+                    timetable.ran(due, end, timetable.pace.opening + own)
+                now = end
+            start = timetable.next_start(now)
+            now += self.look if start is None else min(self.look, max(0.0, start - now))
+
+    def pending(self, query: SlowQuery, now: float) -> list[Commit]:
+        """Commits are in order of time."""
+        first = bisect_right(self.commits, query.pinned, key=itemgetter(0))
+        last = bisect_right(self.commits, now, key=itemgetter(0))
+        return [commit for commit in self.commits[first:last] if commit[1] in query.tables]
+
+    def waiting(self, name: str, query: SlowQuery, now: float) -> Waiting:
+        result = self.pending(query, now)
+        changes = tuple(Change(at, rows) for at, _, rows in result)
+        moved_at = changes[0].at if changes else None
+        cost = query.seconds(result) if result else 0.0
+        more = 0.0
+        if result and query.trigger.ready_within is not None:
+            moment = next_moment(query.trigger, result[0][0])
+            coming = 0.0 if moment is None else query.rows_per_s * max(0.0, moment - now)
+            more = max(0.0, query.seconds(result, coming) - cost)
+        costs = Costs(cost, more, is_known=query.costs.is_known)
+        pending = Pending(changes, None, moved_at, query.last)
+        return Waiting(name, query.trigger, pending, costs, query.last)
+
+
+TRIGGERS = (
+    ON_COMMIT,
+    Trigger(alone=Alone.USE),
+    Trigger(fresh_within=40.0),
+    Trigger(fresh_within=300.0),
+    Trigger(fresh_within=600.0, rows=60),
+    Trigger(rows=25),
+    Trigger(every=90.0),
+    Trigger(every=120.0, rows=40),
+    Trigger(every=300.0, fresh_within=200.0),
+    Trigger(cron=read_cron("*/7 * * * *")),
+    Trigger(fresh_within=400.0, cheap=True),
+    Trigger(every=600.0, ready_within=2.0),
+    Trigger(point="nightly"),
+    Trigger(point="nightly", ready_within=1.0),
+    Trigger(point="nightly", rows=30),
+)
+
+
+def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> StepCosts:
+    """What runs say; with `rng` tables differ, some are never told, and state adds something."""
+    runs = [RunCost(RunKind.MAINTAIN, rows, 0, fixed_ms + row_ms * rows) for rows in (1, 9, 50, 99)]
+    prices = {}
+    if rng is not None:
+        for table in "ab":
+            factor = rng.choice([0.2, 1.0, 4.0])
+            runs += [
+                RunCost(RunKind.MAINTAIN, n, 0, factor * (fixed_ms + row_ms * n), moved=(table,))
+                for n in (2, 30, 80)
+            ]
+        for tables in (frozenset("a"), frozenset("b"), frozenset("ab")):
+            more = tuple(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3))
+            prices[tables] = Price((1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0))
+    return StepCosts(QueryLines(runs, CostsBy.RUNS), prices)
+
+
+def commits_by_table(commits: list[Commit]) -> dict[str, Commits]:
+    return {
+        table: commits_of(
+            [
+                Arrival(n, at, rows, 0, 1, 0, "WRITE")
+                for n, (at, name, rows) in enumerate(commits)
+                if name == table
+            ],
+            0.0,
+            1e9,
+        )
+        for table in "abc"
+    }
+
+
+def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[Commit]:
+    """Steady, in bursts, or hardly any."""
+    result: list[Commit] = []
+    at = 0.0
+    pause = pause or rng.choice([4.0, 30.0, 200.0])
+    while at < until:
+        at += round(rng.expovariate(1 / pause) * 4) / 4
+        for _ in range(rng.choice([1, 1, 1, 3])):
+            result.append((at, rng.choice("aaabc"), rng.choice([1, 3, 20, 70])))
+    return result
+
+
+VirtualQuery = tuple[str, Trigger, frozenset[str], StepCosts]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Queries, and the commits after which they are run."""
+
+    queries: list[VirtualQuery]
+    commits: list[Commit]
+    look: float
+    until: float
+    rows_per_s: float = 0.02
+    since: float = 0.0
+
+    def fast(self) -> Ran:
+        of = commits_by_table(self.commits)
+        made = []
+        for name, trigger, tables, cost in self.queries:
+            stream = Stream.made({table: of[table] for table in tables})
+            made.append(ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
+        return VirtualRun(made, self.look).run(self.since, self.until)
+
+    def slow(self) -> SlowRun:
+        made = {
+            name: SlowQuery(trigger, tables, cost, self.rows_per_s)
+            for name, trigger, tables, cost in self.queries
+        }
+        result = SlowRun(made, self.commits, self.look)
+        result.run(self.since, self.until)
+        return result
+
+    def assert_alike(self) -> None:
+        result, wanted = self.fast(), self.slow()
+        assert result.runs == wanted.runs
+        assert result.ages == pytest.approx(wanted.ages, abs=1e-6)
+        assert result.work_s == pytest.approx(wanted.work)
+        assert result.late == wanted.late
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None:
+    """Two queries with this trigger, and one with another."""
+    number = TRIGGERS.index(trigger)
+    rng = random.Random(f"trigger {number}")
+    other = TRIGGERS[(number + 4) % len(TRIGGERS)]
+    queries: list[VirtualQuery] = [
+        ("one", trigger, frozenset("a"), costs(300.0, 2.0, rng)),
+        ("two", trigger, frozenset("ab"), costs(40.0, 30.0, rng)),
+        ("other", other, frozenset("abc"), costs(300.0, 2.0, rng)),
+    ]
+    Replay(queries, drawn(rng, 1_500.0, pause=12.0), 5.0, 1_500.0, 0.02).assert_alike()
+
+
+@pytest.mark.slow
+@random_cases(fast=8, check=24, total=150)
+def test_runs_are_those_of_making_every_look(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        until = 3_000.0
+        commits = drawn(rng, until)
+        fixed, row = rng.choice([20.0, 300.0, 4_000.0]), rng.choice([0.0, 2.0, 30.0])
+        same = rng.choice([*(None for _ in TRIGGERS), *TRIGGERS])
+        queries: list[VirtualQuery] = [
+            (
+                f"q{at}",
+                rng.choice(TRIGGERS) if same is None else same,
+                frozenset(rng.choice(["a", "b", "ab", "abc"])),
+                costs(fixed * rng.uniform(0.5, 2), row, rng),
+            )
+            for at in range(rng.randrange(1, 6))
+        ]
+        look = rng.choice([2.0, 5.0, 16.0, 61.0])
+        Replay(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0])).assert_alike()
+
+
+@pytest.mark.slow
+@random_cases(fast=4, check=17, total=30)
+def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
+    """Long steps on commit, so that starts of others come while they run, in the same runs too."""
+    for seed in cases:
+        rng = random.Random(seed)
+        commits = drawn(rng, 3_000.0)
+        queries: list[VirtualQuery] = [
+            ("each", ON_COMMIT, frozenset("a"), costs(rng.choice([3_000.0, 20_000.0]), 5.0, rng)),
+            ("bound", Trigger(fresh_within=60.0), frozenset("ab"), costs(200.0, 3.0, rng)),
+            ("clock", rng.choice(TRIGGERS), frozenset("ab"), costs(900.0, 1.0, rng)),
+        ]
+        Replay(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02).assert_alike()
+
+
+@pytest.mark.slow
+@random_cases(fast=3, check=12, total=20)
+def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        commits: list[Commit] = sorted(
+            (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
+        )
+        ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
+        queries: list[VirtualQuery] = [("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))]
+        Replay(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5).assert_alike()
+
+
+def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
+    times = [3.0, 11.0, 12.0, 44.0, 45.5]
+    commits: list[Commit] = [(at, "a", 1) for at in times]
+    queries: list[VirtualQuery] = [("q", ON_COMMIT, frozenset("a"), costs(1_000.0, 0.0))]
+    fast = Replay(queries, commits, 5.0, 100.0).fast()
+    # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
+    assert fast.runs == 3
+    assert fast.ages == pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0])
+    assert fast.work_s == pytest.approx(3.0)
+
+
+def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
+    queries: list[VirtualQuery] = [("q", Trigger(alone=Alone.USE), frozenset("a"), costs(1.0, 0.0))]
+    fast = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
+    assert (fast.runs, fast.steps, fast.left) == (0, 0, [90.0])
+
+
+def test_a_bound_shorter_than_a_look_is_late() -> None:
+    queries: list[VirtualQuery] = [("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))]
+    fast = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
+    assert fast.late == 1
+    assert fast.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])
+
+
+CLOCKS = (
+    Trigger(every=61.0),
+    Trigger(every=70.0),  # the last of a day is 20 s before midnight
+    Trigger(every=7.0),
+    Trigger(every=3_600.0, timezone="Europe/Vienna"),
+    Trigger(every=90.0, fresh_within=40.0),
+    Trigger(every=600.0, ready_within=2.0),
+    Trigger(every=5_000.0, rows=40),
+    Trigger(cron=read_cron("*/7 1-3,22 * * *")),
+    Trigger(cron=read_cron("@hourly"), cheap=True),
+)
+
+
+@random_cases(fast=10, check=25, total=100)
+def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> None:
+    """Few commits around midnight, some at a moment, so that looks go on from the right one."""
+    since, until = 79_000.0, 93_000.0
+    for seed in cases:
+        rng = random.Random(seed)
+        moments = [70.0 * rng.randrange(1_130, 1_300) for _ in range(7)]
+        commits: list[Commit] = sorted(
+            (rng.choice([rng.uniform(since, until), moment]), rng.choice("ab"), 9)
+            for moment in moments[: rng.randrange(1, 7)]
+        )
+        queries: list[VirtualQuery] = [
+            (
+                f"q{at}",
+                (CLOCKS[seed % len(CLOCKS)], rng.choice(CLOCKS), rng.choice(TRIGGERS))[at],
+                frozenset(rng.choice(["a", "b", "ab"])),
+                costs(rng.choice([20.0, 4_000.0]), rng.choice([0.0, 30.0]), rng),
+            )
+            for at in range(rng.randrange(1, 4))
+        ]
+        Replay(queries, commits, rng.choice([13.0, 61.0]), until, 1e-4, since).assert_alike()
+
+
+@pytest.mark.parametrize(
+    "trigger", [Trigger(every=60.0), Trigger(cron=read_cron("* * * * *")), CLOCKS[5]]
+)
+def test_decades_take_as_long_as_their_runs(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    due = Timetable.due
+
+    def counted(self: Timetable, *words: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return due(self, *words)
+
+    monkeypatch.setattr(Timetable, "due", counted)
+    years = 30 * 365.0 * 86_400
+    commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
+    queries: list[VirtualQuery] = [("q", trigger, frozenset("a"), costs(20.0, 0.0))]
+    fast = Replay(queries, commits, 5.0, years, 0.0).fast()
+    assert (fast.runs, len(fast.ages)) == (4, 4)
+    assert max(fast.ages) < 620.0
+    assert asked < 400, "of millions of moments"

@@ -1,0 +1,467 @@
+"""`cluster` puts files in order, rows as they were; `rewrite --files` gives text and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import sqlglot
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.service import advice
+from impctl.tables.rows import read_rows
+from impctl.tables.source import open_source
+from impctl.tables.write import maintenance as writing
+from impctl.tables.write.maintenance import create_laid_out_table
+from tests.support.run_cli import Cli, CliOf, CliOnce, MadeOnce
+
+FILES, EACH, GROUPS = 40, 500, 1000
+BY_G = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10000"
+BY_H = "SELECT h, COUNT(*) AS n FROM t WHERE h >= 900 GROUP BY h"
+
+
+def rows() -> pa.Table:
+    """Groups anywhere, the last hundredth of them heavy; NaN, -0.0 and NULL among the values."""
+    random = np.random.default_rng(11)
+    count = FILES * EACH
+    g, h = random.integers(0, GROUPS, count), random.integers(0, GROUPS, count)
+    f = random.normal(size=count)
+    f[::7], f[1::7] = np.nan, -0.0
+    return pa.table(
+        {
+            "g": g,
+            "h": pa.array(h, mask=random.random(count) < 0.02),
+            "x": (g >= GROUPS - GROUPS // 100) * 1000 + 1,
+            "f": f,
+            "long": ["x" * 40 + str(value) for value in g],
+        }
+    )
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+    # Files of a table this small would all be one.
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 14)
+
+    def write(folder: Path) -> None:
+        everything = rows()
+        parts = (everything.slice(at, EACH) for at in range(0, FILES * EACH, EACH))
+        create_laid_out_table(str(folder / "t"), parts)
+        (folder / "w.yaml").write_text(
+            "version: 1\ntables: {t: {path: t}}\nstore: st\nqueries:\n"
+            f'  g: {{sql: "{BY_G}", sketch: {{t: g}}}}\n  h: {{sql: "{BY_H}", sketch: {{t: h}}}}\n'
+        )
+
+    return cli_once("cluster", write)
+
+
+def bag(cli: Cli) -> list[str]:
+    """All rows, in an order of their own; NaN is written as a word."""
+    snapshot = open_source("t", str(cli.workload.parent / "t")).snapshot()
+    return sorted(map(repr, read_rows(snapshot, snapshot.schema.names).to_pylist()))
+
+
+@pytest.mark.slow
+def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
+    cli.good("capture", "--query", "g")
+    before = bag(cli)
+    captured = cli.good("status", "--query", "g").results[0]["sketches"]
+    planned = cli.one("cluster", "--dry-run")
+    assert (planned["action"], planned["by"], planned["foreseen"]) == ("none", ["g"], True)
+    assert DeltaTable(str(cli.workload.parent / "t")).version() == 0
+    done = cli.one("cluster")
+    assert (done["action"], done["version"], done["by"]) == ("cluster", 1, ["g"])
+    [sketch] = done["sketches"]
+    assert sketch["files"] > FILES - 4, "before, hardly a file was left out"
+    assert sketch["files_after"] <= 3
+    assert sketch["bytes_after"] < sketch["bytes"] / 8
+    assert sketch["files_expected"] <= 3
+    assert bag(cli) == before
+    maintained = cli.one("maintain", "--query", "g")
+    assert maintained["action"] in ("none", "incremental", "exact"), maintained
+    assert cli.good("status", "--query", "g").results[0]["sketches"] == captured
+    again = cli.good("cluster").results[0]
+    assert again["action"] == "none", "there is nothing more to gain"
+
+
+@pytest.mark.slow
+def test_several_attributes_give_a_z_order(cli: Cli) -> None:
+    cli.good("capture")
+    done = cli.one("cluster", "--table", "t")
+    assert sorted(done["by"]) == ["g", "h"]
+    left = {entry["query"]: entry for entry in done["sketches"]}
+    assert left["g"]["files_after"] < FILES / 2
+    assert left["h"]["bytes_after"] < left["h"]["bytes"] * 0.6
+
+
+@pytest.mark.parametrize("column", ["f", "long"])
+def test_what_statistics_do_not_tell_is_never_left_out(cli: Cli, column: str) -> None:
+    """NaN and long texts have no bounds: nothing is gained, and nothing is wrong."""
+    cli.good("capture")
+    before = bag(cli)
+    done = cli.one("cluster", "--table", "t", "--by", column, "--yes")
+    assert done["by"] == [column]
+    assert bag(cli) == before
+    assert all(entry["files_after"] for entry in done["sketches"])
+
+
+def test_an_order_by_which_more_is_lost_than_won_needs_a_yes(cli: Cli) -> None:
+    cli.good("capture", "--query", "g")
+    cli.good("cluster")
+    assert cli("cluster", "--table", "t", "--by", "f").refusal == (2, "cluster_loses")
+    assert DeltaTable(str(cli.workload.parent / "t")).version() == 1
+    shown = cli.text("cluster", "--table", "t", "--by", "f", "--dry-run")
+    assert "sketches that would read more than now: g" in shown
+    shown = cli.text("cluster", "--table", "t", "--by", "f", "--yes")
+    assert shown.index("would be rewritten") < shown.index("t: version 2")
+
+
+def test_columns_and_tables_that_are_not_there(cli: Cli) -> None:
+    assert cli("cluster", "--table", "u").error["code"] == "cluster_table_unknown"
+    assert cli("cluster", "--table", "t", "--by", "nope").error["code"] == "column_unknown"
+    assert cli("cluster", "--by", "g").code != 0
+    ran = cli("cluster", "--table", "t")
+    assert ran.code != 0, "without a sketch nothing tells by which column"
+    assert "--by" in ran.error["hint"]
+    ran = cli.good("cluster")
+    assert ran.results == []
+    assert "impctl capture" in ran.document["warnings"][0]
+
+
+def test_a_partition_column_is_refused(cli: Cli) -> None:
+    folder = cli.workload.parent
+    parted = pa.table({"p": [1, 2] * 50, "g": list(range(100))})
+    write_deltalake(str(folder / "u"), parted, partition_by=["p"])
+    cli.edit("{t: {path: t}}", "{t: {path: t}, u: {path: u}}")
+    assert cli("cluster", "--table", "u", "--by", "p").error["code"] == "table_not_clusterable"
+    assert cli.one("cluster", "--table", "u", "--by", "g")["version"] == 1
+
+
+def test_another_writer_that_comes_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that another writer deletes meanwhile do not come back."""
+    cli.good("capture", "--query", "g")
+    path = str(cli.workload.parent / "t")
+    checked = writing.check_clusterable
+
+    def meanwhile(*given: object) -> None:
+        checked(*given)  # type: ignore[arg-type]  # passed through
+        if DeltaTable(path).version() == 0:
+            DeltaTable(path).delete("g = 5")
+
+    monkeypatch.setattr(writing, "check_clusterable", meanwhile)
+    ran = cli("cluster", "--table", "t")
+    left = open_source("t", path).snapshot()
+    assert 5 not in read_rows(left, ["g"]).column("g").to_pylist()  # noqa: PLR2004
+    assert ran.code != 0
+    assert ran.error["code"] == "retryable"
+
+
+USES, PARTS = 60_000, 4
+USERS = 2_500
+SLOW = pytest.mark.slow
+SQL = "SELECT user, COUNT(*) AS n FROM t GROUP BY user HAVING COUNT(*) > {least}"
+
+
+def half_of_one(random: np.random.Generator) -> np.ndarray:
+    """Half of the rows are user 7's."""
+    return np.where(random.random(USES) < 0.5, 7, random.integers(0, USERS, USES))
+
+
+def zipf(random: np.random.Generator) -> np.ndarray:
+    """Few users have most of the rows."""
+    return np.minimum(random.zipf(1.3, USES), 50_000)
+
+
+def even(random: np.random.Generator) -> np.ndarray:
+    return random.integers(0, USERS, USES)
+
+
+class Skewed(Cli):
+    """The command over one table, and what it lies in."""
+
+    @property
+    def path(self) -> str:
+        return str(self.workload.parent / "t")
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(self.path).version()
+
+    def fix(self) -> str:
+        """What `doctor` says of the sketch."""
+        [result] = (one for one in self("doctor").results if one["check"] == "skips_little")
+        return f"{result['message']}; {result['fix']}"
+
+    def hint(self, times: int = 2) -> str:
+        """What `gain` says of uses that left nothing out."""
+        for _ in range(times):
+            self.good("rewrite")
+        return str(self.good("gain").results[0]["hint"])
+
+
+@pytest.fixture
+def made(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
+) -> Any:
+    # Files of a table this small would all be one, and it would not be worth a word.
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 1000)
+
+    def make(values: Any, least: int) -> Skewed:
+        def write(folder: Path) -> None:
+            random, each = np.random.default_rng(17), USES // PARTS
+            columns = {
+                "user": values(random),
+                **{name: random.normal(size=USES) for name in "xy"},
+            }
+            rows = pa.table(columns)
+            create_laid_out_table(
+                str(folder / "t"), (rows.slice(at, each) for at in range(0, USES, each))
+            )
+            (folder / "w.yaml").write_text(
+                "version: 1\ntables: {t: {path: t}}\nstore: st\n"
+                "partitions: {t: {user: {ranges: 200}}}\n"
+                f'queries: {{q: {{sql: "{SQL.format(least=least)}", sketch: {{t: user}}}}}}\n'
+            )
+
+        return Skewed(capsys, made_once.folder(f"skewed {values.__name__}", write) / "w.yaml")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("values", "least"), [(half_of_one, 500), pytest.param(zipf, 1000, marks=SLOW), (even, 40)]
+)
+def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: int) -> None:
+    cli = made(values, least)
+    cli.good("capture")
+    planned = cli.one("cluster", "--dry-run", "--table", "t")
+    [foreseen], [came] = planned["sketches"], cli.one("cluster", "--table", "t")["sketches"]
+    assert came["files_after"] > 0
+    assert foreseen["bytes_expected"] == pytest.approx(came["bytes_after"], rel=0.3)
+    # How many files deltalake makes of the bytes depends on how well these compress.
+    assert came["files_after"] / 2 <= foreseen["files_expected"] <= came["files_after"] * 2
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "named"),
+    [(half_of_one, 500, ()), pytest.param(zipf, 1000, ("--table", "t"), marks=SLOW)],
+)
+def test_a_second_time_does_nothing(
+    made: Any, values: Any, least: int, named: tuple[str, ...]
+) -> None:
+    cli = made(values, least)
+    cli.good("capture")
+    cli.good("cluster", "--table", "t")
+    for flags in (("--dry-run",), ()):
+        again = cli.one("cluster", *named, *flags)
+        assert (again["action"], cli.version) == ("none", 1)
+        assert "are already in the order of `user`" in again["reason"]
+        [sketch] = again["sketches"]
+        assert sketch["bytes_expected"] == sketch["bytes"], "no more is promised"
+
+
+@pytest.mark.slow
+def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
+    cli = made(half_of_one, 500)
+    cli.good("capture")
+    DeltaTable(cli.path).optimize.z_order(["user"], target_size=1 << 15)
+    assert (cli.one("cluster", "--table", "t")["action"], cli.version) == ("none", 1)
+
+
+@pytest.mark.slow
+def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
+    """That a table was clustered once does not keep it from being clustered again."""
+    cli = made(even, 40)
+    cli.good("capture")
+    cli.good("cluster")
+    random = np.random.default_rng(3)
+    more = pa.table({"user": even(random), **{name: random.normal(size=USES) for name in "xy"}})
+    for part in range(0, USES, USES // PARTS):
+        write_deltalake(cli.path, more.slice(part, USES // PARTS), mode="append")
+    assert cli.one("cluster")["action"] == "cluster"
+
+
+@pytest.mark.slow
+def test_a_z_order_is_made_once(made: Any) -> None:
+    cli = made(half_of_one, 500)
+    cli.good("capture")
+    first = cli.good("cluster", "--table", "t", "--by", "user", "--by", "x").results[0]
+    again = cli.good("cluster", "--table", "t", "--by", "x", "--by", "user").results[0]
+    assert (first["action"], again["action"], cli.version) == ("cluster", "none", 1)
+    other = cli.good("cluster", "--table", "t", "--by", "user").results[0]
+    assert other["action"] == "cluster", "another order is another matter"
+
+
+def test_clustering_is_advised_where_it_gains_alone(made: Any) -> None:
+    cli = made(half_of_one, 500)
+    assert "`impctl cluster` would order" in cli.good("capture").document["warnings"][0]
+    assert "`impctl cluster` would order" in cli.fix()
+    assert "impctl cluster --dry-run" in cli.hint()
+    assert cli.good("cluster").results[0]["action"] == "cluster", "as it was advised"
+    assert cli.good("capture").document["warnings"] == []
+    assert "impctl cluster" not in cli.fix()
+
+
+def no_order_helps(cli: Skewed) -> None:
+    """Nothing but reasons from any command, and the dry run leaves the table too."""
+    [warning] = cli.good("capture").document["warnings"]
+    for said in (warning, cli.fix(), cli.hint()):
+        assert "`impctl cluster" not in said
+        assert "would not help: its sketches would skip hardly more" in said
+    result = cli.one("cluster", "--dry-run")
+    assert "would skip hardly more" in result["reason"]
+    [sketch] = result["sketches"]
+    assert sketch["files_expected"] > 0
+    assert cli.good("cluster").results[0]["action"] == "none"
+
+
+@pytest.mark.slow
+def test_a_range_of_nearly_all_rows_is_told(made: Any) -> None:
+    """One range of two hundred, and nine tenths of the rows in it."""
+
+    def nearly_all(random: np.random.Generator) -> np.ndarray:
+        return np.where(random.random(USES) < 0.9, 7, random.integers(0, USERS, USES))
+
+    no_order_helps(made(nearly_all, 1000))
+
+
+@pytest.mark.slow
+def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 30)
+    cli = made(even, 40)
+    no_order_helps(cli)
+    assert "fits into one file" in cli.fix()
+    shown = cli.text("cluster", "--dry-run")
+    assert "would not change" in shown
+    assert ": 0" not in shown, "what takes bytes takes a file"
+
+
+def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
+    """Three sketches hold nearly all of `x`; the order that is best for all leaves `q` as it is."""
+    cli = made(half_of_one, 500)
+    text = cli.workload.read_text().replace(
+        "{user: {ranges: 200}}", "{user: {ranges: 200}, x: {ranges: 50}}"
+    )
+    sql = "SELECT x, COUNT(*) AS n FROM t WHERE x < {most} GROUP BY x HAVING COUNT(*) > 0"
+    more = "".join(
+        f', wide{most}: {{sql: "{sql.format(most=most)}", sketch: {{t: x}}}}' for most in (7, 8, 9)
+    )
+    cli.workload.write_text(text.rstrip().removesuffix("}") + more + "}\n")
+    warnings = cli.good("capture").document["warnings"]
+    [warning] = (one for one in warnings if "`q`" in one)
+    assert "`impctl cluster --table t --by user` helps this one" in warning
+    for _ in range(2):
+        cli.good("rewrite", "--query", "q")
+    hints = {one["query"]: one["hint"] for one in cli.good("gain").results}
+    assert (
+        "`impctl cluster --table t --by user` would change that for this sketch alone" in hints["q"]
+    )
+    assert cli.good("cluster").results[0]["action"] == "none"
+    assert cli.good("cluster", "--table", "t", "--by", "user").results[0]["action"] == "cluster"
+    after = cli.one("rewrite", "--query", "q")
+    assert after["files_kept"] < after["files_total"] * 0.6, "half of the rows are of user 7"
+
+
+
+GROUPED = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"
+FILE_COUNT = 40
+
+
+@pytest.fixture
+def cli_of_files(tmp_path: Path, cli_of: CliOf) -> Cli:
+    random = np.random.default_rng(3)
+    at = np.arange(4000)
+    rows = {"g": at // 50, "h": random.integers(0, 100, 4000), "x": random.integers(0, 100, 4000)}
+    table = pa.table(rows)
+    parts = (table.slice(start, 100) for start in range(0, 4000, 100))
+    create_laid_out_table(str(tmp_path / "t"), parts)
+    return cli_of(
+        f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{GROUPED}"}}}}\nstore: st\n'
+    )
+
+
+def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
+    connection = ParquetSql.open()
+    assert connection is not None
+    connection.view("t", files)
+    (sql,) = sqlglot.transpile(sql, read="spark", write="duckdb")
+    return sorted(connection.run(sql).to_pylist(), key=lambda row: str(row["g"]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ParquetSql.is_installed(), reason="needs DuckDB")
+def test_text_and_files_give_the_answer(cli_of_files: Cli) -> None:
+    cli_of_files.good("capture")
+    folder = cli_of_files.workload.parent
+    result = cli_of_files.good("rewrite", "--files", str(folder / "left.json")).results[0]
+    left = json.loads((folder / "left.json").read_text())
+    assert list(left) == ["t"]
+    assert len(left["t"]) == result["files_kept"] < result["files_total"] == FILE_COUNT
+    whole = [str(path) for path in (folder / "t").glob("*.parquet")]
+    assert answer(result["sql"], left["t"]) == answer(GROUPED, whole) != []
+
+
+def test_rows_that_are_not_those_of_the_files_are_refused(cli_of_files: Cli) -> None:
+    folder = cli_of_files.workload.parent
+    rows = DeltaTable(str(folder / "t")).to_pyarrow_table()
+    write_deltalake(
+        str(folder / "t"), rows, mode="overwrite", partition_by=["h"], schema_mode="overwrite"
+    )
+    cli_of_files.good("capture")
+    cli_of_files.good("rewrite")
+    assert cli_of_files("rewrite", "--files", str(folder / "left.json")).refusal == (3, "files_not_plain")
+    assert not (folder / "left.json").exists()
+
+
+@pytest.mark.parametrize(("least", "is_refused"), [(390, True), (5, False)])
+def test_rows_with_nan_that_readers_of_files_pass_over_are_refused(
+    cli_of_files: Cli, least: int, is_refused: bool
+) -> None:
+    """DuckDB passes over a file whose greatest number is too small, though it has a NaN."""
+    folder = cli_of_files.workload.parent
+    at = np.arange(400, dtype=np.float64)
+    table = pa.table({"x": np.where(at == 150, np.nan, at)})
+    create_laid_out_table(str(folder / "d"), (table.slice(i, 100) for i in range(0, 400, 100)))
+    condition = f"NOT x < {least}" if is_refused else f"x < {least}"
+    sql = f"SELECT x, COUNT(*) AS n FROM d WHERE {condition} GROUP BY x HAVING COUNT(*) > 0"
+    cli_of_files.workload.write_text(
+        "version: 1\ntables: {d: {path: d}}\n"
+        f'queries: {{q: {{sql: "{sql}", sketch: {{d: x}}}}}}\nstore: st\n'
+    )
+    cli_of_files.good("capture")
+    assert cli_of_files.good("rewrite").results[0]["intervals"]
+    ran = cli_of_files("rewrite", "--files", str(folder / "left.json"))
+    assert (ran.code != 0) is is_refused
+    assert (folder / "left.json").exists() is not is_refused
+    if is_refused:
+        assert ran.refusal == (3, "files_not_plain")
+        cli_of_files.good("rewrite", "--files", str(folder / "left.json"), "--sketch", "never")
+
+
+@pytest.mark.slow
+def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli_of_files: Cli) -> None:
+    """Each file has every `h`, and most of these pass: asking every row for them saves nothing."""
+    scattered = "SELECT h, SUM(x) AS s FROM t GROUP BY h HAVING SUM(x) > 1000"
+    cli_of_files.edit(GROUPED, scattered)
+    cli_of_files.good("capture")
+    result = {}
+    for use in ("always", "auto", "never"):
+        (result[use],) = cli_of_files.good("rewrite", "--sketch", use).results
+    assert result["always"]["intervals"]
+    assert result["always"]["left_away"] == {}
+    assert "it skips none of the 40 files" in result["auto"]["left_away"]["t"]
+    assert result["auto"]["intervals"] == result["auto"]["sketches"] == []
+    assert result["auto"]["sql"] == result["never"]["sql"] != result["always"]["sql"]
+
+
+@pytest.mark.slow
+def test_a_sketch_that_pays_is_kept(cli_of_files: Cli) -> None:
+    cli_of_files.good("capture")
+    always = cli_of_files.good("rewrite").results
+    assert cli_of_files.good("rewrite", "--sketch", "auto").results == always

@@ -1,0 +1,350 @@
+"""Settings, what a run keeps of its tables and remembers, its memory, and signals that wait."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data.memory import held_memory, reserve
+from impctl.errors import OutOfMemoryError, UsageError, WorkloadError
+from impctl.measure.scratch import scratch_copy
+from impctl.reuse import verdict as reuse
+from impctl.reuse.verdict import ReuseVerdict
+from impctl.rules.optimize import KEPT
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.service import context as memories
+from impctl.service.context import Memory, open_workbench
+from impctl.service.memory_limit import MemoryLimit, held_to, machine_memory, memory_from
+from impctl.service.output import held_signals
+from impctl.service.settings import (
+    DEFAULT_LOCK_TIMEOUT,
+    Policy,
+    Settings,
+    lock_timeout_of,
+    policy_of,
+    spark_of,
+    store_folder,
+    store_of,
+)
+from impctl.spark import session
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.load import load_workload
+from impctl.workload.models import SparkSpec, Workload
+from tests.plan.catalogs import read
+from tests.support.run_cli import interruptible
+
+ASKED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")
+CAPTURED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 10")
+BRAND = (("sales#1", "brand"),)
+PRICE = (("sales#1", "price"),)
+POSITIVE = Fact("sales", "price", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A note for every verdict that was really reached."""
+    notes: list[object] = []
+    check = reuse.check_reuse
+
+    def noted(*arguments: object) -> ReuseVerdict:
+        notes.append(arguments)
+        return check(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reuse, "check_reuse", noted)
+    return notes
+
+
+def test_a_verdict_is_reached_once(judged: list[object]) -> None:
+    memory = Memory()
+    first = memory.reuse(ASKED, CAPTURED, BRAND, [])
+    assert first.allowed
+    assert memory.reuse(ASKED, CAPTURED, BRAND, ()) is first
+    assert len(judged) == 1
+    assert Memory().reuse(ASKED, CAPTURED, BRAND, ()) == first
+    assert len(judged) == 2
+
+
+def test_all_that_decides_is_looked_at(judged: list[object]) -> None:
+    memory = Memory()
+    assert memory.reuse(ASKED, CAPTURED, BRAND, ()).allowed
+    assert not memory.reuse(CAPTURED, ASKED, BRAND, ()).allowed
+    assert not memory.reuse(ASKED, CAPTURED, PRICE, ()).allowed
+    assert memory.reuse(ASKED, CAPTURED, PRICE, [POSITIVE]).allowed
+    assert not memory.reuse(ASKED, CAPTURED, PRICE, ()).allowed
+    assert len(judged) == 4
+
+
+@pytest.mark.slow
+def test_verdicts_are_let_go_when_plans_are(judged: list[object]) -> None:
+    memory = Memory()
+    facts = [
+        Fact("sales", f"c{at}", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
+        for at in range(KEPT + 1)
+    ]
+    for fact in (*facts, facts[-1]):
+        memory.reuse(ASKED, CAPTURED, BRAND, [fact])
+    assert len(judged) == KEPT + 1
+    memory.reuse(ASKED, CAPTURED, BRAND, [facts[0]])
+    assert len(judged) == KEPT + 2
+
+
+TEXT = 'version: 1\ntables: {t: {path: "${WHERE}"}}\nqueries: {q: {sql: "SELECT a FROM t"}}\n'
+
+
+@pytest.fixture
+def taken_apart(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were taken apart."""
+    result: list[Path] = []
+    workload_of = memories.workload_of
+
+    def noted(path: Path, text: str, env: dict[str, str]) -> object:
+        result.append(path)
+        return workload_of(path, text, env)
+
+    monkeypatch.setattr(memories, "workload_of", noted)
+    return result
+
+
+def test_what_changes_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_apart: list[Path]
+) -> None:
+    file, memory = tmp_path / "w.yaml", Memory()
+    file.write_text(TEXT)
+    first = memory.workload(file, {"WHERE": "x"})
+    assert memory.workload(file, {"WHERE": "x"}) is first
+    assert len(taken_apart) == 1
+    assert memory.workload(file, {"WHERE": "y"}).tables["t"].path == str(tmp_path / "y")
+    file.write_text(TEXT.replace("SELECT a", "SELECT b"))
+    assert memory.workload(file, {"WHERE": "y"}).queries["q"].sql == "SELECT b FROM t"
+    assert len(taken_apart) == 3  # noqa: PLR2004
+    # A relative path is another file elsewhere, though its text is the same.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "w.yaml").write_text(file.read_text())
+    monkeypatch.chdir(tmp_path)
+    here = memory.workload(Path("w.yaml"), {"WHERE": "y"})
+    monkeypatch.chdir(other)
+    there = memory.workload(Path("w.yaml"), {"WHERE": "y"})
+    assert (here.tables["t"].path, there.tables["t"].path) == (
+        str(tmp_path / "y"),
+        str(other / "y"),
+    )
+
+
+def test_a_file_that_is_wrong_or_gone_is_told_each_time(tmp_path: Path) -> None:
+    file, memory = tmp_path / "w.yaml", Memory()
+    file.write_text(TEXT)
+    memory.workload(file, {"WHERE": "x"})
+    file.write_text("version: 1\n")
+    for _ in range(2):
+        with pytest.raises(WorkloadError):
+            memory.workload(file, {"WHERE": "x"})
+    file.unlink()
+    with pytest.raises(UsageError, match="no file"):
+        memory.workload(file, {"WHERE": "x"})
+
+
+
+FILE = """
+version: 1
+tables: {t: {path: t}}
+queries:
+  q: {sql: "SELECT a FROM t GROUP BY a", policy: strict}
+store: kept
+spark: {master: "local[2]", conf: {a: "1", b: "2"}}
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Workload:
+    (tmp_path / "w.yaml").write_text(FILE)
+    return load_workload(tmp_path / "w.yaml", {})
+
+
+def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
+    settings = Settings(Path(workload.file))
+    assert Path(store_of(settings, workload)) == Path(workload.file).parent / "kept"
+    assert policy_of(settings, workload.queries["q"]) is Policy.STRICT
+    assert lock_timeout_of(settings) == DEFAULT_LOCK_TIMEOUT
+    assert spark_of(workload, None) == workload.spark
+
+
+def test_what_is_set_wins(workload: Workload, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(
+        Path(workload.file), store=Path("mine"), policy=Policy.AUTO, lock_timeout=0.0
+    )
+    assert store_of(settings, workload) == str(tmp_path / "mine")
+    assert policy_of(settings, workload.queries["q"]) is Policy.AUTO
+    assert lock_timeout_of(settings) == 0.0
+
+
+def test_a_spark_profile_wins_key_by_key(workload: Workload) -> None:
+    merged = spark_of(workload, SparkSpec(None, {"b": "3", "c": "4"}))
+    assert merged == SparkSpec("local[2]", {"a": "1", "b": "3", "c": "4"})
+    assert spark_of(workload, SparkSpec("yarn", {})).master == "yarn"
+
+
+def test_a_store_asked_for_at_a_uri_is_refused() -> None:
+    for given in ("s3://bucket/kept", Path("s3://bucket/kept")):
+        with pytest.raises(UsageError, match=r"cannot be at a URI: s3://bucket/kept") as caught:
+            store_folder(given)
+        assert "object store" in (caught.value.hint or "")
+    assert store_folder("kept") == Path("kept")
+
+
+WORKLOAD = """
+version: 1
+tables: {t: {path: t}, u: {path: u}}
+partitions: {t: {id: {boundaries: [2]}}}
+queries: {q: {sql: "SELECT id, COUNT(*) n FROM t GROUP BY id HAVING COUNT(*) > 1"}}
+"""
+
+
+def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
+    for name in ("t", "u"):
+        create_table(str(tmp_path / name), pa.table({"id": [1, 2]}))
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        old, beside = desk.tables.snapshot("t"), desk.tables.snapshot("u")
+        shutil.rmtree(tmp_path / "t")
+        create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
+        repin = desk.tables.repin("t")
+        assert (repin.version, repin.table_id != old.table_id) == (old.version, True)
+        assert (desk.tables.snapshot("t").table_id, desk.tables.snapshot("t").rows) == (
+            repin.table_id,
+            3,
+        )
+        assert desk.tables.snapshot("u") is beside
+
+
+@pytest.mark.parametrize("running", [None, object()])
+def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: object
+) -> None:
+    """Else its captures would be loaded row by row where a running Spark is far quicker."""
+    monkeypatch.setattr(session, "running_session", lambda: running)
+    create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    with (
+        open_workbench(Settings(tmp_path / "w.yaml")) as desk,
+        scratch_copy(desk, ("t",)) as scratch,
+    ):
+        assert scratch.has_spark is (running is not None)
+
+
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500MB", 500_000_000), ("2 GiB", 2 << 30), ("1.5kb", 1500), ("77", 77)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert memory_from(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "2 TB of it", "0%", "101%", "GB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(text) + "$"):
+        memory_from(text)
+
+
+def test_a_share_is_of_this_machine() -> None:
+    whole = machine_memory()
+    assert whole is not None
+    assert memory_from("50%") == whole // 2
+    assert MemoryLimit(None).bytes == whole // 2
+
+
+def test_what_is_taken_is_seen() -> None:
+    before = held_memory()
+    assert before is not None
+    limit = MemoryLimit(50_000_000)
+    limit.check()
+    taken = b"x" * 120_000_000
+    with pytest.raises(OutOfMemoryError, match="50 MB"):
+        limit.check()
+    assert len(taken) == 120_000_000
+
+
+def test_what_would_be_too_much_is_not_made() -> None:
+    limit = MemoryLimit(50_000_000)
+    with held_to(limit):
+        reserve(10_000_000)
+        with held_to(MemoryLimit(None)), pytest.raises(OutOfMemoryError, match="50 MB"):
+            reserve(90_000_000)
+    reserve(90_000_000)
+
+
+def test_what_the_system_refuses_has_a_code() -> None:
+    with (
+        pytest.raises(OutOfMemoryError, match="no more memory") as refused,
+        held_to(MemoryLimit(None)),
+    ):
+        np.empty(1 << 62, dtype=np.int8)
+    assert (refused.value.code, refused.value.exit_code) == ("out_of_memory", 3)
+
+
+
+
+@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_comes_after_the_block(number: signal.Signals) -> None:
+    done: list[str] = []
+
+    def commit() -> None:
+        with held_signals():
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+            done.append("the commit")
+
+    with interruptible():
+        before = signal.getsignal(number)
+        with pytest.raises(KeyboardInterrupt):
+            commit()
+        assert done == ["the commit"]
+        assert signal.getsignal(number) is before
+
+
+@pytest.mark.usefixtures("heard_signals")
+def test_a_failure_of_the_block_is_not_lost() -> None:
+    def commit() -> None:
+        with held_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ValueError("disk full")
+
+    with interruptible(), pytest.raises(KeyboardInterrupt) as caught:
+        commit()
+    assert str(caught.value.__context__) == "disk full"
+
+
+def test_a_signal_that_is_switched_off_stays_off() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with held_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_other_threads_hold_nothing() -> None:
+    result = []
+
+    def work() -> None:
+        with held_signals():
+            result.append(signal.getsignal(signal.SIGINT))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert result == [before]

@@ -1,0 +1,632 @@
+"""Expiry: the edge of what is live, what is read for it, what is told, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.data.schema import DATE, TIMESTAMP
+from impctl.errors import TableError
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.expiry import least_above, live_rows, next_expiry
+from impctl.service.rewrite import files
+from impctl.service.schedule.daemon import Watch
+from impctl.service.settings import Settings
+from impctl.sql.parameters import Clock
+from impctl.tables import rows
+from impctl.tables.source import open_source
+from impctl.tables.write.maintenance import create_table
+from tests.support.random_cases import random_seeds
+from tests.support.run_cli import Cli, CliOf, CliOnce, Ran
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+WORKLOAD = """\
+version: 1
+tables:
+  links: {path: links, expiry: {column: seen_at, after: 1 hour}}
+  all_links: {path: links}
+  days: {path: links, expiry: {column: day, after: 2d}}
+partitions:
+  links: {src: {boundaries: [1, 2, 3, 4]}}
+  all_links: {src: {boundaries: [1, 2, 3, 4]}}
+  days: {src: {boundaries: [1, 2, 3, 4]}}
+queries:
+  sums:
+    sql: SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 30
+    answer: true
+  whole: {sql: "SELECT src, SUM(cost) AS s FROM all_links GROUP BY src HAVING SUM(cost) > 30"}
+  daily: {sql: "SELECT src, COUNT(*) AS n FROM days GROUP BY src HAVING COUNT(*) > 1"}
+  bare: {sql: "SELECT src, cost FROM links WHERE cost > 20", sketch: none}
+  beside:
+    sql: >-
+      SELECT a.src, COUNT(*) AS n FROM links a JOIN all_links b ON a.src = b.src
+      GROUP BY a.src HAVING COUNT(*) > 2
+    join: tree
+    policy: strict
+  far:
+    sql: >-
+      SELECT a.src, COUNT(*) AS n FROM links a JOIN all_links b ON a.cost = b.cost
+      JOIN days c ON b.src = c.src GROUP BY a.src HAVING COUNT(*) > 2
+    join: spark
+    policy: strict
+  numbered:
+    sql: >-
+      SELECT src, r FROM (SELECT src, COUNT(*) OVER (PARTITION BY src ORDER BY cost, seen_at)
+      AS r FROM links) WHERE r > 1
+store: st
+spark: {master: "local[2]", conf: {spark.sql.session.timeZone: America/New_York}}
+"""
+
+
+def numbered_rows(*minutes: int | None) -> pa.Table:
+    """Links seen so many minutes after noon; sources in turn, costs 0, 10, 20, ..."""
+    seen = [None if m is None else NOON + timedelta(minutes=m) for m in minutes]
+    count = len(minutes)
+    return pa.table(
+        {
+            "src": pa.array([at % 5 for at in range(count)], pa.int64()),
+            "cost": pa.array([10 * at for at in range(count)], pa.int64()),
+            "seen_at": pa.array(seen, pa.timestamp("us", tz="UTC")),
+            "day": pa.array([None if at is None else at.date() for at in seen], pa.date32()),
+            "local": pa.array(
+                [None if at is None else at.replace(tzinfo=None) for at in seen],
+                pa.timestamp("us"),
+            ),
+        }
+    )
+
+
+def write_links(folder: Path) -> None:
+    """Six files: one of rows that expire in the next hour and before, five of later ones."""
+    create_table(str(folder / "links"), numbered_rows(-10, -20, -30, -40, -50, -59, -60, -61, None, 30))
+    for number in range(5):
+        more = numbered_rows(*[100 + 10 * number + at for at in range(5)])
+        write_deltalake(str(folder / "links"), more, mode="append")
+    (folder / "w.yaml").write_text(WORKLOAD)
+
+
+@pytest.fixture
+def cli(cli_once: CliOnce) -> Cli:
+    """The table and the workload."""
+    return cli_once("expiry", write_links)
+
+
+@pytest.fixture
+def captured(cli_once: CliOnce) -> Cli:
+    """The same with a sketch of `sums`, captured at noon."""
+    return cli_once("expiry captured", write_links, lambda cli: one(cli, "capture", "sums", 0))
+
+
+def at(minutes: float) -> str:
+    return (NOON + timedelta(minutes=minutes)).isoformat()
+
+
+def one(cli: Cli, command: str, query: str, minutes: float, *more: str) -> dict[str, Any]:
+    return cli.one(command, "--query", query, "--now", at(minutes), *more)
+
+
+def rows_told(cli: Cli, query: str, minutes: float, *more: str) -> list[list[Any]]:
+    return sorted(one(cli, "query", query, minutes, *more)["rows"])
+
+
+def test_only_files_that_meet_what_expired_are_read(captured: Cli) -> None:
+    ran = one(captured, "maintain", "sums", 10)
+    assert (ran["action"], ran["reason_code"], ran["changes"]) == ("exact", "expired", 2)
+    assert ran["reason"].endswith("2 rows expired; 1 of 6 files was read for them")
+    assert ran["moments"] == {"now": at(10)}
+    assert ran["since"] == ran["versions"]
+    # Half an hour later there are rows of the first file alone; then of all.
+    assert "1 of 6 files" in one(captured, "maintain", "sums", 90)["reason"]
+    assert "6 of 6 files" in one(captured, "maintain", "sums", 500)["reason"]
+
+
+@pytest.mark.slow
+def test_a_row_is_live_until_it_is_as_old_as_that(captured: Cli) -> None:
+    # The row of 11:01 has cost 50 and source 0, beside one of 11:50 that costs nothing.
+    second = 1 / 60
+    assert [0, 50] in rows_told(captured, "sums", 1 - second)
+    kept = captured.one("status", "--query", "sums", "--now", at(1 - second))
+    assert (kept["stale"], kept["next_expiry"]) == (False, at(1))
+    assert [0, 50] not in rows_told(captured, "sums", 1)
+
+
+@pytest.mark.slow
+def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
+    for minutes in (0, 0.5, 1 - 1 / 60):
+        ran = one(captured, "maintain", "sums", minutes)
+        assert (ran["action"], ran["reason_code"]) == ("none", "up_to_date")
+        assert ran["moments"] == {"now": at(0)}
+    planned = captured.one("plan", "--query", "sums", "--now", at(0.5))
+    assert (planned["action"], planned["next_expiry"]) == ("none", at(1))
+    planned = captured.one("plan", "--query", "sums", "--now", at(1))
+    assert (planned["action"], planned["reason_code"]) == ("exact", "expired")
+    stale = captured.one("status", "--query", "sums", "--now", at(1))
+    assert "rows may have expired between" in stale["stale_reason"]
+    assert one(captured, "maintain", "sums", 1)["changes"] == 1
+    assert one(captured, "status", "sums", 1)["next_expiry"] == at(10)
+    assert one(captured, "maintain", "sums", 5000)["removed"]
+    assert one(captured, "status", "sums", 5000)["next_expiry"] == "never"
+    assert one(captured, "maintain", "sums", 9000)["action"] == "none"
+
+
+@pytest.mark.slow
+def test_rows_of_the_future_and_of_the_past_come_with_versions(captured: Cli) -> None:
+    table = str(captured.workload.parent / "links")
+    # Late rows that were never live, one that expires between the runs, ones to come.
+    write_deltalake(table, numbered_rows(-500, -58, None, 300, 3, -57), mode="append")
+    ran = one(captured, "maintain", "sums", 2)
+    assert (ran["action"], ran["reason_code"]) == ("exact", "incremental")
+    assert "rows expired" in ran["reason"]
+    assert rows_told(captured, "sums", 2) == anew(captured, 2)
+    # A row that expired lives again.
+    DeltaTable(table).update(
+        predicate="cost = 50", updates={"seen_at": f"CAST('{at(4)}' AS TIMESTAMP)"}
+    )
+    assert one(captured, "maintain", "sums", 5)["action"] == "exact"
+    assert rows_told(captured, "sums", 5) == anew(captured, 5)
+
+
+def anew(cli: Cli, minutes: float) -> list[list[Any]]:
+    """The sums as Python makes them of the table's rows."""
+    sums: dict[int, int] = {}
+    edge = NOON + timedelta(minutes=minutes - 60)
+    for row in DeltaTable(str(cli.workload.parent / "links")).to_pyarrow_table().to_pylist():
+        if row["seen_at"] is not None and row["seen_at"] > edge:
+            sums[row["src"]] = sums.get(row["src"], 0) + row["cost"]
+    return sorted([src, total] for src, total in sums.items() if total > 30)
+
+
+@pytest.mark.slow
+def test_the_clock_never_goes_back(cli: Cli) -> None:
+    one(cli, "capture", "sums", 10)
+    before = one(cli, "status", "sums", 10)
+    for command in ("maintain", "query", "rewrite", "plan"):
+        ran = cli(command, "--query", "sums", "--now", at(9))
+        assert (ran.code, error_of(ran)["code"]) == (3, "clock_went_back"), command
+    ran = cli("maintain", "--query", "sums", "--now", at(9), "--policy", "full")
+    assert error_of(ran)["code"] == "clock_went_back"
+    said = one(cli, "status", "sums", 9)
+    assert "the current time went back" in said["stale_reason"]
+    assert one(cli, "status", "sums", 10) == before
+    assert one(cli, "capture", "sums", 9)["moments"] == {"now": at(9)}
+    assert rows_told(cli, "sums", 9) == anew(cli, 9)
+
+
+def error_of(ran: Ran) -> dict[str, Any]:
+    failures = ran.document.get("failures") or []
+    result = failures[0]["error"] if failures and "error" in failures[0] else ran.document["error"]
+    assert isinstance(result, dict)
+    return result
+
+
+@pytest.mark.slow
+def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMPCTL_NOW", at(20))
+    assert one(cli, "capture", "sums", 10)["moments"] == {"now": at(10)}
+    assert cli.one("maintain", "--query", "sums")["moments"] == {"now": at(20)}
+    assert cli("maintain", "--now", "noon").error["code"] == "now_syntax"
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ("cost", "of type `bigint`"),
+        ("local", "of type `timestamp_ntz`"),
+        ("gone", "no such column"),
+    ],
+)
+def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> None:
+    cli.edit("seen_at, after: 1 hour", f"{column}, after: 1 hour")
+    ran = cli("capture", "--query", "sums", "--now", at(0))
+    error = error_of(ran)
+    assert (ran.code, error["code"]) == (2, "expiry_column")
+    assert why in error["message"]
+    assert error["location"]["line"] == 3
+    assert "TIMESTAMP or DATE" in error["hint"]
+
+
+@pytest.mark.slow
+def test_every_reading_sees_live_rows_alone(captured: Cli) -> None:
+    by_engine = rows_told(captured, "sums", 10, "--by", "engine")
+    assert by_engine == rows_told(captured, "sums", 10) == anew(captured, 10)
+    assert rows_told(captured, "sums", 10, "--by", "engine", "--sketch", "never") == by_engine
+    # Without a sketch, and with one that another query has.
+    assert len(rows_told(captured, "bare", 10, "--by", "engine")) == 12
+    text = "SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 40"
+    other = captured.one("query", "--sql", text, "--now", at(10), "--by", "engine")
+    assert other["reuse"]["query"] == "sums"
+    assert sorted(other["rows"]) == [row for row in by_engine if row[1] > 40]
+    # Named a second time, the table has all its rows.
+    one(captured, "capture", "whole", 10)
+    assert one(captured, "status", "whole", 10)["moments"] == {}
+    assert len(rows_told(captured, "whole", 10, "--by", "engine")) == 5
+
+
+def test_what_impctl_does_not_read_is_refused_over_such_a_table(cli: Cli) -> None:
+    text = "SELECT src, cost FROM links TABLESAMPLE (50 PERCENT)"
+    ran = cli("query", "--sql", text, "--now", at(0))
+    assert ran.code == 3
+    assert "rows of table `links` expire" in error_of(ran)["hint"]
+
+
+def test_the_condition_stands_beside_the_ranges(captured: Cli) -> None:
+    # The sketch stands for noon; nothing expired since, and the text asks the instant of the run.
+    ran = one(captured, "rewrite", "sums", 0.5)
+    assert "`seen_at` > CAST('2026-03-01 11:00:30Z' AS TIMESTAMP) AND" in ran["sql"]
+    assert "`src`" in ran["sql"]
+    assert ran["moments"] == {"now": at(0.5)}
+    plain = one(captured, "rewrite", "sums", 0.5, "--sketch", "never")
+    assert "WHERE `seen_at` > CAST('2026-03-01 11:00:30Z' AS TIMESTAMP)" in plain["sql"]
+    # Of a day the midnight in New York counts: that of the last day but one was at 5:00 in UTC.
+    one(captured, "capture", "daily", 0)
+    daily = one(captured, "rewrite", "daily", 0)
+    assert "`day` > CAST('2026-02-27' AS DATE)" in daily["sql"]
+    assert one(captured, "status", "daily", 0)["next_expiry"] == "2026-03-03T05:00:00+00:00"
+
+
+def test_engines_that_read_files_are_told_the_condition(captured: Cli) -> None:
+    with open_workbench(Settings(captured.workload, now=at(0.5))) as desk:
+        result = files(desk, "sums").files.tables["links"]
+    assert result.predicate is not None
+    assert result.predicate.startswith(
+        "\"seen_at\" > CAST('2026-03-01 11:00:30+00:00' AS TIMESTAMPTZ)"
+    )
+
+
+def test_explain_names_it(cli: Cli) -> None:
+    plan = one(cli, "explain", "sums", 0)["plan"]
+    told = [text for line in plan for text in line["pushed"]]
+    assert any("rows expire: at 2026-03-01T12:00:00+00:00" in text for text in told), told
+
+
+@pytest.mark.slow
+def test_join_trees_follow(cli: Cli) -> None:
+    store = str(cli.workload.parent / "another")
+    one(cli, "capture", "beside", 0)
+    for minutes in (10, 200):
+        ran = cli.good("maintain", "--query", "beside", "--now", at(minutes)).results
+        assert {(r["action"], r["reason_code"]) for r in ran} == {("exact", "expired")}
+        kept = one(cli, "status", "beside", minutes)["sketches"]
+        fresh = one(cli, "capture", "beside", minutes, "--store", store)["sketches"]
+        assert all(sketch in fresh for sketch in kept)
+        assert len(kept) == len(fresh) == 2
+
+
+@pytest.mark.spark
+def test_a_sketch_that_only_grows_follows(cli: Cli) -> None:
+    """Only Spark captures a query with a window function like this one."""
+    one(cli, "capture", "numbered", 0)
+    touched = one(cli, "maintain", "numbered", 10)
+    assert (touched["action"], touched["reason_code"]) == ("touch", "expired")
+    assert touched["changes"] == 2
+
+
+def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
+    then = anew(captured, 0)
+    write_deltalake(str(captured.workload.parent / "links"), numbered_rows(-5, 5), mode="append")
+    one(captured, "maintain", "sums", 10)
+    assert rows_told(captured, "sums", 30, "--at", "links=5", "--by", "engine") == then
+
+
+@pytest.mark.slow
+def test_eager_queries_pass_versions_first(cli: Cli) -> None:
+    cli.edit("answer: true", "maintain: eager", 1)
+    one(cli, "capture", "sums", 0)
+    for _ in range(2):
+        write_deltalake(str(cli.workload.parent / "links"), numbered_rows(-59, -5, 5), mode="append")
+    results = cli.good("maintain", "--query", "sums", "--now", at(10)).results
+    assert [entry["reason_code"] for entry in results] == ["incremental", "expired"]
+    assert results[0]["moments"] == {"now": at(0)} or results[1]["moments"] == {"now": at(10)}
+    assert rows_told(cli, "sums", 10, "--by", "engine") == anew(cli, 10)
+
+
+@pytest.mark.slow
+def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
+    cli.edit("answer: true", "trigger: {fresh_within: 5m}", 1)
+    one(cli, "capture", "sums", 0)
+    assert one(cli, "maintain", "sums", 0.9, "--due")["reason_code"] == "up_to_date"
+    assert one(cli, "maintain", "sums", 2, "--due")["reason_code"] == "not_due"
+    assert one(cli, "maintain", "sums", 6, "--due")["reason_code"] == "expired"
+
+
+def test_who_follows_looks_when_a_row_expires(captured: Cli) -> None:
+    watch = Watch()
+    with open_workbench(Settings(captured.workload, now=at(0))) as desk:
+        watch.pinned()
+        desk.tables.source("links")
+        watch.saw(desk)
+        assert not watch.is_due(desk)
+    for minutes, is_due in ((0.9, False), (1, True)):
+        with open_workbench(Settings(captured.workload, now=at(minutes))) as later:
+            assert watch.is_due(later) is is_due
+
+
+def test_a_run_goes_on_to_the_instant_that_another_reached(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where a run asked the clock, and waited for the lock while another one maintained.
+    one(cli, "capture", "sums", 10)
+    told = [Clock(NOON + timedelta(minutes=at)) for at in (9, 11)]
+    monkeypatch.setattr(Workbench, "time", lambda _: told.pop(0) if told[1:] else told[0])
+    ran = cli.one("maintain", "--query", "sums")
+    assert (ran["reason_code"], ran["moments"]) == ("up_to_date", {"now": at(10)})
+    told[:] = [Clock(NOON + timedelta(minutes=9))]
+    assert error_of(cli("maintain", "--query", "sums"))["code"] == "clock_went_back"
+
+
+def test_another_expiry_is_another_query(captured: Cli) -> None:
+    captured.edit("after: 1 hour", "after: 2 hours")
+    assert one(captured, "maintain", "sums", 0)["reason_code"] == "definition_changed"
+
+
+@pytest.mark.spark
+def test_spark_sees_live_rows_alone(cli: Cli) -> None:
+    for name in ("sums", "daily"):
+        one(cli, "capture", name, 0)
+        one(cli, "maintain", name, 10)
+        by_spark = rows_told(cli, name, 10, "--by", "spark")
+        assert by_spark == rows_told(cli, name, 10, "--by", "engine")
+        assert by_spark == rows_told(cli, name, 10, "--by", "spark", "--sketch", "never")
+    assert rows_told(cli, "sums", 10, "--by", "spark") == anew(cli, 10)
+    assert len(rows_told(cli, "bare", 10, "--by", "spark")) == 12
+    # At the instant that the sketches stand for, whatever the clock says.
+    results = cli.good("verify", "--query", "sums", "--query", "daily", "--results").results
+    assert [entry["slack"] for entry in results] == [0, 0]
+    assert all(entry["covers"] and entry["results_equal"] for entry in results)
+
+
+@pytest.mark.spark
+def test_partners_that_spark_reads_are_live(cli: Cli) -> None:
+    cli.good("capture", "--query", "far", "--now", at(0))
+    write_deltalake(str(cli.workload.parent / "links"), numbered_rows(-70, -50, 5, None, 9), mode="append")
+    for minutes in (15, 36 * 60):
+        ran = cli.good("maintain", "--query", "far", "--now", at(minutes)).results
+        assert {result["action"] for result in ran} == {"exact"}
+        results = cli.good("verify", "--query", "far", "--results").results
+        assert {(entry["covers"], entry["slack"], entry["results_equal"]) for entry in results} == {
+            (True, 0, True)
+        }
+
+
+FEWER = """\
+version: 1
+tables:
+  links: {path: links, expiry: {column: seen_at, after: 1 hour}}
+  days: {path: links, expiry: {column: day, after: 2d}}
+partitions: {links: {src: {boundaries: [1, 2]}}, days: {src: {boundaries: [1, 2]}}}
+queries:
+  pairs:
+    sql: >-
+      SELECT a.src, COUNT(*) AS n FROM links a JOIN links b ON a.src = b.src
+      JOIN links c ON c.src = b.src GROUP BY a.src HAVING COUNT(*) > 0
+    join: index
+  reach:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT src FROM links WHERE src = 0 UNION
+      SELECT l.src FROM r JOIN links l ON r.n + 1 = l.src) SELECT n FROM r
+  daily: {sql: "SELECT src, COUNT(*) AS n FROM days GROUP BY src HAVING COUNT(*) > 0"}
+  today: {sql: "SELECT src, COUNT(*) AS n FROM links WHERE day = current_date() GROUP BY src"}
+store: st
+"""
+
+
+def _rows(*times: datetime) -> pa.Table:
+    return pa.table(
+        {
+            "src": pa.array([at % 3 for at in range(len(times))], pa.int64()),
+            "seen_at": pa.array(times, pa.timestamp("us", tz="UTC")),
+            "day": pa.array([time.date() for time in times], pa.date32()),
+        }
+    )
+
+
+@pytest.fixture
+def fewer(tmp_path: Path, cli_of: CliOf) -> Cli:
+    create_table(str(tmp_path / "links"), _rows(*(NOON - timedelta(minutes=m) for m in range(9))))
+    write_deltalake(str(tmp_path / "links"), _rows(*[NOON + timedelta(hours=9)] * 3), mode="append")
+    return cli_of(FEWER)
+
+
+def _failed(ran: Ran) -> str:
+    result = ran.document["error"]
+    code = result["code"] if result else ran.results[0]["error"]["code"]
+    assert isinstance(code, str)
+    return code
+
+
+def test_rows_and_files_are_told_once_however_often_their_table_is_read(fewer: Cli) -> None:
+    fewer.good("capture", "--query", "pairs", "--now", NOON.isoformat())
+    ran = fewer.good("maintain", "--query", "pairs", "--now", "2026-03-01T12:58:30Z").results[0]
+    assert ran["reason"].endswith("7 rows expired; 1 of 2 files was read for them")
+
+
+@pytest.mark.slow
+def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(fewer: Cli) -> None:
+    """Of the three that expire one alone is seen by the base, which asks for source 0."""
+    fewer.good("capture", "--query", "reach", "--now", NOON.isoformat())
+    until = ("--query", "reach", "--now", "2026-03-01T12:54:00Z")
+    for ran in fewer.good("maintain", *until).results:
+        assert ran["changes"] == 3
+        assert ran["reason"].endswith("3 rows expired; 1 of 2 files was read for them")
+    run = fewer.good("status", *until).results[0]["runs"][0]
+    assert (run["changes"], run["reason"]) == (3, ran["reason"])
+    ran = fewer.good("maintain", "--query", "reach", "--now", "2026-03-01T12:55:00Z").results[0]
+    assert ran["changes"] == 1
+    assert ran["reason"].endswith("1 row expired; 1 of 2 files was read for them")
+
+
+@pytest.mark.parametrize("query", ["pairs", "daily"])
+def test_a_time_before_all_times_is_an_error_of_whoever_gives_it(fewer: Cli, query: str) -> None:
+    first = ("--query", query, "--now", "0001-01-01")
+    for command in ("check", "capture", "explain"):
+        assert _failed(fewer(command, *first)) == "now_range"
+    fewer.good("capture", "--query", query, "--now", NOON.isoformat())
+    for command in ("query", "maintain"):
+        assert _failed(fewer(command, *first)) in ("clock_went_back", "now_range")
+
+
+def test_a_time_that_its_zone_puts_before_all_times_is_none(fewer: Cli) -> None:
+    assert _failed(fewer("check", "--now", "0001-01-01T00:00:00+02:00")) == "now_syntax"
+
+
+@pytest.mark.slow
+def test_what_would_expire_after_all_times_never_does(fewer: Cli, tmp_path: Path) -> None:
+    last = datetime(9999, 12, 31, 23, 30, tzinfo=UTC)
+    write_deltalake(str(tmp_path / "links"), _rows(last), mode="overwrite")
+    for query in ("pairs", "daily"):
+        fewer.good("capture", "--query", query, "--now", NOON.isoformat())
+        kept = fewer.one("status", "--query", query, "--now", NOON.isoformat())
+        assert (kept["stale"], kept["next_expiry"]) == (False, "never")
+
+
+def test_check_takes_the_instant(fewer: Cli) -> None:
+    assert _failed(fewer("check", "--query", "today", "--now", "noon")) == "now_syntax"
+    fewer.good("check", "--query", "today", "--now", NOON.isoformat())
+
+
+def test_a_replay_says_that_it_knows_no_expiries(fewer: Cli) -> None:
+    fewer.good("capture", "--query", "pairs", "--now", NOON.isoformat())
+    told = "the replay ignores rows that expire: figures cover commits only"
+    assert told in fewer.good("simulate", "--query", "pairs").document["warnings"]
+
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
+"""In Berlin the hour from two to three is left out half an hour later."""
+
+
+def table_of(times: list[datetime | None]) -> pa.Table:
+    return pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC")), "x": range(len(times))})
+
+
+def micros(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+@pytest.mark.slow
+@random_seeds(2, 5, 8)
+def test_the_least_above_an_edge(tmp_path: Path, seed: int) -> None:
+    random, path = Random(seed), str(tmp_path / "t")
+    seen: list[datetime] = []
+    for number in range(6):
+        offsets = [random.randint(-5_000_000, 5_000_000) for _ in range(random.randint(1, 4))]
+        times = [
+            None if random.random() < 0.2 else NOW + timedelta(microseconds=by) for by in offsets
+        ]
+        if number == 0:
+            create_table(path, table_of(times))
+        elif number == 1:
+            # A file without statistics.
+            config = {"delta.dataSkippingNumIndexedCols": "0"}
+            DeltaTable(path).alter.set_table_properties(config)
+            write_deltalake(path, table_of(times), mode="append")
+            config = {"delta.dataSkippingNumIndexedCols": "32"}
+            DeltaTable(path).alter.set_table_properties(config)
+        else:
+            write_deltalake(path, table_of(times), mode="append")
+        seen += [at for at in times if at is not None]
+    snapshot = open_source("t", path).snapshot()
+    for by in (-6_000_000, -3_000_000, -1, 0, 1, 2_500_000, 6_000_000):
+        edge = micros(NOW) + by
+        later = [micros(at) for at in seen if micros(at) > edge]
+        result = least_above(snapshot, "at", edge)
+        if not later:
+            assert result is None
+            continue
+        assert result is not None
+        # Statistics are cut to milliseconds, and taken for one more.
+        assert edge < result <= min(later) < result + 2_000
+
+
+def test_files_with_live_rows_alone_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t")
+    create_table(path, table_of([NOW, NOW + timedelta(seconds=9)]))
+    for seconds in (20, 30, 40):
+        more = [NOW + timedelta(seconds=seconds), NOW + timedelta(seconds=seconds + 9)]
+        write_deltalake(path, table_of(more), mode="append")
+    read: list[int] = []
+    batches = rows.read_batches
+
+    def counted(snapshot: Any, columns: Any, files: Any) -> Any:
+        read.append(len(files))
+        return batches(snapshot, columns, files)
+
+    monkeypatch.setattr(rows, "read_batches", counted)
+    snapshot = open_source("t", path).snapshot()
+    result = least_above(snapshot, "at", micros(NOW) - 5_000_000)
+    assert result is not None
+    assert micros(NOW) - 2_000 < result <= micros(NOW)
+    assert read == []
+    assert least_above(snapshot, "at", micros(NOW) + 5_000_000) == micros(NOW) + 9_000_000
+    assert read == [1]
+    # Where all of a file expired, the next one begins.
+    result = least_above(snapshot, "at", micros(NOW) + 9_500_000)
+    assert result is not None
+    assert micros(NOW) + 20_000_000 - 2_000 < result <= micros(NOW) + 20_000_000
+    assert read == [1]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "+05:30"])
+def test_days_expire_at_their_midnight(tmp_path: Path, zone: str) -> None:
+    from impctl.sql.parameters import zone_of
+
+    days = [date(2026, 3, 25) + timedelta(days=by) for by in range(6)]
+    create_table(str(tmp_path / "t"), pa.table({"day": pa.array([None, *days], pa.date32())}))
+    (tmp_path / "w.yaml").write_text(
+        "version: 1\ntables: {t: {path: t, expiry: {column: day, after: 36h}}}\n"
+        "queries: {q: {sql: SELECT day FROM t}}\n"
+        f"spark: {{conf: {{spark.sql.session.timeZone: '{zone}'}}}}\n"
+    )
+    midnights = [
+        datetime(day.year, day.month, day.day, tzinfo=zone_of(zone)).astimezone(UTC) for day in days
+    ]
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        spec = desk.workload.tables["t"].expiry
+        assert spec is not None
+        for hours in range(-10, 60):
+            now = NOW + timedelta(hours=hours)
+            live = live_rows(spec, desk.tables.snapshot("t"), now, zone)
+            assert live.later_than.type == DATE
+            assert isinstance(live.later_than.value, int)
+            edge = EPOCH.date() + timedelta(days=live.later_than.value)
+            kept = [day for day in days if day > edge]
+            own = [m for m in midnights if m > now - timedelta(hours=36)]
+            assert len(kept) == len(own), (now, zone)
+            told = next_expiry(desk, {"t": 0}, now.isoformat())
+            assert told == (min(own) + timedelta(hours=36)).isoformat() if own else "never"
+
+
+def test_the_edge_is_exact_to_the_microsecond(tmp_path: Path) -> None:
+    create_table(str(tmp_path / "t"), table_of([NOW]))
+    text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
+    (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        spec = desk.workload.tables["t"].expiry
+        assert spec is not None
+        live = live_rows(spec, desk.tables.snapshot("t"), NOW, "Europe/Berlin")
+    assert live.later_than.type == TIMESTAMP
+    assert live.later_than.value == micros(NOW) - 3_600_000_000
+
+
+def test_where_nobody_can_look_every_run_has_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_table(str(tmp_path / "t"), table_of([NOW, NOW - timedelta(hours=2)]))
+    text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
+    (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
+    unread = Mock(side_effect=TableError("only Spark reads this"))
+    monkeypatch.setattr(rows, "read_batches", unread)
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == ""

@@ -1,0 +1,510 @@
+"""`join: tree` from the file to the store: as the index join, refused by name, explained."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.data import pages
+from impctl.errors import TableError
+from impctl.service import maintenance_plan
+from impctl.service.doctor import tree_findings
+from impctl.service.pinned import PinnedTables
+from impctl.store import states
+from impctl.store.store import Store
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Cli, CliOf
+
+QUERIES = {
+    "groups": "SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a "
+    "HAVING SUM(s.b) > 40",
+    "top": "SELECT r.c, COUNT(*) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c "
+    "ORDER BY n DESC LIMIT 2",
+    "rows": "SELECT r.id, s.b FROM r JOIN s ON s.a = r.a WHERE s.b > 6 AND r.c = 3",
+    "path": "SELECT r.c FROM r JOIN s ON s.a = r.a JOIN r q ON q.a = s.b GROUP BY r.c "
+    "HAVING COUNT(*) > 3",
+    "without": "SELECT r.id FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.a = r.a)",
+    "circle": "SELECT x.c, COUNT(*) AS n FROM r x, r y, r z WHERE x.a = y.c AND y.a = z.c "
+    "AND z.a = x.c GROUP BY x.c HAVING COUNT(*) > 9",
+    "one": "SELECT c, COUNT(*) AS n FROM r GROUP BY c HAVING COUNT(*) > 2",
+}
+
+
+def rows(rng: random.Random, start: int, count: int) -> pa.Table:
+    def some(values: range) -> pa.Array:
+        return pa.array([rng.choice([*values, None]) for _ in range(count)], pa.int64())
+
+    ids = pa.array(range(start, start + count), pa.int64())
+    b = pa.array([rng.randrange(9) for _ in range(count)], pa.int64())
+    return pa.table({"id": ids, "a": some(range(9)), "b": b, "c": some(range(5))})
+
+
+@pytest.fixture
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
+    rng = random.Random(5)
+    for table in ("r", "s"):
+        write_deltalake(str(tmp_path / table), rows(rng, 0, 40))
+    DeltaTable(str(tmp_path / "s")).alter.add_constraint({"never_negative": "b >= 0"})
+    queries: dict[str, Any] = {
+        f"{name}_{way}": {
+            "sql": sql,
+            "join": way,
+            "policy": "incremental",
+            "sketch": {"r": "id"} if "s." not in sql else {"r": "id", "s": "id"},
+        }
+        for name, sql in QUERIES.items()
+        for way in ("tree", "index")
+    }
+    for way in ("tree", "index"):
+        queries[f"without_{way}"]["sketch"] = {"r": "id"}
+    return cli_of(
+        json.dumps(
+            {
+                "version": 1,
+                "store": "store",
+                "tables": {name: {"path": name} for name in "rs"},
+                "partitions": {name: {"id": {"ranges": 20}} for name in "rs"},
+                "queries": queries,
+            }
+        )
+    )
+
+
+BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in ("tree", "index"))
+
+
+def sketches(cli: Cli, names: Iterable[str] = BOTH_WAYS) -> dict[str, dict[str, tuple[int, ...]]]:
+    held = {name: stored(cli.workload.parent, name, "store").sketches for name in names}
+    return {n: {s.access: tuple(s.fragments.ids) for s in one} for n, one in held.items()}
+
+
+def changed(folder: Path, rng: random.Random, step: int) -> None:
+    """Some rows come, some go, one column of some changes."""
+    for table in ("r", "s"):
+        path = str(folder / table)
+        write_deltalake(path, rows(rng, 40 + 10 * step, 10), mode="append")
+        DeltaTable(path).delete(f"id % 7 = {step} AND c > 1")
+    DeltaTable(str(folder / "r")).update(predicate=f"id % 11 = {step}", updates={"a": "a + 1"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 6])
+def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli, steps: int) -> None:
+    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
+    rng, several = random.Random(6), set()
+    for step in range(steps):
+        held = sketches(cli)
+        for name in QUERIES:
+            assert held[f"{name}_tree"] == held[f"{name}_index"], (step, name)
+            several.add(tuple(map(len, held[f"{name}_tree"].values())))
+        changed(cli.workload.parent, rng, step)
+        assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
+    held = sketches(cli)
+    for name in QUERIES:
+        assert held[f"{name}_tree"] == held[f"{name}_index"], name
+    assert len(several) > 2 * steps
+
+
+def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
+    document = json.loads(cli.workload.read_text())
+    sql = "SELECT r.c FROM r JOIN s ON r.a = s.a GROUP BY r.c HAVING COUNT(DISTINCT s.b) > 1"
+    one = {"sql": sql, "sketch": {"r": "id"}}
+    document["queries"] = {"tree": {**one, "join": "tree"}, "index": {**one, "join": "index"}}
+    cli.workload.write_text(json.dumps(document))
+    ran = cli("capture")
+    assert ran.refusal == (3, "no_join_tree")
+    assert [result["mode"] for result in ran.results] == ["exact"]
+
+
+@pytest.mark.slow
+def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> None:
+    results = {result["query"]: result for result in cli.good("explain").results}
+    (tree,) = results["path_tree"]["trees"]
+    assert tree["used"]
+    assert tree["mode"] == "ring"
+    assert [node["bag"] for node in tree["nodes"]] == [["r"], ["s"], ["r#2"]]
+    assert [node["parent"] for node in tree["nodes"]] == [None, 0, 1]
+    assert tree["drawn"][2].strip().startswith("'- r#2  inner on a")
+    (other,) = results["path_index"]["trees"]
+    assert not other["used"]
+    assert "request it with `join: tree`" in other["reason"]
+    assert results["one_tree"]["trees"] == []
+
+
+@pytest.mark.slow
+def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a release would write it that hangs the same tables together otherwise."""
+    with monkeypatch.context() as patched:
+        patched.setattr("impctl.service.capture.trees_id", lambda shapes: "another")
+        cli.good("capture", "--query", "path_tree", "--query", "path_index")
+    changed(cli.workload.parent, random.Random(7), 0)
+    assert cli("maintain", "--query", "path_tree").refusal == (7, "engine_changed")
+
+
+def with_answers(cli: Cli, **more: str) -> None:
+    """Keep the answers of all queries that join, and of those named with this SQL."""
+    document = json.loads(cli.workload.read_text())
+    queries = document["queries"]
+    for name, sql in more.items():
+        for way in ("tree", "index"):
+            queries[f"{name}_{way}"] = {**queries[f"without_{way}"], "sql": sql}
+    for query in queries.values():
+        query["answer"] = True
+    cli.workload.write_text(json.dumps(document))
+
+
+def answer(cli: Cli, name: str) -> list[str]:
+    return sorted(map(repr, cli.one("query", "--query", name, "--by", "state")["rows"]))
+
+
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
+    more = {
+        "padded": "SELECT r.id, s.b FROM r LEFT JOIN s ON s.a = r.a AND s.b > 5",
+        "single": "SELECT DISTINCT r.c FROM r JOIN s ON s.a = r.a",
+        "counted": "SELECT r.c, COUNT(DISTINCT s.b) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c",
+    }
+    with_answers(cli, **more)
+    names, rng, several = ["top", "rows", *more], random.Random(6), set()
+    asked = [f"--query={name}_{way}" for name in names for way in ("tree", "index")]
+    results = cli.good("capture", *asked).results
+    assert {result["mode"] for result in results} == {"exact"}
+    for step in range(steps):
+        for name in names:
+            match = answer(cli, f"{name}_tree")
+            assert match == answer(cli, f"{name}_index"), (step, name)
+            assert match or step, name
+            several.add((name, *match))
+        changed(cli.workload.parent, rng, step)
+        told = {}
+        for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
+            (told[name],) = cli.good("changes", "--query", name).results
+            assert told[name]["by"] == "state", name
+        for name in names:
+            mine, theirs = (told[f"{name}_{way}"]["rows"] for way in ("tree", "index"))
+            assert mine == theirs, (step, name)
+        assert sum(bool(told[f"{name}_tree"]["rows"]) for name in names) >= 4
+    assert len(several) > 5 * steps // 2
+
+
+def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
+    sql = (
+        "SELECT r.a, SUM(s.b) AS t, COUNT(DISTINCT s.c) + COUNT(DISTINCT r.c) AS n "
+        "FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
+    )
+    with_answers(cli, counted=sql)
+    result = cli.one("explain", "--query", "counted_tree")
+    assert not result["answer"]["kept"]
+    assert "COUNT" in result["answer"]["reason"]
+    assert result["trees"][0]["used"]
+    ran = cli.good("capture", "--query", "counted_tree")
+    assert any("COUNT" in warning for warning in ran.document["warnings"])
+    assert cli.one("explain", "--query", "counted_index")["answer"]["kept"]
+
+
+def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_answers(cli)
+    monkeypatch.setattr(
+        maintenance_plan, "choose_way", lambda *_, **__: pytest.fail("it was built")
+    )
+    cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
+
+
+@pytest.mark.slow
+def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
+    with_answers(cli)
+    name = "rows_tree"
+    cli.good("capture", "--query", name)
+    result = cli.one("explain", "--query", name)
+    assert result["answer"]["kept"]
+    assert result["answer"]["row_bytes"] == result["answer"]["state_bytes"] == 0
+    with Store.open(cli.workload.parent / "store") as store:
+        assert not store.load_runs(name, "answer")
+        assert store.load_runs(name, "tree")
+    whole = answer(cli, name)
+    asked = cli.good("query", "--query", name, "--by", "state", "--where", "b = 8").results
+    assert [repr(row) for row in asked[0]["rows"]] == [row for row in whole if row.endswith("8]")]
+    told = cli.one("changes", "--query", name, "--all")
+    assert sum(row[1] for row in told["rows"]) == len(whole) > 0
+
+
+@pytest.mark.slow
+def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> None:
+    with_answers(cli)
+    cli.good("capture", "--query", "rows_tree")
+    whole = answer(cli, "rows_tree")
+    with sqlite3.connect(cli.workload.parent / "store" / "catalog.sqlite") as connection:
+        connection.execute(
+            "UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'"
+        )
+    connection.close()
+    assert cli("query", "--query", "rows_tree", "--by", "state").refusal == (7, "state_corrupt")
+    ran = cli.good("query", "--query", "rows_tree", "--by", "engine")
+    assert sorted(map(repr, ran.results[0]["rows"])) == whole
+
+
+PAIRS = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
+
+
+def keyed_rows(keys: int, each: int, start: int = 0) -> pa.Table:
+    """`each` rows for each of so many keys."""
+    count = keys * each
+    ids = pa.array(range(start, start + count), pa.int64())
+    return pa.table({"id": ids, "a": [at % keys for at in range(count)], "b": [1] * count})
+
+
+@pytest.fixture
+def choosing(tmp_path: Path, cli_of: CliOf) -> Cli:
+    """`many` has twenty rows a key, `one` has one."""
+    for table, keys, each in (("many", 10, 20), ("other", 10, 20), ("one", 200, 1)):
+        write_deltalake(str(tmp_path / table), keyed_rows(keys, each))
+    document: dict[str, Any] = {
+        "version": 1,
+        "store": "store",
+        "tables": {name: {"path": name} for name in ("many", "other", "one")},
+        "partitions": {"many": {"id": {"ranges": 20}}},
+        "queries": {
+            "pairs": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN other s")},
+            "keyed": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN one s")},
+        },
+    }
+    for query in document["queries"].values():
+        query |= {"sketch": {"many": "id"}, "policy": "incremental"}
+    return cli_of(json.dumps(document))
+
+
+@contextmanager
+def altered(choosing: Cli) -> Iterator[dict[str, Any]]:
+    """The queries of the workload, to be changed in the block."""
+    document = json.loads(choosing.workload.read_text())
+    yield document["queries"]
+    choosing.workload.write_text(json.dumps(document))
+
+
+def trees(choosing: Cli) -> dict[str, Any]:
+    """What is stored of the trees of each query."""
+    result = {}
+    for name in ("pairs", "keyed"):
+        meta = stored(choosing.workload.parent, name, "store").state_meta
+        result[name] = (meta.get("trees", ""), meta.get("estimate"))
+    return result
+
+
+def ranges(choosing: Cli, name: str) -> tuple[int, ...]:
+    held = stored(choosing.workload.parent, name, "store")
+    return tuple(held.sketches[0].fragments.ids)
+
+
+@pytest.mark.slow
+def test_many_to_many_is_a_tree_and_a_key_is_looked_up(choosing: Cli) -> None:
+    results = {one["query"]: one for one in choosing.good("explain").results}
+    (pairs,), (keyed,) = results["pairs"]["trees"], results["keyed"]["trees"]
+    assert (pairs["used"], pairs["joined"], pairs["touched"]) == (True, 20.0, 2.0)
+    assert pairs["reason"].startswith("chosen: a changed row joins about 20 rows")
+    assert (keyed["used"], keyed["joined"] < 11, keyed["touched"] < 4) == (False, True, True)
+    assert "request it with `join: tree`" in keyed["reason"]
+    choosing.good("capture")
+    kept = trees(choosing)
+    assert kept["pairs"][0]
+    assert kept["pairs"][1] == {"joined": 20.0, "touched": 2.0}
+    assert kept["keyed"] == ("", None)
+
+
+@pytest.mark.slow
+def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None:
+    """Of each table few rows are kept: there is hardly anything to join."""
+    with altered(choosing) as queries:
+        for name, least in (("few", 3), ("most", 10_000)):
+            limited = f"WHERE r.id < {least} AND s.id < {least} GROUP BY"
+            sql = queries["pairs"]["sql"].replace("GROUP BY", limited)
+            queries[name] = {**queries["pairs"], "sql": sql}
+    results = {one["query"]: one for one in choosing.good("explain").results}
+    (pairs,), (few,), (most,) = (results[name]["trees"] for name in ("pairs", "few", "most"))
+    assert (pairs["used"], few["used"], most["used"]) == (True, False, True)
+    assert few["index_ms"] < few["tree_ms"]
+    assert most["tree_ms"] < most["index_ms"]
+    assert most["joined"] == pairs["joined"]
+    assert few["index_bytes"] < most["index_bytes"] / 10
+    assert few["reason"].endswith(
+        "keys were counted only for these rows: many where id < 3 (1.5%), other where id < 3 (1.5%)"
+        "; request it with `join: tree`"
+    )
+    assert "counted" not in pairs["reason"]
+
+
+@pytest.mark.slow
+def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(choosing: Cli) -> None:
+    choosing.good("capture")
+    before, folder = trees(choosing), choosing.workload.parent
+    for each in range(3):
+        write_deltalake(str(folder / "one"), keyed_rows(10, 20, 200 + 200 * each), mode="append")
+        write_deltalake(str(folder / "other"), keyed_rows(10, 2, 200 + 20 * each), mode="append")
+        done = choosing.good("maintain").results
+        assert {one["action"] for one in done} == {"exact"}
+        assert trees(choosing) == before
+    held = [ranges(choosing, name) for name in ("pairs", "keyed")]
+    choosing.good("capture")
+    assert trees(choosing)["keyed"][0], "by now a key has many rows there too"
+    assert held == [ranges(choosing, name) for name in ("pairs", "keyed")]
+
+
+@pytest.mark.slow
+def test_another_way_that_is_asked_for_is_captured_anew(choosing: Cli) -> None:
+    choosing.good("capture")
+    with altered(choosing) as queries:
+        queries["pairs"]["join"] = "index"
+    held = ranges(choosing, "pairs")
+    choosing.good("capture")
+    assert trees(choosing)["pairs"] == ("", None)
+    assert ranges(choosing, "pairs") == held
+
+
+def test_constants_that_move_with_the_clock_stay_with_the_index(choosing: Cli) -> None:
+    with altered(choosing) as queries:
+        for query in queries.values():
+            moving = "WHERE s.b < year(current_date) GROUP BY"
+            query["sql"] = query["sql"].replace("GROUP BY", moving)
+    (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    assert not entry["used"]
+    assert "time-dependent" in entry["reason"]
+
+
+def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PinnedTables, "key_counts", Mock(side_effect=TableError("a file is gone")))
+    assert {one["mode"] for one in choosing.good("check").results} == {"exact"}
+    (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    assert (entry["used"], entry["joined"]) == (False, None)
+    assert "fan-out is unknown: a file is gone" in entry["reason"]
+
+
+@pytest.mark.slow
+def test_what_trees_did_is_told_of_a_run_and_since_the_capture(choosing: Cli) -> None:
+    """The rows of a key are one tuple of `many`, and its group another."""
+    choosing.good("capture")
+    (tree,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    assert all(node["bytes"] > 0 for node in tree["nodes"])
+    for run in range(3):
+        more = keyed_rows(10, 5, 200 + 50 * run)
+        write_deltalake(str(choosing.workload.parent / "many"), more, mode="append")
+        done = choosing.good("maintain", "--query", "pairs").results[0]
+        assert done["tree"]["touched"] == 20, "ten keys and their groups"
+        assert done["tree"]["pairs"] == 0, "each key had rows in their range"
+    status = choosing.one("status", "--query", "pairs")
+    assert status["tree"]["touched"] == 60
+    assert (status["tree"]["changes"], status["tree"]["expected"]) == (150, 2.0)
+    assert "trees: 20 tuples touched" in status["runs"][0]["reason"]
+    result = {(one["subject"], one["check"]): one for one in choosing("doctor").results}
+    assert result["pairs", "tree_touches_more"]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("touched", "changes", "level"), [(4000, 200, "ok"), (4002, 200, "warning"), (990, 99, None)]
+)
+def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
+    choosing: Cli, touched: int, changes: int, level: str | None
+) -> None:
+    """Two tuples per changed row are expected: twenty are not yet too many."""
+    choosing.good("capture")
+    held = stored(choosing.workload.parent, "pairs", "store")
+    work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
+    result = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
+    assert [one.level for one in result] == ([] if level is None else [level])
+
+
+def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> None:
+    document = json.loads(choosing.workload.read_text())
+    pairs = document["queries"]["pairs"]
+    counted = pairs["sql"].replace("AS t", "AS t, COUNT(DISTINCT s.id) + COUNT(DISTINCT r.id) AS n")
+    document["queries"] = {
+        "pairs": {**pairs, "answer": True},
+        "keyed": {**pairs, "answer": True, "sql": counted},
+    }
+    choosing.workload.write_text(json.dumps(document))
+    results = {one["query"]: one for one in choosing.good("explain").results}
+    for name, is_used in (("pairs", True), ("keyed", False)):
+        (tree,) = results[name]["trees"]
+        assert tree["used"] == is_used
+        assert results[name]["answer"]["kept"]
+    assert "COUNT" in results["keyed"]["trees"][0]["reason"]
+    choosing.good("capture")
+    kept = trees(choosing)
+    assert (bool(kept["pairs"][0]), bool(kept["keyed"][0])) == (True, False)
+    write_deltalake(str(choosing.workload.parent / "many"), keyed_rows(10, 1, 900), mode="append")
+    for name in ("pairs", "keyed"):
+        told = choosing.one("changes", "--query", name)
+        assert told["by"] == "state"
+        assert {row[0] for row in told["rows"]} == {"delete", "insert"}
+
+
+
+FEW = ("groups_tree", "groups_index", "top_index", "one_index")
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(None, id="all", marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
+def test_any_byte_is_found_or_not_used(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, count: int | None
+) -> None:
+    """By hand all of them (`count` is None), one after the other."""
+    monkeypatch.setattr(states, "BLOB_LIMIT", 0)
+    monkeypatch.setattr(pages, "PAGE", 64)
+    folder, names = cli.workload.parent, [f"--query={name}" for name in FEW]
+    cli.good("capture", *names)
+    rng = random.Random(3)
+    changed(folder, rng, 1)
+    shutil.copytree(folder / "store", folder / "aside")
+    before = sketches(cli, FEW)
+    cli.good("maintain", *names)
+    wanted = sketches(cli, FEW)
+    assert wanted != before
+    files = sorted(path.name for path in (folder / "aside" / "state").iterdir())
+    every = [
+        (name, place)
+        for name in files
+        for place in range((folder / "aside" / "state" / name).stat().st_size)
+    ]
+    result = 0
+    for name, place in every if count is None else rng.sample(every, count):
+        alter_a_bit(folder, name, place, 1 << rng.randrange(8))
+        ran = cli("maintain", *names)
+        error = ran.document["error"]
+        failures = [] if error is None else error.get("failures") or [error]
+        failed = {one["query"] for one in failures}
+        assert {one["code"] for one in failures} <= {"state_corrupt"}
+        assert ran.code == (7 if failed else 0)
+        now = sketches(cli, FEW)
+        for query in FEW:
+            assert now[query] == (before if query in failed else wanted)[query], (name, place)
+        result += len(failed)
+    assert result
+    assert result < len(every) if count is None else result <= count
+
+
+def alter_a_bit(folder: Path, name: str, place: int, bit: int) -> None:
+    """The store as it was, but for one bit."""
+    shutil.rmtree(folder / "store")
+    shutil.copytree(folder / "aside", folder / "store")
+    file = folder / "store" / "state" / name
+    whole = bytearray(file.read_bytes())
+    whole[place] ^= bit
+    file.write_bytes(whole)

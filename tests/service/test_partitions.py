@@ -1,0 +1,510 @@
+"""Boundaries in the column's own type, drift of ranges, and ranges mended by `--rebalance`."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    Schema,
+    SqlType,
+    decimal,
+    other,
+)
+from impctl.errors import Location, UsageError
+from impctl.service.parameters import parsed
+from impctl.service.partitions import candidates, is_partitionable, partition_of
+from impctl.sketch.partition import RangePartition
+from impctl.store.store import Store
+from impctl.tables.write.maintenance import create_table
+from impctl.types import ParameterValue
+from impctl.workload.models import BoundaryLiteral, PartitionSpec
+from tests.store.builders import sketches_at
+from tests.support.kept_workload import stored
+from tests.support.random_cases import random_cases
+from tests.support.run_cli import Cli, CliOf, refused
+
+PLACE = Location("w.yaml", 7, 5)
+
+
+def bench_of(kind: SqlType, *boundaries: BoundaryLiteral, column: str = "a") -> Any:
+    """As much of a run as a partition is made from."""
+    schema = Schema((Column("a", kind), Column("other", LONG)))
+    spec = PartitionSpec("t", column, boundaries or None, None if boundaries else 4, PLACE)
+    tables = SimpleNamespace(snapshot=lambda table: SimpleNamespace(schema=schema))
+    return SimpleNamespace(workload=SimpleNamespace(partitions=[spec]), tables=tables)
+
+
+def partition(kind: SqlType, *boundaries: BoundaryLiteral) -> RangePartition:
+    return partition_of(bench_of(kind, *boundaries), "t", "a")
+
+
+EAST = timezone(timedelta(hours=2))
+NOON = datetime(2022, 1, 17, 12)
+MICROS = 1_642_420_800_000_000
+DIGITS = "1234567890123456789012345678901234567.8"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "canonical"),
+    [
+        (BYTE, -128, -128),
+        (SHORT, 32767, 32767),
+        (INTEGER, 5, 5),
+        (INTEGER, 5.0, 5),
+        (INTEGER, "-7", -7),
+        (LONG, 2**63 - 1, 2**63 - 1),
+        (LONG, 1e3, 1000),
+        (FLOAT, 0.5, 0.5),
+        (DOUBLE, 1, 1.0),
+        (DOUBLE, 0.1, 0.1),
+        (DOUBLE, -1e308, -1e308),
+        (decimal(10, 2), 5, 500),
+        (decimal(10, 2), 1.25, 125),
+        (decimal(10, 2), "1.20", 120),
+        (decimal(10, 2), "-0.010", -1),
+        (decimal(38, 1), DIGITS, int(DIGITS.replace(".", ""))),
+        (decimal(38, 0), 10**38 - 1, 10**38 - 1),
+        (STRING, "é😀", "é😀"),
+        (STRING, "", ""),
+        (STRING, "1", "1"),
+        (DATE, date(1970, 1, 1), 0),
+        (DATE, date(1969, 12, 31), -1),
+        (DATE, "2022-01-17", 19009),
+        (TIMESTAMP, NOON, MICROS),
+        (TIMESTAMP, NOON.replace(tzinfo=UTC), MICROS),
+        (TIMESTAMP, NOON.replace(tzinfo=EAST), MICROS - 7_200_000_000),
+        (TIMESTAMP, "2022-01-17 12:00:00", MICROS),
+        (TIMESTAMP, "2022-01-17T14:00:00+02:00", MICROS),
+        (TIMESTAMP, date(2022, 1, 17), MICROS - 43_200_000_000),
+        (TIMESTAMP, NOON.replace(microsecond=1), MICROS + 1),
+        (TIMESTAMP, datetime(1969, 12, 31, 23, 59, 59, 999_999), -1),
+        (TIMESTAMP_NTZ, NOON, MICROS),
+        (TIMESTAMP_NTZ, "2022-01-17 12:00:00.000001", MICROS + 1),
+        (TIMESTAMP_NTZ, date(1970, 1, 1), 0),
+    ],
+)
+def test_a_boundary_in_canonical_form(
+    kind: SqlType, value: BoundaryLiteral, canonical: int | float | str
+) -> None:
+    result = partition(kind, value)
+    assert result == RangePartition("t", "a", kind, (canonical,))
+    assert type(result.boundaries[0]) is type(canonical)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (INTEGER, 1.5),
+        (INTEGER, "one"),
+        (INTEGER, ""),
+        (LONG, date(2022, 1, 17)),
+        (LONG, NOON),
+        (LONG, "NaN"),
+        (DOUBLE, "x"),
+        (DOUBLE, date(2022, 1, 17)),
+        (decimal(10, 2), 1.255),
+        (decimal(10, 2), "0.001"),
+        (decimal(10, 0), "1e-1"),
+        (STRING, 5),
+        (STRING, 0.5),
+        (STRING, date(2022, 1, 17)),
+        (DATE, 19009),
+        (DATE, NOON),
+        (DATE, "17.1.2022"),
+        (DATE, "2022-02-30"),
+        (TIMESTAMP, 1_642_420_800),
+        (TIMESTAMP, "noon"),
+        (TIMESTAMP_NTZ, 0.5),
+    ],
+)
+def test_what_is_not_of_the_columns_type_is_refused(kind: SqlType, value: BoundaryLiteral) -> None:
+    with refused(UsageError, "boundary_type", r"is not a value of `t\.a`") as caught:
+        partition(kind, value)
+    assert caught.value.location == PLACE
+    assert str(kind) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [INTEGER, decimal(10, 2)])
+def test_one_wrong_boundary_among_good_ones(kind: SqlType) -> None:
+    with pytest.raises(UsageError, match=r"2\.005"):
+        partition(kind, 1, 2.005, 3)
+
+
+def test_text_that_increases_as_numbers_only() -> None:
+    assert partition(LONG, "9", "10").boundaries == (9, 10)
+    with pytest.raises(UsageError, match="must increase"):
+        partition(STRING, "9", "10")
+
+
+def test_boundaries_that_become_equal() -> None:
+    with refused(UsageError, "boundaries_not_increasing"):
+        partition(decimal(10, 2), "1.0", "1.00")
+
+
+PARTITIONABLE = [BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, decimal(38, 2), STRING, DATE]
+PARTITIONABLE += [TIMESTAMP, TIMESTAMP_NTZ]
+
+
+@pytest.mark.parametrize("kind", PARTITIONABLE, ids=str)
+def test_columns_that_ranges_can_be_made_of(kind: SqlType) -> None:
+    assert is_partitionable(Column("a", kind))
+    assert candidates(bench_of(kind, column="A"), "t") == ("a",)
+
+
+@pytest.mark.parametrize("kind", [BOOLEAN, BINARY, other("array<int>")], ids=str)
+def test_columns_that_they_cannot(kind: SqlType) -> None:
+    assert not is_partitionable(Column("a", kind))
+    with refused(UsageError, "column_not_partitionable") as caught:
+        candidates(bench_of(kind), "t")
+    assert caught.value.location == PLACE
+
+
+def test_a_column_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="no column `ohter`") as caught:
+        candidates(bench_of(LONG, column="ohter"), "t")
+    assert (caught.value.code, caught.value.location) == ("column_unknown", PLACE)
+    assert caught.value.hint == "did you mean `other`?"
+
+
+def test_candidates_of_other_tables_are_left_alone() -> None:
+    assert candidates(bench_of(LONG, column="nowhere"), "u") == ()
+
+
+
+GIVEN_NOON = datetime(2024, 1, 31, 12)
+
+
+@pytest.mark.parametrize(
+    ("written", "like", "expected"),
+    [
+        ("7000", 1, 7000),
+        ("-1", 1, -1),
+        ("+1", 1, 1),
+        (str(2**63 - 1), 1, 2**63 - 1),
+        ("0.75", Decimal(1), Decimal("0.75")),
+        ("2", Decimal(1), Decimal(2)),
+        ("-.5", Decimal(1), Decimal("-0.5")),
+        ("50", 1.0, 50.0),
+        ("2.5e3", 1.0, 2500.0),
+        ("TRUE", False, True),
+        ("false", True, False),
+        ("' OR 1=1", "x", "' OR 1=1"),
+        ("", "x", ""),
+        ("7", "x", "7"),
+        ("2024-02-29", date(2024, 1, 1), date(2024, 2, 29)),
+        ("2024-01-31 12:00:00", GIVEN_NOON, GIVEN_NOON),
+        ("2024-01-31T12:00:00Z", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=UTC)),
+        ("2024-01-31 12:00:00.5", GIVEN_NOON, GIVEN_NOON.replace(microsecond=500_000)),
+        ("2024-01-31 12:00:00-18:00", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=timezone(timedelta(hours=-18)))),
+    ],
+)
+def test_a_value_of_the_type(written: str, like: ParameterValue, expected: ParameterValue) -> None:
+    result = parsed(written, like)
+    assert result == expected
+    assert type(result) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "like"),
+    [
+        *((text, 1) for text in ("", " 1", "1 ", "1.0", "1e3", "0x1", "1_0", "one", "NULL", "١")),
+        (str(2**63), 1),
+        ("9" * 30, 1),
+        *((text, Decimal(1)) for text in ("", ".", "1e3", "NaN", "1" * 39, "0." + "1" * 39)),
+        *((text, 1.0) for text in ("nan", "inf", "1e999", "1d", "")),
+        *((text, True) for text in ("1", "yes", "")),
+        *((text, date(2024, 1, 1)) for text in ("2024-02-30", "2024-1-1", "today", "20240101")),
+        *((text, GIVEN_NOON) for text in ("2024-01-31", "2024-01-31 25:00:00", "now")),
+        *((f"2024-01-31 12:00:00{zone}", GIVEN_NOON) for zone in ("+18:01", "-23:59", "+01:60")),
+    ],
+)
+def test_anything_else_is_none(written: str, like: ParameterValue) -> None:
+    assert parsed(written, like) is None
+
+
+
+QUERIES = {
+    "grouped": "SELECT g, SUM(v) s FROM t GROUP BY g HAVING SUM(v) > 900",
+    "keyed": "SELECT x, SUM(v) s FROM t GROUP BY x HAVING SUM(v) > 12",
+    "doubles": "SELECT d, COUNT(*) n FROM t GROUP BY d HAVING COUNT(*) > 12",
+    "rows": "SELECT x, v FROM t WHERE v > 7",
+    "joined": "SELECT t.g, COUNT(*) n FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING COUNT(*) > 9",
+    "touched": "SELECT x, percentile(v, 0.5) m FROM t GROUP BY x HAVING percentile(v, 0.5) > 5",
+}
+SKETCHED = {"doubles": "d"}
+
+
+def rows(rng: random.Random, count: int, low: int, high: int) -> pa.Table:
+    doubles = [None, math.nan, -0.0, 0.0, math.inf, *(v / 8 for v in range(low, high))]
+    return pa.table(
+        {
+            "x": pa.array(rng.choices([None, *range(low, high)], k=count), pa.int64()),
+            "d": pa.array(rng.choices(doubles, k=count), pa.float64()),
+            "g": pa.array(rng.choices(range(12), k=count), pa.int32()),
+            "v": pa.array(rng.choices(range(10), k=count), pa.int64()),
+        }
+    )
+
+
+@pytest.fixture
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
+    rng = random.Random(3)
+    create_table(str(tmp_path / "t"), rows(rng, 300, 0, 60))
+    create_table(str(tmp_path / "u"), pa.table({"g": pa.array(range(4), pa.int32())}))
+    lines = [
+        "version: 1",
+        "tables: {t: {path: t}, u: {path: u}}",
+        "partitions: {t: {x: {ranges: 12}, d: {ranges: 12}}}",
+        "queries:",
+        *(
+            f'  {name}: {{sql: "{sql}", sketch: {{t: {SKETCHED.get(name, "x")}}}}}'
+            for name, sql in QUERIES.items()
+        ),
+        "store: .impctl",
+    ]
+    return cli_of("\n".join(lines) + "\n")
+
+
+def verified(cli: Cli) -> None:
+    for result in cli.good("verify", "--results").results:
+        assert result["covers"], result
+        assert result["results_equal"] is True, result
+        assert result["slack"] == 0 or result["query"] == "touched", result
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark
+def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, spark: Any) -> None:
+    modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
+    assert modes == {**dict.fromkeys(QUERIES, "exact"), "touched": "touch"}
+    rng = random.Random(4)
+    for turn in range(2):
+        low = 60 + 90 * turn
+        write_deltalake(str(tmp_path / "t"), rows(rng, 400, low, low + 90), mode="append")
+        DeltaTable(str(tmp_path / "t")).delete(f"x > {10 * turn} AND x < {10 * turn + 25}")
+        results = cli.good("maintain", "--imbalance", "2").results
+        assert {r["action"] for r in results} == {"exact", "touch"}
+        assert {r["query"] for r in results if r["ranges"]["drifted"]} >= {"grouped", "touched"}
+        mended = {r["query"]: r for r in cli.good("capture", "--rebalance").results}
+        assert {r["action"] for r in mended.values()} == {"rebalance"}
+        assert "derived" in mended["grouped"]["reason"]
+        assert "rows of split" not in mended["keyed"]["reason"]
+        assert "recaptured" in mended["joined"]["reason"]
+        verified(cli)
+        write_deltalake(str(tmp_path / "t"), rows(rng, 20, 0, low + 90), mode="append")
+        assert {r["action"] for r in cli.good("maintain").results} == {"exact", "touch"}
+        verified(cli)
+
+
+WORKLOAD = """\
+version: 1
+tables: {{t: {{path: t}}}}
+partitions: {{t: {{g: {{ranges: {fragments}}}}}}}
+queries: {{q: {{sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 100"}}}}
+store: st
+"""
+
+
+def drawn(rng: np.random.Generator, count: int) -> pa.Table:
+    """Values that crowd around a few places."""
+    centre = rng.integers(0, 400, 3)
+    g = rng.choice(centre, count) + rng.geometric(0.05, count)
+    return pa.table({"g": g, "x": rng.integers(0, 20, count)})
+
+
+def largest(folder: Path) -> int:
+    """Rows of the largest range, by the table itself."""
+    (sketch,) = stored(folder, "q", "st").sketches
+    boundaries = np.array(sketch.partition.boundaries)
+    values = DeltaTable(str(folder / "t")).to_pyarrow_table()["g"].to_numpy()
+    return int(np.bincount(np.searchsorted(boundaries, values, side="right")).max())
+
+
+@pytest.mark.slow
+@random_cases(1, 2, 20)
+def test_the_largest_range_is_never_larger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
+) -> None:
+    evened = 0
+    for seed in cases:
+        rng, folder = np.random.default_rng(seed), tmp_path / str(seed)
+        folder.mkdir()
+        choice = random.Random(seed)
+        write_deltalake(str(folder / "t"), drawn(rng, 300))
+        file = folder / "w.yaml"
+        file.write_text(WORKLOAD.format(fragments=choice.choice([4, 12, 40])))
+        cli = Cli(capsys, file)
+        cli.good("capture")
+        for _ in range(3):
+            rows = drawn(rng, choice.choice([10, 300]))
+            write_deltalake(str(folder / "t"), rows, mode="append")
+            # Who asks for fewer ranges gets them by a capture.
+            file.write_text(WORKLOAD.format(fragments=choice.choice([2, 4, 12, 40])))
+            cli.good("maintain")
+            before = largest(folder)
+            result = cli.one("capture", "--rebalance")
+            evened += result["action"] == "rebalance" and largest(folder) < before
+            assert largest(folder) <= before, (seed, result["reason"])
+    assert evened
+
+
+FILE = """
+version: 1
+tables: {t: {path: t}, e: {path: e}}
+partitions:
+  t: {x: {ranges: 8}, g: {boundaries: [2, 4]}}
+  e: {x: {ranges: 8}}
+queries:
+  big: {sql: "SELECT g, SUM(v) s FROM t GROUP BY g HAVING SUM(v) > 100", sketch: {t: x}}
+  kept: {sql: "SELECT x, v FROM t WHERE v > 7", sketch: {t: x}}
+  fixed: {sql: "SELECT g, SUM(v) s FROM t GROUP BY g HAVING SUM(v) > 100", sketch: {t: g}}
+  empty: {sql: "SELECT x FROM e WHERE v > 7", sketch: {e: x}}
+store: .impctl
+"""
+
+
+def table(low: int, high: int) -> pa.Table:
+    values = [None, *range(low, high)]
+    return pa.table(
+        {
+            "x": pa.array(values, pa.int64()),
+            "g": pa.array([i % 7 for i in range(len(values))], pa.int32()),
+            "v": pa.array([i % 10 for i in range(len(values))], pa.int64()),
+        }
+    )
+
+
+@pytest.fixture
+def drifting(tmp_path: Path, cli_of: CliOf) -> Cli:
+    create_table(str(tmp_path / "t"), table(0, 100))
+    create_table(str(tmp_path / "e"), table(0, 0))
+    return cli_of(FILE).captured()
+
+
+def drift(drifting: Cli, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """All new rows beyond the last boundary."""
+    write_deltalake(str(tmp_path / "t"), table(100, 600), mode="append")
+    return {r["query"]: r for r in drifting.good("maintain").results}
+
+
+@pytest.mark.slow
+def test_maintain_tells_and_rebalance_mends(drifting: Cli, tmp_path: Path) -> None:
+    match = drift(drifting, tmp_path)
+    assert match["big"]["ranges"]["drifted"]
+    assert match["big"]["ranges"]["imbalance"] > 4 * match["big"]["ranges"]["at_capture"]
+    assert match["big"]["ranges"]["hint"] == "run `impctl capture --rebalance`"
+    again = {r["query"]: r for r in drifting.good("maintain").results}
+    assert again["big"]["action"] == "none"
+    assert again["big"]["ranges"] == match["big"]["ranges"]
+
+    mended = {r["query"]: r for r in drifting.good("capture", "--rebalance").results}
+    assert mended["big"]["action"] == mended["kept"]["action"] == "rebalance"
+    assert "state derived from the stored one and" in mended["big"]["reason"]
+    assert mended["fixed"]["action"] == "none"
+    assert "the workload file sets the `boundaries` of `t.g`" in mended["fixed"]["reason"]
+    for result in drifting.good("maintain").results:
+        assert result["action"] == "none"
+        assert not result["ranges"]["drifted"], result
+    big = drifting.one("status", "--query", "big")
+    (ranges,) = big["ranges"]
+    assert (ranges["table"], ranges["attribute"], ranges["ranges"]) == ("t", "x", 8)
+    assert (ranges["rows"], ranges["hint"]) == (600, None)
+    assert ranges["imbalance"] < 2
+    assert big["last_action"] == "rebalance"
+
+
+@pytest.mark.slow
+def test_rebalanced_twice_is_rebalanced_once(drifting: Cli, tmp_path: Path) -> None:
+    drift(drifting, tmp_path)
+    drifting.good("capture", "--rebalance", "--query", "big")
+    again = drifting.one("capture", "--rebalance", "--query", "big")
+    assert again["action"] == "none"
+    assert again["reason"] == "splitting or merging ranges would not help"
+
+
+def test_a_stale_sketch_is_maintained_first(drifting: Cli, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), table(100, 600), mode="append")
+    big = drifting.one("capture", "--rebalance", "--query", "big")
+    assert (big["action"], big["versions"]) == ("rebalance", {"t": 1})
+
+
+@pytest.mark.slow
+def test_earlier_versions_keep_their_ranges(drifting: Cli, tmp_path: Path) -> None:
+    drift(drifting, tmp_path)
+    before = stored(tmp_path, "big")
+    with Store.open(tmp_path / ".impctl") as store:
+        first = sketches_at(store, {"t": 0}, "big")
+    drifting.good("capture", "--rebalance", "--query", "big")
+    after = stored(tmp_path, "big")
+    with Store.open(tmp_path / ".impctl") as store:
+        assert sketches_at(store, {"t": 0}, "big") == first
+    assert after.sketches[0].partition != before.sketches[0].partition
+    assert first is not None
+    then = drifting.one("rewrite", "--query", "big", "--at", "0")
+    assert then["sketches"][0]["fragments"] == list(first[0].fragments.ids)
+    assert then["sketches"][0]["total"] == first[0].partition.ranges
+    now = drifting.one("rewrite", "--query", "big", "--at", "1")
+    assert now["sketches"][0]["fragments"] == list(after.sketches[0].fragments.ids)
+
+
+def test_a_dry_run_writes_nothing(drifting: Cli, tmp_path: Path) -> None:
+    drift(drifting, tmp_path)
+    before = drifting.good("status").results
+    big = drifting.one("capture", "--rebalance", "--dry-run", "--query", "big")
+    assert (big["action"], big["reason"]) == (
+        "none",
+        "would even out `t.x`: of 8 ranges, 1 split and 7 merged with neighbors, 8 in total",
+    )
+    assert drifting.good("status").results == before
+
+
+@pytest.mark.slow
+def test_the_threshold_is_a_setting(drifting: Cli, tmp_path: Path) -> None:
+    drift(drifting, tmp_path)
+    big = drifting.one("status", "--query", "big", "--imbalance", "100")
+    assert not big["ranges"][0]["drifted"]
+
+
+@pytest.mark.slow
+def test_ranges_of_a_table_that_was_empty(drifting: Cli, tmp_path: Path) -> None:
+    """One range holds everything from then on, until it is split."""
+    DeltaTable(str(tmp_path / "e")).delete()
+    write_deltalake(str(tmp_path / "e"), table(0, 80), mode="append")
+    assert drifting.one("maintain", "--query", "empty")["ranges"]["drifted"]
+    mended = drifting.one("capture", "--rebalance", "--query", "empty")
+    assert mended["action"] == "rebalance"
+    assert mended["sketches"][0]["total"] == 8
+
+
+def test_a_query_that_was_never_captured_is_named(drifting: Cli, tmp_path: Path) -> None:
+    drifting.workload.write_text(
+        FILE.replace("  empty:", '  new: {sql: "SELECT x FROM t WHERE v > 3"}\n  empty:')
+    )
+    ran = drifting("capture", "--rebalance", "--query", "new", "--query", "big")
+    assert ran.refusal == (7, "not_captured")
+    assert [r["query"] for r in ran.results] == ["big"]

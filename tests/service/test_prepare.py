@@ -1,0 +1,625 @@
+"""Queries made ready: safe plans, the facts they rest on, estimates, and what the store keeps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.data.schema import INTEGER, LONG
+from impctl.errors import AssumptionBrokenError, Location, StateCorruptError
+from impctl.plan.nodes import Query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.service import choose, estimate
+from impctl.service.choose import evened, groups_of
+from impctl.service.estimate import DrawnGroups, FilesLeft, drawn_groups
+from impctl.service.prepare import (
+    PreparedQuery,
+    assumption_of,
+    assumption_text,
+    columns_assumed,
+    recheck,
+)
+from impctl.service.stored import RangeDepth, StateMeta
+from impctl.sketch.likelihood import Mixture
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
+from impctl.sql.parameters import BoundSql
+from impctl.store.records import Assumption, StoredSketch, TablePin
+from impctl.tables.changes import FilesMark, read_changes
+from impctl.tables.prune import FileSpans, file_spans
+from impctl.tables.sample import file_sample
+from impctl.tables.snapshot import FileBounds, Snapshot
+from impctl.tables.source import open_source
+from impctl.tables.statistics import file_bounds
+from impctl.tables.write.maintenance import create_laid_out_table, create_table
+from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
+from tests.plan.catalogs import read_net
+from tests.reuse.trials import ReuseTally, run_reuse_trial
+from tests.support.run_cli import Cli, CliOf
+from tests.tables.handmade import column_bounds
+
+WORKLOAD = """\
+version: 1
+tables: {t: {path: t}, u: {path: u}}
+partitions: {t: {g: {boundaries: [2, 3]}}}
+queries:
+  q:
+    sql: >-
+      SELECT q.g, q.m, u.y
+      FROM (SELECT g, upper(max_by(s, p)) m, min(p) a FROM t GROUP BY g) q
+      LEFT JOIN u ON q.m < u.s WHERE q.a > 1
+store: .impctl
+"""
+
+
+def test_it_is_refused_with_its_reason(tmp_path: Path, cli_of: CliOf) -> None:
+    rows = {"g": [1, 1, 2], "p": [1, 5, 3], "s": ["a", "b", "c"]}
+    create_table(str(tmp_path / "t"), pa.table(rows))
+    create_table(str(tmp_path / "u"), pa.table({"s": ["b", "z"], "y": [1, 2]}))
+    ran = cli_of(WORKLOAD)("capture", "--dry-run")
+    assert ran.refusal == (3, "sketch_unsafe")
+    assert "depends on the order of rows" in ran.error["message"]
+
+
+def test_no_other_query_may_use_its_sketch() -> None:
+    tally = ReuseTally()
+    run_reuse_trial(33_034_575, tally)
+    (reason,) = tally.refusals
+    assert reason.startswith("the contents of a sketch cannot be determined")
+
+
+def test_another_attribute_is_tried(cli_of: CliOf, tmp_path: Path) -> None:
+    """`h` is grouped on as well, and the join reads it, so the core keeps it."""
+    rows = {"g": [1, 1, 2], "h": [1, 1, 2], "p": [1, 5, 3], "s": ["a", "b", "c"]}
+    create_table(str(tmp_path / "t"), pa.table(rows))
+    create_table(str(tmp_path / "u"), pa.table({"s": ["b", "z"], "y": [1, 2]}))
+    cli = cli_of(
+        WORKLOAD.replace(
+            "{t: {g: {boundaries: [2, 3]}}}", "{t: {g: {boundaries: [2]}, h: {boundaries: [2]}}}"
+        )
+        .replace("SELECT q.g,", "SELECT q.g, q.h,")
+        .replace("SELECT g,", "SELECT g, h,")
+        .replace("GROUP BY g", "GROUP BY g, h")
+        .replace("q.m < u.s", "q.m < u.s AND q.h = u.y")
+    )
+    assert [s["attribute"] for s in cli.one("capture", "--dry-run")["sketches"]] == ["h"]
+    told = {c["attribute"]: c for c in cli.one("explain")["attributes"]}
+    assert told["g"]["reason"].startswith("the contents of a sketch cannot be determined"), told
+
+
+
+ENTRY = (
+    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
+    "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src{}) "
+)
+KEYED = ENTRY.format(" AND r.t = l.cost")
+FEW = "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= 1"
+BOTH = frozenset({"links#1", "links#2"})
+
+
+def _prepared(sql: str) -> PreparedQuery:
+    query, place = read_net(sql), Location("w.yaml", 1, 1)
+    spec = QuerySpec(
+        name="q",
+        sql="",
+        sketch={},
+        policy=Policy.AUTO,
+        maintain=MaintainMode.LAZY,
+        join=JoinStrategy.AUTO,
+        location=place,
+        sql_origin=SqlOrigin(place, (), ()),
+    )
+    planned = Query(query.sql, apply_rules(query.root))
+    return PreparedQuery(spec, BoundSql(sql), query, planned, core_of(query.root))
+
+
+def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2)) -> StoredSketch:
+    partition = RangePartition("links", "cost", INTEGER, boundaries)
+    fragments = FragmentSet.of(ids, partition.size)
+    return StoredSketch(access, "links", "cost", partition, fragments)
+
+
+def _held(stored_sketches: Sequence[StoredSketch]) -> Mapping[str, tuple[int, ...]]:
+    return {sketch.access: sketch.fragments.ids for sketch in stored_sketches}
+
+
+@pytest.mark.parametrize("above", [FEW, "SELECT t, n FROM r", "SELECT AVG(n) FROM r"])
+def test_those_of_a_fixpoint_that_can_be_keyed_are_one(above: str) -> None:
+    """Whether it is or not: what another build captured with a barrier is wider, not wrong."""
+    prepared = _prepared(KEYED + above)
+    sketches = [_stored("links#1", (0, 1)), _stored("links#2", (1, 3))]
+    assert groups_of(prepared, sketches) == {BOTH}
+    assert _held(evened(prepared, sketches)) == dict.fromkeys(BOTH, (0, 1, 3))
+    same = [_stored("links#1", (0, 1)), _stored("links#2", (0, 1))]
+    assert [*evened(prepared, same)] == same
+
+
+def test_over_other_ranges_each_there_are_none() -> None:
+    prepared = _prepared(KEYED + FEW)
+    assert evened(prepared, [_stored("links#1", (0,)), _stored("links#2", (0,), (1, 2, 3))]) == ()
+
+
+def test_others_are_left_as_they_are() -> None:
+    for sql in (ENTRY.format("") + FEW, "SELECT a.dst FROM links a JOIN links b ON a.src = b.dst"):
+        sketches = (_stored("links#1", (0, 1)), _stored("links#2", (1, 3)))
+        assert groups_of(_prepared(sql), sketches) == set()
+        assert evened(_prepared(sql), sketches) == sketches
+
+
+def test_a_base_by_itself_is_a_group_of_one() -> None:
+    sketches = (_stored("links#1", (0, 1)),)
+    assert groups_of(_prepared(KEYED + FEW), sketches) == {frozenset({"links#1"})}
+    assert evened(_prepared(KEYED + FEW), sketches) == sketches
+
+
+
+SCHEMA = pa.schema(
+    [
+        ("i", pa.int64()),
+        ("d", pa.float64()),
+        ("m", pa.decimal128(38, 2)),
+        ("s", pa.string()),
+    ]
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    table = pa.table([[1], [1.0], [1], ["x"]], schema=SCHEMA)
+    create_table(str(tmp_path / "t"), table)
+    return str(tmp_path / "t")
+
+
+@pytest.fixture
+def snapshot(path: str) -> Snapshot:
+    return open_source("t", path).snapshot(0)
+
+
+def assumed(column: str, kind: FactKind, table: str = "t") -> Assumption:
+    return assumption_of(Fact(table, column, kind, FactSource.STATISTICS))
+
+
+def look_at(snapshot: Snapshot, assumption: Assumption, rows: list[tuple[Any, int]]) -> None:
+    kind = SCHEMA.field(assumption.column).type
+    table = pa.table({assumption.column: pa.array([value for value, _ in rows], kind)})
+    recheck([assumption], snapshot, table, np.array([w for _, w in rows], dtype=np.int64))
+
+
+NONNEGATIVE, NONPOSITIVE = FactKind.NONNEGATIVE, FactKind.NONPOSITIVE
+NOT_NULL, NAN_FREE = FactKind.NOT_NULL, FactKind.NAN_FREE
+CASES: list[tuple[str, FactKind, list[Any], list[Any]]] = [
+    ("i", NONNEGATIVE, [0, 5, None, 2**63 - 1], [-1, -(2**63)]),
+    ("d", NONNEGATIVE, [0.0, -0.0, None, math.inf, math.nan], [-5e-324, -math.inf]),
+    ("m", NONNEGATIVE, [0, None, 10**30], [-1, -(10**30)]),
+    ("i", NONPOSITIVE, [0, -5, None], [1, 2**63 - 1]),
+    ("d", NONPOSITIVE, [0.0, -0.0, None, -math.inf], [5e-324, math.inf, math.nan]),
+    ("m", NONPOSITIVE, [0, None, -(10**30)], [1, 10**30]),
+    ("i", NOT_NULL, [0, -1], [None]),
+    ("d", NOT_NULL, [0.0, math.nan], [None]),
+    ("s", NOT_NULL, ["", "x"], [None]),
+    ("d", NAN_FREE, [0.0, math.inf, None], [math.nan]),
+]
+
+
+@pytest.mark.parametrize(("column", "kind", "good", "bad"), CASES)
+def test_inserted_rows_count_and_deleted_ones_do_not(
+    snapshot: Snapshot, column: str, kind: FactKind, good: list[Any], bad: list[Any]
+) -> None:
+    assumption = assumed(column, kind)
+    inserted = [(value, 1) for value in good]
+    for rows in ([], inserted, [*((value, -1) for value in bad), *inserted]):
+        look_at(snapshot, assumption, rows)
+    for value in bad:
+        with pytest.raises(AssumptionBrokenError, match=f"`t.{column}` (>= 0|<= 0|has no)"):
+            look_at(snapshot, assumption, [*inserted, (value, 1)])
+
+
+def test_other_tables_are_another_matter(snapshot: Snapshot) -> None:
+    look_at(snapshot, assumed("i", NONNEGATIVE, table="u"), [(-1, 1)])
+
+
+def test_all_assumptions_are_looked_at(snapshot: Snapshot) -> None:
+    rows = pa.table({"i": pa.array([1]), "d": pa.array([None], pa.float64())})
+    facts = [assumed("i", NONNEGATIVE), assumed("i", NOT_NULL), assumed("d", NOT_NULL)]
+    recheck(facts[:2], snapshot, rows, np.array([1]))
+    with pytest.raises(AssumptionBrokenError, match="`t.d` has no NULL"):
+        recheck(facts, snapshot, rows, np.array([1]))
+
+
+def test_changes_of_a_real_table(path: str) -> None:
+    """An update's old image is a deletion: only its new one is held against the facts."""
+    write_deltalake(path, pa.table([[-3], [0.0], [0], ["y"]], schema=SCHEMA), mode="append")
+    DeltaTable(path).update(updates={"i": "3"}, predicate="i = -3")
+    source = open_source("t", path)
+    facts = [assumed("i", NONNEGATIVE)]
+    mended = read_changes(source, 1, 2, ["i"])
+    assert sorted(mended.table.column("i").to_pylist()) == [-3, 3]
+    recheck(facts, source.snapshot(2), mended.table, mended.weights)
+    broken = read_changes(source, 0, 1, ["i"])
+    with pytest.raises(AssumptionBrokenError):
+        recheck(facts, source.snapshot(1), broken.table, broken.weights)
+
+
+def test_columns_and_words() -> None:
+    facts = [
+        assumed("d", NONNEGATIVE),
+        assumed("i", NOT_NULL),
+        assumed("d", NAN_FREE),
+        assumed("x", NOT_NULL, table="u"),
+    ]
+    assert columns_assumed(facts, "t") == ("d", "i")
+    assert columns_assumed(facts, "v") == ()
+    assert assumption_text(facts[0]) == "`t.d` >= 0"
+
+
+
+META = StateMeta(
+    way="every operator is maintained incrementally",
+    circuit="c",
+    answer=True,
+    template="t",
+    moments={"now": "2026-01-01"},
+    marks={"t": "m"},
+    files={"t": FilesMark("ab", 3), "u": FilesMark("cd", None)},
+    counters={"n": 4},
+    unsure=2,
+    distant=["join0.left"],
+    from_files=["join0.right"],
+    read_rows={"join0.right": 7},
+    side_reasons={"join0.right": "no change needs it"},
+    depths=[RangeDepth("t", "a", 4, 10, 5, 1.5), RangeDepth("t", "b", 4, 10, 5, 0)],
+    ending=["mark", ["tuple"]],
+    trees="0f",
+    provenance="lazy",
+)
+MARK = {"digest": "ab", "rows": 3}
+DEPTH = {"table": "t", "attribute": "a", "ranges": 4, "rows": 10, "largest": 5, "at_capture": 1.5}
+
+
+def read_meta(stored: dict[str, Any]) -> StateMeta:
+    return StateMeta.read("q", json.loads(json.dumps(stored)))
+
+
+def test_what_was_stored_comes_back() -> None:
+    assert read_meta(META.as_stored()) == META
+    least = StateMeta(way="w", circuit="c")
+    assert read_meta({"way": "w", "circuit": "c"}).as_stored() == least.as_stored()
+    assert type(read_meta(META.as_stored()).depths[1].at_capture) is float
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("unknown", 1),
+        *(
+            (name, v)
+            for name in ("way", "circuit", "template", "provenance")
+            for v in (None, 1, ["w"])
+        ),
+        *(("answer", value) for value in (None, 1, 0, "true")),
+        *(
+            (name, v)
+            for name in ("moments", "marks")
+            for v in (None, [], "x", {"t": 1}, {"t": None})
+        ),
+        *(("files", v) for v in (None, [], {"t": None}, {"t": "ab"}, {"t": {"digest": "ab"}})),
+        *(("files", {"t": {**MARK, "rows": rows}}) for rows in (1.0, True, "3")),
+        *(("files", {"t": mark}) for mark in ({**MARK, "digest": 1}, {**MARK, "more": 1})),
+        *(("counters", value) for value in (None, [], {"n": -1}, {"n": 1.0}, {"n": True})),
+        *(("unsure", value) for value in (None, -1, 1.5, "1", True)),
+        *(("ending", value) for value in (None, "u", ["mark"], [1, []], ["mark", [], 1])),
+        *(("distant", value) for value in (None, "u", {"u": 1}, [1], [None])),
+        *(("depths", value) for value in (None, {}, [None], [{}], [[]], [{**DEPTH, "more": 1}])),
+        *(("depths", [{**DEPTH, name: None}]) for name in DEPTH),
+        *(("depths", [{**DEPTH, "at_capture": v}]) for v in ("1", True, float("nan"))),
+        *(("depths", [{**DEPTH, "rows": value}]) for value in (1.0, "1", True)),
+    ],
+)
+def test_what_impctl_would_not_have_written_is_corrupt(name: str, value: Any) -> None:
+    with pytest.raises(StateCorruptError, match="query `q`"):
+        read_meta({**META.as_stored(), name: value})
+
+
+@pytest.mark.parametrize("name", ["way", "circuit"])
+def test_what_has_no_default_must_be_there(name: str) -> None:
+    stored = META.as_stored()
+    del stored[name]
+    with pytest.raises(StateCorruptError):
+        read_meta(stored)
+
+
+def test_the_basis_is_part_of_it_and_marks_the_schemas_of_marked_files() -> None:
+    pins = [TablePin(t, f"/{t}", f"id-{t}", 1, '{"fields": []}') for t in ("t", "v")]
+    basis = META.basis(pins)
+    stored = META.as_stored()
+    assert {name: basis[name] for name in basis if name != "schemas"} == {
+        name: stored[name]
+        for name in ("circuit", "answer", "template", "moments", "marks", "files")
+    }
+    assert set(basis["schemas"]) == {"t"}
+
+
+
+FILES, RANGES = 50, 200
+
+
+@pytest.fixture
+def spans() -> FileSpans:
+    """Four ranges a file, values 0 to 9 of a file in each."""
+    files = [FileBounds(40 * at, 40 * at + 39, 0, 100) for at in range(FILES)]
+    return file_spans(
+        RangePartition("t", "c", LONG, tuple(range(10, 2000, 10))), column_bounds(files, LONG)
+    )
+
+
+def mixture(chances: np.ndarray) -> Mixture:
+    return Mixture(np.ones((1, RANGES + 1)), np.append(chances, 0.0)[None])
+
+
+def left(spans: FileSpans, chances: np.ndarray, most_together: int) -> FilesLeft:
+    result = mixture(chances)
+    ends = [result, mixture(chances / 2), mixture(np.minimum(chances * 2, 1.0))]
+    return FilesLeft.of(spans, ends, 0.01, most_together)
+
+
+def test_fewer_ranges_where_they_leave_as_much(spans: FileSpans) -> None:
+    third = (np.arange(RANGES) // 4 % 3 == 0).astype(np.float64)
+    result = left(spans, third, 100)
+    assert result.likely.sum() == 17
+    assert result.together == 4, "a file is one range; two files in one would leave both"
+    assert left(spans, third, 2).together == 2
+    assert left(spans, third, 1).together == 1
+    assert left(spans, np.ones(RANGES), 100).together == 64
+
+
+def test_fewest_likely_most(spans: FileSpans) -> None:
+    result = left(spans, np.full(RANGES, 0.1), 1)
+    likely, fewest, most = result.between()
+    assert likely == pytest.approx(FILES * (1 - 0.9**4))
+    assert 0 <= fewest < FILES * (1 - 0.95**4) < likely < FILES * (1 - 0.8**4) < most
+    everything = FilesLeft.all_of(FILES)
+    assert everything.between() == (FILES, FILES, FILES)
+
+
+def test_no_file_is_left_less_likely_than_its_rows_tell(spans: FileSpans) -> None:
+    at_least = left(spans, np.zeros(RANGES), 1).at_least(np.full(FILES, 0.5))
+    assert at_least.likely.sum() == FILES / 2
+    assert at_least.low.sum() == 0
+
+
+def test_as_good_within_a_tenth_of_the_bytes(spans: FileSpans) -> None:
+    half = left(spans, np.repeat([1.0, 0.0], RANGES // 2), 1)
+    sizes = np.where(np.arange(FILES) < FILES // 2, 1.0, 1000.0)
+    assert half.is_as_good_as(half.likely / 1.05, sizes)
+    assert not half.is_as_good_as(half.likely / 1.2, sizes)
+    assert half.is_as_good_as(1.0 - half.likely, sizes), "large files count more"
+
+
+
+ROWS, FILE_COUNT = 40_000, 40
+
+
+@pytest.fixture
+def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Groups of a hundred rows in the order of files, four hundred rows an hour."""
+    monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
+    at = np.arange(ROWS)
+    price = np.where(at >= ROWS * 9 // 10, 3, 1)
+    rows = pa.table({"key": at // 100, "hour": at // 400, "price": price, "id": at})
+    step = ROWS // FILE_COUNT
+    create_laid_out_table(str(tmp_path / "t"), (rows.slice(i, step) for i in range(0, ROWS, step)))
+    sql = "SELECT key, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 200"
+    return cli_of(
+        f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{sql}"}}}}\nstore: s\n'
+    )
+
+
+def safe(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {entry["attribute"]: entry for entry in entries if entry["safe"]}
+
+
+@pytest.mark.slow
+def test_explain_shows_every_candidate_and_what_its_upkeep_takes(cli: Cli) -> None:
+    entries = safe(cli.one("explain")["attributes"])
+    assert entries["key"]["chosen"]
+    assert {"hour", "id"} <= set(entries)
+    expected = {name: entry["expected"] for name, entry in entries.items()}
+    for name in ("key", "hour", "id"):
+        assert expected[name]["files_low"] <= 4 <= expected[name]["files_high"]
+        assert expected[name]["files"] == pytest.approx(4, abs=1)
+    assert expected["key"]["upkeep"] == 0, "the range of a group follows from its key"
+    assert expected["hour"]["upkeep"] == pytest.approx(20 * ROWS / 100, rel=0.2)
+    assert expected["id"]["upkeep"] > 2 * expected["hour"]["upkeep"]
+
+
+def test_capture_tells_what_it_foresaw_of_what_may_be_taken(cli: Cli) -> None:
+    result = cli.one("capture")
+    entries = safe(result["considered"])
+    assert entries["key"]["chosen"]
+    assert entries["hour"]["expected"] is None, "it cannot be better than `key`"
+    (left,) = result["left"]
+    assert left["expected"] == entries["key"]["expected"]
+    assert left["expected"]["files_low"] <= left["files"] == 4 <= left["expected"]["files_high"]
+
+
+def test_of_two_that_leave_as_much_the_one_that_is_cheaper_to_keep_is_taken(cli: Cli) -> None:
+    """The file names `id` first, which takes counters for ten ranges of every group."""
+    text = cli.workload.read_text()
+    cli.workload.write_text(text + "partitions: {t: {id: {ranges: 4000}, hour: {ranges: 100}}}\n")
+    entries = safe(cli.one("explain")["attributes"])
+    assert entries["id"]["expected"]["files"] == entries["hour"]["expected"]["files"]
+    assert entries["hour"]["chosen"]
+    assert "expected to read less" in entries["id"]["reason"]
+
+
+ODD_ROWS, ODD_FILES = 4_000, 8
+
+COLUMNS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
+    "two_valued": (pa.bool_(), lambda at: at * 2 >= ODD_ROWS),
+    "infinite": (
+        pa.float64(),
+        lambda at: -math.inf if at == 0 else math.inf if at == ODD_ROWS - 1 else at / 7,
+    ),
+    "not_a_number": (pa.float64(), lambda at: math.nan if at % 50 == 0 else at / 7),
+    "far_apart": (pa.float64(), lambda at: (at * 2 - ODD_ROWS) * (1.7e308 / ODD_ROWS)),
+    "wide": (pa.int64(), lambda at: (at - ODD_ROWS // 2) * (2**64 // ODD_ROWS - 1)),
+    "missing": (pa.int64(), lambda at: None),
+    "missing_text": (pa.string(), lambda at: None if at > ODD_ROWS // ODD_FILES else f"{at:05}"),
+    "long_text": (pa.string(), lambda at: "a" * 200 + f"{at:05}"),
+    "odd_text": (pa.string(), lambda at: "" if at == 0 else chr(0x10FFFF) * 3 + f"{at:05}"),
+    "days": (pa.date32(), lambda at: date(1, 1, 1) + timedelta(days=at * 900)),
+    "moment": (
+        pa.timestamp("us", tz="UTC"),
+        lambda at: datetime(1, 1, 2, tzinfo=UTC) + timedelta(days=at * 900),
+    ),
+    "money": (pa.decimal128(38, 2), lambda at: Decimal((at - ODD_ROWS // 2) * 10**30).scaleb(-2)),
+}
+
+
+LIMITS = ("COUNT(*) > 0", "SUM(id) > 900000000", "MAX(id) < 600")
+GROUPED = {
+    f"{grouped}_{at}": f"SELECT {grouped}, few, COUNT(*) AS n FROM t GROUP BY 1, 2 HAVING {limit}"
+    for grouped in (*COLUMNS, "few")
+    for at, limit in enumerate(LIMITS)
+}
+NOTHING_LEFT = {
+    f"nothing_{at}": f"SELECT id, few, two_valued FROM t WHERE {asked}"
+    for at, asked in enumerate(("id < 0", "missing = 3", "NOT two_valued AND id > 3990"))
+}
+
+
+def test_odd_values_have_an_estimate_or_none(
+    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grouped by any column, with every limit, and where no file or no row is left."""
+    monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
+    at = range(ODD_ROWS)
+    columns = {name: pa.array(map(make, at), kind) for name, (kind, make) in COLUMNS.items()}
+    rows = pa.table({"id": pa.array(at), "few": pa.array([i // 500 for i in at]), **columns})
+    step = ODD_ROWS // ODD_FILES
+    parts = (rows.slice(i, step) for i in range(0, ODD_ROWS, step))
+    create_laid_out_table(str(tmp_path / "t"), parts)
+    lines = "".join(
+        f'  {name}: {{sql: "{sql}"}}\n' for name, sql in (GROUPED | NOTHING_LEFT).items()
+    )
+    results = (
+        cli_of(f"version: 1\ntables: {{t: {{path: t}}}}\nqueries:\n{lines}").good("explain").results
+    )
+    assert len(results) == len(GROUPED) + len(NOTHING_LEFT)
+    for one in results:
+        entries = [entry for entry in one["attributes"] if entry["safe"]]
+        reasons = " ".join(entry["reason"] for entry in entries)
+        if one["query"] in GROUPED:
+            assert any(entry["chosen"] for entry in entries), one["query"]
+        for entry in entries:
+            expected = entry["expected"]
+            if expected is not None:
+                low, high = expected["files_low"], expected["files_high"]
+                assert 0 <= low <= expected["files"] <= high + 1, one["query"]
+                assert high <= ODD_FILES == expected["files_total"]
+            elif one["query"] in GROUPED:
+                assert "no estimate" in reasons or all(e["expected"] is None for e in entries)
+
+
+DRAWN_FILES, EACH = 200, 1_000
+DRAWN_ROWS = DRAWN_FILES * EACH
+
+
+def drawn(
+    folder: Path, columns: dict[str, pa.Array], groups: list[str], measures: tuple[str, ...] = ()
+) -> DrawnGroups:
+    rows = pa.table(columns)
+    parts = (rows.slice(start, EACH) for start in range(0, len(rows), EACH))
+    create_laid_out_table(str(folder / "t"), parts)
+    snapshot = open_source("t", str(folder / "t")).snapshot()
+    bounds = {name: file_bounds(snapshot, name) for name in groups}
+    along = groups[0] if groups else "price"
+    sample = file_sample(snapshot, snapshot.files, list(columns), file_bounds(snapshot, along))
+    return drawn_groups(sample, bounds, along, list(measures))
+
+
+def sizes(result: DrawnGroups) -> np.ndarray:
+    return np.bincount(np.unique(result.codes, return_inverse=True)[1], weights=result.weights)
+
+
+def test_without_groups_each_row_is_one(tmp_path: Path) -> None:
+    result = drawn(tmp_path, {"price": pa.array(np.arange(DRAWN_ROWS))}, [])
+    assert len(np.unique(result.codes)) == len(result.rows) > DRAWN_ROWS / 10
+    assert (result.weights == 1).all()
+
+
+def test_groups_that_lie_together_are_whole_or_left_out(tmp_path: Path) -> None:
+    result = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 50)}, ["key"])
+    assert (result.weights == 1).all()
+    assert (sizes(result) == 50).all()
+
+
+def test_rows_that_lie_nearly_together_make_whole_groups(tmp_path: Path) -> None:
+    key = np.arange(DRAWN_ROWS) // 50 + np.random.default_rng(1).integers(0, 3, DRAWN_ROWS)
+    result = drawn(tmp_path, {"key": pa.array(key)}, ["key"])
+    own = np.bincount(key)
+    keys = np.array(result.rows.column("key"))
+    values, counts = np.unique(keys, return_counts=True)
+    assert (result.weights == 1).all()
+    assert (counts == own[values]).mean() > 0.95
+
+
+def test_of_a_group_larger_than_a_window_rows_stand_for_all_of_it(tmp_path: Path) -> None:
+    result = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 7_000)}, ["key"])
+    keys = np.array(result.rows.column("key"))
+    for key in np.unique(keys[(keys > 3) & (keys < DRAWN_ROWS // 7_000 - 3)]):
+        rows = result.weights[keys == key].sum()
+        windows = round(float((keys == key).sum()) / 714)
+        assert rows == pytest.approx(7_000 * max(windows, 1), rel=0.15)
+
+
+def scattered(effect: float, seed: int = 5) -> dict[str, pa.Array]:
+    """Groups of 200 rows, each anywhere in the table, that differ by so much in price."""
+    random = np.random.default_rng(seed)
+    key = random.integers(0, DRAWN_ROWS // 200, DRAWN_ROWS)
+    price = (
+        random.normal(100, 20, DRAWN_ROWS) + random.normal(0, 1, DRAWN_ROWS // 200)[key] * effect
+    )
+    return {"key": pa.array(key), "price": pa.array(price)}
+
+
+def means(result: DrawnGroups) -> np.ndarray:
+    codes = np.unique(result.codes, return_inverse=True)[1]
+    prices = np.nan_to_num(np.array(result.rows.column("price"), dtype=np.float64))
+    return np.bincount(codes, weights=prices) / np.bincount(codes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effect", [0.0, 4.0, 20.0])
+def test_groups_drawn_in_part_differ_as_whole_ones_do(tmp_path: Path, effect: float) -> None:
+    """By chance alone, by a little, by much: a group of a fifth of its rows would differ more."""
+    result = drawn(tmp_path, scattered(effect), ["key"], ("price",))
+    expected = np.sqrt(effect**2 + 20**2 / 200)
+    assert means(result).std() == pytest.approx(expected, rel=0.35)
+    assert sizes(result).mean() == pytest.approx(200, rel=0.1)
+
+
+def test_odd_values_stand_in_no_ones_way(tmp_path: Path) -> None:
+    columns = scattered(0.0)
+    key, price = np.array(columns["key"]), np.array(columns["price"])
+    price[::7], price[1::7] = np.nan, np.inf
+    columns["price"] = pa.array(price, mask=np.arange(DRAWN_ROWS) % 5 == 0)
+    columns["key"] = pa.array(key, mask=key == 3)
+    columns["flag"] = pa.array(key % 2 == 0)
+    columns["text"] = pa.array([f"{value}" for value in key])
+    result = drawn(tmp_path, columns, ["key", "flag", "text"], ("price",))
+    assert len(result.rows) == len(result.codes) == len(result.weights)
+    assert sizes(result).mean() == pytest.approx(200, rel=0.15)

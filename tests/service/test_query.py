@@ -1,0 +1,642 @@
+"""A named query always answers: who is asked, without a sketch, and when two answers are one."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import permutations
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    Schema,
+    SqlType,
+    decimal,
+)
+from impctl.errors import UsageError
+from impctl.plan.nodes import Attribute
+from impctl.service import answer_costs
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.prepare import prepare
+from impctl.service.resolve import condition_on
+from impctl.service.results import RowValue
+from impctl.service.settings import Settings
+from impctl.service.verify import CutOrder, Rows, cut_order, same_rows
+from impctl.sql.statement import parse_query
+from impctl.store.ledger import AnswerRun, Ledger
+from impctl.tables.write.maintenance import create_table
+from impctl.workload.load import load_workload
+from tests.support.run_cli import Cli, CliOf
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+  u: {path: u}
+queries:
+  good:
+    sql: SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) > 2
+    sketch: {t: g}
+  total:
+    sql: &total SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 20
+    sketch: {t: x}
+  strict:
+    sql: *total
+    sketch: {t: x}
+    policy: strict
+  drawn:
+    sql: SELECT g, COUNT(*) AS n FROM t WHERE rand() < 2 GROUP BY g
+  ties:
+    sql: SELECT g FROM t GROUP BY g HAVING percentile_approx(x, 0.5) > 1
+  unread:
+    sql: SELECT g FROM t WHERE x > :low SORT BY g
+    params: {low: 5}
+  whole:
+    sql: SELECT COUNT(*) AS n FROM t
+    sketch: none
+updates:
+  - {name: dear, insert: {table: t, rows: [{g: 3, x: -5}]}}
+  - {name: mended, delete: {table: t, where: x < 0}}
+store: .impctl
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
+    rows = {"g": [0, 0, 0, 1, 3, 3, 3, 5], "x": [5, 15, 25, 5, 5, 15, 25, 5]}
+    for name in ("t", "u"):
+        create_table(str(tmp_path / name), pa.table(rows))
+    return cli_of(WORKLOAD)
+
+
+def rewritten(cli: Cli, query: str, *more: str) -> tuple[str, str, str]:
+    """SQL, action and the one warning of a rewrite that works."""
+    ran = cli.good("rewrite", "--query", query, *more)
+    (result,), (warning,) = ran.results, ran.document["warnings"]
+    assert result["sketches"] == []
+    return result["sql"], result["action"], warning
+
+
+def test_a_query_that_was_never_captured_is_answered_and_told(cli: Cli) -> None:
+    sql, action, warning = rewritten(cli, "good")
+    assert (sql, action) == (
+        "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) > 2",
+        "no_sketch",
+    )
+    assert "not been captured" in warning
+    assert "run `impctl capture" in warning
+    assert not (cli.workload.parent / ".impctl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["maintain", "verify"])
+def test_who_cannot_be_captured_is_not_told_to_capture(cli: Cli, command: str) -> None:
+    assert cli(command, "--query", "good").error["code"] == "not_captured"
+    strict = ("--strict",) if command == "maintain" else ()
+    for query in ("ties", "unread"):
+        ran = cli(command, "--query", query, *strict)
+        assert ran.code == 3
+        assert "`sketch: none`" in ran.error["hint"]
+        assert ran.error["code"] == cli("capture", "--query", query).error["code"]
+
+
+def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
+    assert cli("rewrite", "--query", "good", "--require-sketch").code == 7
+    assert (
+        cli("rewrite", "--query", "unread", "--require-sketch").error["code"] == "query_unsupported"
+    )
+    assert cli("rewrite", "--query", "whole", "--require-sketch").code == 3
+    other = cli("rewrite", "--sql", "SELECT g FROM u GROUP BY g", "--require-sketch")
+    assert other.refusal == (3, "sketch_required")
+    cli.good("capture", "--query", "good")
+    assert cli.one("rewrite", "--query", "good", "--require-sketch")["sketches"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason", "hint"),
+    [
+        ("drawn", "`rand` returns a different result", "remove it from the query"),
+        ("ties", "`percentile_approx` has several correct results", "use `percentile`"),
+        ("unread", "uses SORT BY", "`sketch: none`"),
+    ],
+)
+def test_a_query_that_can_have_none_says_why_and_what_to_do(
+    cli: Cli, query: str, reason: str, hint: str
+) -> None:
+    _, action, warning = rewritten(cli, query)
+    assert action == "no_sketch"
+    assert reason in warning
+    assert hint in warning
+
+
+def test_values_are_put_into_a_query_that_is_not_read(cli: Cli) -> None:
+    sql, _, _ = rewritten(cli, "unread", "--param", "low=12")
+    assert sql == "SELECT g FROM t WHERE x > 12 SORT BY g"
+
+
+MOVING = """\
+  moving:
+    sql: SELECT g FROM t WHERE :day > DATE '2020-01-01' SORT BY g
+    params: {day: {moves: daily}}
+updates:
+"""
+
+
+def test_values_that_move_are_put_into_it_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMPCTL_NOW", "2026-03-01")
+    cli.workload.write_text(WORKLOAD.replace("updates:\n", MOVING))
+    sql, _, _ = rewritten(cli, "moving")
+    assert sql == "SELECT g FROM t WHERE DATE '2026-03-01' > DATE '2020-01-01' SORT BY g"
+    sql, _, _ = rewritten(cli, "moving", "--param", "day=2026-04-01")
+    assert "DATE '2026-04-01' >" in sql
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT reflect('java.lang.System', 'exit', 1) FROM t SORT BY 1",
+        "SELECT `reflect`('java.lang.System', 'exit', 1) FROM t SORT BY 1",
+        "SELECT f(g) FROM t SORT BY 1",
+        "SELECT db.abs(g) FROM t SORT BY 1",
+        "SELECT g FROM (WITH c AS (DROP TABLE t) SELECT g FROM t) SORT BY g",
+        "SELECT g FROM t VERSION AS OF 0 SORT BY g",
+        "SELECT g FROM t WHERE x = ? SORT BY g",
+        "SELECT TRANSFORM(g) USING 'sh' AS (b) FROM t",
+        "SELECT g INTO v FROM t SORT BY g",
+        "SELECT g FROM t JOIN secret SORT BY g",
+        "SELECT g FROM parquet.`/etc` SORT BY g",
+        "SELECT * FROM IDENTIFIER('secret') JOIN t SORT BY g",
+        "DELETE FROM t",
+        "WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a",
+        "SELECT gg FROM t",
+    ],
+)
+def test_what_may_do_more_than_read_the_tables_is_refused(cli: Cli, sql: str) -> None:
+    assert cli("rewrite", "--sql", sql).code == 3
+
+
+def test_a_sketch_lost_by_a_fact_comes_back_with_it(cli: Cli) -> None:
+    """A sum over part of a group is at most the whole sum only while no value is negative."""
+    cli.good("capture", "--query", "total")
+    cli.good("apply", "dear")
+    maintained = cli("maintain", "--query", "total")
+    assert (maintained.code, maintained.document["warnings"]) == (3, [])
+    sql, action, warning = rewritten(cli, "total")
+    assert (sql, action) == (
+        "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 20",
+        "no_sketch",
+    )
+    assert "x" in warning
+    cli.good("apply", "mended")
+    assert cli.one("maintain", "--query", "total")["action"] == "exact"
+    assert cli.one("rewrite", "--query", "total")["sketches"]
+
+
+@pytest.mark.slow
+def test_policy_strict_fails_as_documented(cli: Cli) -> None:
+    assert cli("rewrite", "--query", "strict").code == 7
+    cli.good("capture", "--query", "strict")
+    cli.good("apply", "dear")
+    assert cli("rewrite", "--query", "strict").code == 4
+    assert cli("rewrite", "--query", "unread", "--policy", "strict").code == 7
+
+
+def test_a_query_with_sketch_none_is_told_and_nothing_to_do(cli: Cli) -> None:
+    checked = cli.one("check", "--query", "whole")
+    assert (checked["supported"], checked["mode"]) == (False, "sketch_none")
+    captured = cli.one("capture", "--query", "whole")
+    assert (captured["action"], captured["sketches"]) == ("none", [])
+    maintained = cli.one("maintain", "--query", "whole")
+    assert (maintained["action"], maintained["reason_code"]) == ("none", "sketch_none")
+    planned = cli.one("plan", "--query", "whole", "--detailed-exitcode")
+    assert (planned["action"], planned["reason_code"]) == ("none", "sketch_none")
+    status = cli.one("status", "--query", "whole")
+    assert (status["stale"], status["mode"]) == (False, "sketch_none")
+    ran = cli.good("rewrite", "--query", "whole")
+    assert (ran.results[0]["sql"], ran.document["warnings"]) == (
+        "SELECT COUNT(*) AS n FROM t",
+        [],
+    )
+
+
+def test_a_sketch_that_is_neither_none_nor_a_mapping_is_refused(cli: Cli) -> None:
+    cli.edit("sketch: none", "sketch: nothing")
+    ran = cli("check")
+    assert ran.code == 2
+    assert "none" in str(ran.error)
+
+
+def test_a_wrong_query_is_still_wrong(cli: Cli) -> None:
+    cli.edit("COUNT(*) AS n FROM t\n", "COUNT(*) AS n FROM v\n")
+    assert cli("rewrite", "--query", "whole").error["code"] == "table_unknown"
+    assert cli("check", "--query", "whole").code == 3
+
+
+@pytest.mark.spark
+def test_answers_without_a_sketch_are_the_querys_own(cli: Cli) -> None:
+    unread = cli.one("query", "--query", "unread")
+    assert sorted(unread["rows"]) == [[0], [0], [3], [3]]
+    assert unread["action"] == "no_sketch"
+    assert sorted(cli.one("query", "--query", "total")["rows"]) == [[0, 45], [3, 45]]
+
+
+def test_verify_says_what_it_left_out(cli: Cli) -> None:
+    cli.good("capture", "--query", "good")
+    ran = cli.good("verify", "--query", "whole")
+    assert ran.results == []
+    [warning] = ran.document["warnings"]
+    assert warning == "`whole` is not verified: the workload file sets `sketch: none`"
+
+
+
+COSTED_WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {g: {boundaries: [2, 4, 6]}}}
+queries:
+  kept: {sql: &text "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10", answer: true}
+  plain: {sql: *text}
+store: .impctl
+"""
+
+
+@pytest.fixture
+def cli_of_costs(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    # Other tests of this process may have started Spark, which would then be the quicker one.
+    monkeypatch.setattr(Workbench, "has_spark", False)
+    rows = pa.table({"g": [0, 0, 3, 5], "x": [5, 15, 1, 20]})
+    create_table(str(tmp_path / "t"), rows)
+    return cli_of(COSTED_WORKLOAD).captured()
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, ms: float) -> None:
+    """The engine takes so long for any query."""
+    rates = replace(answer_costs._ENGINE, query=ms)
+    monkeypatch.setattr(answer_costs, "_ENGINE", rates)
+
+
+@pytest.fixture
+def slow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow(monkeypatch, 1500.0)
+
+
+def test_where_nobody_is_clearly_quicker_nothing_is_said(cli_of_costs: Cli) -> None:
+    result = cli_of_costs.one("query", "--query", "plain")
+    assert (result["by"], result["quicker"]) == ("engine", "")
+
+
+@pytest.mark.usefixtures("slow_engine")
+def test_duckdb_is_named_with_the_command_for_it(cli_of_costs: Cli) -> None:
+    result = cli_of_costs.one("query", "--query", "plain")
+    assert result["by"] == "engine"
+    assert result["quicker"] == (
+        "DuckDB over all files, if it supports the query, would take about 20 ms instead of 1.5 s: "
+        "`impctl rewrite --sketch auto --files FILE` writes its text and file list"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slow_engine")
+@pytest.mark.parametrize(("query", "by"), [("plain", "engine"), ("kept", "auto")])
+def test_who_asked_for_the_engine_or_has_the_answer_is_not_told(
+    cli_of_costs: Cli, query: str, by: str
+) -> None:
+    assert cli_of_costs.one("query", "--query", query, "--by", by, "--sketch", "auto")["quicker"] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine_ms", "duckdb_ms"), [(1500.0, 1100.0), (100.0, 20.0)])
+def test_a_little_quicker_is_not_worth_a_word(
+    cli_of_costs: Cli, monkeypatch: pytest.MonkeyPatch, engine_ms: float, duckdb_ms: float
+) -> None:
+    slow(monkeypatch, engine_ms)
+    monkeypatch.setattr(answer_costs, "_DUCKDB_START_MS", duckdb_ms)
+    assert cli_of_costs.one("query", "--query", "plain")["quicker"] == ""
+
+
+@pytest.mark.usefixtures("slow_engine")
+def test_of_a_table_that_is_not_its_files_python_tells_what_to_read(
+    cli_of_costs: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "impctl.tables.rows.why_not_plain", lambda snapshot: "it has deletion vectors"
+    )
+    result = cli_of_costs.one("query", "--query", "plain")
+    assert result["quicker"].endswith("`files` of the Python interface lists the files to read")
+
+
+KINDS = (LONG, DOUBLE, decimal(10, 2), STRING, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ, BINARY)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_hint_fits_the_column(kind: SqlType) -> None:
+    columns = [Attribute("q.c", "c", kind)]
+    with pytest.raises(UsageError) as caught:
+        condition_on(columns, "c >", "UTC")
+    example = str(caught.value.hint).split("such as `")[1].split("`")[0]
+    assert condition_on(columns, example, "UTC") is not None
+
+
+def text_of(cli: Cli, query: str) -> int:
+    """What marks the text of a query in the ledger."""
+    return zlib.crc32(load_workload(cli.workload, {}).queries[query].sql.encode())
+
+
+def planted(cli: Cli, *runs: tuple[str, float, int, float]) -> None:
+    """Answers of `plain` that were recorded: by whom, milliseconds, rows, Spark's start."""
+    ledger, mark = Ledger(cli.workload.parent / ".impctl"), text_of(cli, "plain")
+    for by, ms, rows, start in runs:
+        assert ledger.record_run(AnswerRun("plain", mark, by, 1.0, 1, rows, rows * 16, ms, start))
+
+
+ENGINE_SLOW = ("engine", 11_400.0, 4, 0.0)
+SPARK_QUICK = ("spark", 4_300.0, 4, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_up", "by", "engine_ms", "spark_ms"),
+    [
+        # By rates: 10 ms of the engine; Spark's start and first query.
+        ([], False, "engine", 10, 6900),
+        ([], True, "engine", 10, 400),
+        # Measured, each by the path that it is of.
+        ([ENGINE_SLOW, SPARK_QUICK], True, "spark", 11_400, 4_300),
+        ([SPARK_QUICK, ("engine", 4_200.0, 4, 0.0)], True, "engine", 4_200, 4_300),
+        # One by the engine is enough to try Spark, whose start counts where it is not up.
+        ([ENGINE_SLOW], True, "spark", 11_400, 400),
+        ([("engine", 5_000.0, 4, 0.0)], False, "engine", 5_000, 6_900),
+        ([ENGINE_SLOW], False, "spark", 11_400, 6_900),
+        # What was not tried has to be clearly faster by rates.
+        ([("engine", 590.0, 4, 0.0)], True, "engine", 590, 400),
+        ([("engine", 610.0, 4, 0.0)], True, "spark", 610, 400),
+        ([("spark", 100.0, 4, 0.0)], True, "spark", 10, 100),
+        ([("spark", 120.0, 4, 0.0)], True, "engine", 10, 120),
+        # Ten times as many rows then: what it took is scaled, but for what any query takes.
+        ([("engine", 1_010.0, 40, 0.0)], True, "engine", 110, 400),
+        ([("spark", 4_400.0, 40, 0.0)], True, "engine", 10, 800),
+        ([("engine", 1_010.0, 1, 0.0)], True, "spark", 4_010, 400),
+        # A Spark that was started for it, and then one that is running, and the other way.
+        ([("spark", 6_500.0, 4, 8_000.0)], True, "engine", 10, 4_000),
+        ([("spark", 6_500.0, 4, 8_000.0)], False, "engine", 10, 14_500),
+        ([("spark", 1_400.0, 4, 0.0)], False, "engine", 10, 7_900),
+        ([("spark", 6_500.0, 4, 8_000.0), ("spark", 500.0, 4, 0.0)], True, "engine", 10, 500),
+        # The median of the latest three.
+        (
+            [("engine", ms, 4, 0.0) for ms in (9_000.0, 3.0, 5.0, 4_000.0)],
+            False,
+            "engine",
+            5,
+            6_900,
+        ),
+        # What cannot be is none.
+        ([("engine", float("inf"), 4, 0.0), ("engine", -1.0, 4, 0.0)], False, "engine", 10, 6_900),
+        ([("engine", 700.0, 0, 0.0)], True, "spark", 700, 400),
+    ],
+)
+def test_who_is_asked_goes_by_what_answers_took(
+    cli_of_costs: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: list[tuple[str, float, int, float]],
+    is_up: bool,
+    by: str,
+    engine_ms: int,
+    spark_ms: int,
+) -> None:
+    monkeypatch.setattr(Workbench, "has_spark", is_up)
+    planted(cli_of_costs, *runs)
+    for command in ("check", "explain"):
+        told = cli_of_costs.one(command, "--query", "plain")["answered"]
+        assert (told["by"], told["engine_ms"], told["spark_ms"]) == (by, engine_ms, spark_ms)
+
+
+def test_the_reason_names_both_estimates(cli_of_costs: Cli) -> None:
+    planted(cli_of_costs, ENGINE_SLOW, SPARK_QUICK)
+    reason = cli_of_costs.one("check", "--query", "plain")["answered"]["reason"]
+    assert reason == (
+        "estimate for 4 rows: engine 11.4 s (from 1 run), Spark 10.8 s (from 1 run), "
+        "including 4.0 s to start"
+    )
+    text = cli_of_costs.text("explain", "--query", "plain")
+    assert "answered by Spark: estimate for 4 rows:" in text
+
+
+def test_an_answer_is_recorded_by_its_text_and_who_gave_it(cli_of_costs: Cli) -> None:
+    assert cli_of_costs.one("query", "--query", "plain")["by"] == "engine"
+    text = text_of(cli_of_costs, "plain")
+    ledger = Ledger(cli_of_costs.workload.parent / ".impctl")
+    (run,) = ledger.runs("plain", text)
+    assert (run.by, run.files, run.rows, run.start_ms) == ("engine", 1, 4, 0.0)
+    assert not ledger.runs("kept", text)
+    cli_of_costs.edit("SUM(x) > 10", "SUM(x) > 11")
+    assert "run" not in cli_of_costs.one("check", "--query", "plain")["answered"]["reason"]
+
+
+def test_kept_rows_that_take_long_are_weighed_against_reading_tables(
+    cli_of_costs: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By recorded runs of the three; few kept rows are told without a look."""
+    ledger = Ledger(cli_of_costs.workload.parent / ".impctl")
+    text = text_of(cli_of_costs, "kept")
+
+    def runs(*given: tuple[str, float]) -> None:
+        for by, ms in given:
+            ledger.record_run(AnswerRun("kept", text, by, 1.0, 1, 4, 64, ms, 0.0))
+
+    def asked(*words: str) -> object:
+        return cli_of_costs.one("query", "--query", "kept", "--sketch", "auto", *words)["by"]
+
+    assert asked() == "state"
+    assert not ledger.runs("kept", text), "too few rows"
+    monkeypatch.setattr(answer_costs, "_SMALL_STATE", 0)
+    runs(*[("state", 1.0)] * 3)
+    assert asked() == "state"
+    assert [run.by for run in ledger.runs("kept", text)] == ["state"] * 4
+    runs(*[("state", 5_000.0)] * 3, *[("engine", 6_000.0)] * 3)
+    assert asked() == "state"
+    runs(*[("state", 5_000.0)] * 3, *[("engine", 40.0)] * 3)
+    assert asked() == "engine"
+    assert cli_of_costs.one("check", "--query", "kept")["answered"]["by"] == "engine"
+    assert asked("--by", "state") == "state"
+    assert asked("--where", "s > 0") == "state"
+
+
+OPERATORS = {
+    "scan": "SELECT g FROM t WHERE x = 3",
+    "join": "SELECT a.g FROM t a JOIN t b ON a.g = b.g",
+    "lag": "SELECT x - LAG(x) OVER (PARTITION BY g ORDER BY x) AS d FROM t",
+    "first": "SELECT g, x FROM t ORDER BY x, g LIMIT 3",
+    "groups": "SELECT g, COUNT(*) AS n FROM t GROUP BY g",
+    "doubles": "SELECT g, SUM(CAST(x AS DOUBLE)) AS n FROM t GROUP BY g",
+}
+
+
+def test_what_a_plan_does_with_rows_counts(tmp_path: Path, cli_of: CliOf) -> None:
+    """Joins and windows of many rows are Spark's, once it runs; what only reads is the engine's."""
+    create_table(str(tmp_path / "t"), pa.table({"g": [0], "x": [5]}))
+    queries = "".join(f'  {name}: {{sql: "{sql}"}}\n' for name, sql in OPERATORS.items())
+    cli = cli_of(f"version: 1\ntables: {{t: {{path: t}}}}\nqueries:\n{queries}store: .impctl\n")
+    with open_workbench(Settings(cli.workload)) as desk:
+        for name, spec in desk.workload.queries.items():
+            prepared = prepare(desk, spec)
+            engine, spark = (
+                answer_costs._by_rates(prepared, {"t": 4_000_000}, rates)
+                for rates in (answer_costs._ENGINE, answer_costs._SPARK)
+            )
+            assert (engine < spark) == (name in ("scan",)), name
+
+
+
+RowValues = list[tuple[RowValue, ...]]
+ONE: RowValues = [
+    (1, "a", 0.1 + 0.2, None),
+    (1, "a", 0.1 + 0.2, None),
+    (2, None, math.nan, date(2022, 1, 17)),
+    (None, "", -math.inf, datetime(2022, 1, 17, tzinfo=UTC)),
+]
+
+
+def test_order_does_not_matter() -> None:
+    assert all(same_rows(ONE, rows) for rows in permutations(ONE))
+    assert same_rows([], [])
+
+
+def test_how_often_a_row_occurs_matters() -> None:
+    assert not same_rows(ONE, ONE[1:])
+    assert not same_rows(ONE, [*ONE, ONE[0]])
+    assert not same_rows([(1,), (1,), (2,)], [(1,), (2,), (2,)])
+    assert not same_rows([(0.5,), (0.5,), (1.5,)], [(0.5,), (1.5,), (1.5,)])
+    assert not same_rows([], [()])
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (1, 2),
+        (None, 0),
+        (None, ""),
+        (None, math.nan),
+        ("a", "A"),
+        (b"a", "a"),
+        (Decimal("1.10"), Decimal("1.11")),
+        (Decimal("1e-30"), Decimal("2e-30")),
+        (date(2022, 1, 17), date(2022, 1, 18)),
+        (datetime(2022, 1, 17, microsecond=1), datetime(2022, 1, 17)),
+        (2**60, 2**60 + 1),
+        (math.inf, -math.inf),
+        (math.inf, 1e308),
+        (math.nan, 0.0),
+        (1.0, 1.0 + 1e-6),
+        (1e15, 1e15 + 1e8),
+        (0.0, 1e-9),
+        (True, False),
+    ],
+)
+def test_other_values_are_other_rows(left: RowValue, right: RowValue) -> None:
+    assert not same_rows([(left,)], [(right,)])
+    assert not same_rows([(7, left), (8, right)], [(7, right), (8, left)])
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (0.1 + 0.2, 0.3),
+        (1e300, 1e300 * (1 + 1e-12)),
+        (0.0, -0.0),
+        (0.0, 1e-17),
+        (math.nan, -math.nan),
+        (math.inf, math.inf),
+        (Decimal("1.0"), Decimal("1.00")),
+        (date(2022, 1, 17), date(2022, 1, 17)),
+    ],
+)
+def test_what_the_order_of_a_sum_can_make_is_the_same(left: RowValue, right: RowValue) -> None:
+    assert same_rows([("k", left)], [("k", right)])
+    assert same_rows([("k", left), ("l", right)], [("l", left), ("k", right)])
+
+
+def test_a_close_double_does_not_excuse_another_column() -> None:
+    assert not same_rows([("a", 0.1 + 0.2)], [("b", 0.3)])
+    assert not same_rows([("a", 0.1 + 0.2, 1.0)], [("a", 0.3, 2.0)])
+
+
+def test_groups_are_compared_with_their_own_sums() -> None:
+    sums = [0.1 * k for k in range(20)]
+    left: RowValues = [(k, value) for k, value in enumerate(sums)]
+    right: RowValues = [(k, value * (1 + 1e-14)) for k, value in reversed(list(enumerate(sums)))]
+    assert same_rows(left, right)
+    right[3] = (right[3][0], 100.0)
+    assert not same_rows(left, right)
+
+
+def test_near_doubles_find_their_partners() -> None:
+    close = 1.0000001 * (1 + 1e-15)
+    assert same_rows([(1.0000001,), (1.0000002,)], [(1.0000002,), (close,)])
+    assert same_rows([(0.0,), (0.05,)], [(7e-17,), (0.05,)])
+    assert same_rows([(1.0, 5.0), (1.0 + 1e-15, 2.0)], [(1.0, 2.0), (1.0, 5.0)])
+    assert not same_rows([(1.0, 5.0), (1.0, 2.0)], [(1.0, 2.0), (1.0, 2.0)])
+
+
+
+SCHEMA = {"t": Schema((Column("g", LONG), Column("x", LONG)))}
+TOP = CutOrder((1,), 3, False)
+MINE: Rows = [["a", 9], ["b", 7], ["c", 5]]
+
+
+def order_of(sql: str) -> CutOrder | None:
+    return cut_order(parse_query(sql, SCHEMA).root)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "SELECT g, SUM(x) AS s FROM t GROUP BY g ORDER BY s DESC LIMIT 3",
+            CutOrder((1,), 3, False),
+        ),
+        ("SELECT x, g FROM t ORDER BY g, x LIMIT 2 OFFSET 4", CutOrder((1, 0), 2, True)),
+        ("SELECT g FROM t ORDER BY x LIMIT 2", None),
+        ("SELECT g FROM t ORDER BY g", None),
+        ("SELECT g FROM t LIMIT 2", None),
+        ("SELECT g FROM (SELECT g FROM t ORDER BY g LIMIT 2) GROUP BY g", None),
+    ],
+)
+def test_where_an_order_is_cut(sql: str, expected: CutOrder | None) -> None:
+    assert order_of(sql) == expected
+
+
+@pytest.mark.parametrize(
+    ("theirs", "is_right"),
+    [
+        ([["a", 9], ["b", 7], ["d", 5]], True),
+        ([["a", 9], ["b", 7], ["d", 4]], False),
+        ([["a", 9], ["e", 7], ["c", 5]], False),
+        ([["a", 9], ["b", 7]], False),
+        ([["a", 9], ["c", 5], ["d", 5]], False),
+    ],
+)
+def test_only_rows_at_the_cut_may_be_others(theirs: Rows, is_right: bool) -> None:
+    assert TOP.are_both_right(MINE, theirs) is is_right
+
+
+def test_fewer_rows_than_the_limit_were_not_cut() -> None:
+    assert not CutOrder((1,), 4, False).are_both_right(MINE, [["a", 9], ["b", 7], ["d", 5]])
+
+
+def test_an_offset_cuts_at_the_front() -> None:
+    theirs: Rows = [["z", 9], ["b", 7], ["c", 5]]
+    assert not TOP.are_both_right(MINE, theirs)
+    assert CutOrder((1,), 3, True).are_both_right(MINE, theirs)

@@ -1,0 +1,578 @@
+"""Results as people and programs read them: amounts, Arrow, formats, whole files, failures."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import importlib.util
+import io
+import json
+import os
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    Location,
+    StateCorruptError,
+    StorageError,
+    TableError,
+    UnsupportedError,
+    UsageError,
+    unexpected,
+)
+from impctl.service import formats as writing
+from impctl.service.cost_model import Estimates, reason_text
+from impctl.service.doctor import _room
+from impctl.service.formats import (
+    check_goal,
+    csv_text,
+    json_column,
+    json_lines,
+    json_rows,
+    json_text,
+    markdown_text,
+    text_of,
+    unique_names,
+    write_answer,
+)
+from impctl.service.outcome import for_report
+from impctl.service.output import write_whole
+from impctl.service.results import Area, Failure, Outcome, QueryResult, Subject
+from impctl.service.text import RowsFormat, duration_text, named_before, number_text, size_text
+from impctl.store.health import Folder
+from tests.support.run_cli import refused
+
+SECOND, HOUR = 1000.0, 3_600_000.0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.1234, "0.123 ms"),
+        (0.00001234, "0.0000123 ms"),
+        (999.4, "999 ms"),
+        (999.9, "1 s"),
+        (1234, "1.23 s"),
+        (99.9 * SECOND, "99.9 s"),
+        (600 * SECOND, "10 min"),
+        (16.65 * HOUR, "999 min"),
+        (16.66 * HOUR, "16.7 h"),
+        (2345.6 * HOUR, "2,346 h"),
+    ],
+)
+def test_durations(value: float, text: str) -> None:
+    assert duration_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 kB"),
+        (999_499, "999 kB"),
+        (999_700, "1 MB"),
+        (2_000_000, "2 MB"),
+        (999_700_000, "1 GB"),
+        (1_800_000_000_000, "1.8 TB"),
+        (1_234_500_000_000_000, "1,234 TB"),
+    ],
+)
+def test_sizes(value: int, text: str) -> None:
+    assert size_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.5"), (386.7, "387"), (999.6, "1,000"), (2000, "2,000"), (2345.6, "2,346")],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_room_on_a_large_disk(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, True, (), 999_700, 1_800_000_000_000)
+    room = _room(Subject(Area.STORE, "s"), folder)
+    assert room.message == "1.8 TB free, the store uses 1 MB"
+
+
+def test_long_estimates() -> None:
+    said = reason_text(Estimates(2_000_000.0, 3, 999_900.0, 1))
+    assert said == (
+        "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("Query `q` uses UNPIVOT", "it uses UNPIVOT"),
+        ("Query `q.r` uses UNPIVOT", "Query `q.r` uses UNPIVOT"),
+        ("Query `qr` uses UNPIVOT", "Query `qr` uses UNPIVOT"),
+        ("The SQL of query `q` cannot be read", "its SQL cannot be read"),
+        (
+            "A sketch of `t.a` is not safe for query `q`: x",
+            "A sketch of `t.a` is not safe for the query: x",
+        ),
+        ("Table `q` is gone", "Table `q` is gone"),
+    ],
+)
+def test_the_query_is_named_once(message: str, told: str) -> None:
+    assert named_before("q", message) == told
+
+
+
+TABLE = pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"])
+
+
+def result(table: pa.Table = TABLE) -> QueryResult:
+    return QueryResult(
+        query="q", answer=table, versions={"t": 0}, files_kept=1, files_total=1, elapsed_ms=1.0
+    )
+
+
+def test_columns_and_rows_with_one_name_twice() -> None:
+    match = result()
+    assert match.columns == ("n", "s", "n")
+    assert match.rows == ((1, "a", 0.5), (2, None, 1.5))
+    assert match.row_count == 2
+    assert match.to_arrow() is TABLE
+    assert match == result(pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"]))
+    assert match != result(TABLE.slice(1))
+    assert "0.5" not in repr(match)
+    assert asdict(match)["answer"].equals(TABLE)
+
+
+def test_a_limit_is_of_what_is_shown() -> None:
+    match = replace(result(), limit=1)
+    assert match.shown.num_rows == 1
+    assert (match.row_count, len(match.rows), match.to_arrow().num_rows) == (2, 2, 2)
+
+
+def test_pyarrow_reads_the_stream() -> None:
+    reader = pa.RecordBatchReader.from_stream(result())
+    assert reader.read_all().equals(TABLE)
+    wanted = pa.schema([("n", pa.int32()), ("s", pa.string()), ("n", pa.float64())])
+    assert pa.table(result(), schema=wanted).schema == wanted
+
+
+def test_duckdb_reads_it_by_name() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    answer = result(TABLE.select([0, 1]))
+    assert answer is not None
+    assert duckdb.sql("SELECT n + 1 FROM answer WHERE s IS NULL").fetchall() == [(3,)]
+
+
+@pytest.mark.slow
+def test_polars_reads_it() -> None:
+    polars = pytest.importorskip("polars")
+    assert polars.DataFrame(result(TABLE.select([0, 1]))).rows() == [(1, "a"), (2, None)]
+
+
+def test_pandas_is_given_it() -> None:
+    pytest.importorskip("pandas")
+    frame = result().to_pandas()
+    assert list(frame.columns) == ["n", "s", "n"]
+    assert frame.iloc[:, 0].tolist() == [1, 2]
+
+
+def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+
+    def missing(name: str, *rest: Any) -> Any:
+        return None if name == "pandas" else find(name, *rest)
+
+    monkeypatch.setattr("impctl.service.answer.find_spec", missing)
+    with refused(UsageError, "pandas_missing", "pandas") as caught:
+        result().to_pandas()
+    assert "pip install pandas" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")])
+def test_a_year_that_python_lacks(kind: pa.DataType) -> None:
+    number = 3_672_178 if kind == pa.date32() else 317_276_222_400_000_000
+    days = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+    match = result(pa.table({"d": days}))
+    with refused(EvaluationError, "beyond_python"):
+        _ = match.rows
+    assert match.to_arrow().column("d").to_pylist is not None
+    assert match.row_count == 1
+
+
+
+
+def _caused(error: ImpctlError, cause: BaseException) -> ImpctlError:
+    error.__cause__ = cause
+    return error
+
+
+EMFILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+KEPT = "kept"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (unexpected(EMFILE), "too_many_open_files"),
+        (unexpected(OSError(errno.ENFILE, "Too many")), "too_many_open_files"),
+        (unexpected(RuntimeError('Os { code: 24, message: "Too many open files" }')), None),
+        (_caused(TableError("t", code=KEPT), EMFILE), "too_many_open_files"),
+        (TableError("Unable to open: Too many open files (os error 24)", code=KEPT), None),
+        (_caused(StateCorruptError("s", code=KEPT), OSError(errno.EIO, "no")), KEPT),
+        (TableError("t", code=KEPT), KEPT),
+    ],
+    ids=str,
+)
+def test_the_limit_on_open_files_is_reported_as_such(error: ImpctlError, code: str | None) -> None:
+    place = Location("w.yaml", 1, 2)
+    (failure,) = for_report(Outcome(failures=(Failure("q", error.at(place)),))).failures
+    assert failure.error.code == (code or "too_many_open_files")
+    assert (failure.query, failure.error.location) == ("q", place)
+    if code != KEPT:
+        assert failure.error.exit_code == 6
+        assert "ulimit -n" in (failure.error.hint or "")
+        assert error.message in failure.error.message
+
+
+
+NOON = datetime(2024, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)
+MICROS_IN_YEAR_12024 = 317_276_222_400_000_000
+FAR_DAY = 3_672_178
+
+
+def every_type() -> pa.Table:
+    """Three rows; the last one is NULL throughout."""
+    columns = {
+        "n": pa.array([1, -(2**63), None], pa.int64()),
+        "x": pa.array([0.1, float("nan"), None], pa.float64()),
+        "f": pa.array([0.1, float("-inf"), None], pa.float32()),
+        "dec": pa.array([Decimal("0E-18"), Decimal("12345678901234567890.5"), None]).cast(
+            pa.decimal128(38, 18)
+        ),
+        "s": pa.array(["", 'a,"b\nc', None]),
+        "t": pa.array([True, False, None]),
+        "d": pa.array([date(2024, 1, 31), date(1, 1, 1), None], pa.date32()),
+        "far": pa.array([0, FAR_DAY, None], pa.int32()).cast(pa.date32()),
+        "at": pa.array([NOON, NOON.replace(microsecond=0), None], pa.timestamp("us", "UTC")),
+        "far_at": pa.array([0, MICROS_IN_YEAR_12024, None]).cast(pa.timestamp("us", "UTC")),
+        "local": pa.array([datetime(2024, 1, 31, 12), datetime(1, 1, 1), None], pa.timestamp("us")),
+        "clock": pa.array([time(1, 2, 3), time(1, 2, 3, 4), None], pa.time64("us")),
+        "took": pa.array(
+            [timedelta(days=1, seconds=7384, microseconds=500_000), timedelta(seconds=-1), None],
+            pa.duration("us"),
+        ),
+        "bin": pa.array([b"", b"\x00\xff", None], pa.binary()),
+        "list": pa.array([[1.5, None], [float("inf")], None], pa.list_(pa.float64())),
+        "struct": pa.array(
+            [{"k": Decimal("1.50"), "v": [b"x"]}, {"k": None, "v": None}, None],
+            pa.struct([("k", pa.decimal128(5, 2)), ("v", pa.list_(pa.binary()))]),
+        ),
+        "map": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "nothing": pa.nulls(3),
+    }
+    return pa.table(columns)
+
+
+ROWS = [
+    {
+        "n": 1,
+        "x": 0.1,
+        "f": 0.10000000149011612,
+        "dec": "0.000000000000000000",
+        "s": "",
+        "t": True,
+        "d": "2024-01-31",
+        "far": "1970-01-01",
+        "at": "2024-01-31T12:00:00.500000+00:00",
+        "far_at": "1970-01-01T00:00:00+00:00",
+        "local": "2024-01-31T12:00:00",
+        "clock": "01:02:03",
+        "took": "P1DT7384.5S",
+        "bin": "",
+        "list": [1.5, None],
+        "struct": {"k": "1.50", "v": ["78"]},
+        "map": [["a", 1]],
+        "nothing": None,
+    },
+    {
+        "n": -(2**63),
+        "x": "NaN",
+        "f": "-Infinity",
+        "dec": "12345678901234567890.500000000000000000",
+        "s": 'a,"b\nc',
+        "t": False,
+        "d": "0001-01-01",
+        "far": "+12024-01-31",
+        "at": "2024-01-31T12:00:00+00:00",
+        "far_at": "+12024-01-31T12:00:00+00:00",
+        "local": "0001-01-01T00:00:00",
+        "clock": "01:02:03.000004",
+        "took": "-P0DT1S",
+        "bin": "00ff",
+        "list": ["Infinity"],
+        "struct": {"k": None, "v": None},
+        "map": [],
+        "nothing": None,
+    },
+    dict.fromkeys(every_type().column_names),
+]
+"""The same rows as JSON has them."""
+
+
+TEXT = [one for one in RowsFormat if one is not RowsFormat.TABLE]
+
+
+def not_json(name: str) -> object:
+    raise AssertionError(f"`{name}` is no JSON")
+
+
+def loaded(text: str) -> object:
+    return json.loads(text, parse_constant=not_json)
+
+
+def test_json_says_every_value_strictly() -> None:
+    table = every_type()
+    assert loaded("".join(json_text(table))) == ROWS
+    assert [loaded(line) for line in "".join(json_lines(table)).splitlines()] == ROWS
+
+
+def test_a_slice_is_read_as_its_own_rows() -> None:
+    """Nested values lie in arrays that a slice shares with the whole."""
+    table = every_type()
+    for start in range(3):
+        for length in range(4 - start):
+            part = table.slice(start, length)
+            assert loaded("".join(json_text(part))) == ROWS[start : start + length]
+    for name in ("list", "struct", "map"):
+        batched = table.column(name).combine_chunks().slice(1)
+        assert json_column(pa.chunked_array([batched])) == [row[name] for row in ROWS[1:]]
+
+
+def test_pieces_make_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {one: "".join(text_of(every_type(), one)) for one in TEXT}
+    monkeypatch.setattr("impctl.service.formats._ROWS", 1)
+    for one in TEXT:
+        pieces = list(text_of(every_type(), one))
+        assert "".join(pieces) == whole[one]
+        assert len(pieces) >= 3
+
+
+def test_csv_says_every_value_as_json_does() -> None:
+    read = list(csv.DictReader(io.StringIO("".join(csv_text(every_type())), newline="")))
+    for result, row in zip(read, ROWS, strict=True):
+        for name, value in row.items():
+            text = result[name]
+            if isinstance(value, list | dict):
+                assert json.loads(text) == value
+            elif name == "f" and value == 0.10000000149011612:
+                assert text == "0.1"
+            elif isinstance(value, bool):
+                assert text == str(value).lower()
+            else:
+                assert text == ("" if value is None else str(value))
+
+
+def test_csv_tells_null_from_an_empty_text_and_quotes_what_must_be() -> None:
+    table = pa.table(
+        [
+            ["", None, "NULL", " x", "a;b", "it's", "\r", "ü"],
+            [b"", None, b"x", b"", b"", b"", b"", b""],
+        ],
+        ["x", "a,b"],
+    )
+    assert "".join(csv_text(table)) == (
+        'x,"a,b"\n"",""\n,\nNULL,78\n" x",""\na;b,""\nit\'s,""\n"\r",""\nü,""\n'
+    )
+
+
+def test_two_columns_of_one_name() -> None:
+    table = pa.table([[1], ["y"], [3]], ["x", "x", "x_2"])
+    assert "".join(csv_text(table)) == "x,x,x_2\n1,y,3\n"
+    assert loaded("".join(json_text(table))) == [{"x": 1, "x_3": "y", "x_2": 3}]
+    assert "".join(markdown_text(table)).splitlines()[0] == "| x | x | x_2 |"
+    assert unique_names(["a", "a", "a_2", "a", "A"]) == ["a", "a_3", "a_2", "a_4", "A"]
+
+
+@pytest.mark.parametrize("one", TEXT)
+def test_no_rows(one: RowsFormat) -> None:
+    expected = {
+        RowsFormat.CSV: "a,b\n",
+        RowsFormat.JSON: "[]\n",
+        RowsFormat.JSONL: "",
+        RowsFormat.MARKDOWN: "| a | b |\n| ---: | --- |\n",
+    }
+    table = pa.table({"a": pa.array([], pa.int32()), "b": pa.array([], pa.string())})
+    assert "".join(text_of(table, one)) == expected[one]
+    assert "".join(text_of(table.schema.empty_table(), one)) == expected[one]
+
+
+def test_markdown_keeps_a_value_in_its_cell() -> None:
+    table = pa.table({"n": [1, None], "a|b": ["x|y\nz\\", None]})
+    assert "".join(markdown_text(table)) == (
+        "| n | a\\|b |\n| ---: | --- |\n| 1 | x\\|y<br>z\\\\ |\n| NULL | NULL |\n"
+    )
+
+
+def test_markdown_drives_no_terminal_and_turns_no_text_around() -> None:
+    table = pa.table({"a\x1b": ["\x1b[2J", "a\u202eb", "a\r\nb\tc", "\u2028"]})
+    assert "".join(markdown_text(table)) == (
+        "| a\\\\x1b |\n| --- |\n| \\\\x1b[2J |\n| a\\\\u202eb |\n| a<br>b\tc |\n| \\\\u2028 |\n"
+    )
+
+
+def test_texts_that_a_spreadsheet_would_compute_are_escaped(tmp_path: Path) -> None:
+    texts = ["=1+2", "+1", "-1", "@a", "\tx", "\rx", "a=1", "", "'=1", None]
+    table = pa.table({"@n": pa.array([-1] * len(texts)), "s": texts})
+    plain, escaped = (
+        list(csv.reader(io.StringIO("".join(csv_text(table, escape_formulas=wanted)), newline="")))
+        for wanted in (False, True)
+    )
+    assert plain == [["@n", "s"], *(["-1", text or ""] for text in texts)]
+    assert escaped[0] == ["'@n", "s"]
+    result = [text for _, text in escaped[1:]]
+    assert result == ["'=1+2", "'+1", "'-1", "'@a", "'\tx", "'\rx", "a=1", "", "'=1", ""]
+    assert {number for number, _ in escaped[1:]} == {"-1"}
+    write_answer(table, tmp_path / "a.csv", escape_formulas=True)
+    written = (tmp_path / "a.csv").read_bytes()
+    assert written == "".join(csv_text(table, escape_formulas=True)).encode()
+
+
+def test_a_zone_is_told_with_the_time() -> None:
+    zoned = every_type().column("at").cast(pa.timestamp("us", "Europe/Berlin"))
+    assert json_column(zoned)[0] == "2024-01-31T13:00:00.500000+01:00"
+    far = every_type().column("far_at").cast(pa.timestamp("us", "Europe/Berlin"))
+    assert json_column(far) == ["1970-01-01T01:00:00+01:00", "+12024-01-31T12:00:00+00:00", None]
+    old = pa.chunked_array([pa.array([-(10**16)], pa.timestamp("us", "Europe/Berlin"))])
+    assert json_column(old) == ["1653-02-10T07:06:48+00:53:28"]
+
+
+@pytest.mark.parametrize("reader", ["duckdb", "polars"])
+def test_others_read_the_csv_back(tmp_path: Path, reader: str) -> None:
+    library = pytest.importorskip(reader)
+    file = tmp_path / "a.csv"
+    table = pa.table({"n": [1, 2, None], "s": ["", None, 'a,"b\nc']})
+    file.write_text("".join(csv_text(table)), encoding="utf-8", newline="")
+    # DuckDB takes quoted texts for NULL, too, unless it is told not to.
+    told = {"allow_quoted_nulls": False} if reader == "duckdb" else {}
+    read = library.read_csv(str(file), **told)
+    rows = read.fetchall() if reader == "duckdb" else read.rows()
+    assert rows == [(1, ""), (2, None), (None, 'a,"b\nc')]
+
+
+def test_each_ending_says_its_format(tmp_path: Path) -> None:
+    table = every_type().drop_columns(["nothing"])
+    for ending in (".parquet", ".csv", ".jsonl", ".CSV"):
+        write_answer(table, tmp_path / f"a{ending}")
+    read = pq.read_table(tmp_path / "a.parquet")
+    assert read.schema.equals(table.schema)
+    # As texts, since NaN is not equal to itself.
+    assert json_rows(read) == json_rows(table)
+    for one in (RowsFormat.CSV, RowsFormat.JSONL):
+        written = (tmp_path / f"a.{one}").read_bytes()
+        assert written == "".join(text_of(table, one)).encode()
+    assert (tmp_path / "a.CSV").read_bytes() == (tmp_path / "a.csv").read_bytes()
+
+
+def test_parquet_has_each_name_once(tmp_path: Path) -> None:
+    write_answer(pa.table([[1], [2]], ["x", "x"]), tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").to_pydict() == {"x": [1], "x_2": [2]}
+
+
+@pytest.mark.parametrize("name", ["a", "a.json", "a.parquet.gz", ".csv", "-"])
+def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
+    with refused(UsageError, "answer_ending") as caught:
+        check_goal(tmp_path / name, {})
+    assert all(ending in str(caught.value.hint) for ending in (".parquet", ".csv", ".jsonl"))
+
+
+def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for path, about in (("no/a.csv", "does not exist"), ("folder.csv", "it is a folder")):
+        with refused(StorageError, "answer_not_written", about):
+            check_goal(tmp_path / path, {})
+    check_goal(tmp_path / "a.csv", {})
+    assert not (tmp_path / "no").exists()
+
+
+def broken_pieces(table: pa.Table, one: RowsFormat, **_: object) -> Iterator[str]:
+    yield "half"
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def interrupted_pieces(table: pa.Table, one: RowsFormat, **_: object) -> Iterator[str]:
+    yield "half"
+    raise KeyboardInterrupt
+
+
+def test_a_full_disk_leaves_what_stood_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goal = tmp_path / "a.csv"
+    goal.write_text("old")
+    monkeypatch.setattr(writing, "text_of", broken_pieces)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        write_answer(every_type(), goal)
+    assert caught.value.exit_code == 6
+    monkeypatch.setattr(writing, "text_of", interrupted_pieces)
+    with pytest.raises(KeyboardInterrupt):
+        write_answer(every_type(), goal)
+    assert goal.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+def test_a_file_keeps_its_rights_and_a_link_its_goal(tmp_path: Path) -> None:
+    goal, link = tmp_path / "kept" / "a.csv", tmp_path / "b.csv"
+    goal.parent.mkdir()
+    goal.write_text("old")
+    goal.chmod(0o640)
+    link.symlink_to(goal)
+    write_answer(pa.table({"a": [1]}), link)
+    assert link.is_symlink()
+    assert goal.read_text() == "a\n1\n"
+    assert stat.S_IMODE(goal.stat().st_mode) == 0o640
+    before = os.umask(0o027)
+    try:
+        write_answer(pa.table({"a": [1]}), tmp_path / "new.csv")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.csv").stat().st_mode) == 0o640
+
+
+def test_a_type_that_parquet_lacks_is_told(tmp_path: Path) -> None:
+    table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    with refused(UnsupportedError, "answer_type"):
+        write_answer(table, tmp_path / "a.parquet")
+    assert os.listdir(tmp_path) == []
+
+
+
+
+def test_no_reader_sees_a_part_of_a_file_that_two_write(tmp_path: Path) -> None:
+    path, texts = tmp_path / "a.prom", ["a" * 200_000, "b" * 10]
+    write_whole(path, texts[0])
+
+    def write(text: str) -> None:
+        for _ in range(60):
+            write_whole(path, text)
+
+    def read() -> set[str]:
+        return {path.read_text() for _ in range(600)}
+
+    with ThreadPoolExecutor(3) as pool:
+        seen = pool.submit(read)
+        list(pool.map(write, texts))
+        assert seen.result() <= set(texts)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.prom"]

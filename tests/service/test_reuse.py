@@ -1,0 +1,892 @@
+"""Sketches used for queries with other constants and forms, from the command line, and in Spark."""
+
+from __future__ import annotations
+
+import random
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import ImpctlError
+from impctl.plan.nodes import Fixpoint, nodes_of
+from impctl.service.capture import capture
+from impctl.service.context import Workbench, open_workbench
+from impctl.service.filters import filters_of
+from impctl.service.maintain import maintain
+from impctl.service.query import query
+from impctl.service.resolve import asked, is_for_others
+from impctl.service.results import QueryResult, RewriteResult
+from impctl.service.rewrite import dataframe, rewrite
+from impctl.service.settings import AnsweredBy, Settings
+from impctl.service.spark_answer import answer
+from impctl.service.verify import same_rows
+from impctl.spark.run import run_sql
+from impctl.store.store import Store
+from impctl.tables.write.maintenance import create_table
+from tests.behaviour.test_bad_input import held_lock
+from tests.plan.catalogs import read_net
+from tests.support.random_cases import quarter_then_rest
+from tests.support.run_cli import Cli, CliOf, Ran
+
+WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+partitions:
+  t:
+    g: {boundaries: [2, 4, 6]}
+    x: {boundaries: [10, 20]}
+queries:
+  wide:
+    sql: |
+      SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t
+      WHERE x >= :low AND note <> :skipped
+      GROUP BY g HAVING COUNT(*) >= :few
+    params: {low: 5, few: 2, skipped: none}
+    sketch: {t: g}
+  narrow:
+    sql: "SELECT g FROM t WHERE note <> 'none' AND x >= 5 GROUP BY g HAVING COUNT(*) >= 3"
+    sketch: {t: g}
+  other:
+    sql: "SELECT g, MAX(x) AS m FROM t GROUP BY g HAVING MAX(x) > 10"
+    sketch: {t: x}
+store: .impctl
+"""
+ROWS = {
+    "g": [0, 0, 0, 1, 3, 3, 3, 5, 7, None, 5],
+    "x": [5, 15, 25, 5, 5, 15, 25, 5, 15, 25, 7],
+    "note": list("abcdefghijk"),
+}
+SCHEMA = pa.schema([("g", pa.int64()), ("x", pa.int64()), ("note", pa.string())])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    create_table(str(tmp_path / "t"), pa.table(ROWS, schema=SCHEMA))
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys, folder / "w.yaml")
+
+
+def _insert(folder: Path, *rows: tuple[int, int, str]) -> None:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    write_deltalake(DeltaTable(str(folder / "t")), pa.table(columns, schema=SCHEMA), mode="append")
+
+
+def _reuse(ran: Ran) -> dict[str, Any]:
+    result = ran.results[0]["reuse"]
+    assert isinstance(result, dict)
+    return result
+
+
+def _reasons(ran: Ran) -> dict[str, str]:
+    return {entry["query"]: entry["reason"] for entry in _reuse(ran)["candidates"]}
+
+
+IMPLIED = "the query needs only rows that the sketch was captured for"
+
+
+@pytest.mark.slow
+def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
+    cli.good("capture")
+    ran = cli.good("rewrite", "--query", "wide", "--param", "few=4", "--param", "low=6")
+    assert _reuse(ran)["query"] == "narrow"
+    assert _reasons(ran) == {
+        "wide": "also usable, but a smaller one was chosen",
+        "narrow": IMPLIED,
+    }
+    assert ran.results[0]["sql"] == (
+        "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM (SELECT * FROM t WHERE `g` < 4L) AS t\n"
+        "WHERE x >= 6 AND note <> 'none'\n"
+        "GROUP BY g HAVING COUNT(*) >= 4\n"
+    )
+    ran = cli.good("rewrite", "--query", "wide", "--param", "low=6")
+    assert _reuse(ran)["query"] == "wide"
+    assert _reasons(ran)["narrow"].startswith("HAVING does not imply the condition")
+
+
+def test_the_values_of_the_file_use_the_querys_own_sketch(cli: Cli) -> None:
+    cli.good("capture")
+    ran = cli.good("rewrite", "--query", "wide", "--param", "few=2")
+    assert ran.results[0]["reuse"] is None
+    assert ran.results[0]["sketches"][0]["fragments"] == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
+    cli.good("capture")
+    ran = cli.good("rewrite", "--query", "wide", "--param", "few=1")
+    assert ran.results[0]["sketches"] == []
+    assert "(SELECT" not in ran.results[0]["sql"]
+    assert _reuse(ran)["query"] is None
+    assert _reasons(ran)["wide"] == (
+        "HAVING does not imply the condition the sketch was captured for: `COUNT(*) >= 2`, but "
+        "the query says `COUNT(*) >= 1`"
+    )
+    assert ran.document["warnings"] == [
+        "query `wide` runs without a sketch, because no stored sketch can be used"
+    ]
+    ran = cli("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
+    assert ran.refusal == (4, "no_sketch_to_reuse")
+
+
+def test_a_query_never_captured_is_told(cli: Cli) -> None:
+    ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
+    assert _reasons(ran) == {"wide": "it has not been captured"}
+    cli.good("capture", "--query", "narrow")
+    ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
+    assert _reasons(ran) == {
+        "wide": "it has not been captured",
+        "narrow": IMPLIED,
+    }
+
+
+@pytest.mark.slow
+def test_sql_of_another_text_hits_the_same_query(cli: Cli) -> None:
+    cli.good("capture")
+    sql = "select avg(x) from t as z where note<>'none' and z.x>=5 group by g having count(*)>=3"
+    ran = cli.good("rewrite", "--sql", sql)
+    assert _reuse(ran)["query"] == "narrow"
+    assert _reuse(ran)["reason"] == "it was captured for the same conditions and limits"
+    assert "`g` < 4L) as z where" in ran.results[0]["sql"]
+    ran = cli.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MAX(x) > 20")
+    assert (_reuse(ran)["query"], _reuse(ran)["reason"]) == ("other", IMPLIED)
+    ran = cli.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MIN(x) > 20")
+    assert _reuse(ran) == {
+        "query": None,
+        "reason": "no captured query has the same template",
+        "candidates": [],
+    }
+
+
+@pytest.mark.slow
+def test_a_stale_sketch_is_maintained_first(cli: Cli, folder: Path) -> None:
+    cli.good("capture")
+    _insert(folder, (7, 15, "l"), (7, 15, "m"), (1, -9, "n"))
+    ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
+    assert _reuse(ran)["query"] == "narrow"
+    assert ran.results[0]["action"] == "exact"
+    assert ran.results[0]["versions"] == {"t": 1}
+    assert ran.results[0]["sketches"][0]["fragments"] == [0, 1, 3]
+    stale = {r["query"]: r["stale"] for r in cli.good("status").results}
+    assert stale == {"wide": True, "narrow": False, "other": True}
+
+
+def test_another_writer_is_no_reason_to_stop(cli: Cli, folder: Path) -> None:
+    """Once the lock's error ended the run, although other sketches and the table were there."""
+    cli.good("capture")
+    _insert(folder, (7, 15, "l"))
+    cli.good("maintain", "--query", "wide")
+    asked = ("--query", "wide", "--param", "few=3", "--lock-timeout", "0.1")
+    with held_lock(folder / ".impctl"):
+        # `narrow` is stale, `wide` can be used as it stands.
+        ran = cli.good("rewrite", *asked)
+        assert _reuse(ran)["query"] == "wide"
+        assert _reasons(ran)["narrow"].startswith("it could not be maintained: ")
+        _insert(folder, (7, 15, "m"))
+        ran = cli.good("rewrite", *asked)
+        assert (_reuse(ran)["query"], ran.results[0]["sketches"]) == (None, [])
+        assert ran.document["warnings"]
+        assert cli("rewrite", *asked, "--policy", "strict").refusal == (6, "lock_held")
+    assert _reuse(cli.good("rewrite", *asked))["query"] == "narrow"
+
+
+def test_a_definition_that_changed_is_left_alone(cli: Cli, folder: Path) -> None:
+    cli.good("capture")
+    changed = WORKLOAD.replace("few: 2", "few: 3")
+    (folder / "w.yaml").write_text(changed)
+    ran = cli.good("rewrite", "--query", "wide", "--param", "few=4")
+    assert _reasons(ran) == {"wide": "it changed since the capture", "narrow": IMPLIED}
+
+
+def test_safety_is_judged_for_the_new_constants(cli: Cli, folder: Path) -> None:
+    text = WORKLOAD.replace(
+        "queries:\n",
+        "queries:\n"
+        "  sums:\n"
+        "    sql: SELECT g, SUM(x) AS s FROM t WHERE x > :low GROUP BY g HAVING SUM(x) > 20\n"
+        "    params: {low: 0}\n"
+        "    sketch: {t: x}\n",
+    )
+    (folder / "w.yaml").write_text(text)
+    _insert(folder, (0, -50, "neg"))
+    cli.good("capture", "--query", "sums")
+    ran = cli.good("rewrite", "--query", "sums", "--param", "low=1")
+    assert _reuse(ran)["query"] == "sums"
+    ran = cli.good("rewrite", "--query", "sums", "--param", "low=-100")
+    assert _reuse(ran)["query"] is None
+    assert "is never negative" in _reasons(ran)["sums"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--query", "wide", "--param", "fw=1"), "parameter_unknown"),
+        (("--query", "narrow", "--param", "few=1"), "parameter_unknown"),
+        (("--query", "wide", "--param", "few=1.5"), "parameter_type"),
+        (("--query", "wide", "--param", "few=1 OR 1=1"), "parameter_type"),
+        (("--query", "wide", "--param", "few="), "parameter_type"),
+        (("--query", "wide", "--param", f"few={2**63}"), "parameter_type"),
+        (("--query", "wide", "--param", "few=1", "--param", "few=2"), "parameter_syntax"),
+        (("--sql", "SELECT 1", "--param", "few=1"), "sql_and_query"),
+        (("--sql", "SELECT g FROM t WHERE x > :low"), "parameter_unknown"),
+        (("--query", "unknown", "--param", "few=1"), "query_unknown"),
+    ],
+)
+def test_wrong_wishes(cli: Cli, arguments: tuple[str, ...], code: str) -> None:
+    ran = cli("rewrite", *arguments)
+    assert ran.code == 2
+    assert ran.error["code"] == code
+    assert ran.error["hint"]
+
+
+def test_places_in_sql_given_on_the_command_line(cli: Cli) -> None:
+    ran = cli("rewrite", "--sql", "SELECT g\nFROM t WHERE nope > 1")
+    assert ran.code == 3
+    assert ran.error["location"] == {"file": "--sql", "line": 2, "column": 14}
+
+
+@pytest.mark.slow
+def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
+    cli.good("capture")
+    attack = "none' OR 1=1 --"
+    ran = cli.good("rewrite", "--query", "wide", "--param", f"skipped={attack}")
+    assert _reuse(ran)["query"] is None
+    assert "note <> 'none\\u0027 OR 1=1 --'\n" in ran.results[0]["sql"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "line"),
+    [
+        ("few: 2", "few: null", "`queries.wide.params.few` has no value for", 14),
+        ("few: 2", "few: .nan", "`queries.wide.params.few` has no value for", 14),
+        ("few: 2", "few: [2]", "`queries.wide.params.few` must be a single value", 14),
+        ("few: 2", "few-er: 2", "`few-er` cannot be the name of a parameter", 14),
+        ("x >= :low", "zz >= :low", "Column `zz` is unknown in query `wide`", 12),
+        ("note <>", "nota <>", "Column `nota` is unknown in query `wide`", 12),
+    ],
+)
+def test_errors_in_the_file_have_their_place(
+    cli: Cli, folder: Path, old: str, new: str, message: str, line: int
+) -> None:
+    (folder / "w.yaml").write_text(WORKLOAD.replace(old, new, 1))
+    ran = cli("check", "--query", "wide")
+    assert ran.code in (2, 3)
+    assert message in ran.error["message"] + str(ran.error.get("problems", ""))
+    place = ran.error["location"]
+    assert place["line"] == line
+    if "nota" in new:
+        assert place["column"] == WORKLOAD.split("\n")[11].index("note") + 1
+
+
+def test_a_new_default_is_another_definition(cli: Cli, folder: Path) -> None:
+    cli.good("capture", "--query", "wide")
+    assert not cli.good("status", "--query", "wide").results[0]["stale"]
+    (folder / "w.yaml").write_text(WORKLOAD.replace("skipped: none", "skipped: '5'"))
+    ran = cli.good("status", "--query", "wide")
+    assert ran.results[0]["stale"]
+    ran = cli.good("maintain", "--query", "wide")
+    assert ran.results[0]["reason_code"] == "definition_changed"
+
+
+@pytest.mark.slow
+def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli, folder: Path) -> None:
+    own = "    sketch: {t: g}\n  narrow"
+    (folder / "w.yaml").write_text(WORKLOAD.replace(own, f"    answer: true\n{own}"))
+    cli.good("capture")
+    asked = ("query", "--sketch", "auto")
+    kept = cli.good(*asked, "--query", "wide").results[0]
+    assert (kept["by"], len(kept["rows"])) == ("state", 3)
+    ran = cli.good(*asked, "--query", "wide", "--param", "low=15").results[0]
+    assert ran["reuse"]["query"] == "wide"
+    assert ran["rows"] == [[0, 2, 40], [3, 2, 40]]
+    text = "SELECT g FROM t WHERE note <> 'none' AND x >= 15 GROUP BY g HAVING COUNT(*) >= 2"
+    assert cli.good(*asked, "--sql", text).results[0]["rows"] == [[0], [3]]
+
+
+
+SPARK_WORKLOAD = """\
+version: 1
+tables:
+  t: {path: t}
+partitions:
+  t:
+    g: {ranges: 16}
+    v: {ranges: 16}
+    day: {ranges: 8}
+queries:
+  having:
+    sql: |
+      SELECT g, COUNT(*) AS n, SUM(v) AS s FROM t
+      WHERE v >= :low AND v < :high GROUP BY g HAVING COUNT(*) >= :few AND MAX(v) > :top
+    params: {low: 5, high: 90, few: 3, top: 50}
+    sketch: {t: g}
+  on_values:
+    sql: |
+      SELECT g, SUM(v) AS s FROM t WHERE day >= :since GROUP BY g HAVING SUM(v) > :much
+    params: {since: 2024-01-05, much: 100.5}
+    sketch: {t: v}
+  best:
+    sql: |
+      SELECT g, SUM(v) AS s FROM t WHERE d < :limit AND g IS NOT NULL
+      GROUP BY g ORDER BY s DESC, g LIMIT :count
+    params: {limit: 1.0e+2, count: 6}
+    sketch: {t: v}
+  keyed:
+    sql: |
+      SELECT g, AVG(d) AS a FROM t WHERE g < :below AND at < :until AND flag = :flagged
+      GROUP BY g HAVING AVG(d) > 0.5
+    params: {below: 30, until: 2024-02-01T00:00:00Z, flagged: true}
+    sketch: {t: g}
+  named:
+    sql: SELECT day, COUNT(*) AS n FROM t WHERE name = :name GROUP BY day HAVING COUNT(*) >= 1
+    params: {name: plain}
+    sketch: {t: day}
+store: .impctl
+spark: {master: "local[2]"}
+"""
+NAMES = ("plain", "it's", "a' OR 1=1 --", "\\", "\\' OR TRUE --", "${env:HOME}", "ünï\U0001f600",
+         'say "x"', "line\nbreak", "%_", "")  # fmt: skip
+ASKED: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
+    ("having", ("few=5",), "having"),
+    ("having", ("low=10", "high=80", "top=60"), "having"),
+    ("having", ("few=2",), None),
+    ("having", ("high=95",), None),
+    ("on_values", ("much=150",), "on_values"),
+    ("on_values", ("since=2024-01-10", "much=100.75"), "on_values"),
+    ("on_values", ("since=2024-01-01",), None),
+    ("best", ("count=3",), "best"),
+    ("best", ("limit=50",), None),
+    ("keyed", ("below=10",), "keyed"),
+    ("keyed", ("below=40",), None),
+    ("keyed", ("until=2024-01-15 00:00:00",), None),
+    ("keyed", ("flagged=false",), None),
+    *(("named", (f"name={name}",), None) for name in NAMES[1:]),
+)
+SPARK_SCHEMA = pa.schema(
+    [
+        ("g", pa.int64()),
+        ("v", pa.int64()),
+        ("d", pa.float64()),
+        ("name", pa.string()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("flag", pa.bool_()),
+    ]
+)
+
+
+def _rows(seed: int, count: int) -> pa.Table:
+    rng = random.Random(seed)
+
+    def row() -> tuple[object, ...]:
+        values = (
+            rng.randrange(50),
+            rng.randrange(100),
+            rng.choice((0.5, 1.25, 75.0, float("nan"), -0.0)),
+            rng.choice(NAMES),
+            date(2024, 1, 1) + timedelta(days=rng.randrange(20)),
+            datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=rng.randrange(800)),
+            rng.random() < 0.7,
+        )
+        return tuple(None if rng.random() < 0.05 else value for value in values)
+
+    rows = [row() for _ in range(count)]
+    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=SPARK_SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reuse")
+    create_table(str(folder / "t"), _rows(1, 2000))
+    (folder / "w.yaml").write_text(SPARK_WORKLOAD)
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        outcome = capture(desk, None)
+        assert not outcome.failures
+    return folder
+
+
+@pytest.fixture
+def desk(spark_folder: Path) -> Iterator[Workbench]:
+    with open_workbench(Settings(spark_folder / "w.yaml")) as desk:
+        yield desk
+
+
+def _check(
+    desk: Workbench, query: str | None, params: tuple[str, ...], sql: str | None
+) -> str | None:
+    """Whose sketch was used; the answers with and without it are compared, and hold something."""
+    result = asked(desk, query, params, sql)
+    pruned = filters_of(desk.tables, result.prepared, result.sketches, result.versions)
+    with_sketch = answer(desk, result.prepared, result.versions, pruned)
+    without = answer(desk, result.prepared, result.versions)
+    assert same_rows(with_sketch.rows, without.rows), (query, params)
+    assert without.rows
+    assert result.reuse is not None
+    return result.reuse.query
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("query", "params", "used"), quarter_then_rest(ASKED))
+def test_with_the_sketch_as_without(
+    desk: Workbench, query: str, params: tuple[str, ...], used: str | None
+) -> None:
+    assert _check(desk, query, params, None) == used
+
+
+@pytest.mark.spark
+def test_a_text_given_for_a_parameter_is_compared_as_text(desk: Workbench, spark_folder: Path) -> None:
+    names = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("name").to_pylist()
+    days = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("day").to_pylist()
+    for name in NAMES[1:]:
+        result = asked(desk, "named", (f"name={name}",), None)
+        rows = answer(desk, result.prepared, result.versions).rows
+        wanted = {day for value, day in zip(names, days, strict=True) if value == name}
+        assert {day for day, _ in rows} == wanted
+        assert sum(int(str(count)) for _, count in rows) == names.count(name)
+
+
+@pytest.mark.spark
+def test_other_texts_and_queries_of_the_command_line(desk: Workbench) -> None:
+    sql = "select g, sum(v) w, max(d) m from t as z where d < 100e0 and g is not null group by g"
+    assert _check(desk, None, (), f"{sql} order by w desc, g limit 2") == "best"
+    assert _check(desk, None, (), f"{sql} order by w, g limit 2") is None
+
+
+@pytest.mark.spark
+def test_after_a_change_the_sketch_is_maintained_first(desk: Workbench, spark_folder: Path) -> None:
+    write_deltalake(DeltaTable(str(spark_folder / "t")), _rows(2, 200), mode="append")
+    for name, params, used in ASKED[:10]:
+        assert _check(desk, name, params, None) == used
+
+
+AGING = """\
+version: 1
+tables:
+  t: {path: t}
+  u: {path: u}
+partitions:
+  t:
+    g: {boundaries: [2, 4, 6, 8]}
+    x: {boundaries: [10, 20, 40]}
+queries:
+  grouped:
+    sql: SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 1 AND SUM(x) > 30
+    sketch: {t: g}
+    maintain: eager
+  touched:
+    sql: SELECT g, MEDIAN(x) AS m FROM t GROUP BY g HAVING MEDIAN(x) > 12
+    sketch: {t: g}
+    maintain: eager
+  first:
+    sql: SELECT g, x FROM t WHERE x > 5 ORDER BY x DESC, g LIMIT 4
+    sketch: {t: x}
+    maintain: eager
+  joined:
+    sql: SELECT name, SUM(x) AS s FROM t JOIN u ON t.g = u.g GROUP BY name HAVING SUM(x) > 60
+    sketch: {t: g}
+    maintain: eager
+store: .impctl
+spark: {master: "local[2]"}
+"""
+T = pa.table(
+    {"g": pa.array([0, 0, 1, 3, 3, 5, 7, 9, None], pa.int64()),
+     "x": pa.array([5, 35, 9, 15, 25, 8, 50, 3, 25], pa.int64())}
+)  # fmt: skip
+U = pa.table({"g": pa.array([0, 1, 3, 5, 7, 9], pa.int64()), "name": list("aabbcc")})
+
+
+@pytest.fixture
+def aging(tmp_path: Path, spark: Any) -> Iterator[Workbench]:
+    """Captured at version 0; then rows come, change and go, and a sketch is stored for each."""
+    create_table(str(tmp_path / "t"), T)
+    create_table(str(tmp_path / "u"), U)
+    (tmp_path / "w.yaml").write_text(AGING)
+    settings = Settings(tmp_path / "w.yaml")
+    with open_workbench(settings) as result:
+        assert not capture(result, None).failures
+    t = str(tmp_path / "t")
+    append(t, [(9, 60), (5, 30), (5, 1)])
+    DeltaTable(t).delete("g = 0")
+    DeltaTable(t).update(updates={"x": "x + 40"}, predicate="g = 1 OR g IS NULL")
+    append(t, [(0, 99), (1, 99)])
+    DeltaTable(str(tmp_path / "u")).delete("g = 7")
+    DeltaTable(t).restore(1)
+    append(t, [(7, 2), (3, 2), (2, 70)])
+    with open_workbench(settings) as result:
+        assert not maintain(result, None).failures
+        yield result
+
+
+def append(path: str, rows: list[tuple[int, int]]) -> None:
+    table = pa.table(
+        {name: [row[at] for row in rows] for at, name in enumerate("gx")}, schema=T.schema
+    )
+    write_deltalake(path, table, mode="append")
+
+
+def versions_of(aging: Workbench, name: str) -> list[Mapping[str, int]]:
+    with Store.open(aging.store_path, create=False) as store:
+        return [kept.versions for kept in store.kept(name)]
+
+
+def plainly(aging: Workbench, sql: str, versions: Mapping[str, int]) -> list[tuple[Any, ...]]:
+    """The SQL text in Spark over the rows that the tables had."""
+    spark = aging.spark()
+    views = {
+        table: spark.createDataFrame(
+            pa.table(DeltaTable(aging.workload.tables[table].path, version=version).scan()),
+            {"t": "g BIGINT, x BIGINT", "u": "g BIGINT, name STRING"}[table],
+        )
+        for table, version in versions.items()
+    }
+    result = run_sql(spark, sql, views)
+    return [tuple(row.values()) for row in result.to_pylist()]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", quarter_then_rest(["joined", "grouped", "touched", "first"]))
+def test_every_version_answers_as_it_was(aging: Workbench, name: str) -> None:
+    sql = aging.workload.queries[name].sql
+    answers, ranged = set(), 0
+    kept = versions_of(aging, name)
+    assert len(kept) == len({tuple(result.items()) for result in kept}) >= 7
+    for versions in kept:
+        with open_workbench(aging.settings) as run:
+            (got,) = query(run, name, at=versions, by=AnsweredBy.SPARK).results
+        with open_workbench(aging.settings) as run:
+            (text,) = rewrite(run, name, at=versions).results
+        assert isinstance(got, QueryResult)
+        assert isinstance(text, RewriteResult)
+        assert got.versions == text.versions == versions
+        wanted = plainly(aging, sql, versions)
+        assert same_rows(got.rows, wanted), versions
+        ranged += text.sql != sql
+        assert same_rows(plainly(aging, text.sql, versions), wanted), versions
+        answers.add(tuple(sorted(map(repr, wanted))))
+    assert len(answers) >= 4
+    assert ranged
+
+
+@pytest.mark.spark
+def test_a_frame_of_an_older_version(aging: Workbench) -> None:
+    with open_workbench(aging.settings) as run:
+        frame = dataframe(run, "grouped", at=1).frame
+    rows = [tuple(row) for row in frame.collect()]
+    assert same_rows(rows, plainly(aging, aging.workload.queries["grouped"].sql, {"t": 1}))
+
+
+@pytest.mark.spark
+def test_files_that_were_vacuumed(aging: Workbench) -> None:
+    table = DeltaTable(aging.workload.tables["t"].path)
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    with open_workbench(aging.settings) as run, pytest.raises(ImpctlError) as caught:
+        query(run, "grouped", at=4, by=AnsweredBy.SPARK)
+    assert (caught.value.exit_code, caught.value.code) == (7, "data_files_gone")
+
+
+
+REACH = (
+    "WITH RECURSIVE {r}(n) AS (SELECT dst FROM links WHERE src = 1 "
+    "UNION SELECT l.dst FROM {r} JOIN links l ON {r}.n = l.src AND l.cost < {cost}) "
+)
+OTHERS = (
+    "SELECT COUNT(*), MAX(w) FROM q JOIN nodes ON nodes.n = q.n WHERE q.n < 30",
+    "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM q) AND w > 4",
+    "SELECT l.dst, COUNT(*) FROM q JOIN links l ON q.n = l.src GROUP BY l.dst HAVING COUNT(*) < 3",
+    "SELECT a.n, b.n FROM q a JOIN q b ON a.n = b.n + 1",
+)
+RECURSIVE_WORKLOAD = f"""\
+version: 1
+tables: {{links: {{path: links}}, nodes: {{path: nodes}}}}
+partitions: {{links: {{src: {{boundaries: {list(range(0, 60, 4))}}}}}}}
+queries:
+  reach:
+    sql: "{REACH.format(r="r", cost=3)} SELECT n FROM r WHERE n > 3"
+    sketch: {{links: src}}
+  counted:
+    sql: "SELECT src FROM links GROUP BY src HAVING COUNT(*) > 1"
+    sketch: {{links: src}}
+  unread:
+    sql: "SELECT src FROM links WHERE dst > 1"
+store: .impctl
+"""
+LINKS = [(1, 7, 0), (7, 12, 1), (12, 7, 2), (12, 29, 2), (29, 40, 9), (40, 41, 0), (7, 13, 5)]
+NODES = [(n, n % 7) for n in range(50)]
+
+
+@pytest.fixture
+def recursive_folder(tmp_path: Path) -> Path:
+    create_table(str(tmp_path / "links"), _table(("src", "dst", "cost"), LINKS))
+    create_table(str(tmp_path / "nodes"), _table(("n", "w"), NODES))
+    (tmp_path / "w.yaml").write_text(RECURSIVE_WORKLOAD)
+    return tmp_path
+
+
+def _table(names: tuple[str, ...], rows: list[Any]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    return pa.table(dict(zip(names, (pa.array(c, pa.int64()) for c in columns), strict=True)))
+
+
+@pytest.fixture
+def recursive_cli(recursive_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> Cli:
+    monkeypatch.setenv("IMPCTL_BY", "engine")
+    cli = Cli(capsys, recursive_folder / "w.yaml")
+    cli.good("capture", "--query", "reach", "--query", "counted")
+    return cli
+
+
+def _by_sqlite(
+    sql: str, links: list[Any], ends: tuple[str, ...] = ("src", "dst", "cost")
+) -> list[Any]:
+    database = sqlite3.connect(":memory:")
+    for name, columns, rows in (("links", ends, links), ("nodes", ("n", "w"), NODES)):
+        database.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+        marks = ", ".join("?" * len(rows[0]))
+        database.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+    return sorted(map(list, database.execute(sql).fetchall()), key=str)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("above", OTHERS)
+def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
+    recursive_cli: Cli, recursive_folder: Path, above: str
+) -> None:
+    sql = REACH.format(r="q", cost=3) + above
+    links = list(LINKS)
+    for more in ([], [(1, 50, 2)], [(50, 45, 1), (29, 3, 0)]):
+        if more:
+            links += more
+            table = DeltaTable(str(recursive_folder / "links"))
+            write_deltalake(table, _table(("src", "dst", "cost"), more), mode="append")
+        result = recursive_cli.good("query", "--sql", sql).results[0]
+        assert result["reuse"]["query"] == "reach"
+        assert result["reuse"]["reason"] == "it holds all rows that the same recursion needs"
+        # A query that shares no recursion is not spoken of.
+        assert [entry["query"] for entry in result["reuse"]["candidates"]] == ["reach"]
+        assert sorted(result["rows"], key=str) == _by_sqlite(sql, links)
+        assert result["files_kept"] > 0
+        is_joined = "nodes" in above
+        assert set(result["versions"]) == ({"links", "nodes"} if is_joined else {"links"})
+    written = recursive_cli.good("rewrite", "--sql", sql).results[0]
+    assert "src" in written["sql"].split("UNION")[0].replace("src = 1", "")
+    assert _by_sqlite(written["sql"], links) == _by_sqlite(sql, links)
+
+
+def test_other_constants_inside_are_told(recursive_cli: Cli) -> None:
+    sql = REACH.format(r="q", cost=4) + "SELECT COUNT(*) FROM q"
+    result = recursive_cli.good("query", "--sql", sql).results[0]
+    assert result["reuse"]["query"] is None
+    told = {entry["query"]: entry["reason"] for entry in result["reuse"]["candidates"]}
+    assert told == {
+        "reach": "the constants inside WITH RECURSIVE differ, which changes what it derives"
+    }
+
+
+QUERIES = {
+    "reach": (
+        "WITH RECURSIVE r(n) AS (VALUES (CAST(1 AS BIGINT)), (CAST(30 AS BIGINT)) UNION "
+        "SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
+    ),
+    "counted": (
+        "WITH v(x, t) AS (VALUES (CAST(1 AS BIGINT), 'a'), (CAST(2 AS BIGINT), NULL)) "
+        "SELECT t, COUNT(*) AS c FROM v JOIN links ON src = x GROUP BY t HAVING COUNT(*) > 1"
+    ),
+}
+ENDS = ("src", "dst")
+PAIRS = [(1, 2), (2, 3), (3, 1), (30, 31), (31, 32), (40, 41), (2, 5), (1, 7)]
+
+
+@pytest.fixture
+def with_rows(tmp_path: Path, cli_of: CliOf) -> Cli:
+    create_table(str(tmp_path / "links"), _table(ENDS, PAIRS))
+    queries = "".join(
+        f'  {name}: {{sql: "{sql}", sketch: {{links: src}}, policy: incremental}}\n'
+        for name, sql in QUERIES.items()
+    )
+    return cli_of(
+        "version: 1\ntables: {links: {path: links}}\n"
+        "partitions: {links: {src: {boundaries: [2, 10, 20, 31, 40]}}}\n"
+        f"queries:\n{queries}store: st\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", QUERIES)
+def test_it_is_kept_as_others_are(with_rows: Cli, tmp_path: Path, query: str) -> None:
+    with_rows.good("capture", "--query", query)
+    links = list(PAIRS)
+    for came, gone in (([(32, 33), (2, 9)], None), ([], (2, 3)), ([(41, 1)], (1, 2))):
+        table = DeltaTable(str(tmp_path / "links"))
+        if came:
+            write_deltalake(table, _table(ENDS, came), mode="append")
+        if gone is not None:
+            DeltaTable(str(tmp_path / "links")).delete(f"src = {gone[0]} AND dst = {gone[1]}")
+        links = [link for link in links + came if link != gone]
+        assert with_rows.good("maintain", "--query", query).results[0]["action"] == "exact"
+        result = with_rows.one("query", "--query", query, "--by", "engine")
+        assert sorted(result["rows"], key=str) == _by_sqlite(QUERIES[query], links, ENDS)
+        written = with_rows.good("rewrite", "--query", query).results[0]["sql"]
+        plain = re.sub(r"(\d)L\b", r"\1", written)
+        assert _by_sqlite(plain, links, ENDS) == _by_sqlite(QUERIES[query], links, ENDS)
+
+
+@pytest.mark.spark
+def test_spark_reads_them_alike(with_rows: Cli, spark: Any) -> None:
+    with_rows.good("capture")
+    for own_query in QUERIES:
+        result = with_rows.one("query", "--query", own_query, "--by", "spark")
+        assert sorted(result["rows"], key=str) == _by_sqlite(QUERIES[own_query], PAIRS, ENDS)
+    assert with_rows.good("verify", "--results").document["ok"]
+
+
+
+REFUSED_WORKLOAD = """\
+version: 1
+tables: {links: {path: links}}
+queries:
+  set:
+    sql: |
+      WITH RECURSIVE r(n) AS (
+        SELECT dst FROM links WHERE src = 1
+        UNION
+        SELECT dst FROM links WHERE src NOT IN (SELECT n FROM r))
+      SELECT n FROM r
+  plain:
+    sql: |
+      WITH RECURSIVE r(n) AS (
+        SELECT dst FROM links WHERE src = 1
+        UNION
+        SELECT dst FROM links JOIN r ON src = n)
+      SELECT n FROM r SORT BY n
+    sketch: none
+  bag:
+    sql: |
+      WITH RECURSIVE r(n) AS (
+        SELECT dst FROM links WHERE src = 1
+        UNION ALL
+        SELECT DISTINCT dst FROM links JOIN r ON src = n)
+      SELECT n FROM r
+store: .impctl
+"""
+
+
+class _StartedError(Exception):
+    """Spark was asked for."""
+
+
+@pytest.fixture
+def refusing_cli(tmp_path: Path, cli_of: CliOf, monkeypatch: Any) -> Cli:
+    monkeypatch.setattr(Workbench, "spark", Mock(side_effect=_StartedError))
+    create_table(str(tmp_path / "links"), pa.table({"src": [1, 2], "dst": [2, 3]}))
+    return cli_of(REFUSED_WORKLOAD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("query", "line"), [("set", 9), ("plain", 17)])
+@pytest.mark.parametrize("command", ["query", "rewrite", "explain"])
+def test_it_fails_as_check_does(refusing_cli: Cli, query: str, line: int, command: str) -> None:
+    checked = refusing_cli("check", "--query", query)
+    ran = refusing_cli(command, "--query", query)
+    assert checked.code == ran.code == 3
+    assert ran.error["code"] == "query_unsupported"
+    assert ran.error["location"]["line"] == line
+    for part in ("code", "message", "hint", "location"):
+        assert ran.error[part] == checked.error[part]
+
+
+def test_a_bag_that_impctl_does_not_read_is_handed_to_spark(refusing_cli: Cli) -> None:
+    checked = refusing_cli.one("check", "--query", "bag")
+    assert checked["supported"] is False
+    # It is told where, here as everywhere.
+    assert checked["place"] == refusing_cli("explain", "--query", "bag").error["location"]
+    assert checked["place"]["line"] == 24
+    assert "_StartedError" in refusing_cli("query", "--query", "bag").error["message"]
+
+
+SET = "(SELECT dst FROM links UNION SELECT l.dst FROM {r} JOIN links l ON {r}.n = l.src)"
+UNUSED = {
+    "alone": f"WITH RECURSIVE u(n) AS {SET.format(r='u')} SELECT a FROM t WHERE a > 1",
+    "read by another": (
+        f"WITH RECURSIVE u(n) AS {SET.format(r='u')}, v AS (SELECT n + 1 AS m FROM u) "
+        "SELECT a FROM t WHERE a > 1"
+    ),
+    "within another": (
+        f"WITH v AS (WITH RECURSIVE u(n) AS {SET.format(r='u')} SELECT n FROM u) "
+        "SELECT a FROM t WHERE a > 1"
+    ),
+    "beside one that is used": (
+        f"WITH RECURSIVE u(n) AS {SET.format(r='u')}, r(n) AS {SET.format(r='r')} "
+        "SELECT a FROM t JOIN r ON t.a = r.n WHERE a > 1"
+    ),
+}
+
+
+@pytest.fixture
+def unused(tmp_path: Path, cli_of: CliOf) -> Cli:
+    create_table(str(tmp_path / "t"), pa.table({"a": [1, 2, 3]}))
+    create_table(str(tmp_path / "links"), pa.table({"src": [1, 2, 3], "dst": [2, 3, 1]}))
+    queries = "".join(f'  q{n}: {{sql: "{sql}"}}\n' for n, sql in enumerate(UNUSED.values()))
+    tables = "tables: {t: {path: t}, links: {path: links}}"
+    sketched = f'  wished: {{sql: "{UNUSED["alone"]}", sketch: {{links: src}}}}\n'
+    return cli_of(f"version: 1\n{tables}\nqueries:\n{queries}{sketched}")
+
+
+@pytest.mark.spark
+def test_spark_runs_what_uses_none_of_them(unused: Cli, spark: Any) -> None:
+    for number in range(len(UNUSED)):
+        result = unused.one("query", "--query", f"q{number}", "--by", "spark", "--sketch", "never")
+        assert (result["by"], sorted(result["rows"])) == ("spark", [[2], [3]])
+
+
+def test_the_text_is_for_others_all_the_same(unused: Cli) -> None:
+    unused.good("capture", "--query", "q0")
+    assert unused.one("rewrite", "--query", "q0")["runs_on_spark"] is False
+
+
+def test_a_sketch_of_a_table_that_only_these_name(unused: Cli) -> None:
+    ran = unused("capture", "--query", "wished")
+    error = ran.document["error"] or ran.results[0]["error"]
+    assert error["code"] == "sketch_table_unused"
+    assert error["message"].endswith("`links`, which only an unused WITH entry names")
+
+
+def test_a_bag_that_nothing_uses_is_no_matter() -> None:
+    query = read_net(
+        "WITH RECURSIVE u(n) AS (SELECT dst FROM links UNION ALL SELECT n + 1 FROM u WHERE n < 9) "
+        "SELECT n FROM nodes"
+    )
+    assert not any(isinstance(node, Fixpoint) for node in nodes_of(query.root))
+    assert [one.is_set for one in query.unused] == [False]
+    assert not is_for_others(query)
+
+
+def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli, tmp_path: Path) -> None:
+    text = (
+        "WITH RECURSIVE r(n, k) AS (SELECT dst, 1 FROM links WHERE src = 1 UNION "
+        "SELECT l.dst, r.k + 1 FROM r JOIN links l ON r.n = l.src{}) "
+        "SELECT n, MIN(k) AS k FROM r GROUP BY n"
+    )
+    sketched = "sketch: {links: src}"
+    queries = f'{{best: {{sql: "{text.format("")}", {sketched}}}, '
+    queries += f'plain: {{sql: "SELECT dst FROM links WHERE src > 1", {sketched}}}}}'
+    (tmp_path / "w.yaml").write_text(
+        f"version: 1\ntables: {{links: {{path: links}}}}\nqueries: {queries}\n"
+        "partitions: {links: {src: {boundaries: [2, 3]}}}\n"
+    )
+    unused.good("capture")
+    told = {q: unused.good("rewrite", "--query", q).document["warnings"] for q in ("best", "plain")}
+    assert "[best_rows_only]" in told["best"][-1]
+    assert not any("best_rows_only" in one for one in told["plain"])

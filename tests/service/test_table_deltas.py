@@ -1,0 +1,514 @@
+"""A change cut into batches of whole versions, grouped by Spark, and buffers that it refills."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impctl.data.schema import DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
+from impctl.data.vector import from_arrow
+from impctl.errors import SchemaChangedError
+from impctl.expr.evaluate import Condition
+from impctl.expr.nodes import ColumnRef
+from impctl.safety.facts import FactKind, broken_by
+from impctl.service import table_deltas as shared_changes
+from impctl.service.table_deltas import Need, SharedChanges, VersionedChange, by_version
+from impctl.spark.expressions import DIALECT, render_expr
+from impctl.spark.snapshots import guarded
+from impctl.tables.changes import Changes
+from impctl.tables.prune import prune_to_values
+from impctl.tables.rows import read_rows
+from impctl.tables.source import open_source
+from impctl.tables.write.maintenance import create_table
+from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.tables import handmade
+
+
+def change(versions: list[int] | None, rows: int | None = None) -> Changes:
+    """Rows numbered 0, 1, ... with weights that tell them apart."""
+    count = len(versions) if versions is not None else (rows or 0)
+    table = pa.table({"row": pa.array(range(count), pa.int64())})
+    result = None if versions is None else np.array(versions, dtype=np.int64)
+    return Changes(table, np.arange(count, dtype=np.int64) * 10, "change_feed", result)
+
+
+def rows_of(batch: VersionedChange) -> list[int]:
+    rows: list[int] = batch.changes.table.column("row").to_pylist()
+    assert batch.changes.weights.tolist() == [10 * row for row in rows]
+    assert batch.changes.method == "change_feed"
+    return rows
+
+
+@pytest.mark.slow
+@given(st.lists(st.integers(3, 9), min_size=1, max_size=30), st.integers(1, 12))
+def test_batches_are_whole_versions_in_order(versions: list[int], batch_rows: int) -> None:
+    batches = by_version(change(versions), 11, batch_rows)
+    seen: list[int] = []
+    since = 0
+    for batch in batches:
+        rows = rows_of(batch)
+        assert {versions[row] for row in rows} <= set(range(since + 1, batch.version + 1))
+        expected = [row for row, v in enumerate(versions) if since < v <= batch.version]
+        assert sorted(rows) == expected, "a version is in one batch, all of it"
+        assert [versions[row] for row in rows] == sorted(versions[row] for row in rows)
+        assert len(rows) >= batch_rows or batch is batches[-1]
+        seen += rows
+        since = batch.version
+    assert sorted(seen) == list(range(len(versions)))
+    assert batches[-1].version == 11
+
+
+@pytest.mark.slow
+@given(st.lists(st.integers(3, 9), min_size=1, max_size=30), st.integers(1, 12))
+def test_batches_are_no_larger_than_need_be(versions: list[int], batch_rows: int) -> None:
+    """Without its last version a batch would be too small."""
+    for batch in by_version(change(versions), 9, batch_rows):
+        own = [versions[row] for row in rows_of(batch)]
+        assert sum(1 for version in own if version != own[-1]) < batch_rows
+
+
+def test_each_version_alone_and_all_at_once() -> None:
+    versions = [4, 5, 5, 7]
+    one_by_one = by_version(change(versions), 8, 1)
+    assert [(b.version, rows_of(b)) for b in one_by_one] == [(4, [0]), (5, [1, 2]), (8, [3])]
+    together = by_version(change(versions), 8, 1000)
+    assert [(b.version, rows_of(b)) for b in together] == [(8, [0, 1, 2, 3])]
+
+
+def test_rows_of_one_version_keep_their_order() -> None:
+    batches = by_version(change([5, 4, 5, 4]), 5, 1)
+    assert [rows_of(batch) for batch in batches] == [[1, 3], [0, 2]]
+
+
+@pytest.mark.parametrize("given_", [change(None, 3), change([]), change(None, 0)])
+def test_without_versions_there_is_one_batch(given_: Changes) -> None:
+    (batch,) = by_version(given_, 6, 1)
+    assert batch.version == 6
+    assert batch.changes is given_
+
+
+def need(*columns: str, since: int = 1, per_version: bool = False) -> Need:
+    return Need("t", "id", since, 5, columns, per_version)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    result: list[tuple[Any, ...]] = []
+
+    def commits(source: Any, since: int, until: int) -> str:
+        return f"commits of {source} {since} to {until}"
+
+    def read(source: Any, since: int, until: int, columns: Any, **more: Any) -> Changes:
+        result.append((source, since, until, columns, more["table_id"], more["with_versions"]))
+        assert more["commits"] == commits(source, since, until)
+        return change(None, 1)
+
+    monkeypatch.setattr(shared_changes, "read_commits", commits)
+    monkeypatch.setattr(shared_changes, "read_changes", read)
+    return result
+
+
+def shared() -> SharedChanges:
+    """Of tables whose sources are named, in a run that listens to nothing."""
+    run: Any = SimpleNamespace(step=lambda text: None, source=lambda table: f"source of {table}")
+    return SharedChanges(run, run)
+
+
+def test_one_read_serves_all(reads: list[tuple[Any, ...]]) -> None:
+    changes = shared()
+    changes.announce([need("a", "b"), need("b", "c", per_version=True), need("z", since=2)])
+    first, _ = changes.read(need("a", "b"))
+    again, elapsed = changes.read(need("b", "c", per_version=True))
+    assert again is first
+    assert elapsed == 0
+    assert reads == [("source of t", 1, 5, ("a", "b", "c"), "id", True)]
+    changes.read(need("z", since=2))
+    assert reads[1:] == [("source of t", 2, 5, ("z",), "id", False)]
+
+
+def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]]) -> None:
+    shared().read(need("a", per_version=True))
+    assert reads == [("source of t", 1, 5, ("a",), "id", True)]
+
+
+def test_a_column_of_another_query_harms_no_one_else(
+    reads: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    willing = shared_changes.read_changes
+
+    def read(source: Any, since: int, until: int, columns: Any, **more: Any) -> Changes:
+        if "b" in columns:
+            raise SchemaChangedError("Column `b` was replaced")
+        return willing(source, since, until, columns, **more)
+
+    monkeypatch.setattr(shared_changes, "read_changes", read)
+    changes = shared()
+    changes.announce([need("a"), need("a", "b"), need("c")])
+    changes.read(need("a"))
+    with pytest.raises(SchemaChangedError):
+        changes.read(need("a", "b"))
+    changes.read(need("c"))
+    assert [columns for _, _, _, columns, _, _ in reads] == [("a",), ("c",)]
+
+
+def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    result: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        shared_changes, "read_commits", lambda source, since, until: result.append((since, until))
+    )
+    monkeypatch.setattr(shared_changes, "read_changes", lambda *a, **more: change(None, 1))
+    changes = shared()
+    assert changes.commits(need("a")) is None
+    assert changes.commits(need("b")) is None
+    changes.read(need("a"))
+    changes.commits(need("a", since=2))
+    assert result == [(1, 5), (2, 5)]
+
+
+
+QUERIES = {
+    "keyed": "SELECT g, SUM(x) v FROM t GROUP BY g HAVING SUM(x) > 5",
+    "spread": "SELECT g, COUNT(x) n FROM t GROUP BY g HAVING COUNT(x) > 4",
+    "doubles": "SELECT g, SUM(f) v FROM t GROUP BY g HAVING SUM(f) > 2.5",
+    "money": "SELECT g, AVG(m) v FROM t WHERE x > 0 GROUP BY g HAVING AVG(m) > 1",
+    "rows": "SELECT x FROM t WHERE x > 1 AND f < 2",
+    "nested": "SELECT n, COUNT(*) c FROM (SELECT g, COUNT(*) n FROM t GROUP BY g) GROUP BY n "
+    "HAVING COUNT(*) > 1",
+    "global": "SELECT SUM(x) v FROM t WHERE f > 0",
+    "extreme": "SELECT g, MAX(x) v FROM t GROUP BY g HAVING MAX(x) > 3",
+}
+GROUPED = set(QUERIES) - {"extreme"}
+"""No partial aggregate fills an extreme, so its change comes row by row however large."""
+KEYED = ("doubles", "money", "nested")
+
+
+def some(rng: random.Random, count: int) -> pa.Table:
+    def chosen(values: list[object]) -> list[object]:
+        return [rng.choice(values) for _ in range(count)]
+
+    inf = float("inf")
+    return pa.table(
+        {
+            "g": pa.array(chosen([None, 0, 1, 2, 3, 4]), pa.int32()),
+            "x": pa.array(chosen([None, 0, 1, 2, 3, 5]), pa.int64()),
+            "f": pa.array(chosen([None, 0.0, -0.0, 0.1, 1e16, -1e16, 2.5, inf, float("nan")])),
+            "m": pa.array(chosen([None, 0, 1, 25, 333]), pa.decimal128(9, 0)).cast(
+                pa.decimal128(9, 0)
+            ),
+        }
+    )
+
+
+def cli_with(folder: Path, store: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+    queries = "".join(
+        f'  {name}: {{sql: "{sql}", sketch: {{t: {"g" if name in KEYED else "x"}}}}}\n'
+        for name, sql in QUERIES.items()
+    )
+    file = folder / f"{store}.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\n"
+        "partitions: {t: {g: {boundaries: [1, 3]}, x: {boundaries: [1, 2]}}}\n"
+        f"queries:\n{queries}store: .{store}\n"
+    )
+    return Cli(capsys, file)
+
+
+def sketches(results: list[dict[str, Any]]) -> dict[str, Any]:
+    return {r["query"]: [s["fragments"] for s in r["sketches"]] for r in results}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.long
+def test_grouped_by_spark_and_row_by_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+) -> None:
+    rng = random.Random(4)
+    table = str(tmp_path / "t")
+    create_table(table, some(rng, 40))
+    large, small = (cli_with(tmp_path, name, capsys) for name in ("large", "small"))
+    for cli in (large, small):
+        cli.good("capture")
+    commits = [
+        lambda: write_deltalake(table, some(rng, 12), mode="append"),
+        lambda: DeltaTable(table).delete("x = 1"),
+        lambda: DeltaTable(table).update(updates={"x": "x + 1"}, predicate="g = 2"),
+        lambda: (
+            write_deltalake(table, some(rng, 9), mode="append"),
+            DeltaTable(table).delete("g = 3"),
+        ),
+        lambda: DeltaTable(table).delete(),
+        lambda: write_deltalake(table, some(rng, 15), mode="append"),
+    ]
+    for turn, commit in enumerate(commits):
+        commit()
+        limit = "1000" if turn == 2 else "0"
+        done = large.good("maintain", "--large-change", limit, "--policy", "incremental").results
+        codes = {r["query"]: r["reason_code"] for r in done}
+        if turn != 2:
+            assert {q for q, code in codes.items() if code == "grouped_by_spark"} == GROUPED
+        for result in small.good("maintain").results:
+            assert result["reason_code"] != "grouped_by_spark"
+        assert sketches(large.good("status").results) == sketches(small.good("status").results)
+        if turn in (3, 5):
+            for result in large.good("verify", "--results").results:
+                assert result["covers"], result
+                assert result["results_equal"] is True, result
+
+
+@pytest.mark.spark
+def test_a_broken_assumption_is_found_in_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+) -> None:
+    rng = random.Random(5)
+    create_table(str(tmp_path / "t"), some(rng, 40))
+    cli = cli_with(tmp_path, "large", capsys)
+    cli.good("capture", "--query", "keyed")
+    write_deltalake(str(tmp_path / "t"), some(rng, 3), mode="append")
+    cli.good("maintain", "--query", "keyed", "--large-change", "0", "--policy", "incremental")
+    negative = some(rng, 1).set_column(1, "x", pa.array([-7], pa.int64()))
+    write_deltalake(str(tmp_path / "t"), negative, mode="append")
+    ran = cli("maintain", "--query", "keyed", "--large-change", "0", "--policy", "incremental")
+    assert ran.document["error"]["code"] == "assumption_broken"
+
+
+CASES: list[tuple[pa.DataType, SqlType, FactKind, list[Any], list[Any]]] = [
+    (pa.int64(), LONG, FactKind.NONNEGATIVE, [0, 5], [-1, -(2**63)]),
+    (pa.int64(), LONG, FactKind.NONPOSITIVE, [0, -5], [1, 2**63 - 1]),
+    (pa.float64(), DOUBLE, FactKind.NONNEGATIVE, [0.0, -0.0, math.inf, math.nan], [-5e-324]),
+    (pa.float64(), DOUBLE, FactKind.NONPOSITIVE, [0.0, -0.0, -math.inf], [5e-324, math.nan]),
+    (pa.float64(), DOUBLE, FactKind.NAN_FREE, [0.0, math.inf, -math.inf], [math.nan]),
+    (pa.float32(), FLOAT, FactKind.NAN_FREE, [0.0, math.inf], [math.nan]),
+    (pa.float32(), FLOAT, FactKind.NONPOSITIVE, [-0.0], [1e-45, math.nan]),
+    (pa.string(), STRING, FactKind.NOT_NULL, ["", "x"], []),
+    (
+        pa.decimal128(38, 38),
+        decimal(38, 38),
+        FactKind.NONNEGATIVE,
+        [Decimal(0), Decimal(1).scaleb(-38)],
+        [Decimal(-1).scaleb(-38)],
+    ),
+]
+
+
+def plain(values: list[Any]) -> list[Any]:
+    """Values that are equal where they are the same, NaN too."""
+    return [repr(value) if isinstance(value, float) else value for value in values]
+
+
+@pytest.mark.spark
+def test_spark_and_the_engine_find_the_same_values(tmp_path: Path, spark: Any) -> None:
+    for at, (arrow, kind, fact, good, bad) in enumerate(CASES):
+        values = pa.array([*good, None, *bad], arrow)
+        wanted = [None] if fact is FactKind.NOT_NULL else bad
+        condition = broken_by(fact, ColumnRef("v", kind))
+        outcome = Condition(condition).truth({"v": from_arrow(values, kind)}, len(values))
+        engine = values.filter(pa.array(outcome.may_true)).to_pylist()
+        name = str(tmp_path / f"{at}.parquet")
+        pq.write_table(pa.table({"v": values}), name)
+        frame = guarded(spark.read.parquet(name), ["v"])
+        text = render_expr(condition, {"v": "v"}).sql(DIALECT)
+        result = [row.v for row in frame.where(text).collect()]
+        assert plain(engine) == plain(pa.array(wanted, arrow).to_pylist())
+        assert plain(result) == plain(engine)
+
+
+
+LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"
+TOP = "SELECT q.g FROM (SELECT g, x FROM t ORDER BY x LIMIT 3) q WHERE q.g > 0"
+JOINED = "SELECT a.g, MIN(b.x) m FROM t a JOIN t b ON a.g = b.g GROUP BY a.g HAVING MIN(b.x) < 9"
+
+
+def part(group: int, *values: int) -> pa.Table:
+    return pa.table({"g": pa.array([group] * len(values), pa.int64()), "x": pa.array(values)})
+
+
+def write_groups(folder: Path) -> Path:
+    """Three files of one group each; every query with a buffer of one and with everything."""
+    path = str(folder / "t")
+    create_table(path, part(1, 1, 3, 5, 7, 9, 11))
+    write_deltalake(path, part(2, 2, 4, 6, 8, 10, 12), mode="append")
+    write_deltalake(path, part(3, 20, 21, 22, 23), mode="append")
+    lines = ["version: 1", "tables: {t: {path: t}}", "queries:"]
+    for name, sql in (("least", LEAST), ("top", TOP), ("joined", JOINED)):
+        # As a tree the join would keep everything too, and not say so by its bound.
+        common = f'sql: "{sql}", sketch: {{t: g}}, policy: incremental, join: index'
+        lines.append(f"  {name}: {{{common}, buffer: 1}}")
+        lines.append(f"  {name}_all: {{{common}}}")
+        lines.append(f"  {name}_eager: {{{common}, buffer: 1, maintain: eager}}")
+    lines += ["partitions: {t: {g: {boundaries: [2, 3]}}}", "store: .impctl"]
+    file = folder / "w.yaml"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture
+def cli(cli_once: CliOnce) -> Cli:
+    """All queries captured."""
+
+    def capture(cli: Cli) -> None:
+        assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
+
+    return cli_once("refill", write_groups, capture)
+
+
+def sketches_of(cli: Cli) -> dict[str, object]:
+    result = {r["query"]: r["sketches"] for r in cli.good("status").results}
+    return {name: [s["fragments"] for s in entries] for name, entries in result.items()}
+
+
+@pytest.mark.slow
+def test_a_used_up_group_is_read_again_and_no_other(cli: Cli) -> None:
+    tmp_path = cli.workload.parent
+    DeltaTable(str(tmp_path / "t")).delete("x IN (1, 3, 5)")
+    result = {r["query"]: r for r in cli.good("maintain").results}
+    assert result["least"]["action"] == "exact"
+    # Only the file of group 1 can hold its rows: three are left of six.
+    assert (result["least"]["refilled_groups"], result["least"]["refilled_rows"]) == (1, 3)
+    assert "refilled the buffers of 1 group from 3 rows" in result["least"]["reason"]
+    assert (result["joined"]["refilled_groups"], result["least_all"]["refilled_groups"]) == (0, 0)
+    status = {r["query"]: r for r in cli.good("status").results}
+    assert "refilled the buffers of 1 group" in status["least"]["last_reason"]
+
+
+@pytest.mark.slow
+def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli) -> None:
+    tmp_path = cli.workload.parent
+    path = str(tmp_path / "t")
+    refilled = 0
+    for turn, rows in enumerate([part(1, 2), part(3, 0, 1), part(2, 50)]):
+        # Two versions per run: an eager query has to refill at the first one, not at the end.
+        DeltaTable(path).delete(f"x < {3 * turn + 3}")
+        write_deltalake(path, rows, mode="append")
+        results = cli.good("maintain").results
+        refilled += sum(r["refilled_groups"] for r in results)
+        held = sketches_of(cli)
+        for name in ("least", "top", "joined"):
+            assert held[name] == held[f"{name}_all"] == held[f"{name}_eager"], (turn, held)
+    assert refilled > 5
+
+
+@pytest.mark.slow
+def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli) -> None:
+    tmp_path = cli.workload.parent
+    table = DeltaTable(str(tmp_path / "t"))
+    table.delete("x IN (1, 3, 5)")
+    names = {Path(uri) for uri in DeltaTable(str(tmp_path / "t")).file_uris()}
+    before = sketches_of(cli)
+    for name in names:
+        shutil.move(name, tmp_path / name.name)
+    failed = cli("maintain", "--query", "least")
+    assert failed.code != 0
+    assert sketches_of(cli) == before
+    for name in names:
+        shutil.move(tmp_path / name.name, name)
+    assert cli.one("maintain", "--query", "least")["refilled_groups"] == 1
+    cli.good("maintain")
+    held = sketches_of(cli)
+    assert held["least"] == held["least_all"]
+
+
+def test_explain_says_what_a_bound_means(cli: Cli) -> None:
+    reasons = {r["query"]: r["reason"] for r in cli.good("explain").results}
+    assert "keep the best 1" in reasons["least"]
+    assert "keep everything, because only the query could refill them" in reasons["joined"]
+    assert reasons["least_all"] == "every operator is maintained incrementally"
+
+
+@pytest.mark.slow
+def test_another_bound_is_another_state(cli: Cli) -> None:
+    file = cli.workload
+    file.write_text(file.read_text().replace("buffer: 1,", "buffer: 2,").replace("1}", "2}"))
+    (failure,) = [cli("maintain", "--query", "least_eager")]
+    assert failure.error["code"] == "definition_changed"
+
+
+def test_files_that_cannot_hold_a_value_are_not_read(tmp_path: Path) -> None:
+    """Texts go by their bytes, and -0.0 is 0.0; without a column that is asked for, all are."""
+    for text, number in (("a", -0.0), ("d", 3.0), ("é", 5.0)):
+        rows = pa.table({"s": [text, f"{text}b"], "d": [number, number]})
+        write_deltalake(str(tmp_path), rows, mode="append")
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+
+    def result(column: str, kind: SqlType, *values: object) -> list[object]:
+        asked = {column: from_arrow(pa.array(values), kind)}
+        kept = prune_to_values(snapshot, asked)
+        return sorted(read_rows(snapshot, ["s"], kept).column("s").to_pylist())
+
+    assert result("s", STRING, "é", "bb") == ["é", "éb"]
+    assert result("d", DOUBLE, 0.0) == ["a", "ab"]
+    assert len(prune_to_values(snapshot, {})) == 3
+
+
+
+WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {g: {boundaries: [2]}}}
+queries:
+  rows: {sql: "SELECT * FROM t WHERE g > 1", answer: true}
+  groups: {sql: "SELECT g, COUNT(*) AS n FROM (SELECT DISTINCT * FROM t) GROUP BY g"}
+"""
+BEFORE = {"g": "col-1", "v": "col-2", "w": "col-3"}
+
+
+def columns(physical: dict[str, str], **kinds: str) -> dict[str, Any]:
+    fields = [
+        handmade.field(
+            name,
+            kinds.get(name, "integer"),
+            **{
+                "delta.columnMapping.id": int(stored[-1]),
+                "delta.columnMapping.physicalName": stored,
+            },
+        )
+        for name, stored in physical.items()
+    ]
+    return handmade.metadata(fields, configuration={"delta.columnMapping.mode": "name"})
+
+
+@pytest.mark.parametrize(
+    ("now", "kinds", "told"),
+    [
+        ({"g": "col-1", "w": "col-3"}, {}, "`v` was dropped"),
+        ({**BEFORE, "x": "col-4"}, {}, "`x`"),
+        ({"g": "col-1", "u": "col-2", "w": "col-3"}, {}, "`u`"),
+        (BEFORE, {"w": "long"}, "`w`"),
+        ({"g": "col-1", "w": "col-3", "v": "col-2"}, {}, "order of columns"),
+    ],
+    ids=["dropped", "added", "renamed", "retyped", "reordered"],
+)
+def test_a_change_of_columns_is_told_as_such(
+    tmp_path: Path, cli_of: CliOf, now: dict[str, str], kinds: dict[str, str], told: str
+) -> None:
+    table = tmp_path / "t"
+    handmade.commit(table, 0, handmade.protocol("columnMapping"), columns(BEFORE))
+    rows = pa.table(
+        {
+            name: pa.array(values, pa.int32())
+            for name, values in (("col-1", [1, 3]), ("col-2", [0, 9]), ("col-3", [9, 0]))
+        }
+    )
+    name = handmade.write_file(table, "a.parquet", rows)
+    handmade.commit(table, 1, handmade.add(name, 2, (table / name).stat().st_size))
+    cli = cli_of(WORKLOAD).captured()
+    handmade.commit(table, 2, columns(now, **kinds))
+    ran = cli("maintain", "--policy", "incremental")
+    assert ran.code == 7
+    for failure in ran.error["failures"]:
+        assert failure["code"] == "schema_changed", failure
+        assert told in failure["message"], failure
+    assert {result["reason_code"] for result in cli.good("maintain").results} == {"schema_changed"}

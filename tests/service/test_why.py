@@ -1,0 +1,354 @@
+"""`why`: what derives a row, and what would go without some rows, against DuckDB over these rows.
+
+Rows that are told are put into tables of their own, over which DuckDB runs the query: it must give
+the row. Without rows, its answers over all tables and over the rest must differ by what was told.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+import impctl
+from impctl.cli.output.reports import why_lines
+from impctl.errors import UsageError
+from impctl.tables.write.maintenance import create_table
+from tests.support.kept_workload import duck
+from tests.support.run_cli import Cli, CliOf, CliOnce
+
+QUERIES = {
+    "reach": """
+      WITH RECURSIVE r(n) AS (
+        SELECT a FROM seeds
+        UNION
+        SELECT l.b FROM r JOIN links l ON r.n = l.a)
+      SELECT n FROM r""",
+    "pairs": """
+      WITH RECURSIVE r(x, y) AS (
+        SELECT a, b FROM links WHERE w < 6
+        UNION
+        SELECT r.x, l.b FROM r JOIN links l ON r.y = l.a WHERE l.w < 6)
+      SELECT x, y FROM r WHERE x = 1""",
+    "of_constants": """
+      WITH RECURSIVE r(n) AS (
+        SELECT * FROM (SELECT CAST(1 AS BIGINT) AS n UNION ALL SELECT a FROM seeds) s
+        UNION
+        SELECT l.b FROM r JOIN links l ON r.n = l.a)
+      SELECT n FROM r""",
+    "joined": "SELECT k.a, k.b, l.b AS c FROM links k JOIN links l ON k.b = l.a WHERE k.w < 5",
+    "some": "SELECT DISTINCT a FROM links WHERE w > 2",
+    "witnesses": "SELECT DISTINCT a FROM links WHERE w > 2",
+    "either": "SELECT a FROM links WHERE w = 1 UNION SELECT b FROM links WHERE w > 7",
+    "within": "SELECT a, w FROM links WHERE b IN (SELECT a FROM seeds)",
+    "counted": "SELECT a, COUNT(*) AS c FROM links WHERE b IN (SELECT a FROM links) GROUP BY a",
+    "groups": "SELECT a, SUM(w) AS s, COUNT(*) AS c FROM links GROUP BY a HAVING SUM(w) > 8",
+}
+OTHERS = {
+    "few": "SELECT a, w FROM links ORDER BY w, a, b LIMIT 4",
+    "apart": "SELECT s.a FROM seeds s WHERE NOT EXISTS (SELECT 1 FROM links l WHERE l.a = s.a)",
+}
+"""Not traced to rows; what would go without rows can be told of them all the same."""
+NODES = 30
+SCHEMA = {"links": ("a", "b", "w"), "seeds": ("a",)}
+
+Tables = Mapping[str, Sequence[tuple[Any, ...]]]
+
+
+def some_tables(rng: random.Random) -> Tables:
+    def some_node() -> int | None:
+        return rng.randrange(NODES) if rng.random() > 0.03 else None
+
+    links = [(some_node(), some_node(), rng.randrange(10)) for _ in range(45)]
+    links += [(1, 2, 0), (2, 3, 0)]
+    links.sort(key=lambda row: (row[0] is None, row[0]))
+    return {"links": [*links, links[3]], "seeds": [(node,) for node in rng.sample(range(NODES), 4)]}
+
+
+def arrow(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    names = SCHEMA[table]
+    return pa.table(
+        {name: pa.array([row[at] for row in rows], pa.int64()) for at, name in enumerate(names)}
+    )
+
+
+def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
+    """The answer by DuckDB."""
+    with duck() as connection:
+        for name in SCHEMA:
+            connection.register(name, arrow(name, tables.get(name, ())))
+        return Counter(connection.sql(sql).fetchall())
+
+
+def told_tables(result: Mapping[str, Any]) -> Tables:
+    """The rows told as tables of their own; what the query does not read is NULL."""
+    match: dict[str, list[tuple[Any, ...]]] = {}
+    for entry in result["rows"]:
+        names = SCHEMA[entry["table"]]
+        match.setdefault(entry["table"], []).append(tuple(entry["row"].get(n) for n in names))
+    return match
+
+
+def write_lake(folder: Path) -> None:
+    """Tables in several files each, and their queries."""
+    tables = some_tables(random.Random("why"))
+    for name, rows in tables.items():
+        path = str(folder / name)
+        create_table(path, arrow(name, rows[:10]))
+        for start in range(10, len(rows), 10):
+            write_deltalake(path, arrow(name, rows[start : start + 10]), mode="append")
+    spec: dict[str, Any] = {
+        "version": 1,
+        "tables": {name: {"path": name} for name in tables},
+        "partitions": {
+            "links": {"a": {"boundaries": list(range(3, NODES, 3))}},
+            "seeds": {"a": {"boundaries": [10, 20]}},
+        },
+        "queries": {name: {"sql": sql} for name, sql in (QUERIES | OTHERS).items()},
+    }
+    spec["queries"]["witnesses"]["lineage"] = "witness"
+    (folder / "w.yaml").write_text(json.dumps(spec))
+
+
+@pytest.fixture
+def lake(cli_once: CliOnce) -> tuple[Cli, Tables]:
+    """The queries, none captured, and the rows of their tables."""
+    return cli_once("why", write_lake), some_tables(random.Random("why"))
+
+
+@pytest.fixture
+def captured(cli_once: CliOnce) -> tuple[Cli, Tables]:
+    """The same with a sketch of each of `QUERIES`."""
+    names = [f"--query={name}" for name in QUERIES]
+    cli = cli_once("why captured", write_lake, lambda cli: cli.captured(*names))
+    return cli, some_tables(random.Random("why"))
+
+
+def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
+    values = ("NULL" if value is None else str(value) for value in row)
+    return ["--row", ",".join(f"{c}={v}" for c, v in zip(columns, values, strict=True))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 12])
+def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> None:
+    for name in QUERIES:
+        rows_give_their_row(*captured, name, most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "most"),
+    [(("reach", "joined", "groups"), 1), (QUERIES, 4)],
+    ids=["few", "all"],
+)
+def test_the_rows_told_give_the_row_without_a_sketch(
+    lake: tuple[Cli, Tables], names: Sequence[str], most: int
+) -> None:
+    for name in names:
+        rows_give_their_row(*lake, name, most)
+
+
+def rows_give_their_row(cli: Cli, tables: Tables, name: str, most: int) -> None:
+    """Look at so many rows of the answer."""
+    expected = answer(QUERIES[name], tables)
+    whole = cli.one("query", "--query", name, "--by", "engine")
+    assert Counter(map(tuple, whole["rows"])) == expected
+    for row in chosen(expected, most):
+        words = row_words(whole["columns"], row)
+        result = cli.one("why", "--query", name, *words)
+        assert tuple(result["row"].values()) == row
+        told = told_tables(result)
+        assert row in answer(QUERIES[name], told)
+        for table, rows in told.items():
+            read = [at for at, value in enumerate(rows[0]) if value is not None]
+            there = {tuple(one[at] for at in read) for one in tables[table]}
+            assert {tuple(one[at] for at in read) for one in rows} <= there
+        assert result["row_count"] == len(result["rows"]) <= result["lineage"]
+        assert result["claim"] == ("group" if name in ("groups", "counted") else "smallest")
+        if name == "groups":
+            assert answer(QUERIES[name], told)[row] == 1
+            assert len(result["rows"]) == row[2]
+
+
+def chosen(rows: Counter[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
+    """That many rows: with a NULL first, then those that occur most often."""
+    ordered = sorted(rows, key=lambda row: (None not in row, -rows[row], repr(row)))
+    return ordered[: most - 1] + ordered[max(most - 1, len(ordered) - 1) :]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "gone"),
+    [
+        pytest.param(
+            ["links: w = 3"],
+            lambda table, row: table == "links" and row[2] == 3,
+            marks=pytest.mark.slow,
+        ),
+        (
+            ["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"],
+            lambda table, row: (
+                (row[0] is not None and row[0] > 20 and row[1] is not None) or row[2] < 2
+                if table == "links"
+                else row[0] < 10
+            ),
+        ),
+    ],
+)
+def test_what_would_go_is_the_difference(
+    captured: tuple[Cli, Tables], conditions: list[str], gone: Any
+) -> None:
+    cli, tables = captured
+    for name, sql in (QUERIES | OTHERS).items():
+        read = {table for table in SCHEMA if f" {table}" in sql}
+        words = [w for c in conditions if c.split(":")[0].lower() in read for w in ("--without", c)]
+        if not words:
+            continue
+        rest = {
+            table: [row for row in rows if table not in read or not gone(table, row)]
+            for table, rows in tables.items()
+        }
+        before, after = answer(sql, tables), answer(sql, rest)
+        result = cli.one("why", "--query", name, *words)
+        told: Counter[tuple[Any, ...]] = Counter()
+        for change, copies, *row in result["rows"]:
+            told[tuple(row)] += copies if change == "insert" else -copies
+        signed = Counter(after)
+        signed.subtract(before)
+        assert told == Counter({row: copies for row, copies in signed.items() if copies}), name
+        still = cli.one("query", "--query", name, "--by", "engine")
+        assert still["row_count"] == sum(before.values())
+
+
+@pytest.mark.slow
+def test_what_a_sketch_leaves_out_is_not_read(tmp_path: Path, cli_of: CliOf) -> None:
+    """Two chains in files of their own; what is reached from one never leaves it."""
+    for start in (0, 100):
+        rows = [(at, at + 1, 0) for at in range(start, start + 20)]
+        write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
+    create_table(str(tmp_path / "seeds"), arrow("seeds", [(5,)]))
+    spec = {
+        "version": 1,
+        "tables": {name: {"path": name} for name in SCHEMA},
+        "partitions": {"links": {"a": {"boundaries": [50]}}},
+        "queries": {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}},
+    }
+    cli = cli_of(json.dumps(spec)).captured()
+    for words in (("--row", "n=9"), ("--without", "links: a = 7")):
+        result = cli.one("why", *words)
+        assert (result["files_kept"], result["files_total"]) == (2, 3)
+
+
+@pytest.fixture
+def small(tmp_path: Path, cli_of: CliOf) -> Cli:
+    """Groups of which the sketch has one; the other lies in both files, of which one is read."""
+    for rows in ([(1, 1, 5), (2, 1, 7)], [(2, 2, 1), (3, 1, 1), (3, 2, 1)]):
+        write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
+    few = "SELECT a, COUNT(*) AS c FROM links GROUP BY a HAVING COUNT(*) < 2"
+    best = "SELECT a, MAX(w) AS m FROM links GROUP BY a"
+    spec = {
+        "version": 1,
+        "tables": {"links": {"path": "links"}},
+        "partitions": {"links": {"a": {"boundaries": [2, 3]}, "w": {"boundaries": [2, 6]}}},
+        "queries": {
+            "few": {"sql": few, "sketch": {"links": "a"}},
+            "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
+        },
+    }
+    return cli_of(json.dumps(spec)).captured()
+
+
+def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
+    result = small.one("why", "--query", "few", "--row", "c=1")
+    assert (result["row"], result["files_kept"]) == ({"a": 1, "c": 1}, 1)
+
+
+def test_what_would_come_is_looked_for_outside_the_sketch(small: Cli) -> None:
+    result = small.one("why", "--query", "few", "--without", "w = 1")
+    assert result["rows"] == [["insert", 1, 2, 1]]
+    assert result["files_kept"] == 2
+
+
+def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
+    """It has the row with the largest value alone, and the group has two."""
+    assert small.one("query", "--query", "best", "--by", "engine")["row_count"] == 3
+    result = small.one("why", "--query", "best", "--row", "a=2")
+    assert sorted(entry["row"]["w"] for entry in result["rows"]) == [1, 7]
+    assert (result["action"], result["files_kept"]) == ("not_used", 2)
+    assert "witness" in result["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code"),
+    [
+        (("reach", "--row", "n=1", "--without", "links: a = 1"), "why_of_what", 2),
+        *((("reach", "--row", row), "row_unread", 2) for row in ("m=1", "n", "n=1,n=2", "n=abc")),
+        (("joined", "--row", "b=NULL"), "row_not_there", 2),
+        (("few", "--row", "w=0"), "not_traced", 3),
+        (("apart", "--row", "a=0"), "not_traced", 3),
+        (("reach", "--without", "a = 1"), "without_table", 2),
+        (("some", "--without", "c = 1"), "where_unread", 2),
+        (("some", "--without", "a IN (SELECT a FROM links)"), "where_unread", 2),
+    ],
+)
+def test_what_cannot_be_told_is_named(
+    lake: tuple[Cli, Tables], words: tuple[str, ...], code: str, exit_code: int
+) -> None:
+    cli, _ = lake
+    ran = cli("why", "--query", *words)
+    assert ran.refusal == (exit_code, code)
+    assert ran.error["hint"]
+    if code == "not_traced":
+        assert ran.error["location"]["line"] == 1
+
+
+def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
+    cli, tables = captured
+    with impctl.open(cli.workload) as opened:
+        row = next(row for row in answer(QUERIES["groups"], tables) if row[0] is not None)
+        why = opened.why("groups", row={"a": row[0]})
+        assert why.claim == "group"
+        assert len(why.rows) == row[2]
+        without = opened.without("groups", f"a = {row[0]}")
+        assert without.rows == (("delete", 1, *row),)
+        assert without.removed == {"links": row[2]}
+        with pytest.raises(UsageError, match="no such row"):
+            opened.why("groups", row={"a": 10**6})
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(("Infinity", "inf", "+INF"), float("inf")), (("-Infinity", "-inf"), float("-inf"))],
+)
+def test_what_is_no_finite_number_has_its_words(
+    tmp_path: Path, cli_of: CliOf, words: tuple[str, ...], value: float
+) -> None:
+    numbers = pa.table({"a": [1, 2, 3], "x": [float("inf"), float("-inf"), 1.5]})
+    create_table(str(tmp_path / "t"), numbers)
+    query = "{q: {sql: 'SELECT a, x FROM t WHERE a > 0'}}"
+    text = f"version: 1\ntables: {{t: {{path: t}}}}\nqueries: {query}\n"
+    cli = cli_of(text).captured()
+    for word in words:
+        match = cli.one("why", "--row", f"x={word}")
+        assert match["rows"][0]["row"] == {"a": 1 + (value < 0), "x": words[0]}
+    with impctl.open(tmp_path / "w.yaml") as workload:
+        result = workload.why("q", row={"x": value})
+        assert isinstance(result, impctl.WhyResult)
+        assert result.rows[0].row["x"] == value
+    assert any(f"x={words[0]}" in line for line in why_lines(result))
+
+
+def test_rows_shown_are_limited(lake: tuple[Cli, Tables]) -> None:
+    cli, tables = lake
+    row = max(answer(QUERIES["groups"], tables), key=lambda row: row[2])
+    words = row_words(("a", "s", "c"), row)
+    result = cli.one("why", "--query", "groups", *words, "--limit", "1")
+    assert len(result["rows"]) == 1
+    assert result["row_count"] == row[2] > 1

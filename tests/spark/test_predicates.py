@@ -1,0 +1,425 @@
+"""The user's SQL with ranges: what changes in the text, and which rows stay."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from impctl.data.schema import (
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Kind,
+    SqlType,
+    decimal,
+)
+from impctl.data.vector import from_arrow
+from impctl.plan.nodes import scans_of
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import (
+    MAX_INTERVALS,
+    FragmentSet,
+    RangeFilter,
+    fragments_between,
+    range_filter,
+)
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import filter_condition, place_filters, plain_condition, rewrite_sql
+from impctl.spark.run import run_sql
+from impctl.sql.statement import parse_query
+from tests.plan.catalogs import schema_of
+
+CATALOG = {
+    "sales": schema_of("sid bigint, Community Area string, price bigint"),
+    "odd table": schema_of("sid bigint"),
+}
+PRICE = RangePartition("sales", "price", LONG, (601, 1001, 1501))
+AREA = RangePartition("sales", "Community Area", STRING, ("it's",))
+
+
+def some(partition, *ids):
+    return range_filter(FragmentSet.of(ids, partition.size), partition)
+
+
+def rewritten(sql, filters, **options):
+    query = parse_query(sql, CATALOG)
+    by_access = dict(zip([scan.access for scan in scans_of(query.root)], filters, strict=True))
+    return rewrite_sql(query, {a: f for a, f in by_access.items() if f is not None}, **options)
+
+
+FILTERED = "(SELECT * FROM sales WHERE `price` >= 1001L)"
+TEXTS = [
+    ("SELECT sid FROM sales", f"SELECT sid FROM {FILTERED} AS sales"),
+    ("SELECT  sid\nFROM sales  s -- why\n", f"SELECT  sid\nFROM {FILTERED}  s -- why\n"),
+    ("SELECT s.sid FROM sales AS s;", f"SELECT s.sid FROM {FILTERED} AS s;"),
+    ("select sales.sid from Sales", "select sales.sid from "
+     "(SELECT * FROM Sales WHERE `price` >= 1001L) AS Sales"),
+    ("SELECT 'é', sid FROM /* ☃ */ sales", f"SELECT 'é', sid FROM /* ☃ */ {FILTERED} AS sales"),
+    ("SELECT sid FROM `sales`", "SELECT sid FROM "
+     "(SELECT * FROM `sales` WHERE `price` >= 1001L) AS `sales`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "text"), TEXTS)
+def test_only_the_table_changes(sql, text):
+    assert rewritten(sql, [some(PRICE, 2, 3)]) == text
+
+
+CONDITIONS = [
+    (some(PRICE, 2, 3), "`price` >= 1001L"),
+    (some(PRICE, 0, 2, 4), "`price` < 601L OR (`price` >= 1001L AND `price` < 1501L) "
+     "OR `price` IS NULL"),
+    (some(PRICE), "FALSE"),
+    (some(PRICE, 4), "`price` IS NULL"),
+    (some(PRICE, 0, 1, 2, 3), "NOT (`price` IS NULL)"),
+    (some(PRICE, 0, 1, 2, 3, 4), "TRUE"),
+    (some(AREA, 0), r"`Community Area` < 'it\'s'"),
+]  # fmt: skip
+
+
+def condition_sql(wanted, *, is_nan_free=False):
+    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
+
+
+@pytest.mark.parametrize(("wanted", "text"), CONDITIONS)
+def test_condition(wanted, text):
+    assert condition_sql(wanted) == text
+
+
+def test_full_filter_and_no_filter_leave_the_text_alone():
+    sql = "SELECT s.sid FROM sales s JOIN `odd table` o ON s.sid = o.sid"
+    assert rewritten(sql, [some(PRICE, 0, 1, 2, 3, 4), None]) == sql
+
+
+def test_words_that_sqlglot_does_not_know_stay_where_they_are():
+    text = (
+        "WITH RECURSIVE r(n) MAX RECURSION LEVEL 7 AS (SELECT sid FROM {} UNION ALL "
+        "SELECT n + 1L FROM r WHERE n < 3) SELECT n FROM r"
+    )
+    result = rewritten(text.format("sales"), [some(PRICE, 2, 3)])
+    assert result == text.format(f"{FILTERED} AS sales")
+
+
+def test_each_access_has_its_own_filter():
+    sql = "SELECT a.sid FROM sales a JOIN sales b ON a.sid = b.price"
+    text = rewritten(sql, [some(PRICE, 0), some(PRICE, 3)])
+    assert text == (
+        "SELECT a.sid FROM (SELECT * FROM sales WHERE `price` < 601L) a "
+        "JOIN (SELECT * FROM sales WHERE `price` >= 1501L) b ON a.sid = b.price"
+    )
+
+
+COMMON = "WITH q AS (SELECT * FROM sales) SELECT a.sid FROM q a JOIN q b ON a.sid = b.price"
+
+
+def test_a_place_read_twice_gets_what_both_need():
+    text = rewritten(COMMON, [some(PRICE, 0), some(PRICE, 1, 4)])
+    assert "(SELECT * FROM sales WHERE `price` < 1001L OR `price` IS NULL) AS sales" in text
+
+
+def test_a_place_read_twice_over_two_partitions_is_whole():
+    """Either access would see ranges of its own in part."""
+    assert rewritten(COMMON, [some(PRICE, 0), some(AREA, 1)]) == COMMON
+
+
+def test_a_place_read_twice_is_whole_if_one_access_needs_all():
+    assert rewritten(COMMON, [some(PRICE, 0), None]) == COMMON
+    assert rewritten(COMMON, [some(PRICE, 0), some(PRICE, 0, 1, 2, 3, 4)]) == COMMON
+
+
+def test_a_place_read_twice_has_not_too_many_ranges():
+    many = RangePartition("sales", "price", LONG, tuple(range(100)))
+    even = some(many, *range(0, 60, 2))
+    odd = some(many, *range(61, 101, 2))
+    text = rewritten(COMMON, [even, odd])
+    assert text.count("`price` >=") <= MAX_INTERVALS
+
+
+def test_nan_is_kept_apart_unless_there_is_none():
+    doubles = RangePartition("sales", "price", DOUBLE, (1.5,))
+    top = some(doubles, 1)
+    assert condition_sql(top) == "`price` >= CAST('1.5' AS DOUBLE) OR ISNAN(`price`)"
+    assert condition_sql(top, is_nan_free=True) == "`price` >= CAST('1.5' AS DOUBLE)"
+    nan_free = rewritten("SELECT sid FROM sales", [top], nan_free=["sales#1"])
+    assert "ISNAN" not in nan_free
+
+
+def steps(values, step):
+    return [value + change for value in values for change in (-step, 0, step)]
+
+
+def doubles_around(values, dtype):
+    near = [np.nextafter(dtype(v), dtype(d)) for v in values for d in (-math.inf, math.inf)]
+    odd = [-0.0, 0.0, math.nan, math.inf, -math.inf, -1.0]
+    return [float(v) for v in (*near, *(dtype(v) for v in values), *odd)]
+
+
+TYPED = {
+    "long": (LONG, (-5, 0, 2**53 + 1), pa.array([*steps((-5, 0, 2**53 + 1), 1), None])),
+    "int": (INTEGER, (-5, 7), pa.array([*steps((-5, 7), 1), None], pa.int32())),
+    "double": (DOUBLE, (-1.0, 0.0, 0.1), pa.array([*doubles_around((0.0, 0.1), np.float64), None])),
+    "negative zero": (DOUBLE, (-0.0, 5.0), pa.array([*doubles_around((5.0,), np.float64), None])),
+    "infinite": (DOUBLE, (-math.inf, 0.5, math.inf), pa.array(doubles_around((0.5,), np.float64))),
+    "float": (FLOAT, (0.0, 0.1, 0.5),
+              pa.array([*doubles_around((0.1, 0.5), np.float32), None], pa.float32())),
+    "decimal": (decimal(10, 2), (-1, 150), pa.array(
+        [*(Decimal(n).scaleb(-2) for n in steps((-1, 150), 1)), None], pa.decimal128(10, 2))),
+    "wide decimal": (decimal(38, 10), (10**37,), pa.array(
+        [Decimal(f"{n}e-10") for n in steps((10**37,), 1)], pa.decimal128(38, 10))),
+    "string": (STRING, ("B", "a'b", "é"), pa.array(
+        ["", "A", "B", "B\x00", "a", "a'b", "a'c", "z", "é", "ê", "😀", None])),
+    "date": (DATE, (-1, 19_000), pa.array(
+        [*steps((-1, 19_000), 1), None], pa.int32()).cast(pa.date32())),
+    "timestamp": (TIMESTAMP, (0, 1_667_712_600_000_000), pa.array(
+        [*steps((0, 1_667_712_600_000_000), 1), None], pa.int64()).cast(pa.timestamp("us", "UTC"))),
+    "local timestamp": (TIMESTAMP_NTZ, (0, 1_667_712_600_000_000), pa.array(
+        [*steps((0, 1_667_712_600_000_000), 1), None], pa.int64()).cast(pa.timestamp("us"))),
+}  # fmt: skip
+ZONED = ("date", "timestamp", "local timestamp")
+TYPED_CASES = [(n, "UTC") for n in TYPED] + [(n, "America/New_York") for n in ZONED]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("name", "zone"), TYPED_CASES)
+def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, name, zone):
+    """Also when Parquet's own statistics are used: every value is a file, so all may be skipped."""
+    kind, boundaries, values = TYPED[name]
+    partition = RangePartition("t", "odd name", kind, boundaries)
+    ids = partition.fragments_of(from_arrow(values, kind))
+    table = pa.table({"odd name": values, "place": range(len(values))})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
+    schema = f"`odd name` {kind.spark_name}, place bigint"
+    frame = spark.read.schema(schema).parquet(str(tmp_path))
+    in_zone(zone)
+    for chosen in fragment_choices(partition):
+        condition = condition_sql(some(partition, *chosen))
+        answer = run_sql(spark, f"SELECT place FROM t WHERE {condition}", {"t": frame})
+        expected = [place for place, fragment in enumerate(ids) if fragment in chosen]
+        assert sorted(answer["place"].to_pylist()) == expected, condition
+
+
+def fragment_choices(partition):
+    choices = product([False, True], repeat=partition.size)
+    return [[n for n, chosen in enumerate(choice) if chosen] for choice in choices][
+        :: 3 if partition.size > 4 else 1
+    ]
+
+
+@pytest.mark.spark
+def test_nan_behind_statistics_that_hide_it(spark, tmp_path):
+    """Statistics of a row group leave NaN out; Spark itself would skip the row group."""
+    pq.write_table(pa.table({"d": [1.0, math.nan]}), tmp_path / "t.parquet")
+    frame = spark.read.schema("d double").parquet(str(tmp_path))
+    partition = RangePartition("t", "d", DOUBLE, (5.0,))
+    condition = condition_sql(some(partition, 1))
+    answer = run_sql(spark, f"SELECT d FROM t WHERE {condition}", {"t": frame})
+    assert answer.num_rows == 1
+
+
+
+NAME = 'a "b'
+_DAY = date(2024, 1, 31).toordinal() - date(1970, 1, 1).toordinal()
+_NOON = int(datetime(2024, 1, 31, 12, tzinfo=UTC).timestamp()) * 1_000_000
+
+CASES: dict[str, tuple[SqlType, pa.DataType, tuple[Any, ...], list[Any]]] = {
+    "byte": (SqlType(Kind.BYTE), pa.int8(), (-5, 0, 100), [-128, -6, -5, -1, 0, 99, 100, 127]),
+    "long": (
+        SqlType(Kind.LONG),
+        pa.int64(),
+        (-(2**53) - 1, 0, 2**62),
+        [-(2**63), -(2**53) - 2, -(2**53) - 1, -1, 0, 2**62 - 1, 2**62, 2**63 - 1],
+    ),
+    "double": (
+        SqlType(Kind.DOUBLE),
+        pa.float64(),
+        (-1.5, 0.0, 1e-300, 0.1),
+        [float("-inf"), -1.5, -1.4, -0.0, 0.0, 1e-300, 0.09999999999999999, 0.1, float("inf")],
+    ),
+    "float": (SqlType(Kind.FLOAT), pa.float32(), (0.1, 2.0), [0.0999, 0.1, 1.99, 2.0, 3.0]),
+    "decimal": (
+        SqlType(Kind.DECIMAL, 20, 2),
+        pa.decimal128(20, 2),
+        (-150, 0, 12345678901234567801),
+        [Decimal(v) for v in ("-1.51", "-1.50", "0.00", "123456789012345678.00")]
+        + [Decimal("123456789012345678.01"), Decimal("123456789012345678.02")],
+    ),
+    "string": (
+        SqlType(Kind.STRING),
+        pa.string(),
+        ("\t", "a'b", "a\\b\n", "ü", "😀"),
+        ["", "\t", "a", "a'b", "a'c", "a\\b", "a\\b\n", "z", "ü", "\uffff", "😀", "😀x"],
+    ),
+    "date": (
+        SqlType(Kind.DATE),
+        pa.date32(),
+        (-719161, _DAY),
+        [date(1, 1, 1), date(1582, 10, 10), date(2024, 1, 30), date(2024, 1, 31)],
+    ),
+    "timestamp": (
+        SqlType(Kind.TIMESTAMP),
+        pa.timestamp("us", "UTC"),
+        (_NOON, _NOON + 1),
+        [datetime(2024, 1, 31, 11, 59, 59, 999_999, UTC), datetime(2024, 1, 31, 12, tzinfo=UTC)]
+        + [datetime(2024, 1, 31, 12, 0, 0, 1, UTC), datetime(1600, 1, 1, tzinfo=UTC)],
+    ),
+    "timestamp_ntz": (
+        SqlType(Kind.TIMESTAMP_NTZ),
+        pa.timestamp("us"),
+        (_NOON, _NOON + 1),
+        [datetime(2024, 1, 31, 11, 59, 59, 999_999), datetime(2024, 1, 31, 12)]
+        + [datetime(2024, 1, 31, 12, 0, 0, 1), datetime(1600, 1, 1)],
+    ),
+}
+
+
+Keep = Callable[[str], list[int]]
+"""The numbers of the rows for which a condition is true."""
+
+
+@contextmanager
+def by_duckdb(rows: pa.Table) -> Iterator[Keep]:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'America/New_York'")
+        connection.register("t", rows)
+
+        def kept(condition: str) -> list[int]:
+            result = connection.execute(f"SELECT n FROM t WHERE {condition}").fetchall()
+            return sorted(n for (n,) in result)
+
+        yield kept
+
+
+@contextmanager
+def by_polars(rows: pa.Table) -> Iterator[Keep]:
+    polars = pytest.importorskip("polars")
+    frame = polars.from_arrow(rows)
+    yield lambda condition: sorted(frame.filter(polars.sql_expr(condition))["n"].to_list())
+
+
+def chosen(size: int) -> Iterable[list[int]]:
+    draw = random.Random(7)
+    yield [size - 1]
+    yield [0]
+    yield list(range(size - 1))
+    yield [size - 2]
+    for _ in range(12):
+        yield draw.sample(range(size), draw.randint(1, size - 1))
+
+
+@pytest.mark.parametrize("reader", [by_duckdb, by_polars])
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
+    kind, arrow, boundaries, values = CASES[name]
+    column = pa.array([*values, None], arrow)
+    rows = pa.table({NAME: column, "n": range(len(column))})
+    partition = RangePartition("t", NAME, kind, boundaries)
+    ids = partition.fragments_of(from_arrow(column, kind))
+    assert len(np.unique(ids)) == partition.size, "each range has a value"
+    with reader(rows) as kept:
+        for fragments in chosen(partition.size):
+            wanted = range_filter(FragmentSet.of(fragments, partition.size), partition)
+            condition = plain_condition(wanted, NAME)
+            assert condition is not None
+            expected = np.flatnonzero(np.isin(ids, fragments)).tolist()
+            assert kept(condition) == expected, condition
+
+
+@pytest.mark.parametrize("reader", [by_duckdb, by_polars])
+def test_no_range_keeps_nothing(reader: Any) -> None:
+    partition = RangePartition("t", "g", SqlType(Kind.LONG), (1,))
+    none = range_filter(FragmentSet.of([], partition.size), partition)
+    condition = plain_condition(none, "g")
+    assert condition is not None
+    with reader(pa.table({"g": [1, None], "n": [0, 1]})) as kept:
+        assert kept(condition) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "boundary"),
+    [
+        (Kind.STRING, "a\0b"),
+        (Kind.DATE, 3_000_000),
+        (Kind.TIMESTAMP, 2**62),
+        (Kind.TIMESTAMP_NTZ, -(2**62)),
+    ],
+)
+def test_what_engines_may_read_otherwise_has_no_text(kind: Kind, boundary: Any) -> None:
+    partition = RangePartition("t", "g", SqlType(kind), (boundary,))
+    wanted = range_filter(FragmentSet.of([0], partition.size), partition)
+    assert plain_condition(wanted, "g") is None
+
+
+
+TIED = {"t": schema_of("a bigint, b bigint")}
+A = RangePartition("t", "a", LONG, (1, 2, 3))
+B = RangePartition("t", "b", LONG, (1, 2, 3))
+APART = "SELECT x.a FROM t x, t y, t z"
+SHARED = "WITH q AS (SELECT * FROM t) SELECT x.a FROM q x, t y, q z"
+"""The first and the last access at one place."""
+
+
+def _some(partition: RangePartition, *ids: int) -> RangeFilter:
+    return range_filter(FragmentSet.of(ids, partition.size), partition)
+
+
+def _read(
+    sql: str, filters: Sequence[RangeFilter | None], group: Sequence[int]
+) -> list[set[int] | None]:
+    """The fragments that each access reads, None for all, where those of the group are tied."""
+    query = parse_query(sql, TIED)
+    names = [scan.access for scan in scans_of(query.root)]
+    given = {n: one for n, one in zip(names, filters, strict=True) if one is not None}
+    result = place_filters(query, given, [frozenset(names[at] for at in group)])
+    return [set(_ids(result, name)) if name in result else None for name in names]
+
+
+def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
+    for interval in result[name].intervals:
+        yield from fragments_between(interval, result[name].partition)
+
+
+def test_each_by_itself_without_a_group() -> None:
+    filters = [_some(A, 0), _some(A, 2), _some(A, 3)]
+    assert _read(APART, filters, ()) == [{0}, {2}, {3}]
+
+
+def test_all_of_a_group_have_what_any_needs() -> None:
+    filters = [_some(A, 0), _some(A, 2), _some(A, 3)]
+    assert _read(APART, filters, (0, 1)) == [{0, 2}, {0, 2}, {3}]
+
+
+def test_one_without_a_filter_takes_that_of_all() -> None:
+    assert _read(APART, [_some(A, 0), None, _some(A, 3)], (0, 1)) == [None, None, {3}]
+    whole = _some(A, 0, 1, 2, 3, 4)
+    assert _read(APART, [_some(A, 0), whole, _some(A, 3)], (0, 1)) == [None, None, {3}]
+
+
+def test_one_of_other_ranges_takes_the_filter_of_all() -> None:
+    assert _read(APART, [_some(A, 0), _some(B, 0), _some(A, 3)], (0, 1)) == [None, None, {3}]
+
+
+def test_a_place_shared_with_another_access_widens_the_whole_group() -> None:
+    filters = [_some(A, 0), _some(A, 0), _some(A, 3)]
+    assert _read(SHARED, filters, ()) == [{0, 3}, {0}, {0, 3}]
+    assert _read(SHARED, filters, (0, 1)) == [{0, 3}, {0, 3}, {0, 3}]
+
+
+def test_a_place_shared_with_an_access_that_reads_all_leaves_the_group_without() -> None:
+    assert _read(SHARED, [_some(A, 0), _some(A, 0), None], (0, 1)) == [None, None, None]

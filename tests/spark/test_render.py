@@ -1,0 +1,641 @@
+"""Plans, expressions and recursion written as SQL and run, against what they were read from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+import sqlglot
+
+from impctl.compile.session import MaintainedQuery
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    NULL,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    decimal,
+    other,
+)
+from impctl.engine import operator as limits_of
+from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
+from impctl.errors import QueryError, UnsupportedError
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Mean,
+    Negate,
+    Not,
+    Or,
+)
+from impctl.expr.signature import one_row
+from impctl.plan.nodes import Plan, Select, attributes_of, scans_of
+from impctl.rules.optimize import apply_rules
+from impctl.sketch.sketch import range_filter
+from impctl.spark.expressions import DIALECT, boundary, literal, render_expr
+from impctl.spark.predicates import rewrite_sql
+from impctl.spark.render import render_plan, whole_averages
+from impctl.spark.run import run_sql
+from impctl.sql.statement import parse_query
+from impctl.sql.text import without_levels
+from tests.compile.test_recursion import (
+    BAG_QUERIES,
+    COLUMNS,
+    DRAWN,
+    answer_of,
+    bag_case,
+    case_of_sql,
+    change_of,
+    expected,
+    some_row,
+)
+from tests.compile.test_recursion import Case as CarriedCase
+from tests.plan.catalogs import REACHED, net_plan, schema_of
+from tests.support.carried_queries import Row, sketches_of
+from tests.support.random_cases import quarter_then_rest
+from tests.support.reference_plan import bag, evaluate
+
+CATALOG = {
+    "t": schema_of("id bigint, group name string, v int, d double, m decimal(10,2), day date"),
+    "u": schema_of("id bigint, w int"),
+}
+QUERIES = [
+    "SELECT * FROM t",
+    "SELECT count(*) FROM t",
+    "SELECT 1 FROM t",
+    "SELECT id AS x, id AS y, v + 1, -v, 'it\\'s' AS s FROM t WHERE NOT (v > 3 AND d < 1.5)",
+    "SELECT id FROM t WHERE v BETWEEN 2 AND 5 OR v IN (7, 8) OR `group name` LIKE 'a%'",
+    "SELECT CASE v WHEN 1 THEN 'one' WHEN 2 THEN 'two' END AS c, coalesce(v, 0) FROM t",
+    "SELECT id FROM t WHERE day >= DATE'2024-01-10' AND day < '2024-01-20'",
+    "SELECT v / 2, v % 3, v div 2, m * 1.5, m / 3, d * 2 FROM t",
+    "SELECT upper(`group name`), substring(`group name`, 1, 1), year(day) FROM t",
+    "SELECT `group name`, sum(v), avg(m), avg(v), count(v), min(d), max(day) FROM t GROUP BY 1",
+    "SELECT v, avg(m) AS a, avg(m) * 2, sum(m) FROM t GROUP BY v"
+    " HAVING avg(m) > 1.5 OR count(m) > 9",
+    "SELECT v FROM t GROUP BY v ORDER BY avg(m) FILTER (WHERE id > 5) DESC NULLS LAST, v LIMIT 3",
+    "SELECT id FROM t WHERE m > (SELECT avg(m) FROM t)",
+    "SELECT u.id, a.x FROM u LEFT JOIN (SELECT v, avg(m) x FROM t GROUP BY v) a ON u.w = a.v"
+    " WHERE a.x IS NULL OR a.x > 2",
+    "SELECT avg(m) FROM t GROUP BY v UNION SELECT avg(x) FROM (SELECT avg(m) x FROM t GROUP BY v)",
+    "SELECT v % 2, count(DISTINCT d), sum(v) FILTER (WHERE id > 5) FROM t GROUP BY v % 2",
+    "SELECT sum(v) FROM t WHERE id < 0",
+    "SELECT `group name` FROM t GROUP BY `group name` HAVING sum(v) > 10 AND avg(d) IS NOT NULL",
+    "SELECT DISTINCT v, `group name` FROM t",
+    "SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 5",
+    "SELECT id, v FROM t ORDER BY v ASC NULLS FIRST, id DESC LIMIT 5 OFFSET 2",
+    "SELECT id, v FROM t ORDER BY v DESC NULLS FIRST, id LIMIT 3",
+    "SELECT id, v FROM t ORDER BY v NULLS LAST, id LIMIT 3",
+    "SELECT t.id, w FROM t JOIN u ON t.id = u.id",
+    "SELECT t.id, w FROM t LEFT JOIN u ON t.id = u.id AND w > 2",
+    "SELECT t.id, w FROM t RIGHT JOIN u ON t.id = u.id",
+    "SELECT t.id, w FROM t FULL JOIN u ON t.id = u.id",
+    "SELECT a.id, b.id FROM u a CROSS JOIN u b",
+    "SELECT id FROM t WHERE id IN (SELECT id FROM u)",
+    "SELECT id FROM t WHERE v NOT IN (SELECT w FROM u)",
+    "SELECT id FROM t WHERE v NOT IN (SELECT w FROM u WHERE w IS NOT NULL)",
+    "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.id = t.id AND u.w < t.v)",
+    "SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.id = t.id)",
+    "SELECT id FROM t UNION SELECT id FROM u",
+    "SELECT id FROM t UNION ALL SELECT w FROM u",
+    "SELECT v FROM t EXCEPT SELECT w FROM u",
+    "SELECT v FROM t EXCEPT ALL SELECT w FROM u",
+    "SELECT v FROM t INTERSECT ALL SELECT w FROM u",
+    "SELECT v FROM t UNION ALL (SELECT w FROM u ORDER BY w DESC NULLS LAST, id LIMIT 2)",
+    "SELECT `group name`, v, count(*) FROM t GROUP BY ROLLUP (`group name`, v)",
+    "SELECT `group name`, v, sum(v) FROM t GROUP BY CUBE (`group name`, v)",
+    "SELECT `group name`, v % 2, grouping(`group name`), grouping(v % 2), count(*) FROM t "
+    "GROUP BY ROLLUP (`group name`, v % 2)",
+    "SELECT grouping_id(`group name`, v), grouping_id(), sum(v) FROM t "
+    "GROUP BY GROUPING SETS ((`group name`, v), (v), ())",
+    "SELECT id, rank() OVER (PARTITION BY `group name` ORDER BY v DESC, id) AS r FROM t",
+    "SELECT id, sum(v) OVER (ORDER BY id ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) FROM t",
+    "WITH q AS (SELECT v, count(*) AS n FROM t GROUP BY v) SELECT a.v, b.n FROM q a JOIN q b "
+    "ON a.n = b.n",
+    "SELECT s FROM (SELECT `group name` AS g, sum(v) AS s FROM t GROUP BY `group name`) ORDER BY s",
+]
+
+
+@pytest.fixture(scope="module")
+def frames(spark):
+    count = 24
+    days = pa.array([19_720 + n for n in range(count)], pa.int32()).cast(pa.date32())
+    t = {
+        "id": list(range(count)),
+        "group name": [["a", "ab", None, "c"][n % 4] for n in range(count)],
+        "v": pa.array([n % 7 if n % 5 else None for n in range(count)], pa.int32()),
+        "d": [n / 8 if n % 6 else None for n in range(count)],
+        "m": pa.array([f"{n}.{n % 10}5" for n in range(count)]).cast(pa.decimal128(10, 2)),
+        "day": days,
+    }
+    w = pa.array([1, 2, 2, None, 5, 5, 6, 3], pa.int32())
+    u = {"id": [0, 1, 1, 4, 9, 30, None, 12], "w": w}
+    return {name: spark.createDataFrame(pa.table(made)) for name, made in (("t", t), ("u", u))}
+
+
+def bag_of(table: pa.Table) -> Counter[tuple[object, ...]]:
+    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def is_supported(sql: str) -> bool:
+    from impctl.errors import QueryError
+
+    try:
+        parse_query(sql, CATALOG)
+    except QueryError:
+        return False
+    return True
+
+
+def test_most_queries_are_read():
+    assert [sql for sql in QUERIES if not is_supported(sql)] == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("with_rules", [False, True], ids=["as read", "after rules"])
+@pytest.mark.parametrize("sql", quarter_then_rest(QUERIES))
+def test_rendered_plan_is_the_query(spark, frames, sql, with_rules):
+    root = parse_query(sql, CATALOG).root
+    root = apply_rules(root) if with_rules else root
+    views = {scan.access: f"view {place}" for place, scan in enumerate(scans_of(root))}
+    rendered = render_plan(root, views)
+    own = {views[scan.access]: frames[scan.table] for scan in scans_of(root)}
+    answer = run_sql(spark, rendered.sql, own)
+    expected = run_sql(spark, sql, frames)
+    assert bag_of(answer) == bag_of(expected)
+    assert answer.column_names == [rendered.names[a.id] for a in attributes_of(root)]
+    assert [column.type for column in answer.columns] == [c.type for c in expected.columns]
+
+
+def test_names_do_not_depend_on_the_users():
+    root = parse_query("SELECT `group name` AS `x y` FROM t", CATALOG).root
+    text = render_plan(root, {"t#1": "v"}).sql
+    assert text.count("group name") == 1
+    assert "x y" not in text
+
+
+
+AVERAGED = {"t": schema_of("g bigint, m decimal(38,18), d double")}
+
+
+def ruled(sql: str) -> Plan:
+    return apply_rules(parse_query(sql, AVERAGED).root)
+
+
+def spoken(sql: str) -> str:
+    plan = ruled(sql)
+    assert attributes_of(whole_averages(plan)) == attributes_of(plan)
+    return render_plan(plan, {scan.access: "t" for scan in scans_of(plan)}).sql
+
+
+def test_an_average_of_decimals_is_asked_for_once() -> None:
+    text = spoken("SELECT g, AVG(m), AVG(m) + 1 FROM t GROUP BY g HAVING AVG(m) > 0")
+    assert (text.count("AVG("), text.count("SUM("), text.count("COUNT(")) == (1, 0, 0)
+
+
+def test_what_the_query_asks_for_itself_stays() -> None:
+    text = spoken("SELECT g, SUM(m), COUNT(m) FROM t GROUP BY g HAVING AVG(m) > 0")
+    assert (text.count("AVG("), text.count("SUM("), text.count("COUNT(")) == (1, 1, 1)
+
+
+def test_other_averages_and_plans_without_any_stay_as_they_are() -> None:
+    for sql in ("SELECT g FROM t GROUP BY g HAVING AVG(d) > 0", "SELECT g FROM t WHERE m > 0"):
+        plan = ruled(sql)
+        assert whole_averages(plan) is plan
+
+
+def test_an_average_whose_sum_is_out_of_sight_is_refused() -> None:
+    (scan,) = scans_of(ruled("SELECT * FROM t"))
+    total, count = (ColumnRef(a.id, a.type) for a in (scan.attributes[1], scan.attributes[0]))
+    mean = Mean(total, count, decimal(38, 22))
+    predicate = Compare(CompareOp.GREATER, mean, Literal(0, LONG))
+    with pytest.raises(QueryError, match="Spark cannot capture it"):
+        whole_averages(Select(scan, predicate))
+
+
+
+A, B = ColumnRef("t.a", INTEGER), ColumnRef("t.b", INTEGER)
+P, Q = ColumnRef("t.p", BOOLEAN), ColumnRef("t.q", BOOLEAN)
+S = ColumnRef("t.s", STRING)
+NAMES = {"t.a": "c0", "t.b": "c1", "t.p": "c2", "t.q": "c3", "t.s": "c4"}
+
+
+def arithmetic(op, left, right):
+    return Arithmetic(ArithmeticOp(op), left, right)
+
+
+TEXTS = [
+    (arithmetic("*", arithmetic("+", A, B), A), "(`c0` + `c1`) * `c0`"),
+    (arithmetic("-", A, arithmetic("-", B, A)), "`c0` - (`c1` - `c0`)"),
+    (arithmetic("div", A, B), "`c0` DIV `c1`"),
+    (arithmetic("%", Negate(A), Literal(-3, INTEGER)), "(-`c0`) % (-3)"),
+    (Not(And((P, Q))), "NOT (`c2` AND `c3`)"),
+    (And((Or((P, Q)), P)), "(`c2` OR `c3`) AND `c2`"),
+    (Or((And((P, Q)), Not(P))), "(`c2` AND `c3`) OR (NOT `c2`)"),
+    (IsNull(arithmetic("+", A, B)), "(`c0` + `c1`) IS NULL"),
+    (Not(IsNull(A)), "NOT (`c0` IS NULL)"),
+    (Compare(CompareOp.EQUAL, IsNull(A), P), "(`c0` IS NULL) = `c2`"),
+    (InList(A, (Literal(1, INTEGER), B)), "`c0` IN (1, `c1`)"),
+    (Like(S, "a%"), "`c4` LIKE 'a%'"),
+    (Like(S, "a#%", "#"), "`c4` LIKE 'a#%' ESCAPE '#'"),
+    (Coalesce((A, B)), "COALESCE(`c0`, `c1`)"),
+    (
+        one_row(A, None),
+        "CASE WHEN `c0` <= 1 THEN TRUE ELSE RAISE_ERROR('More than one row returned by a subquery "
+        "used as an expression') END",
+    ),
+    (Cast(A, LONG), "CAST(`c0` AS BIGINT)"),
+    (Case(((P, A),), B), "CASE WHEN `c2` THEN `c0` ELSE `c1` END"),
+    (Call("upper", (S,)), "UPPER(`c4`)"),
+]
+
+
+@pytest.mark.parametrize(("expr", "text"), TEXTS)
+def test_text(expr, text):
+    assert render_expr(expr, NAMES).sql(DIALECT) == text
+
+
+def test_a_function_name_cannot_carry_sql():
+    with pytest.raises(QueryError):
+        render_expr(Call("upper(x); --", (S,)), NAMES)
+
+
+MONEY = decimal(18, 2)
+
+
+@pytest.mark.spark
+def test_mean_is_what_avg_is(spark):
+    amounts = [["0.01", "0.02"], ["1.00", "1.00", "1.01"], [None], ["-0.01", "0.00", "0.00"]]
+    rows = [(place, text) for place, texts in enumerate(amounts) for text in texts]
+    table = pa.table(
+        {
+            "g": [g for g, _ in rows],
+            "m": pa.array(
+                [None if m is None else Decimal(m) for _, m in rows], pa.decimal128(18, 2)
+            ),
+            "d": [None if m is None else float(m) for _, m in rows],
+        }
+    )
+    names = {"total": "total", "count": "n"}
+    count = ColumnRef("count", LONG)
+    for column, kind, result in (("m", decimal(28, 2), decimal(22, 6)), ("d", DOUBLE, DOUBLE)):
+        mean = render_expr(Mean(ColumnRef("total", kind), count, result), names).sql(DIALECT)
+        sql = (
+            f"SELECT g, a = mean OR (a IS NULL AND mean IS NULL) AS same, typeof(a) AS x, "
+            f"typeof(mean) AS y FROM (SELECT g, a, {mean} AS mean FROM "
+            f"(SELECT g, avg({column}) AS a, sum({column}) AS total, count({column}) AS n "
+            "FROM t GROUP BY g))"
+        )
+        answer = run_sql(spark, sql, {"t": spark.createDataFrame(table)})
+        assert answer["same"].to_pylist() == [True] * len(amounts)
+        assert answer["x"].to_pylist() == answer["y"].to_pylist()
+
+
+
+LITERAL_TEXTS = [
+    (None, NULL, "NULL"),
+    (None, INTEGER, "CAST(NULL AS INT)"),
+    (True, BOOLEAN, "TRUE"),
+    (5, INTEGER, "5"),
+    (5, LONG, "5L"),
+    (-5, LONG, "(-5L)"),
+    (-(2**63), LONG, "(-9223372036854775808L)"),
+    (7, BYTE, "7Y"),
+    (7, SHORT, "7S"),
+    (1.5, DOUBLE, "CAST('1.5' AS DOUBLE)"),
+    (math.nan, DOUBLE, "CAST('NaN' AS DOUBLE)"),
+    (-math.inf, FLOAT, "CAST('-Infinity' AS FLOAT)"),
+    (Decimal("1.50"), decimal(10, 2), "CAST('1.50' AS DECIMAL(10, 2))"),
+    (Decimal("1E+3"), decimal(10, 0), "CAST('1000' AS DECIMAL(10, 0))"),
+    ("it's", STRING, r"'it\'s'"),
+    (b"\x00\xff", BINARY, "X'00ff'"),
+    (0, DATE, "CAST('1970-01-01' AS DATE)"),
+    (2_932_897, DATE, "DATE_FROM_UNIX_DATE(2932897)"),
+    (1, TIMESTAMP, "CAST('1970-01-01 00:00:00.000001Z' AS TIMESTAMP)"),
+    (1, TIMESTAMP_NTZ, "CAST('1970-01-01 00:00:00.000001' AS TIMESTAMP_NTZ)"),
+    (10**18, TIMESTAMP, "TIMESTAMP_MICROS(1000000000000000000L)"),
+]
+
+
+@pytest.mark.parametrize(("value", "kind", "text"), LITERAL_TEXTS)
+def test_text_of_a_constant(value, kind, text):
+    assert literal(value, kind).sql(DIALECT) == text
+
+
+def test_what_cannot_be_written_is_refused():
+    with pytest.raises(QueryError):
+        literal(1, other("array<int>"))
+    with pytest.raises(QueryError):
+        literal(10**18, TIMESTAMP_NTZ)
+
+
+BOUNDARY_TEXTS = [
+    (60100, decimal(10, 2), "CAST('601.00' AS DECIMAL(10, 2))"),
+    (10**37 + 1, decimal(38, 0), f"CAST('{10**37 + 1}' AS DECIMAL(38, 0))"),
+    (0.1, FLOAT, "CAST('0.1' AS DOUBLE)"),
+    (0.0, DOUBLE, "CAST('-0.0' AS DOUBLE)"),
+    (1, BOOLEAN, "TRUE"),
+    ("b", STRING, "'b'"),
+]
+
+
+@pytest.mark.parametrize(("value", "kind", "text"), BOUNDARY_TEXTS)
+def test_boundary_text(value, kind, text):
+    assert boundary(value, kind).sql(DIALECT) == text
+
+
+STRINGS = [
+    "",
+    "plain",
+    "it's",
+    'a "quote"',
+    "back\\slash",
+    "\\n is not a newline",
+    "a\nnewline",
+    "tab\tand\rreturn",
+    "\x00zero",
+    "\x0012",
+    "\x1a",
+    "100%_\\%",
+    "é 漢 😀",
+    "trailing\\",
+    "`ticks`",
+    "${spark.app.name} and ${nothing}",
+]
+
+
+@pytest.mark.spark
+def test_spark_reads_strings_back(spark):
+    columns = [
+        f"{literal(text, STRING).sql(DIALECT)} AS c{place}" for place, text in enumerate(STRINGS)
+    ]
+    answer = run_sql(spark, f"SELECT {', '.join(columns)}", {})
+    assert list(answer.to_pylist()[0].values()) == STRINGS
+
+
+NUMBERS = [
+    (-(2**63), LONG),
+    (2**63 - 1, LONG),
+    (-(2**31), INTEGER),
+    (-128, BYTE),
+    (5e-324, DOUBLE),
+    (1.7976931348623157e308, DOUBLE),
+    (0.1, DOUBLE),
+    (math.inf, DOUBLE),
+    (Decimal("-0.00000000000000000000000000000000000001"), decimal(38, 38)),
+    (Decimal("99999999999999999999999999999999999999"), decimal(38, 0)),
+    (b"\x00\xff'", BINARY),
+]
+
+
+@pytest.mark.spark
+def test_spark_reads_values_back_in_their_type(spark):
+    columns = [
+        f"{literal(value, kind).sql(DIALECT)} AS c{place}"
+        for place, (value, kind) in enumerate(NUMBERS)
+    ]
+    frame = spark.sql(f"SELECT {', '.join(columns)}")
+    assert [kind for _, kind in frame.dtypes] == [kind.spark_name for _, kind in NUMBERS]
+    assert list(frame.toArrow().to_pylist()[0].values()) == [value for value, _ in NUMBERS]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
+def test_moments_do_not_depend_on_the_zone(spark, in_zone, zone):
+    moments = [-1, 0, 1_667_712_600_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
+    columns = [
+        f"unix_micros({literal(moment, TIMESTAMP).sql(DIALECT)}) AS c{place}"
+        for place, moment in enumerate(moments)
+    ]
+    in_zone(zone)
+    answer = run_sql(spark, f"SELECT {', '.join(columns)}", {}).to_pylist()[0]
+    assert list(answer.values()) == moments
+
+
+@pytest.mark.spark
+def test_days_come_back(spark):
+    days = [-719_162, -1, 0, 2_932_896, 2_932_897]
+    columns = [
+        f"unix_date({literal(day, DATE).sql(DIALECT)}) AS c{place}"
+        for place, day in enumerate(days)
+    ]
+    answer = run_sql(spark, f"SELECT {', '.join(columns)}", {}).to_pylist()[0]
+    assert list(answer.values()) == days
+
+
+
+ASKED = ("how many", "two parts", "optional side", "as deep as said")
+CHAIN = (
+    "WITH RECURSIVE r(n){} AS (SELECT a FROM seeds UNION ALL SELECT l.b FROM r JOIN links l "
+    "ON r.n = l.a) SELECT n FROM r"
+)
+
+
+def frames_of(spark: Any, tables: dict[str, list[Row]]) -> dict[str, Any]:
+    return {
+        name: spark.createDataFrame(change_of(name, rows, [1] * len(rows)).rows)
+        for name, rows in tables.items()
+    }
+
+
+def of_spark(spark: Any, sql: str, frames: dict[str, Any]) -> Counter[tuple[object, ...]]:
+    table: pa.Table = run_sql(spark, sql, frames)
+    return bag(zip(*[column.to_pylist() for column in table.columns], strict=True))
+
+
+def some_tables(rng: Random) -> dict[str, list[Row]]:
+    return {
+        table: [some_row(rng, table) for _ in range(7 if table == "links" else 2)]
+        for table in COLUMNS
+    }
+
+
+def loaded(case: CarriedCase, tables: dict[str, list[Row]], *, with_answer: bool) -> MaintainedQuery:
+    query = MaintainedQuery(case.compiled(with_answer=with_answer))
+    query.load(DRAWN.whole(tables))
+    return query
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", quarter_then_rest(ASKED))
+def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
+    spark: Any, name: str
+) -> None:
+    rng = Random(f"spark {name}")
+    case = bag_case(name)
+    tables = some_tables(rng)
+    query = loaded(case, tables, with_answer=True)
+    changes = {t: change_of(t, *DRAWN.some_change(rng, t, rows, 4)) for t, rows in tables.items()}
+    query.step(changes)
+    frames = frames_of(spark, tables)
+    whole = of_spark(spark, BAG_QUERIES[name], frames)
+    assert answer_of(query, case) == whole
+    assert sketches_of(query) == expected(case, tables)
+    filters = {
+        access: range_filter(kept, case.sketched[access])
+        for access, kept in query.fragments().items()
+    }
+    text = rewrite_sql(case.query, filters)
+    assert text != BAG_QUERIES[name]
+    assert of_spark(spark, text, frames) == whole
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["two parts", "as deep as said"])
+def test_what_is_written_gives_the_rows_of_the_query(spark: Any, name: str) -> None:
+    tables = some_tables(Random(f"written {name}"))
+    root = bag_case(name).query.root
+    views = {scan.access: f"view {place}" for place, scan in enumerate(scans_of(root))}
+    frames = frames_of(spark, tables)
+    own = {views[scan.access]: frames[scan.table] for scan in scans_of(root)}
+    whole = of_spark(spark, BAG_QUERIES[name], frames)
+    assert whole
+    assert of_spark(spark, render_plan(root, views).sql, own) == whole
+
+
+def chain(last: int) -> dict[str, list[Row]]:
+    """A row at each of so many levels."""
+    links: list[Row] = [{"a": n, "b": n + 1, "f": 1} for n in range(1, last)]
+    return {"links": links, "seeds": [{"a": 1, "f": 0}]}
+
+
+def both(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
+    """How many rows Spark finds, and the engine; or the code of the error."""
+    case = case_of_sql(sql, tuple(COLUMNS))
+    result: list[int | str] = []
+    for answer in (
+        lambda: of_spark(spark, sql, frames_of(spark, tables)),
+        lambda: answer_of(loaded(case, tables, with_answer=True), case),
+    ):
+        try:
+            result.append(answer().total())
+        except UnsupportedError as error:
+            result.append(error.code)
+    return result
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_limits_are_those_of_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert int(spark.conf.get("spark.sql.cteRecursionLevelLimit")) == LEVEL_LIMITS.levels
+    assert int(spark.conf.get("spark.sql.cteRecursionRowLimit")) == LEVEL_LIMITS.rows
+    by_clause = CHAIN.format(" MAX RECURSION LEVEL 3")
+    assert both(spark, by_clause, chain(3)) == [3, 3]
+    assert both(spark, by_clause, chain(4)) == ["recursion_limit"] * 2
+    circle = chain(2)
+    circle["links"].append({"a": 2, "b": 1, "f": 2})
+    assert both(spark, by_clause, circle) == ["recursion_limit"] * 2
+    none = CHAIN.format(" MAX RECURSION LEVEL 0")
+    assert both(spark, none, chain(1)) == ["recursion_limit"] * 2
+    assert both(spark, none, {**chain(1), "seeds": []}) == [0, 0]
+    monkeypatch.setattr(limits_of, "LEVEL_LIMITS", LevelLimits(rows=4))
+    spark.conf.set("spark.sql.cteRecursionRowLimit", 4)
+    try:
+        assert both(spark, CHAIN.format(""), chain(3)) == [3, 3]
+        assert both(spark, CHAIN.format(""), chain(4)) == ["recursion_limit"] * 2
+    finally:
+        spark.conf.unset("spark.sql.cteRecursionRowLimit")
+
+
+
+
+NESTED = (
+    "WITH RECURSIVE p(n) AS (SELECT a FROM seeds UNION ALL SELECT n + CAST(1 AS BIGINT) FROM p "
+    "WHERE n < 4), q(m) AS (SELECT n FROM p UNION ALL SELECT q.m + CAST(1 AS BIGINT) FROM q "
+    "JOIN p ON q.m = p.n WHERE q.m < 5) SELECT m, n FROM q JOIN p ON q.m = p.n"
+)
+TWICE = (
+    "WITH RECURSIVE r(x, y, k) AS (SELECT a, b, 1 FROM links UNION ALL SELECT r.x, l.b, r.k + 1 "
+    "FROM r JOIN links l ON r.y = l.a WHERE r.k < 3) SELECT s.y, t.y FROM r s JOIN r t "
+    "ON s.y = t.x WHERE s.x = 1 AND t.x = 2"
+)
+RECURSIVE_TEXTS = {**BAG_QUERIES, "nested": NESTED, "twice, with filters of its own": TWICE}
+
+
+@pytest.fixture
+def connection() -> Iterator[Any]:
+    with duckdb.connect() as result:
+        for name, columns in COLUMNS.items():
+            result.execute(f"CREATE TABLE {name} ({', '.join(f'{c} BIGINT' for c in columns)})")
+        yield result
+
+
+def written(sql: str, *, is_ruled: bool) -> str:
+    root = case_of_sql(sql, ()).query.root
+    root = apply_rules(root) if is_ruled else root
+    text = render_plan(root, {scan.access: scan.table for scan in scans_of(root)}).sql
+    (result,) = sqlglot.transpile(without_levels(text), read=DIALECT, write="duckdb")
+    return result
+
+
+@pytest.mark.parametrize("name", RECURSIVE_TEXTS)
+def test_what_is_written_gives_the_rows_of_the_plan(name: str, connection: Any) -> None:
+    """Of the plan as it was read, and after the rules."""
+    rng = Random(f"written {name}")
+    plan = case_of_sql(RECURSIVE_TEXTS[name], ()).query.root
+    texts = [written(RECURSIVE_TEXTS[name], is_ruled=is_ruled) for is_ruled in (False, True)]
+    rows = 0
+    for _ in range(4):
+        tables = {
+            table: [some_row(rng, table) for _ in range(8 if table == "links" else 3)]
+            for table in COLUMNS
+        }
+        for table, content in tables.items():
+            connection.execute(f"DELETE FROM {table}")
+            marks = ", ".join("?" * len(COLUMNS[table]))
+            values = [[row[column] for column in COLUMNS[table]] for row in content]
+            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+        expected = bag(evaluate(plan, tables))
+        for text in texts:
+            assert bag(connection.execute(text).fetchall()) == expected, text
+        rows += expected.total()
+    assert rows
+
+
+def test_names_of_entries_are_no_views_and_no_other_entries() -> None:
+    root = case_of_sql(TWICE, ()).query.root
+    views = {scan.access: f"recursion_c{at}" for at, scan in enumerate(scans_of(root))}
+    text = render_plan(root, views).sql
+    tree = sqlglot.parse_one(text, dialect=DIALECT)
+    names = [entry.alias for entry in tree.find_all(sqlglot.exp.CTE)]
+    assert len(names) == len(set(names)) == 2
+    assert not set(names) & set(views.values())
+
+
+def test_how_many_levels_there_may_be_is_written() -> None:
+    root = case_of_sql(BAG_QUERIES["as deep as said"], ()).query.root
+    text = render_plan(root, {scan.access: scan.table for scan in scans_of(root)}).sql
+    assert text.startswith("WITH RECURSIVE `recursion_c0` MAX RECURSION LEVEL 4 AS (SELECT")
+
+
+def test_of_union_none_is_written() -> None:
+    plan = net_plan(REACHED + "SELECT n FROM r")
+    with pytest.raises(QueryError, match="with UNION for Spark") as caught:
+        render_plan(plan, {scan.access: scan.table for scan in scans_of(plan)})
+    assert caught.value.code == "capture_unsupported"

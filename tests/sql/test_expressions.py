@@ -1,0 +1,563 @@
+"""Scalar expressions and constants of the SQL text: node for node, in Spark's types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from impctl.data.schema import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    NULL,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    SqlType,
+    decimal,
+    other,
+)
+from impctl.data.vector import from_arrow
+from impctl.expr.evaluate import Evaluator, find_blocker
+from impctl.expr.nodes import (
+    And,
+    Arithmetic,
+    ArithmeticOp,
+    Call,
+    Case,
+    Cast,
+    Coalesce,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    walk,
+)
+from impctl.expr.types import type_of
+from impctl.plan.explain import expr_text
+from impctl.plan.nodes import Aggregate, Project, Select
+from tests.plan.catalogs import plan_of, schema_of, selected, text_of
+
+PRICE = ColumnRef("sales#1.price", INTEGER)
+DAY = ColumnRef("sales#1.day", DATE)
+BRAND = ColumnRef("sales#1.brand", STRING)
+
+
+def column(written: str) -> Expr:
+    return selected(f"SELECT {written} AS it FROM sales")
+
+
+def number(value: int) -> Literal:
+    return Literal(value, INTEGER)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("price", PRICE),
+        ("PRICE", PRICE),
+        ("`Price`", PRICE),
+        ("Sales.price", PRICE),
+        (
+            "price BETWEEN 1 AND 2",
+            And(
+                (
+                    Compare(CompareOp.GREATER_EQUAL, PRICE, number(1)),
+                    Compare(CompareOp.LESS_EQUAL, PRICE, number(2)),
+                )
+            ),
+        ),
+        ("price IN (1, 2)", InList(PRICE, (number(1), number(2)))),
+        ("price NOT IN (1)", Not(InList(PRICE, (number(1),)))),
+        ("price != 1", Compare(CompareOp.NOT_EQUAL, PRICE, number(1))),
+        ("price == 1", Compare(CompareOp.EQUAL, PRICE, number(1))),
+        ("price <=> 1", Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
+        (
+            "price IS DISTINCT FROM 1",
+            Not(Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
+        ),
+        ("price IS NULL", IsNull(PRICE)),
+        ("price IS NOT NULL", Not(IsNull(PRICE))),
+        (
+            "ok IS NOT TRUE",
+            Not(
+                Compare(
+                    CompareOp.NULL_SAFE_EQUAL,
+                    ColumnRef("sales#1.ok", BOOLEAN),
+                    Literal(True, BOOLEAN),
+                )
+            ),
+        ),
+        ("brand LIKE 'a%'", Like(BRAND, "a%")),
+        ("brand NOT LIKE 'a!%' ESCAPE '!'", Not(Like(BRAND, "a!%", "!"))),
+        ("brand LIKE brand", Call("like", (BRAND, BRAND), BOOLEAN)),
+        ("coalesce(price, 1)", Coalesce((PRICE, number(1)))),
+        ("NVL(price, 1)", Coalesce((PRICE, number(1)))),
+        (
+            "nullif(price, 1)",
+            Case(
+                (
+                    (
+                        Compare(CompareOp.EQUAL, PRICE, number(1)),
+                        Literal(None, NULL),
+                    ),
+                ),
+                PRICE,
+            ),
+        ),
+        (
+            "CASE price WHEN 1 THEN 2 ELSE 3 END",
+            Case(((Compare(CompareOp.EQUAL, PRICE, number(1)), number(2)),), number(3)),
+        ),
+        (
+            "if(price > 1, 2, 3)",
+            Case(((Compare(CompareOp.GREATER, PRICE, number(1)), number(2)),), number(3)),
+        ),
+        ("CAST(price AS STRING)", Cast(PRICE, STRING)),
+        ("price::bigint", Cast(PRICE, LONG)),
+        ("CAST(price AS decimal(12, 3))", Cast(PRICE, decimal(12, 3))),
+        ("CAST(price AS decimal(12))", Cast(PRICE, decimal(12, 0))),
+        ("CAST(price AS decimal)", Cast(PRICE, decimal(10, 0))),
+        ("CAST(price AS varchar(3))", Cast(PRICE, STRING)),
+        ("double(price)", Cast(PRICE, DOUBLE)),
+        ("UPPER(brand)", Call("upper", (BRAND,), STRING)),
+        ("locate('x', brand)", Call("locate", (Literal("x", STRING), BRAND), INTEGER)),
+        ("position('x' IN brand)", Call("locate", (Literal("x", STRING), BRAND), INTEGER)),
+        ("extract(YEAR FROM day)", Call("year", (DAY,), INTEGER)),
+        ("extract(WEEK FROM day)", Call("weekofyear", (DAY,), INTEGER)),
+        ("extract(DECADE FROM day)", Call("date_part", (Literal("decade", STRING), DAY))),
+        (
+            "extract(DAY FROM day - day)",
+            Call(
+                "date_part", (Literal("day", STRING), Arithmetic(ArithmeticOp.SUBTRACT, DAY, DAY))
+            ),
+        ),
+        ("DATE '1970-01-02'::STRING", Cast(Literal(1, DATE), STRING)),
+        (
+            "datediff(HOUR, day, day)",
+            Call("timestampdiff", (Literal("HOUR", STRING), DAY, DAY), LONG),
+        ),
+        ("day + 3", Call("date_add", (DAY, number(3)), DATE)),
+        ("day - INTERVAL 1 WEEK", Call("date_sub", (DAY, number(7)), DATE)),
+        ("dateadd(day, 3, day)", Call("timestampadd", (Literal("DAY", STRING), number(3), DAY))),
+        ("datediff(day, day)", Call("datediff", (DAY, DAY), INTEGER)),
+        ("abs(price)", Call("abs", (PRICE,), INTEGER)),
+        ("+price", PRICE),
+        ("+brand", Call("positive", (BRAND,))),
+        ("+'5'", Call("positive", (Literal("5", STRING),))),
+        ("+ +5", Cast(number(5), INTEGER)),
+        ("brand IN (+'5')", InList(BRAND, (Call("positive", (Literal("5", STRING),)),))),
+        ("brand || 'x'", Call("concat", (BRAND, Literal("x", STRING)), STRING)),
+        ("day = '1970-01-02'", Compare(CompareOp.EQUAL, DAY, Literal(1, DATE))),
+        ("'1970-01-02' < day", Compare(CompareOp.LESS, Literal(1, DATE), DAY)),
+        ("day IN ('1970-01-02')", InList(DAY, (Literal(1, DATE),))),
+        ("day = '1970-1-2'", Compare(CompareOp.EQUAL, DAY, Literal("1970-1-2", STRING))),
+        ("price = '1'", Compare(CompareOp.EQUAL, PRICE, Literal("1", STRING))),
+    ],
+)
+def test_nodes(written: str, expected: Expr) -> None:
+    assert column(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("price + 1 * 2", "price + 1 * 2"),
+        ("price + numSold % 2", "price + numSold % 2"),
+        ("(price + 1) * 2", "(price + 1) * 2"),
+        ("price - (1 - 2)", "price - (1 - 2)"),
+        ("mod(price, 2) = price % 2", "price % 2 = price % 2"),
+        ("price DIV 2", "price div 2"),
+        ("NOT ok AND ok OR ok", "NOT ok AND ok OR ok"),
+        ("NOT (ok OR ok)", "NOT (ok OR ok)"),
+        ("NOT price = 1", "NOT price = 1"),
+        ("price > 1 AND (ok OR brand IS NULL)", "price > 1 AND (ok OR brand IS NULL)"),
+    ],
+)
+def test_precedence(written: str, text: str) -> None:
+    assert expr_text(column(written)) == text
+
+
+def test_every_part_keeps_its_place() -> None:
+    sql = (
+        "SELECT sid FROM sales\nWHERE (price + 1) * 2 > 3 AND brand LIKE 'x%'"
+        " AND coalesce(price, (numSold)) IN (1, 2)"
+    )
+    root = plan_of(sql)
+    assert isinstance(root, Project)
+    assert isinstance(root.child, Select)
+    expected = {
+        "(price + 1) * 2 > 3",
+        "(price + 1) * 2",
+        "price + 1",
+        "brand LIKE 'x%'",
+        "coalesce(price, (numSold)) IN (1, 2)",
+        "coalesce(price, (numSold))",
+        "numSold",
+    }
+    spans = [part.span for part in walk(root.child.predicate)]
+    result = {sql[span.start : span.end] for span in spans if span is not None}
+    assert expected <= result
+    assert all(span is not None and span.line == 2 for span in spans)
+    assert all(
+        sql.split("\n")[1][s.column - 1 :].startswith(sql[s.start : s.end]) for s in spans if s
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("price * numSold", INTEGER),
+        ("sid + price", LONG),
+        ("price / 2", DOUBLE),
+        ("cost * 2", decimal(12, 2)),
+        ("cost + 0.125", decimal(12, 3)),
+        ("price > 1", BOOLEAN),
+    ],
+)
+def test_types_of_outputs(written: str, expected: SqlType) -> None:
+    assert type_of(column(written)) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "is_known"),
+    [
+        ("median(price)", True),
+        ("percentile(price, 0.5)", True),
+        ("percentile(price, 1)", True),
+        ("percentile(price, array(0.5, 0.9))", False),
+    ],
+)
+def test_types_of_what_lies_in_the_middle(written: str, is_known: bool) -> None:
+    root = plan_of(f"SELECT {written} AS x FROM sales")
+    assert isinstance(root, Aggregate)
+    (output,) = root.aggregates
+    assert (output.attribute.type == DOUBLE) is is_known
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("-price", "-price"),
+        ("+price", "+price"),
+        ("NOT ok", "NOT ok"),
+        ("ok IS NULL", "ok IS NULL"),
+        ("trim(brand)", "TRIM(brand)"),
+        ("extract(YEAR FROM day)", "EXTRACT(YEAR FROM day)"),
+        ("(sales.price)", "price"),
+        ("CAST((price) AS STRING)", "price"),
+        ("string(sales.price)", "price"),
+        ("decimal(price)", "price"),
+        ("price::int::string", "CAST(CAST(price AS INT) AS STRING)"),
+        ("'price'", "price"),
+        ("true", "TRUE"),
+        ("price + 1", "price + 1"),
+    ],
+)
+def test_only_columns_and_their_casts_are_called_as_columns(written: str, name: str) -> None:
+    root = plan_of(f"SELECT {written} FROM sales")
+    assert isinstance(root, Project)
+    assert root.outputs[0].attribute.name == name
+
+
+def test_order_by_a_column_below_an_expression_of_it() -> None:
+    """`-price` is no column `price`, and `price` in ORDER BY is the table's."""
+    text = text_of("SELECT -price FROM sales ORDER BY price")
+    assert text.splitlines()[:2] == ["project -price", "  sort by price"]
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("overlay(brand PLACING 'x' FROM price)", 3),
+        ("OVERLAY(brand PLACING 'x' FROM 2 FOR price + 1)", 4),
+        ("overlay(brand, 'x', 2)", 3),
+    ],
+)
+def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -> None:
+    result = column(written)
+    assert isinstance(result, Call)
+    assert (result.name, len(result.arguments)) == ("overlay", arguments)
+    assert result.arguments[:2] == (BRAND, Literal("x", STRING))
+    assert result.span is not None
+    assert result.span.end - result.span.start == len(written)
+
+
+
+
+def expr_of(written: str) -> Expr:
+    return selected(f"SELECT {written} AS it FROM sales")
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "kind"),
+    [
+        ("5", 5, INTEGER),
+        ("00012", 12, INTEGER),
+        ("2147483647", 2147483647, INTEGER),
+        ("2147483648", 2147483648, LONG),
+        ("-2147483648", -2147483648, INTEGER),
+        ("- 5", -5, INTEGER),
+        ("5000000000", 5000000000, LONG),
+        ("-9223372036854775808", -(2**63), LONG),
+        ("99999999999999999999", Decimal("99999999999999999999"), decimal(20, 0)),
+        ("4L", 4, LONG),
+        ("-4L", -4, LONG),
+        ("2S", 2, SHORT),
+        ("3Y", 3, BYTE),
+        ("-128Y", -128, BYTE),
+        ("0.12", Decimal("0.12"), decimal(2, 2)),
+        ("0.00", Decimal("0.00"), decimal(2, 2)),
+        ("-0.0", Decimal("0.0"), decimal(1, 1)),
+        (".5", Decimal("0.5"), decimal(1, 1)),
+        ("-.5", Decimal("-0.5"), decimal(1, 1)),
+        ("100.", Decimal(100), decimal(3, 0)),
+        ("1.50BD", Decimal("1.50"), decimal(3, 2)),
+        ("-1.5bd", Decimal("-1.5"), decimal(2, 1)),
+        ("1e-3bd", Decimal("0.001"), decimal(3, 3)),
+        ("1e3", 1000.0, DOUBLE),
+        ("-2.5E-1", -0.25, DOUBLE),
+        ("1.0D", 1.0, DOUBLE),
+        ("1.5F", 1.5, FLOAT),
+        ("0.1F", 0.10000000149011612, FLOAT),
+        # By way of a double it would be rounded to 1.0.
+        ("1.00000005960464477540F", 1.0000001192092896, FLOAT),
+        ("1.00000005960464477539F", 1.0, FLOAT),
+        ("1e-60F", 0.0, FLOAT),
+        ("1e-9999999999999999999F", 0.0, FLOAT),
+        ("1e-9999999999999999999D", 0.0, DOUBLE),
+        ("1e-45F", 1.401298464324817e-45, FLOAT),
+        ("'x'", "x", STRING),
+        ('"x"', "x", STRING),
+        (r"'it\'s'", "it's", STRING),
+        (r"'a\tb\\'", "a\tb\\", STRING),
+        (r"'\%\_\q'", r"\%\_q", STRING),
+        (r"'\101\u0041'", "AA", STRING),
+        (r"r'a\n'", r"a\n", STRING),
+        ("TRUE", True, BOOLEAN),
+        ("false", False, BOOLEAN),
+        ("NULL", None, NULL),
+        ("X'1f'", b"\x1f", BINARY),
+        ("DATE '1970-01-02'", 1, DATE),
+        ("DATE '1969-12-31'", -1, DATE),
+        ("TIMESTAMP '1970-01-01 00:00:01Z'", 1_000_000, TIMESTAMP),
+        ("TIMESTAMP '1970-01-01 01:00:00.5+01:00'", 500_000, TIMESTAMP),
+        ("TIMESTAMP_NTZ '1970-01-01 00:00:01'", 1_000_000, TIMESTAMP_NTZ),
+        ("DATE '2024-01-31' + INTERVAL 1 MONTH", 19782, DATE),
+        ("DATE '2024-03-01' - INTERVAL '1' DAY", 19782, DATE),
+        ("DATE '2024-02-29' - INTERVAL 1 YEAR", 19416, DATE),
+        ("DATE '2024-02-15' + INTERVAL 2 WEEKS", 19782, DATE),
+    ],
+)
+def test_value_and_type(written: str, value: object, kind: SqlType) -> None:
+    expr = expr_of(written)
+    assert isinstance(expr, Literal)
+    assert expr == Literal(value, kind)  # type: ignore[arg-type]
+    assert type(expr.value) is type(value)
+
+
+def test_an_interval_is_a_cast_for_spark() -> None:
+    expr = expr_of("day + INTERVAL 3 MONTHS")
+    assert isinstance(expr, Arithmetic)
+    assert expr.right == Cast(Literal("3", STRING), other("interval month"))
+
+
+def test_a_minus_before_parentheses_negates() -> None:
+    assert isinstance(expr_of("-(5)"), Negate)
+
+
+def test_a_literal_span_includes_minus_and_suffix() -> None:
+    sql = "SELECT sid FROM sales WHERE price > -5L"
+    root = plan_of(sql)
+    literal = root.child.predicate.right  # type: ignore[union-attr]
+    assert sql[literal.span.start : literal.span.end] == "-5L"
+
+
+
+SCHEMA = schema_of("h timestamp, n timestamp_ntz, d date")
+NOON = datetime(2024, 2, 29, 12, 0, 0, 5)
+CONSTANTS = [
+    "TIMESTAMP '2024-02-29 12:00:00'",
+    "TIMESTAMP '2024-02-29T23:59:59.999999'",
+    "TIMESTAMP '2024-02-29'",
+    "TIMESTAMP '2024-02-29 12:00:00+01:30'",
+    "TIMESTAMP '0001-01-03 00:00:00'",
+    "TIMESTAMP '1582-10-10 00:00:00'",
+    "TIMESTAMP_NTZ '2024-02-29 12:00:00.5'",
+    "TIMESTAMP '2024-03-31 12:00:00' - INTERVAL 1 MONTH",
+    "TIMESTAMP '2024-02-29 12:00:00' - INTERVAL 1 YEAR",
+    "TIMESTAMP '2024-02-29 00:30:00' + INTERVAL 3 DAYS",
+    "TIMESTAMP '2024-02-29 00:30:00' - INTERVAL 2 WEEKS",
+    "TIMESTAMP '2024-02-29 00:30:00' - INTERVAL 31 MINUTES",
+    "TIMESTAMP '2024-02-29 00:30:00' + INTERVAL 86401 SECONDS",
+    "TIMESTAMP '2024-01-01 00:00:00Z' - INTERVAL 1 MONTH",
+    "TIMESTAMP_NTZ '2024-01-31 10:00:00' + INTERVAL 1 MONTH",
+    "DATE '2024-03-31' - INTERVAL 1 MONTH",
+    "DATE '2024-03-31' + INTERVAL 5 HOURS",
+    "CAST('2024-03-31' AS DATE) - INTERVAL 30 DAYS",
+    "CAST('2024-03-31 10:00:00' AS TIMESTAMP)",
+    "CAST('2024-03-31' AS TIMESTAMP) + INTERVAL 1 DAY",
+    "CAST('2024-03-31 10:00:00' AS TIMESTAMP_NTZ)",
+    "CAST(DATE '2024-03-31' AS TIMESTAMP)",
+    "CAST(TIMESTAMP '2024-03-31 23:30:00Z' AS DATE)",
+    "date('2024-03-31')",
+    "timestamp('2024-03-31 01:02:03')",
+    "to_date('2024-03-31')",
+    "to_timestamp('2024-03-31 01:02:03')",
+    "date_sub(DATE '2024-03-31', 30)",
+    "add_months(CAST('2024-03-31' AS DATE), -1)",
+    "date_trunc('MONTH', TIMESTAMP '2024-03-31 01:02:03')",
+    "trunc(DATE '2024-03-31', 'YEAR')",
+    "last_day(DATE '2024-02-01')",
+]
+CONDITIONS = [
+    "h >= '2024-02-29'",
+    "h < '2024-02-29 12:00:00.000005'",
+    "'2024-02-29T12:00:00' <= h",
+    "h > DATE '2024-02-29'",
+    "h = '2024-02-29 12:00:00+00:00'",
+    "n >= '2024-02-29 12:00:00'",
+    "n < DATE '2024-03-01'",
+    "d >= '2024-02-29'",
+    "d < CAST('2024-03-31' AS DATE) - INTERVAL 1 MONTH",
+    "h BETWEEN '2024-02-28 12:00:00' AND TIMESTAMP '2024-02-29 12:00:00'",
+    "h BETWEEN DATE '2024-02-29' AND DATE '2024-02-29'",
+    "h IN ('2024-02-29', TIMESTAMP '2024-02-29 12:00:00', DATE '2024-03-01')",
+    "d IN ('2024-02-29', '2024-03-01')",
+    "h <> '2024-02-29' AND h IS NOT NULL",
+    "CASE h WHEN '2024-02-29' THEN true ELSE false END",
+    "h >= TIMESTAMP '2024-03-01 00:00:00' - INTERVAL 1 DAY",
+]
+ZONES = ("UTC", "+05:30", "-03:00")
+
+
+def moment_of(sql: str, zone: str) -> Expr:
+    return selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone)
+
+
+def rows() -> pa.Table:
+    moments = [NOON + timedelta(microseconds=step) for step in (-5, -1, 0, 1)]
+    moments += [datetime(2024, 2, 29) + timedelta(hours=h, microseconds=m)
+                for h in (-30, -24, -6, -3, 0, 3, 6, 24) for m in (-1, 0)]  # fmt: skip
+    aware = pa.array([*(m.replace(tzinfo=UTC) for m in moments), None], pa.timestamp("us", "UTC"))
+    local = pa.array([*moments, None], pa.timestamp("us"))
+    return pa.table({"h": aware, "n": local, "d": local.cast(pa.date32(), safe=False)})
+
+
+@pytest.mark.parametrize("sql", CONSTANTS)
+def test_constants_of_time_are_literals_where_the_zone_is_an_offset(sql: str) -> None:
+    for zone in ZONES:
+        assert isinstance(moment_of(sql, zone), Literal)
+
+
+@pytest.mark.parametrize("sql", CONDITIONS)
+def test_the_engine_has_conditions_with_them(sql: str) -> None:
+    assert find_blocker(moment_of(sql, "UTC")) is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "TIMESTAMP '2024-02-29 12:00:00'",
+        "CAST('2024-02-29 12:00:00' AS TIMESTAMP)",
+        "CAST(DATE '2024-02-29' AS TIMESTAMP)",
+        "TIMESTAMP '2024-02-29 12:00:00Z' + INTERVAL 1 DAY",
+        "DATE '2024-02-29' + INTERVAL 1 HOUR",
+        "to_timestamp('2024-02-29 12:00:00')",
+        "h >= '2024-02-29'",
+        "h >= DATE '2024-02-29'",
+    ],
+)
+def test_in_a_region_they_are_left_to_spark(sql: str) -> None:
+    expr = moment_of(sql, "Europe/Berlin")
+    assert not isinstance(expr, Literal)
+    assert find_blocker(expr) is not None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CAST('2024-2-9' AS DATE)",
+        "CAST(' 2024-02-29' AS TIMESTAMP)",
+        "CAST('2024-02-30' AS DATE)",
+        "CAST('2024-02-29 12:00:00 Europe/Berlin' AS TIMESTAMP)",
+        "CAST('12:00:00' AS TIMESTAMP)",
+        "CAST('2024-02-29 12:00:00Z' AS TIMESTAMP_NTZ)",
+        "TIMESTAMP '9999-12-31 00:00:00' + INTERVAL 1 YEAR",
+        "to_date('2024-02-29', 'yyyy-MM-dd')",
+    ],
+)
+def test_what_leaves_something_open_is_left_to_spark(sql: str) -> None:
+    assert not isinstance(moment_of(sql, "UTC"), Literal)
+
+
+def micros(value: Any) -> Any:
+    if isinstance(value, datetime):
+        epoch = datetime(1970, 1, 1, tzinfo=value.tzinfo)
+        return (value - epoch) // timedelta(microseconds=1)
+    if isinstance(value, date):
+        return (value - date(1970, 1, 1)).days
+    return value
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ZONES)
+def test_spark_computes_the_same(zone: str, spark: Any, in_zone: Callable[[str], None]) -> None:
+    from impctl.spark.run import run_sql
+
+    in_zone(zone)
+    selected = ", ".join(f"{sql} AS x{at}" for at, sql in enumerate(CONSTANTS))
+    result = run_sql(spark, f"SELECT {selected}", {})
+    for sql, column in zip(CONSTANTS, result.columns, strict=True):
+        expr = moment_of(sql, zone)
+        assert isinstance(expr, Literal)
+        assert expr.value == micros(column[0].as_py()), (sql, zone)
+
+
+READ = """timestamp_micros(h) AS h, date_from_unix_date(d) AS d,
+    TIMESTAMP_NTZ '1970-01-01 00:00:00' + (n DIV 1000000) * INTERVAL '1' SECOND
+    + make_dt_interval(0, 0, 0, (n % 1000000) / 1000000D) AS n"""
+
+
+def written(table: pa.Table) -> list[str]:
+    """The rows as numbers, so that no zone has a say in them."""
+    columns = [[micros(value) for value in table[name].to_pylist()] for name in "hnd"]
+    texts = [["NULL" if value is None else str(value) for value in column] for column in columns]
+    return [f"({', '.join(row)})" for row in zip(*texts, strict=True)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ZONES)
+def test_conditions_are_true_of_the_same_rows(
+    zone: str, spark: Any, in_zone: Callable[[str], None]
+) -> None:
+    from impctl.spark.run import run_sql
+
+    in_zone(zone)
+    table = rows()
+    columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
+    view = f"SELECT {READ} FROM VALUES {', '.join(written(table))} AS v(h, n, d)"
+    selected = ", ".join(f"({sql}) AS x{at}" for at, sql in enumerate(CONDITIONS))
+    result = run_sql(spark, f"SELECT {selected} FROM ({view})", {})
+    for sql, column in zip(CONDITIONS, result.columns, strict=True):
+        vector = Evaluator(moment_of(sql, zone)).values(columns, len(table))
+        ours = [bool(value) if ok else None
+                for value, ok in zip(vector.values, vector.validity(), strict=True)]  # fmt: skip
+        assert ours == column.to_pylist(), (sql, zone)

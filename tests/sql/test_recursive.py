@@ -1,0 +1,678 @@
+"""WITH RECURSIVE: what is read, as which plan; what is refused, by which name, at which place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from impctl.errors import NotReadError, QueryError
+from impctl.plan.explain import describe
+from impctl.plan.fingerprint import fingerprint, template
+from impctl.plan.nodes import (
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Recursive,
+    Scan,
+    attributes_of,
+    nodes_of,
+    scans_of,
+)
+from impctl.sql.recursive import MOST_LEVELS, is_refused_by_spark
+from impctl.sql.text import read_text, without_levels
+from tests.plan.catalogs import (
+    CLOSURE,
+    REACHED,
+    fixpoint_of,
+    fixpoints_of,
+    net_plan,
+    read_net,
+    refusal,
+    tree,
+)
+
+STEP = "SELECT l.dst FROM r JOIN links l ON r.n = l.src"
+BODIES = [
+    f"SELECT dst FROM links UNION {STEP}",
+    f"(SELECT dst FROM links) UNION ({STEP})",
+    f"((SELECT dst FROM links) UNION ({STEP}))",
+    "SELECT 1L AS n FROM links UNION SELECT x FROM (SELECT dst AS x FROM links) t JOIN r ON n = x",
+    f" -- a bracket )\n SELECT dst FROM links WHERE region = ')' UNION {STEP} /* ( */ ",
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("head", ["r(n) AS ", "`r` (`n`)\nAS\n", "R(n) as ", "r(n) "])
+def test_an_entry_is_all_that_stands_between_its_brackets(body: str, head: str) -> None:
+    sql = f"WITH RECURSIVE a(n) AS (SELECT n FROM nodes), {head}({body}) SELECT 1 FROM a AS b, r"
+    fixpoint = fixpoint_of(sql)
+    assert sql[fixpoint.span.start : fixpoint.span.end] == body
+
+
+def test_an_entry_inside_another_one_stands_in_its_text() -> None:
+    inner = "SELECT dst FROM links UNION SELECT l.dst FROM s JOIN links l ON s.n = l.src"
+    sql = (
+        "WITH RECURSIVE r(n) AS (SELECT n FROM"
+        f" (WITH RECURSIVE s(n) AS ({inner}) SELECT n FROM s) t UNION {STEP}) SELECT n FROM r"
+    )
+    outer, within = fixpoints_of(net_plan(sql))
+    assert sql[within.span.start : within.span.end] == inner
+    assert outer.span.start < within.span.start
+    assert within.span.end < outer.span.end
+
+
+
+BASE = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 UNION "
+"""All of an entry but its step and the bracket behind it."""
+
+
+def test_an_entry_that_reads_itself_is_a_fixpoint() -> None:
+    assert tree(net_plan(REACHED + "SELECT n FROM r")).splitlines() == [
+        "fixpoint r, each row once: n",
+        "  project dst",
+        "    select src = 1",
+        "      scan links#1: src, dst, cost, region, weight",
+        "  project dst",
+        "    join inner on n = src",
+        "      recursive r: n",
+        "      scan links#2: src, dst, cost, region, weight",
+    ]
+
+
+def test_its_columns_are_named_by_the_alias_and_typed_by_the_base() -> None:
+    fixpoint = fixpoint_of(CLOSURE + "SELECT * FROM c")
+    assert [(a.name, str(a.type), a.nullable) for a in fixpoint.attributes] == [
+        ("x", "bigint", True),
+        ("y", "bigint", True),
+    ]
+    assert fixpoint.is_set
+    unnamed = fixpoint_of(
+        "WITH RECURSIVE r AS (SELECT n FROM nodes UNION SELECT n + 1 FROM r) SELECT * FROM r"
+    )
+    assert [a.name for a in unnamed.attributes] == ["n"]
+
+
+def test_identities_are_unique_and_leaves_know_their_fixpoint() -> None:
+    plan = net_plan(
+        "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT a.n FROM r a JOIN r b "
+        "ON a.n = b.n + 1) SELECT x.n FROM r x JOIN r y ON x.n = y.n"
+    )
+    made = [
+        attribute.id
+        for node in nodes_of(plan)
+        if isinstance(node, Scan | Recursive | Fixpoint)
+        for attribute in attributes_of(node)
+    ]
+    assert len(made) == len(set(made))
+    assert len({scan.access for scan in scans_of(plan)}) == len(scans_of(plan)) == 2
+    one, other = fixpoints_of(plan)
+    assert one.id == other.id, "one entry, read in two places"
+    for result in (one, other):
+        leaves = [node for node in nodes_of(result.step) if isinstance(node, Recursive)]
+        assert [leaf.fixpoint for leaf in leaves] == [result.id, result.id]
+        assert not any(isinstance(node, Recursive) for node in nodes_of(result.base))
+
+
+def test_entries_of_one_name_are_told_apart() -> None:
+    entry = "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) SELECT n FROM r"
+    fixpoints = fixpoints_of(net_plan(f"SELECT 1 FROM ({entry}) a CROSS JOIN ({entry}) b"))
+    assert len({one.id for one in fixpoints}) == 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH RECURSIVE a AS (SELECT n FROM nodes) SELECT n FROM a",
+        # A WITH inside gives the name anew.
+        "WITH RECURSIVE a AS (WITH a AS (SELECT n FROM nodes) SELECT n FROM a) SELECT n FROM a",
+        "WITH RECURSIVE a AS (SELECT n FROM nodes UNION SELECT n FROM nodes) SELECT n FROM a",
+        # Without the word the name is the table's.
+        "WITH nodes AS (SELECT n FROM nodes UNION SELECT n FROM nodes) SELECT n FROM nodes",
+    ],
+)
+def test_entries_that_do_not_read_themselves_are_ordinary(sql: str) -> None:
+    assert fixpoints_of(net_plan(sql)) == []
+    without = sql.replace("WITH RECURSIVE", "WITH")
+    assert tree(net_plan(sql)) == tree(net_plan(without))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        # Under RECURSIVE the name is the entry's own, though there is a table of that name.
+        "WITH RECURSIVE nodes AS (SELECT dst FROM links UNION SELECT dst FROM NODES) "
+        "SELECT dst FROM nodes",
+        # A WITH inside reads it before it gives the name anew.
+        "WITH RECURSIVE a AS (SELECT n FROM nodes UNION SELECT n FROM (WITH a AS "
+        "(SELECT n FROM a) SELECT n FROM a)) SELECT n FROM a",
+        "WITH RECURSIVE a AS (SELECT n FROM nodes UNION "
+        "SELECT dst FROM links WHERE src IN (SELECT n FROM a)) SELECT n FROM a",
+        "WITH RECURSIVE a AS ((SELECT n FROM nodes UNION SELECT n FROM a)) SELECT n FROM a",
+        # A WITH of the entry itself, of which one part reads it.
+        "WITH RECURSIVE a AS (WITH b AS (SELECT n + 1 AS n FROM a) SELECT n FROM nodes UNION "
+        "SELECT n FROM b) SELECT n FROM a",
+    ],
+)
+def test_entries_that_read_themselves_are_found_wherever_they_do(sql: str) -> None:
+    fixpoint = fixpoint_of(sql)
+    assert any(isinstance(node, Recursive) for node in nodes_of(fixpoint.step))
+
+
+def test_entries_may_read_those_before_them() -> None:
+    plan = net_plan(
+        REACHED[:-1] + ", q(m) AS (SELECT n FROM r UNION SELECT q.m + 1 FROM q JOIN r ON r.n = q.m)"
+        " SELECT m FROM q"
+    )
+    assert [one.id for one in fixpoints_of(plan)] == ["q", "r", "r"]
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        ("SELECT l.dst FROM r LEFT JOIN links l ON r.n = l.src", JoinKind.LEFT),
+        ("SELECT l.dst FROM links l RIGHT JOIN r ON r.n = l.src", JoinKind.RIGHT),
+        ("SELECT n + 1 FROM r WHERE n NOT IN (SELECT n FROM nodes)", JoinKind.ANTI),
+        ("SELECT n + 1 FROM r WHERE n IN (SELECT n FROM nodes)", JoinKind.SEMI),
+        # Over the entry itself IN and EXISTS are inner joins.
+        ("SELECT dst FROM links WHERE src IN (SELECT n FROM r)", JoinKind.INNER),
+        (
+            "SELECT dst FROM links l WHERE EXISTS (SELECT 1 FROM r WHERE r.n = l.src)",
+            JoinKind.INNER,
+        ),
+        ("SELECT dst FROM links l WHERE (SELECT COUNT(*) FROM r) > 0", JoinKind.INNER),
+        ("SELECT l.dst FROM links l LEFT SEMI JOIN r ON r.n = l.src", JoinKind.INNER),
+    ],
+)
+def test_joins_that_go_by_the_entrys_rows_stay(step: str, kind: JoinKind) -> None:
+    fixpoint = fixpoint_of(f"{BASE}{step}) SELECT n FROM r")
+    assert [node.kind for node in nodes_of(fixpoint.step) if isinstance(node, Join)] == [kind]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "SELECT DISTINCT l.dst FROM r JOIN links l ON r.n = l.src",
+        "SELECT l.dst FROM (SELECT DISTINCT n FROM r) q JOIN links l ON q.n = l.src",
+        "(SELECT n + 1 FROM r UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src)",
+    ],
+)
+def test_what_makes_rows_distinct_in_a_step_is_left_out(step: str) -> None:
+    text = tree(fixpoints_of(net_plan(f"{BASE}{step}) SELECT n FROM r"))[0].step)
+    assert "distinct" not in text
+    assert "union\n" not in text
+
+
+def test_what_does_not_read_the_entry_stays_as_it_is() -> None:
+    fixpoint = fixpoint_of(
+        f"{BASE}SELECT q.d FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q "
+        "ON r.n = q.src) SELECT n FROM r"
+    )
+    assert any(isinstance(node, Distinct) for node in nodes_of(fixpoint.step))
+
+
+def test_the_base_may_be_any_query() -> None:
+    fixpoint = fixpoint_of(
+        "WITH RECURSIVE r(n) AS (SELECT src FROM links GROUP BY src HAVING COUNT(*) > 2 "
+        "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
+    )
+    assert "aggregate" in tree(fixpoint.base)
+
+
+def test_explain_places_the_fixpoint_and_its_leaves() -> None:
+    sql = REACHED + "SELECT n FROM r"
+    fixpoint = fixpoint_of(sql)
+    leaf = next(node for node in nodes_of(fixpoint.step) if isinstance(node, Recursive))
+    for node, text in ((fixpoint, REACHED[REACHED.index("SELECT") : -2]), (leaf, "r")):
+        assert sql[node.span.start : node.span.end] == text
+    assert describe(fixpoint).span == fixpoint.span
+
+
+REFUSED = [
+    # (step with » before the place, name of what is refused)
+    ("SELECT »MAX(l.dst) FROM r JOIN links l ON r.n = l.src", "an aggregate function"),
+    ("SELECT l.dst FROM r JOIN links l ON r.n = l.src GROUP BY »l.dst", "GROUP BY"),
+    (
+        "SELECT l.dst FROM r JOIN links l ON r.n = l.src GROUP BY »l.dst HAVING COUNT(*) > 1",
+        "an aggregate function",
+    ),
+    ("SELECT »SUM(n) OVER (ORDER BY n) FROM r", "a window function"),
+    ("SELECT DISTINCT ON »(n) n FROM r", "DISTINCT ON"),
+    ("(SELECT n FROM r ORDER BY »n)", "ORDER BY"),
+    ("(SELECT n FROM r ORDER BY »n LIMIT 3)", "LIMIT"),
+    ("(SELECT »n FROM r EXCEPT SELECT n FROM nodes)", "EXCEPT"),
+    ("(SELECT »n FROM nodes INTERSECT SELECT n FROM r)", "INTERSECT"),
+    ("SELECT dst FROM links WHERE »src NOT IN (SELECT n FROM r)", "NOT IN, NOT EXISTS"),
+    (
+        "SELECT dst FROM links WHERE NOT EXISTS (SELECT »1 FROM r WHERE n = src)",
+        "NOT IN, NOT EXISTS",
+    ),
+    ("SELECT l.dst FROM links l LEFT ANTI JOIN »r ON r.n = l.src", "an anti join"),
+    ("SELECT r.n FROM r FULL JOIN »links l ON r.n = l.src", "the optional side of a full"),
+    ("SELECT l.dst FROM links l LEFT JOIN »r ON r.n = l.src", "the optional side of a left"),
+    ("SELECT l.dst FROM r RIGHT JOIN »links l ON r.n = l.src", "the optional side of a right"),
+    ("SELECT dst FROM links WHERE src > (SELECT »MAX(n) FROM r)", "a subquery used as a value"),
+    ("SELECT dst FROM links WHERE src > (SELECT »n FROM r)", "a subquery used as a value"),
+    ("SELECT (SELECT »n FROM r) FROM links", "a subquery used as a value"),
+    ("SELECT dst FROM links WHERE cost = 1 OR »src IN (SELECT n FROM r)", "IN or EXISTS under OR"),
+    ("SELECT CAST(e AS BIGINT) FROM r LATERAL VIEW »explode(array(1)) v AS e", "LATERAL VIEW"),
+    (
+        "SELECT m FROM (WITH RECURSIVE q(m) AS (»SELECT n FROM r UNION SELECT m FROM q) "
+        "SELECT m FROM q)",
+        "another recursion",
+    ),
+    ("SELECT CAST(»rand() AS BIGINT) FROM r", "`rand` in recursive `r`"),
+    ("SELECT »l.cost FROM r JOIN links l ON r.n = l.src", "`bigint` and `int` in column `n`"),
+    ("SELECT NULL FROM »r", "in column `n`"),
+]
+
+
+@pytest.mark.parametrize(("marked", "name"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_a_step_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
+    _refused(f"{BASE}{marked}) SELECT n FROM r", name)
+
+
+ENTRIES = [
+    ("WITH RECURSIVE r AS (SELECT »src FROM r)", "recursive `r` with one part only"),
+    (
+        "WITH RECURSIVE r AS (SELECT »src FROM links INTERSECT SELECT src FROM r)",
+        "recursive `r` with INTERSECT",
+    ),
+    (
+        "WITH RECURSIVE r AS (SELECT »src FROM r EXCEPT SELECT src FROM links)",
+        "recursive `r` with EXCEPT",
+    ),
+    (
+        "WITH RECURSIVE r AS (SELECT src FROM »r UNION SELECT src FROM links)",
+        "`r` in the first part of its UNION",
+    ),
+    (
+        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »r UNION "
+        "SELECT src FROM r)",
+        "`r` in the first part of its UNION",
+    ),
+    (
+        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r ORDER BY »1)",
+        "ORDER BY on the UNION of recursive `r`",
+    ),
+    (
+        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r LIMIT »3)",
+        "LIMIT on the UNION of recursive `r`",
+    ),
+    (
+        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »q), "
+        "q AS (SELECT src FROM links UNION SELECT src FROM r)",
+        "`q` before its own WITH entry (mutual recursion)",
+    ),
+    (
+        "WITH RECURSIVE r(n) »MAX RECURSION LEVEL 5 AS (SELECT n FROM nodes UNION SELECT n FROM r)",
+        "MAX RECURSION LEVEL on a recursion of UNION",
+    ),
+    (
+        "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) CYCLE »n SET c USING p",
+        "CYCLE on a recursive WITH entry",
+    ),
+    (
+        "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) "
+        "SEARCH DEPTH FIRST BY »n SET o",
+        "SEARCH on a recursive WITH entry",
+    ),
+    (
+        "WITH RECURSIVE r(n) USING KEY (»n) AS (SELECT n FROM nodes UNION SELECT n FROM r)",
+        "USING KEY on a WITH entry",
+    ),
+    (
+        "WITH RECURSIVE r(n) AS (SELECT »SUM(weight) FROM links UNION SELECT n FROM r)",
+        "a sum of doubles in column `n` of recursive `r`",
+    ),
+    (
+        "WITH RECURSIVE r(n) AS (SELECT weight FROM links UNION SELECT »r.n + q.s FROM r JOIN "
+        "(SELECT AVG(weight) AS s FROM links) q)",
+        "a sum of doubles in column `n` of recursive `r`",
+    ),
+    (
+        "WITH RECURSIVE »r(n) AS (SELECT array(n) FROM nodes UNION SELECT n FROM r)",
+        "column `n` of recursive `r`, whose type has values it cannot compare",
+    ),
+    (
+        "WITH RECURSIVE r(n) AS (SELECT »rand() FROM links UNION SELECT n FROM r)",
+        "`rand` in recursive `r`",
+    ),
+    (
+        "WITH RECURSIVE »r(a, b) AS (SELECT n FROM nodes UNION SELECT a FROM r)",
+        "lists 2 columns, but the relation has 1",
+    ),
+    (
+        "WITH RECURSIVE r(a) AS (SELECT n FROM nodes UNION SELECT »a, a FROM r)",
+        "has 1 column in its first part, but 2 in its second",
+    ),
+]
+
+
+@pytest.mark.parametrize(("marked", "name"), ENTRIES, ids=[case[0] for case in ENTRIES])
+def test_an_entry_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
+    _refused(f"{marked} SELECT * FROM r", name)
+
+
+def _refused(marked: str, name: str) -> None:
+    error = refusal(marked, read_net)
+    # Spark would refuse it too, so it is not handed on.
+    assert not isinstance(error, NotReadError)
+    assert name in error.message
+    assert error.code == "query_unsupported"
+
+
+def test_an_entry_nobody_reads_is_read_all_the_same() -> None:
+    assert fixpoints_of(net_plan(REACHED + "SELECT n FROM nodes")) == []
+    _refused("WITH RECURSIVE r AS (SELECT »src FROM r) SELECT n FROM nodes", "with one part only")
+
+
+
+START = "SELECT dst FROM links WHERE src = 1"
+NEXT = "SELECT l.dst FROM »{} t JOIN links l ON t.n = l.src"
+RECURSIVE = "WITH RECURSIVE"
+NEEDED = "An entry that reads itself needs WITH RECURSIVE"
+
+HINTS = [
+    (
+        f"WITH Reach(n) AS ({START} UNION {NEXT.format('reach')})",
+        "write WITH RECURSIVE: without it `Reach` is unknown inside itself",
+    ),
+    (
+        f"WITH r(n) AS ({START} UNION ALL {NEXT.format('R')})",
+        "write WITH RECURSIVE: without it `r` is unknown inside itself",
+    ),
+    (
+        f"WITH r(n) AS (WITH q AS ({NEXT.format('r')}) SELECT * FROM q)",
+        "write WITH RECURSIVE: without it `r` is unknown inside itself",
+    ),
+    (f"{RECURSIVE} r(n) AS ({START} UNION {NEXT.format('rr')})", "did you mean `r`?"),
+    (f"{RECURSIVE} Reach(n) AS ({START} UNION {NEXT.format('reahc')})", "did you mean `Reach`?"),
+    (f"WITH reach(n) AS ({START} UNION {NEXT.format('reahc')})", f"did you mean `reach`? {NEEDED}"),
+    (f"WITH reach(n) AS ({NEXT.format('link')})", "did you mean `links`?"),
+    (
+        f"WITH q AS (SELECT 1), reach(n) AS ({NEXT.format('zzz')})",
+        "declare it under `tables` in the workload file",
+    ),
+    # A schema's name is before no WITH entry.
+    (
+        f"WITH sr(n) AS ({START} UNION {NEXT.format('s.r')})",
+        "declare it under `tables` in the workload file",
+    ),
+]
+
+
+@pytest.mark.parametrize(("marked", "hint"), HINTS, ids=[case[0] for case in HINTS])
+def test_an_unknown_name_is_told_with_what_it_may_have_meant(marked: str, hint: str) -> None:
+    error = refusal(f"{marked} SELECT src FROM links", read_net)
+    assert "is unknown" in error.message
+    assert (error.code, error.hint) == ("table_unknown", hint)
+
+
+def test_a_table_of_that_name_is_read_all_the_same() -> None:
+    assert read_net("WITH links AS (SELECT dst FROM links) SELECT dst FROM links").root
+
+
+
+SEED = "SELECT dst FROM links WHERE src = 1"
+ALL = f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL {STEP})"
+
+BY_SPARK = {
+    "UNION": f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r",
+    "not used": f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT src FROM links",
+    "in FROM": f"SELECT n FROM (WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r)",
+    "in brackets": f"WITH RECURSIVE r(n) AS (({SEED} UNION {STEP})) SELECT n FROM r",
+    "the last of three": (
+        f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL {SEED} UNION {STEP}) SELECT n FROM r"
+    ),
+    "of INTERSECT": f"WITH RECURSIVE r(n) AS ({SEED} INTERSECT {STEP}) SELECT n FROM r",
+    "of EXCEPT ALL": f"WITH RECURSIVE r(n) AS ({SEED} EXCEPT ALL {STEP}) SELECT n FROM r",
+    "of one part": f"WITH RECURSIVE r(n) AS ({STEP}) SELECT n FROM r",
+    "with a limit": f"WITH RECURSIVE r(n) AS (({SEED} UNION ALL {STEP}) LIMIT 3) SELECT n FROM r",
+    "a table's name": (
+        "WITH RECURSIVE links(n) AS (SELECT 1 UNION SELECT n FROM links) SELECT n FROM links"
+    ),
+    "with a WITH": (
+        f"WITH RECURSIVE r(n) AS (WITH q AS (SELECT 1) {SEED} UNION {STEP}) SELECT n FROM r"
+    ),
+    "CYCLE": f"{ALL} CYCLE n SET c USING p SELECT n FROM r",
+    "SEARCH": f"{ALL} SEARCH DEPTH FIRST BY n SET o SELECT n FROM r",
+    "USING KEY": f"WITH RECURSIVE r(n) USING KEY (n) AS ({SEED} UNION ALL {STEP}) SELECT n FROM r",
+}
+LEFT_TO_IT = {
+    "UNION ALL": f"{ALL} SELECT n FROM r",
+    "in brackets": f"WITH RECURSIVE r(n) AS (({SEED} UNION ALL {STEP})) SELECT n FROM r",
+    "of three": f"WITH RECURSIVE r(n) AS ({SEED} UNION {SEED} UNION ALL {STEP}) SELECT n FROM r",
+    "UNION above": f"{ALL} SELECT n FROM r UNION SELECT src FROM links SORT BY 1",
+    "reads no row of its own": f"WITH RECURSIVE r(n) AS ({SEED} UNION {SEED}) SELECT n FROM r",
+    "reads another of its name": (
+        "WITH RECURSIVE r(n) AS (SELECT 1L UNION SELECT n FROM "
+        "(WITH r(n) AS (SELECT 2L) SELECT n FROM r)) SELECT n FROM r"
+    ),
+    "not RECURSIVE": "WITH links AS (SELECT src FROM links UNION SELECT 2) SELECT src FROM links",
+}
+
+
+@pytest.mark.parametrize("sql", BY_SPARK.values(), ids=BY_SPARK)
+def test_what_spark_refuses_is_told_by_the_text(sql: str) -> None:
+    assert is_refused_by_spark(read_text(sql, "q")[1])
+
+
+@pytest.mark.parametrize("sql", LEFT_TO_IT.values(), ids=LEFT_TO_IT)
+def test_what_spark_may_run_is_left_to_it(sql: str) -> None:
+    assert not is_refused_by_spark(read_text(sql, "q")[1])
+
+
+@pytest.mark.spark
+def test_spark_says_the_same(spark: Any) -> None:
+    from pyspark.errors import AnalysisException, ParseException
+
+    spark.sql("SELECT 1L AS src, 7L AS dst").createOrReplaceTempView("links")
+    for sql in LEFT_TO_IT.values():
+        spark.sql(sql)
+    for sql in BY_SPARK.values():
+        with pytest.raises((AnalysisException, ParseException)):
+            spark.sql(sql)
+
+
+def test_a_construct_beside_the_recursion_is_a_mistake_too() -> None:
+    with pytest.raises(QueryError, match="uses SORT BY in SELECT") as caught:
+        read_net(f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r SORT BY n")
+    assert not isinstance(caught.value, NotReadError)
+    # A query that nobody runs is not kept without a sketch either.
+    assert "sketch: none" not in caught.value.hint
+    assert "Spark" in caught.value.hint
+
+
+def test_beside_one_that_spark_runs_it_is_left_to_spark() -> None:
+    with pytest.raises(NotReadError, match="uses SORT BY in SELECT") as caught:
+        read_net(f"{ALL} SELECT n FROM r SORT BY n")
+    assert "sketch: none" in caught.value.hint
+
+
+def test_two_that_read_each_other_are_for_nobody() -> None:
+    with pytest.raises(QueryError, match="mutual recursion") as caught:
+        read_net(
+            f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL SELECT n FROM s), s AS (SELECT n FROM r) "
+            "SELECT n FROM r"
+        )
+    assert not isinstance(caught.value, NotReadError)
+
+
+
+ENTRY = (
+    "WITH RECURSIVE r(n){} AS (SELECT dst FROM links WHERE src = 1 UNION ALL "
+    "SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
+)
+HEAD = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 UNION ALL "
+LEVELS = " MAX RECURSION LEVEL 7"
+
+
+def test_an_entry_of_union_all_counts_every_derivation() -> None:
+    assert tree(net_plan(ENTRY.format("") + "SELECT n FROM r")).splitlines() == [
+        "fixpoint r, all: n",
+        "  project dst",
+        "    select src = 1",
+        "      scan links#1: src, dst, cost, region, weight",
+        "  project dst",
+        "    join inner on n = src",
+        "      recursive r: n",
+        "      scan links#2: src, dst, cost, region, weight",
+    ]
+
+
+def test_the_first_part_may_be_a_union_of_either_kind() -> None:
+    for kind in ("UNION", "UNION ALL"):
+        fixpoint = fixpoint_of(
+            f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes {kind} SELECT dst FROM links "
+            "UNION ALL SELECT n + 1 FROM r) SELECT n FROM r"
+        )
+        assert not fixpoint.is_set
+        assert ("union all" in tree(fixpoint.base)) is (kind == "UNION ALL")
+
+
+@pytest.mark.parametrize(
+    ("step", "kinds"),
+    [
+        ("(SELECT n + 1 FROM r UNION ALL SELECT n + 2 FROM r)", []),
+        ("SELECT m FROM (SELECT n AS m FROM r UNION ALL SELECT n + 2 FROM r)", []),
+        ("SELECT l.dst FROM r LEFT JOIN links l ON r.n = l.src", [JoinKind.LEFT]),
+        ("SELECT n + 1 FROM r WHERE n IN (SELECT n FROM nodes)", [JoinKind.SEMI]),
+        ("SELECT n + 1 FROM r WHERE n NOT IN (SELECT n FROM nodes)", [JoinKind.ANTI]),
+        (
+            "SELECT q.d FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q ON r.n = q.src",
+            [JoinKind.INNER],
+        ),
+    ],
+)
+def test_steps_that_make_each_row_of_one(step: str, kinds: list[JoinKind]) -> None:
+    fixpoint = fixpoint_of(f"{HEAD}{step}) SELECT n FROM r")
+    assert [node.kind for node in nodes_of(fixpoint.step) if isinstance(node, Join)] == kinds
+    assert any(isinstance(node, Recursive) for node in nodes_of(fixpoint.step))
+
+
+BAD_STEPS = [
+    # (step with » before the place, name of what is refused, a word of the hint)
+    ("SELECT DISTINCT »l.dst FROM r JOIN links l ON r.n = l.src", "DISTINCT over", "UNION if each"),
+    (
+        "SELECT l.dst FROM (SELECT DISTINCT »n FROM r) q JOIN links l ON q.n = l.src",
+        "DISTINCT over",
+        "UNION if each",
+    ),
+    ("(SELECT »n FROM r UNION SELECT n + 1 FROM r)", "UNION over", "UNION if each"),
+    ("SELECT dst FROM links WHERE »src IN (SELECT n FROM r)", "IN, EXISTS or a semi", "use a join"),
+    (
+        "SELECT dst FROM links l WHERE EXISTS (SELECT »1 FROM r WHERE r.n = l.src)",
+        "IN, EXISTS or a semi",
+        "use a join",
+    ),
+    ("SELECT a.n FROM r a JOIN »r b ON a.n = b.n + 1", "a join of two of its rows", "last round"),
+    (
+        "(SELECT n FROM r UNION ALL SELECT a.n FROM r a JOIN »r b ON a.n = b.n)",
+        "a join of two of its rows",
+        "last round",
+    ),
+    ("(SELECT n FROM r UNION ALL SELECT »n FROM nodes)", "rows derived without `r`", "every round"),
+    ("SELECT dst FROM links WHERE src NOT IN (SELECT n FROM r)", "NOT IN, NOT EXISTS", "filter"),
+    ("SELECT MAX(l.dst) FROM r JOIN links l ON r.n = l.src", "an aggregate function", "filter"),
+    ("SELECT r.n FROM links l LEFT JOIN r ON r.n = l.src", "the optional side", "filter"),
+    (
+        "SELECT »n FROM nodes WHERE n < (WITH q AS (SELECT n FROM r) SELECT MAX(n) FROM nodes)",
+        "rows derived without `r`",
+        "every round",
+    ),
+    ("SELECT l.cost FROM r JOIN links l ON r.n = l.src", "`bigint` and `int` in column", "CAST"),
+]
+
+
+@pytest.mark.parametrize(("marked", "name", "hint"), BAD_STEPS, ids=[case[0] for case in BAD_STEPS])
+def test_a_step_of_union_all_is_refused_by_name_at_its_place(marked: str, name: str, hint: str) -> None:
+    error = refusal(f"{HEAD}{marked}) SELECT n FROM r", read_net)
+    assert isinstance(error, NotReadError)
+    assert name in error.message
+    assert hint in (error.hint or "")
+
+
+def test_a_third_part_is_refused_as_in_spark() -> None:
+    with pytest.raises(NotReadError, match="`r` in the first part of its UNION"):
+        read_net(f"{HEAD}SELECT n + 1 FROM r UNION ALL SELECT n + 2 FROM r) SELECT n FROM r")
+
+
+@pytest.mark.parametrize(
+    "clause",
+    [LEVELS, "\n max\trecursion  level\n7", " MAX /* as deep */ RECURSION LEVEL 7"],
+)
+def test_max_recursion_level_is_kept_with_the_plan(clause: str) -> None:
+    plan = net_plan(ENTRY.format(clause) + "SELECT n FROM r")
+    (result,) = fixpoints_of(plan)
+    assert result.levels == 7
+    assert tree(plan).splitlines()[0] == "fixpoint r, all, at most 7 levels: n"
+    plain = net_plan(ENTRY.format("") + "SELECT n FROM r")
+    assert fixpoints_of(plain)[0].levels is None
+    other = net_plan(ENTRY.format(LEVELS.replace("7", "8")) + "SELECT n FROM r")
+    for hashed in (fingerprint, template):
+        assert len({hashed(one) for one in (plan, plain, other)}) == 3
+
+
+def test_every_entry_has_its_own() -> None:
+    sql = (
+        "WITH RECURSIVE a MAX RECURSION LEVEL 3 AS (SELECT n FROM nodes UNION ALL "
+        "SELECT n + 1 FROM a), b MAX RECURSION LEVEL 5 AS (SELECT n FROM nodes), "
+        "c(m) MAX RECURSION LEVEL 4 (SELECT n FROM nodes UNION ALL SELECT m + 1 FROM c), "
+        "d AS (SELECT n FROM nodes UNION ALL SELECT n + 1 FROM d) "
+        "SELECT 1 FROM a, b, c, d"
+    )
+    assert {one.id: one.levels for one in fixpoints_of(net_plan(sql))} == {"a": 3, "c": 4, "d": None}
+
+
+def test_places_are_those_of_the_text_as_it_is_written() -> None:
+    sql = ENTRY.format(LEVELS) + "SELECT n FROM r"
+    fixpoint = fixpoint_of(sql)
+    written = sql[fixpoint.span.start : fixpoint.span.end]
+    assert sql.index(f"({written})") == sql.index("AS (") + 3
+    spans = [(s.start, s.end) for s, _ in read_net(sql).mentions]
+    assert [sql[start:end] for start, end in spans] == ["links", "links"]
+
+
+def test_blanks_stand_in_its_place_for_other_readers() -> None:
+    sql = ENTRY.format("\nMAX RECURSION LEVEL 7") + "SELECT 'MAX RECURSION LEVEL 7' FROM r"
+    blank = without_levels(sql)
+    assert len(blank) == len(sql)
+    assert blank.count("RECURSION LEVEL") == 1
+    assert blank == sql.replace("MAX RECURSION LEVEL 7 AS", " " * 21 + " AS")
+    assert without_levels("SELECT 1") == "SELECT 1"
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT n »MAX RECURSION LEVEL 3 FROM nodes", "in the wrong place"),
+        (
+            "WITH RECURSIVE r »MAX RECURSION LEVEL 3 (n) AS (SELECT n FROM nodes UNION ALL "
+            "SELECT n FROM r) SELECT n FROM r",
+            "in the wrong place",
+        ),
+        ("WITH q »MAX RECURSION LEVEL 3 AS (SELECT n FROM nodes) SELECT n FROM q", "not a WITH R"),
+        (
+            f"WITH RECURSIVE r »MAX RECURSION LEVEL {MOST_LEVELS + 1} AS (SELECT n FROM nodes "
+            "UNION ALL SELECT n FROM r) SELECT n FROM r",
+            "is more than 2,147,483,647",
+        ),
+    ],
+)
+def test_it_stands_where_spark_reads_it_or_is_an_error(sql: str, message: str) -> None:
+    assert message in refusal(sql, read_net).message
+
+
+@pytest.mark.parametrize(
+    "clause",
+    [
+        *(f"MAX RECURSION LEVEL {n}" for n in ("-1", "1.5", "'3'", "n", "`3`", "1 + 1")),
+        "`MAX` RECURSION LEVEL 3",
+        "MAX RECURSION 3",
+    ],
+)
+def test_its_words_are_words_and_its_number_is_in_digits(clause: str) -> None:
+    with pytest.raises(QueryError):
+        read_net(ENTRY.format(f" {clause}") + "SELECT n FROM r")

@@ -1,0 +1,599 @@
+"""Failures, crashes and damage at every step of a commit; scratch folders, formats."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.errors import ImpctlError, StateCorruptError, StorageError, UsageError
+from impctl.store.catalog import FORMAT_VERSION
+from impctl.store.disk import BENCH_SCRATCH, abandoned, remove_abandoned, scratch_folder
+from impctl.store.records import Leftover, Run, StoredQuery
+from impctl.store.store import Store
+from tests.store.builders import (
+    FAILURES,
+    LARGE,
+    Crash,
+    FailingDisk,
+    capture,
+    in_catalog,
+    maintain,
+    no_space,
+    record,
+    referenced,
+    rows,
+    run_names,
+    started,
+    state_of,
+)
+
+State = dict[str, list[tuple[int, pa.Table]]]
+
+_OLD: State = {"agg": [(0, rows(LARGE)), (1, rows(30))], "gone": [(0, rows(LARGE, 4))]}
+
+
+def _prepare(root: Path) -> int:
+    with Store.open(root) as store:
+        return store.commit_capture(capture(), _OLD, record("capture"))
+
+
+def _commit(store: Store, generation: int, kind: str) -> None:
+    if kind == "capture":
+        runs = {"agg": [(0, rows(LARGE, 7)), (1, rows(LARGE, 8)), (2, rows(9))]}
+        store.commit_capture(capture(version=1, ids=(0,)), runs, record("capture", 1))
+    else:
+        put = (("agg", 0, rows(LARGE, 7)), ("agg", 1, rows(LARGE, 8)), ("agg", 2, rows(9)))
+        store.commit_maintain(maintain(generation, 1, (0,), put=put, drop=(("gone", 0),)))
+
+
+def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
+    """The store holds one whole commit, and nothing else once it was collected."""
+    with Store.open(root) as store:
+        held = store.load("q")
+        state = state_of(store, "q")
+        if held.versions == {"sales": 0}:
+            assert may_be_old
+            assert held.sketches == capture().sketches
+            assert _same(state, _OLD)
+        else:
+            assert may_be_new
+            assert held.versions == {"sales": 1}
+            assert held.sketches[0].fragments.ids == (0,)
+            assert [sequence for sequence, _ in state["agg"]] == [0, 1, 2]
+            assert state["agg"][0][1].equals(rows(LARGE, 7))
+            assert list(state) == ["agg"]
+        store.collect()
+        assert len(run_names(root)) == referenced(store)
+        assert _same(state_of(store, "q"), state)
+        # and the store goes on from here
+        following = maintain(held.generation, 2, (1, 2), put=(("more", 0, rows(LARGE, 3)),))
+        store.commit_maintain(following)
+        assert state_of(store, "q")["more"][0][1].equals(rows(LARGE, 3))
+    return held
+
+
+def _same(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(
+        [sequence for sequence, _ in one[name]] == [sequence for sequence, _ in other[name]]
+        and all(a.equals(b) for (_, a), (_, b) in zip(one[name], other[name], strict=True))
+        for name in one
+    )
+
+
+def _steps(root: Path, kind: str) -> list[str]:
+    generation = _prepare(root)
+    disk = FailingDisk(no_space)
+    with Store.open(root, disk=disk) as store:
+        disk.arm(-1)
+        _commit(store, generation, kind)
+        return list(disk.steps)
+
+
+@FAILURES
+@pytest.mark.parametrize("kind", ["capture", "maintain"])
+def test_the_last_commit_survives_a_failure_at_every_step(
+    tmp_path: Path, kind: str, failure: type[Crash], late: bool
+) -> None:
+    steps = _steps(tmp_path / "probe", kind)
+    assert {"create", "write", "sync", "sync_folder", "begin", "commit", "remove"} <= set(steps)
+    outcomes = set()
+    generation = _prepare(tmp_path / "prepared")
+    for at, step in enumerate(steps):
+        root = tmp_path / str(at)
+        shutil.copytree(tmp_path / "prepared", root)
+        disk = FailingDisk(failure, late=late)
+        store = Store.open(root, disk=disk)
+        disk.arm(at)
+        is_after = steps.index("commit") < at or (step == "commit" and late)
+        is_after |= failure is no_space and step == "put_note"
+        if failure is no_space and step in ("remove", "put_note"):
+            _commit(store, generation, kind)  # collected later; the lock holds without a note
+        else:
+            with pytest.raises(Crash if failure is Crash else StorageError) as caught:
+                _commit(store, generation, kind)
+            if isinstance(caught.value, StorageError):
+                assert caught.value.exit_code == 6
+                assert caught.value.hint
+        store.close()
+        held = _check(root, may_be_new=is_after, may_be_old=not is_after)
+        outcomes.add(held.versions["sales"])
+    assert outcomes == {0, 1}
+
+
+def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    generation = _prepare(root)
+    disk = FailingDisk(no_space)
+    with Store.open(root, disk=disk) as store:
+        steps = _steps(tmp_path / "probe", "maintain")
+        for at in range(steps.index("commit") + 1):
+            if steps[at] == "put_note":
+                continue  # the lock holds without it
+            disk.arm(at)
+            with pytest.raises(StorageError):
+                _commit(store, generation, "maintain")
+            held = store.load("q")
+            assert held.generation == generation
+            assert _same(state_of(store, "q"), _OLD)
+        disk.arm(-1)
+        _commit(store, generation, "maintain")
+        assert len(run_names(root)) == referenced(store)
+    _check(root, may_be_new=True, may_be_old=False)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_what_a_new_store_commits_first_outlives_a_power_cut(tmp_path: Path, depth: int) -> None:
+    """The folders above it that were made for it, too, and the one of state."""
+    root = tmp_path.joinpath(*"abc"[:depth], "store")
+    disk = FailingDisk(Crash)
+    with Store.open(root, disk=disk) as store:
+        store.commit_capture(capture(), _OLD, record("capture"))
+        disk.arm(0)
+        with pytest.raises(Crash):
+            disk.step("power cut", lambda: None, lambda: None)
+    _check(root, may_be_new=False, may_be_old=True)
+
+
+def test_leftovers_of_a_crash_go_with_the_next_writer(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    generation = _prepare(root)
+    disk = FailingDisk(Crash)
+    store = Store.open(root, disk=disk)
+    disk.arm(_steps(tmp_path / "probe", "maintain").index("begin"))
+    with pytest.raises(Crash):
+        _commit(store, generation, "maintain")
+    store.close()
+    assert len(run_names(root)) == 4
+    with Store.open(root) as next_store:
+        assert len(run_names(root)) == 4  # readers leave everything alone
+        with next_store.lock(0):
+            assert len(run_names(root)) == 2
+
+
+def state_at(version: int) -> tuple[Run, ...]:
+    """What the killed process puts at each version: a run in a file every third time."""
+    large = 70_000 if version % 3 == 0 else 40
+    numbers = pa.table({"n": np.arange(large + version)})
+    return (("agg", version % 5, numbers), ("top", 0, pa.table({"v": [version] * version})))
+
+
+_WORKER = """
+import sys
+from pathlib import Path
+from impctl.store.store import Store
+from tests.store.builders import maintain
+from tests.store.test_disk import state_at
+
+with Store.open(Path(sys.argv[1])) as store:
+    with store.lock(10):
+        held = store.load("q")
+        generation, version = held.generation, held.versions["sales"]
+        print("ready", flush=True)
+        while True:
+            version += 1
+            ids = tuple(i for i in range(5) if version >> i & 1)
+            change = maintain(generation, version, ids, put=state_at(version))
+            generation = store.commit_maintain(change)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with Store.open(root) as store:
+        store.commit_capture(capture(ids=()), {}, record("capture"))
+    generator = random.Random(3)
+    versions = [0]
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        with started(_WORKER, root) as worker:
+            assert worker.stdout.readline() == "ready\n"
+            time.sleep(generator.random() * 0.25)
+            os.kill(worker.pid, signal.SIGKILL)
+        versions.append(_in_step(root))
+    assert versions == sorted(versions)
+    assert versions[-1] >= 5
+    with Store.open(root) as store, store.lock(0) as held:
+        assert held.recovered is not None
+        assert len(run_names(root)) == referenced(store)
+
+
+def _in_step(root: Path) -> int:
+    """The version that pins, sketch, state and state's description all agree on."""
+    with Store.open(root, create=False) as store:
+        held = store.load("q")
+        version = held.versions["sales"]
+        state = state_of(store, "q")
+    assert held.sketches[0].fragments.ids == tuple(i for i in range(5) if version >> i & 1)
+    if version > 0:
+        assert held.state_meta == {"at": version}
+        for arrangement, sequence, table in state_at(version):
+            assert dict(state[arrangement])[sequence].equals(table)
+    assert held.generation == version + 1
+    return version
+
+
+
+
+@pytest.fixture
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
+        runs = {"agg": [(0, rows(LARGE)), (1, rows(50))]}
+        generation = store.commit_capture(capture(), runs, record("capture"))
+        store.commit_maintain(maintain(generation, 1, (1,), put=(("agg", 2, rows(20)),)))
+    return root
+
+
+def _state_file(root: Path) -> Path:
+    (result,) = (root / "state").iterdir()
+    return result
+
+
+def test_every_altered_byte_of_a_state_file_is_noticed(root: Path) -> None:
+    path = _state_file(root)
+    whole = path.read_bytes()
+    generator = random.Random(1)
+    places = [0, 1, len(whole) // 2, len(whole) - 1, *generator.sample(range(len(whole)), 25)]
+    with Store.open(root) as store:
+        for place in places:
+            altered = bytearray(whole)
+            altered[place] ^= 1 << generator.randrange(8)
+            path.write_bytes(altered)
+            with pytest.raises(StateCorruptError, match=path.name):
+                state_of(store, "q")
+        path.write_bytes(whole)
+        assert state_of(store, "q")["agg"][0][1].equals(rows(LARGE))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 4096, -4096, -1, None], ids=str)
+def test_a_state_file_of_another_length_is_noticed(root: Path, keep: int | None) -> None:
+    path = _state_file(root)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:keep] if keep is not None else whole + b"\0")
+    with Store.open(root) as store, pytest.raises(StateCorruptError, match="length"):
+        state_of(store, "q")
+
+
+def test_a_state_file_replaced_by_a_folder_is_noticed(root: Path) -> None:
+    path = _state_file(root)
+    path.unlink()
+    path.mkdir()
+    with Store.open(root) as store, pytest.raises(StateCorruptError):
+        state_of(store, "q")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE run SET content = zeroblob(length(content)) WHERE content IS NOT NULL",
+        "UPDATE run SET content = NULL",
+        "UPDATE run SET rows = rows + 1",
+        "DELETE FROM run WHERE sequence = 1",
+        "UPDATE run SET sequence = sequence + 10",
+    ],
+)
+def test_altered_runs_in_the_catalog_are_noticed(root: Path, statement: str) -> None:
+    in_catalog(root, statement)
+    with Store.open(root) as store, pytest.raises(StateCorruptError):
+        state_of(store, "q")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE query SET sql = 'SELECT 2'",
+        "UPDATE query SET mode = 'touch'",
+        "UPDATE progress SET generation = 1",
+        "UPDATE progress SET slack_bound = 5",
+        "UPDATE progress SET assumptions = '[]'",
+        "DELETE FROM progress",
+        "UPDATE pin SET version = 0",
+        "DELETE FROM pin",
+        "DELETE FROM pin_schema",
+        "UPDATE pin_schema SET table_name = 'x'",
+        "INSERT INTO pin_schema SELECT query_id, 'other', schema_json, seal FROM pin_schema",
+        "UPDATE sketch SET bits = x'00'",
+        "UPDATE sketch SET generation = 5 WHERE generation = 2",
+        "DELETE FROM sketch WHERE generation = 2",
+        "DELETE FROM sketch",
+        "DELETE FROM sketched",
+        "UPDATE sketched SET partition_id = 'x'",
+        "DELETE FROM sketch_version",
+        "UPDATE sketch_version SET captured = 2",
+        "UPDATE partition SET content = replace(content, '601', '602')",
+        "DELETE FROM partition",
+    ],
+)
+def test_altered_rows_of_the_catalog_are_noticed(root: Path, statement: str) -> None:
+    in_catalog(root, statement)
+    with Store.open(root) as store, pytest.raises(StateCorruptError) as caught:
+        store.load("q")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sketch_basis SET basis = '{}'",
+        "UPDATE sketch_basis SET assumptions = '[]'",
+        "UPDATE sketch_basis SET generation = 3 - generation",
+        "UPDATE sketch_version SET versions = '{\"sales\": 0}'",
+        "UPDATE sketch SET bits = x'00'",
+    ],
+)
+def test_an_altered_older_version_is_noticed(root: Path, statement: str) -> None:
+    """The basis above all: with that of another version a lost history could pass."""
+    if "3 - generation" in statement:
+        # Rows that are swapped in one statement meet the primary key.
+        in_catalog(root, "DELETE FROM sketch_basis WHERE generation = 2")
+    in_catalog(root, statement)
+    with Store.open(root) as store, pytest.raises(StateCorruptError):
+        _load_every_version(store)
+
+
+def _load_every_version(store: Store) -> None:
+    for kept in store.kept("q"):
+        store.load_kept("q", kept.generation)
+
+
+@pytest.mark.slow
+def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> None:
+    path = root / "catalog.sqlite"
+    whole = path.read_bytes()
+    expected = _everything(root)
+    generator = random.Random(7)
+    refused = 0
+    for _ in range(250):
+        altered = bytearray(whole)
+        for _ in range(generator.choice([1, 1, 4, 64])):
+            altered[generator.randrange(len(altered))] = generator.randrange(256)
+        path.write_bytes(altered)
+        try:
+            everything = _everything(root)
+        except ImpctlError as error:
+            refused += error.hint is not None
+        else:
+            assert everything in (expected, None)
+        for rest in root.glob("catalog.sqlite-*"):
+            rest.unlink()
+    assert refused > 20
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 500, b"\0" * 8192])
+def test_a_catalog_that_is_none_is_refused(root: Path, content: bytes) -> None:
+    (root / "catalog.sqlite").write_bytes(content)
+    with pytest.raises(StateCorruptError) as caught:
+        Store.open(root)
+    assert caught.value.code == "catalog_corrupt"
+    assert "capture" in (caught.value.hint or "")
+
+
+def _everything(root: Path) -> object:
+    """What the store answers, in comparable form; None where it has forgotten the query."""
+    with Store.open(root) as store:
+        held = store.load("q")
+        if held is None:
+            return None
+        runs = {
+            name: [(sequence, table.to_pydict()) for sequence, table in result]
+            for name, result in state_of(store, "q").items()
+        }
+        return held, repr(runs)
+
+
+def test_state_that_cannot_be_opened_for_the_limit_on_open_files_is_not_corrupt(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with Store.open(root) as store:
+        monkeypatch.setattr(os, "open", none_left)
+        with pytest.raises(StorageError):
+            store.load_runs("q")
+
+
+
+_OWNER = """
+import sys
+from pathlib import Path
+from tests.support.run_cli import interruptible
+from impctl.store.disk import scratch_folder
+with interruptible(), scratch_folder(".impctl-bench-", Path(sys.argv[1])) as folder:
+    (folder / "t").mkdir()
+    (folder / "t" / "part").write_bytes(b"12345")
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@contextmanager
+def owner(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process with a scratch folder."""
+    with started(_OWNER, place, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        try:
+            yield process, Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("_own_temporary_folder")
+def test_it_is_private_and_gone_at_the_end_however_that_comes(tmp_path: Path) -> None:
+    def work() -> None:
+        with scratch_folder(BENCH_SCRATCH, tmp_path) as folder:
+            assert folder.parent == tmp_path
+            assert folder.stat().st_mode & 0o077 == 0
+            (folder / "a" / "b").mkdir(parents=True)
+            (folder / "a" / "b" / "c").write_text("x")
+            (folder / "a" / "link").symlink_to(tmp_path)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        work()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_own_temporary_folder")
+def test_a_living_owner_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None:
+    with owner(tmp_path) as (process, folder):
+        assert abandoned([tmp_path]) == ()
+        assert not remove_abandoned(Leftover(folder, 0), FailingDisk(no_space))
+        assert (folder / "t" / "part").exists()
+        process.kill()
+        process.wait()
+        assert abandoned([tmp_path]) == (Leftover(folder, 5),)
+        assert (folder / "t" / "part").exists()
+        # The next one who needs a folder there cleans up first.
+        with scratch_folder(BENCH_SCRATCH, tmp_path) as following:
+            assert list(tmp_path.iterdir()) == [following]
+
+
+@pytest.mark.usefixtures("_own_temporary_folder")
+@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with owner(tmp_path) as (process, folder):
+        assert folder.exists()
+        process.send_signal(number)
+        if number is not signal.SIGINT:
+            process.send_signal(number)  # as `timeout` does, to the process and to its group
+        process.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_own_temporary_folder")
+def test_what_is_nobodys_for_sure_and_nothing_else(tmp_path: Path) -> None:
+    empty, full, old = (tmp_path / f"{BENCH_SCRATCH}{name}" for name in ("empty", "full", "old"))
+    for folder in (empty, full, old, tmp_path / "elsewhere"):
+        folder.mkdir()
+    for folder in (full, old):
+        (folder / "part").write_text("123")  # of a version that knew no owners
+    os.utime(old, (0, 0))
+    (tmp_path / f"{BENCH_SCRATCH}link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f"{BENCH_SCRATCH}file").write_text("mine")
+    assert [left.path for left in abandoned([tmp_path])] == [empty, old]
+    assert abandoned([tmp_path / "missing", tmp_path / f"{BENCH_SCRATCH}file"]) == ()
+
+
+@pytest.mark.usefixtures("_own_temporary_folder")
+def test_links_to_files_of_a_table_count_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / f"{BENCH_SCRATCH}x"
+    folder.mkdir()
+    (tmp_path / "data").write_bytes(b"0" * 1000)
+    os.link(tmp_path / "data", folder / "data")
+    (folder / ".owner").touch()
+    (folder / "own").write_bytes(b"0" * 10)
+    (left,) = abandoned([tmp_path])
+    assert left.bytes == 10
+    assert remove_abandoned(left, FailingDisk(no_space))
+    assert (tmp_path / "data").stat().st_size == 1000
+
+
+@pytest.mark.usefixtures("_own_temporary_folder")
+@pytest.mark.parametrize("failure", [Crash, no_space], ids=["crash", "no space"])
+def test_a_removal_that_is_cut_short_is_taken_up_by_the_next(
+    tmp_path: Path, failure: type[Crash]
+) -> None:
+    at = 0
+    while True:
+        folder = tmp_path / f"{BENCH_SCRATCH}{at}"
+        (folder / "t" / "log").mkdir(parents=True)
+        for name in (".owner", "a", "t/b", "t/log/c"):
+            (folder / name).write_text(name)
+        disk = FailingDisk(failure)
+        disk.arm(at)
+        (left,) = abandoned([tmp_path])
+        if failure is Crash:
+            try:
+                done = remove_abandoned(left, disk)
+            except Crash:
+                done = False
+        else:
+            done = remove_abandoned(left, disk)
+        assert done == (not folder.exists())
+        if at >= len(disk.steps):
+            assert done
+            return
+        assert not done
+        (left,) = abandoned([tmp_path])
+        assert remove_abandoned(left, FailingDisk(no_space))
+        at += 1
+
+
+
+
+@pytest.fixture
+def captured_root(root: Path) -> Path:
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {}, record())
+    return root
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_newer_format_is_refused_with_a_hint(captured_root: Path, create: bool) -> None:
+    in_catalog(captured_root, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    with pytest.raises(UsageError, match=f"format {FORMAT_VERSION + 1}") as caught:
+        Store.open(captured_root, create=create)
+    assert caught.value.code == "store_format_newer"
+    assert "upgrade" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["PRAGMA application_id = 7", "PRAGMA user_version = 0", "PRAGMA user_version = -1"],
+)
+def test_a_foreign_database_is_refused(captured_root: Path, statement: str) -> None:
+    in_catalog(captured_root, statement)
+    with pytest.raises(StateCorruptError):
+        Store.open(captured_root)
+
+
+def test_a_creation_that_was_cut_short_is_finished(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    (root / "catalog.sqlite").touch()
+    with Store.open(root, create=False) as store:
+        assert store.queries() == ()
+    assert (root / "catalog.sqlite").stat().st_size == 0
+    with Store.open(root) as store:
+        store.commit_capture(capture(), {}, record())
+    with Store.open(root) as store:
+        assert store.queries() == ("q",)

@@ -1,0 +1,169 @@
+"""State that nobody uses is looked at once a day, so much at a time; older files get checksums."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from impctl.data.pages import PAGE, PagedTable
+from impctl.errors import StateCorruptError
+from impctl.store import health, states
+from impctl.store.catalog import digest_of, sealed
+from impctl.store.store import Store
+from tests.store.builders import LARGE, capture, in_catalog, maintain, record, rows, state_of
+from tests.support.kept_workload import as_format
+
+
+@pytest.fixture
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
+        runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(10))]}
+        store.commit_capture(capture(), runs, record())
+    return root
+
+
+def files(root: Path) -> list[Path]:
+    return sorted((root / "state").iterdir())
+
+
+def written_before(root: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    for file in files(root):
+        os.utime(file, (then, then))
+
+
+def alter(file: Path, place: int) -> None:
+    whole = bytearray(file.read_bytes())
+    whole[place] ^= 1
+    then = file.stat().st_mtime
+    file.write_bytes(whole)
+    os.utime(file, (then, then))
+
+
+def test_files_are_due_a_day_after_they_were_written_or_looked_at(store: Store, root: Path) -> None:
+    assert store.scrub(1 << 30).size == 0
+    written_before(root, health.DUE + 1)
+    assert store.scrub(0).size == 0
+    assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
+    assert store.scrub(1 << 30).size == 0
+
+
+def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
+    written_before(root, health.DUE + 1)
+    whole = sum(-(-file.stat().st_size // PAGE) for file in files(root))
+    looked_at = []
+    with Store.open(root) as store:
+        while (result := store.scrub(10 * PAGE)).size:
+            assert not result.damaged
+            looked_at.append(result.size // PAGE)
+    assert sum(looked_at) == whole
+    assert set(looked_at[:-1]) == {10}
+
+
+def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(root: Path) -> None:
+    written_before(root, health.DUE + 1)
+    bad, good = files(root)
+    alter(bad, 5 * PAGE + 3)
+    with Store.open(root) as store:
+        for size in (good.stat().st_size, 0):
+            result = store.scrub(1 << 30)
+            assert -(-size // PAGE) * PAGE == result.size
+            ((query, error),) = result.damaged
+            assert query == "q"
+            assert bad.name in str(error)
+        bad.unlink()
+        ((_, error),) = store.scrub(1 << 30).damaged
+        assert "cannot be read" in error.message
+
+
+def without_sums(root: Path) -> None:
+    """The store as the release before wrote it."""
+    result = in_catalog(root, "SELECT * FROM run WHERE file IS NOT NULL")
+    for query, name, sequence, count, size, _, file, *_ in result:
+        checksum = zlib.crc32((root / "state" / file).read_bytes())
+        row = sealed(query, name, sequence, count, size, checksum, file)
+        update = "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?"
+        in_catalog(root, update, (checksum, row[-1], file))
+    seals = in_catalog(root, "SELECT seal FROM run ORDER BY arrangement, sequence")
+    ((*columns, _),) = in_catalog(root, "SELECT * FROM progress")
+    row = sealed(*columns[:-1], digest_of(seals))
+    in_catalog(root, "UPDATE progress SET runs = ?, seal = ?", row[-2:])
+    as_format(root, 4)
+
+
+def kinds(store: Store) -> set[type]:
+    return {type(stored) for runs in store.load_runs("q").values() for _, stored in runs}
+
+
+def test_an_older_store_is_read_and_gets_its_checksums(root: Path) -> None:
+    without_sums(root)
+    with Store.open(root, create=False) as store:
+        assert kinds(store) == {pa.Table}
+    with Store.open(root) as store:
+        before = state_of(store, "q")
+        assert kinds(store) == {pa.Table}
+        result = store.load("q")
+        assert store.scrub(1).size == sum(file.stat().st_size for file in files(root))
+        assert kinds(store) == {pa.Table, PagedTable}
+        assert state_of(store, "q") == before
+        assert store.scrub(1).size == 0
+        generation = store.commit_maintain(maintain(result.generation, 1, drop=(("agg", 1),)))
+        assert generation == result.generation + 1
+        assert [sequence for sequence, _ in state_of(store, "q")["agg"]] == [0, 2]
+
+
+def test_an_older_file_that_was_altered_gets_none(root: Path) -> None:
+    without_sums(root)
+    bad = files(root)[1]
+    alter(bad, bad.stat().st_size - 1)
+    with Store.open(root) as store:
+        with pytest.raises(StateCorruptError, match=bad.name):
+            store.load_runs("q")
+        ((_, error),) = store.scrub(1 << 30).damaged
+        assert bad.name in str(error)
+        with pytest.raises(StateCorruptError, match=bad.name):
+            store.load_runs("q")
+
+
+def test_checksums_that_were_altered_are_refused(root: Path) -> None:
+    in_catalog(root, "UPDATE run SET sums = zeroblob(length(sums)) WHERE sums IS NOT NULL")
+    with Store.open(root) as store, pytest.raises(StateCorruptError, match="of its checksums"):
+        store.load_runs("q")
+
+
+def test_a_small_change_looks_at_few_pages(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "BLOB_LIMIT", 0)
+    with Store.open(root) as store:
+        (_, stored), *_ = store.load_runs("q")["agg"]
+        assert isinstance(stored, PagedTable)
+        assert stored.pages._left > 0.9 * len(stored.pages._sums)
+
+
+def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
+    with Store.open(root) as store:
+        store.commit_capture(capture(query="z"), {"agg": [(0, rows(LARGE, 5))]}, record())
+    written_before(root, health.DUE + 1)
+    in_catalog(root, "UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
+    with Store.open(root) as store:
+        result = store.scrub(1 << 30)
+        assert result.size > 0
+        assert not result.damaged
+
+
+def test_runs_of_queries_without_a_file_that_is_due_are_not_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("nothing is due")
+
+    monkeypatch.setattr(states, "stored_runs", refused)
+    with Store.open(root) as store:
+        assert store.scrub(1 << 30).size == 0
+        written_before(root, health.DUE + 1)
+        with pytest.raises(AssertionError, match="nothing is due"):
+            store.scrub(1 << 30)

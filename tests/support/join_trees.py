@@ -1,0 +1,620 @@
+"""Join trees by brute force, random ones with tables and changes, and small ones by hand."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.schema import LONG, STRING, SqlType
+from impctl.data.vector import from_arrow
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum
+from impctl.engine.batch import Batch
+from impctl.engine.circuit import Circuit
+from impctl.engine.extremes import Extreme
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.linear import Merge, Select
+from impctl.engine.operator import Operator
+from impctl.engine.tags import RowTags
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
+from impctl.sketch.partition import RangePartition
+from tests.support.circuits import Rooted, Runs, load_all, save_all
+
+
+@dataclass(frozen=True)
+class Held:
+    """One row of a node: values by column, copies, and a fragment per access of the node."""
+
+    values: Mapping[str, Any]
+    copies: int
+    fragments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A joined row of a subtree: kept columns of its top, arguments, copies, rows it is made of."""
+
+    kept: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    copies: int
+    lineage: frozenset[tuple[int, int]]
+
+
+Tables = Sequence[Sequence[Held]]
+"""The rows of every node, by its position in the tree."""
+Group = tuple[tuple[Any, ...], list[Joined]]
+
+
+def groups_of(tree: JoinTree, tables: Tables) -> dict[tuple[Any, ...], list[Joined]]:
+    """The joined rows of every group that has any."""
+    result: dict[tuple[Any, ...], list[Joined]] = {}
+    for row in _joined(tree, tables, len(tree.nodes) - 1):
+        result.setdefault(tuple(row.kept[name] for name in tree.root.key), []).append(row)
+    return result
+
+
+def sketches(
+    tree: JoinTree, tables: Tables, survives: Callable[[list[Joined]], bool]
+) -> list[set[int]]:
+    """Per access the fragments of all rows behind groups that survive."""
+    groups = groups_of(tree, tables)
+    if not tree.root.key:
+        groups.setdefault((), [])
+    result: list[set[int]] = [set() for _ in range(tree.accesses)]
+    for rows in groups.values():
+        if survives(rows):
+            for at, place in frozenset().union(*(row.lineage for row in rows)):
+                accesses = tree.nodes[at].accesses
+                for access, fragment in zip(accesses, tables[at][place].fragments, strict=True):
+                    result[access.position].add(fragment)
+    return result
+
+
+def values_of(rows: Sequence[Joined], argument: str) -> list[Any]:
+    """The values of an argument that are not NULL, each as often as it is joined."""
+    pairs = ((row.arguments[argument], row.copies) for row in rows)
+    return [value for value, copies in pairs if value is not None for _ in range(copies)]
+
+
+def _joined(tree: JoinTree, tables: Tables, at: int) -> Iterator[Joined]:
+    node = tree.nodes[at]
+    below = [list(_joined(tree, tables, link.child)) for link in node.links]
+    for row in _own_rows(tree, tables, at, below):
+        choices = [
+            list(_partners(tree, at, place, row, below[place])) for place in range(len(node.links))
+        ]
+        for chosen in product(*choices):
+            arguments, copies, lineage = dict(row.arguments), row.copies, row.lineage
+            for one in chosen:
+                arguments.update(one.arguments)
+                copies *= one.copies
+                lineage |= one.lineage
+            yield Joined(row.kept, arguments, copies, lineage)
+
+
+def _own_rows(
+    tree: JoinTree, tables: Tables, at: int, below: Sequence[Sequence[Joined]]
+) -> Iterator[Joined]:
+    node = tree.nodes[at]
+    if node.is_virtual:
+        seen: set[tuple[Any, ...]] = set()
+        for link, rows in zip(node.links, below, strict=True):
+            for row in rows:
+                key = [row.kept[name] for name in tree.nodes[link.child].key]
+                kept = dict(zip(link.columns, key, strict=True))
+                values = tuple(kept[name] for name in node.kept_names)
+                if link.edge is Edge.INNER and values not in seen:
+                    seen.add(values)
+                    yield Joined(kept, {}, 1, frozenset())
+        return
+    for place, held in enumerate(tables[at]):
+        kept = {name: held.values[name] for name in node.kept_names}
+        arguments = {name: held.values[name] for name, _ in node.arguments}
+        yield Joined(kept, arguments, held.copies, frozenset({(at, place)}))
+
+
+def _partners(
+    tree: JoinTree, at: int, place: int, row: Joined, below: Sequence[Joined]
+) -> list[Joined]:
+    """What the row may be joined with in one child."""
+    link = tree.nodes[at].links[place]
+    child = tree.nodes[link.child]
+    mine = [row.kept[name] for name in link.columns]
+    result = [one for one in below if _is_equal(child, mine, [one.kept[n] for n in child.key])]
+    nothing = Joined({}, dict.fromkeys(_arguments_below(tree, link.child)), 1, frozenset())
+    match link.edge:
+        case Edge.INNER:
+            return result
+        case Edge.LEFT:
+            return result or [nothing]
+        case Edge.ANTI:
+            return [] if result else [nothing]
+        case Edge.SEMI:
+            rows = frozenset().union(*(one.lineage for one in result))
+            return [Joined({}, {}, 1, rows)] if result else []
+
+
+def _is_equal(child: Node, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    return all(
+        (left == right) if left is not None and right is not None else safe and left is right
+        for left, right, safe in zip(mine, theirs, child.null_safe, strict=True)
+    )
+
+
+def _arguments_below(tree: JoinTree, at: int) -> list[str]:
+    node = tree.nodes[at]
+    names = [name for name, _ in node.arguments]
+    for link in node.links:
+        names += _arguments_below(tree, link.child)
+    return names
+
+
+
+COLUMNS = ("c0", "c1", "c2", "c3", "x", "f")
+Row = tuple[Any, ...]
+RANGES = RangePartition("t", "f", LONG, (2, 4, 6))
+BY_KEY = RangePartition("t", "k", LONG, (1, 2))
+COMPARE = {
+    CompareOp.GREATER: lambda left, right: left > right,
+    CompareOp.LESS: lambda left, right: left < right,
+    CompareOp.EQUAL: lambda left, right: left == right,
+}
+
+
+@dataclass(frozen=True)
+class Having:
+    """`column op bound` over a group's outputs; no column lets every group pass."""
+
+    column: str | None
+    op: CompareOp
+    bound: int
+
+    def passes(self, outputs: dict[str, Any]) -> bool:
+        """As SQL has it: NULL does not pass."""
+        if self.column is None:
+            return True
+        value = outputs[self.column]
+        return value is not None and bool(COMPARE[self.op](value, self.bound))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tree, per node the table and the table's column behind each of its columns, a HAVING."""
+
+    tree: JoinTree
+    tables: tuple[int, ...]
+    sources: tuple[dict[str, str], ...]
+    having: Having
+
+    @property
+    def kinds(self) -> dict[str, SqlType]:
+        return {name: kind for node in self.tree.nodes for name, kind in _typed(node)}
+
+    def circuit(self) -> Rooted:
+        """The tree, what decides, the way down and the merge."""
+        tree = Tree(self.tree)
+        operators: list[Operator] = [tree]
+        wires: list[tuple[int, ...]] = [tuple(-1 - at for at in range(self.tree.inputs))]
+        if self.having.column is not None:
+            left = ColumnRef(self.having.column, LONG)
+            predicate = Compare(self.having.op, left, Literal(self.having.bound, LONG))
+            operators.append(Select(predicate, must_be_sure=False))
+            wires.append((0,))
+        operators.append(Live(tree))
+        wires.append((len(operators) - 2, 0))
+        sizes = {
+            a.position: (a.by or ("", RANGES))[1].size for n in self.tree.nodes for a in n.accesses
+        }
+        return Rooted(
+            Circuit(operators, wires), Merge([sizes[at] for at in range(self.tree.accesses)])
+        )
+
+    def batches(self, changes: Sequence[tuple[int, Row, int]]) -> list[Batch | None]:
+        """Changes (table, row, weight) as the batches of all inputs."""
+        result: list[Batch | None] = [None] * self.tree.inputs
+        for at, node in enumerate(self.tree.nodes):
+            rows = [(row, weight) for table, row, weight in changes if table == self.tables[at]]
+            if node.input is not None and rows:
+                result[node.input] = self._batch(at, rows)
+        return result
+
+    def _batch(self, at: int, rows: Sequence[tuple[Row, int]]) -> Batch:
+        node = self.tree.nodes[at]
+        columns = {}
+        for name, kind in _typed(node):
+            place = COLUMNS.index(self.sources[at][name])
+            values = [_typed_value(row[place], kind) for row, _ in rows]
+            arrow = pa.string() if kind == STRING else pa.int64()
+            columns[name] = from_arrow(pa.array(values, arrow), kind)
+        held = [self._held(at, row, 1).fragments for row, _ in rows]
+        tags = tuple(
+            RowTags(np.array([one[place] for one in held], dtype=np.int32))
+            for place in range(len(node.accesses))
+        )
+        weights = np.array([weight for _, weight in rows], dtype=np.int64)
+        return Batch(columns, weights, tags)
+
+    def held(self, tables: Sequence[Counter[Row]]) -> list[list[Held]]:
+        """The rows of every node as the reference wants them."""
+        return [
+            []
+            if node.is_virtual
+            else [self._held(at, row, n) for row, n in tables[self.tables[at]].items() if n]
+            for at, node in enumerate(self.tree.nodes)
+        ]
+
+    def _held(self, at: int, row: Row, copies: int) -> Held:
+        node = self.tree.nodes[at]
+        named = dict(zip(COLUMNS, row, strict=True))
+        values = {n: _typed_value(named[self.sources[at][n]], kind) for n, kind in _typed(node)}
+        fragments = tuple(
+            _fragment(RANGES, named["f"])
+            if access.by is None
+            else _fragment(access.by[1], values[access.by[0]])
+            for access in node.accesses
+        )
+        return Held(values, copies, fragments)
+
+    def outputs(self, rows: list[Joined]) -> dict[str, Any]:
+        """What the tree's columns are for a group of joined rows."""
+        result: dict[str, Any] = {}
+        for column in self.tree.columns:
+            part = column.accumulator
+            if part is None:
+                result[column.id] = sum(row.copies for row in rows)
+                continue
+            values = values_of(rows, part.argument)  # type: ignore[union-attr]  # no spreads here
+            if isinstance(part, Count):
+                result[column.id] = len(values)
+            elif not values:
+                result[column.id] = None
+            elif isinstance(part, Extreme):
+                result[column.id] = max(values) if part.reverse else min(values)
+            else:
+                result[column.id] = sum(values)
+        return result
+
+    def survives(self, rows: list[Joined]) -> bool:
+        return self.having.passes(self.outputs(rows))
+
+
+class Stored:
+    """What a store keeps of a circuit, checkpoint after checkpoint."""
+
+    def __init__(self) -> None:
+        self._runs: Runs = {}
+
+    def restarted(self, old: Rooted, fresh: Rooted) -> Rooted:
+        """The fresh one, after it took up the next checkpoint of the other."""
+        save_all(old.arrangements(), self._runs)
+        load_all(fresh.arrangements(), self._runs)
+        fresh.circuit.take_up(old.circuit.counters())
+        fresh.merge.restore()
+        return fresh
+
+
+def _typed(node: Node) -> list[tuple[str, SqlType]]:
+    return list(dict([*node.kept, *node.arguments]).items())
+
+
+def _typed_value(value: Any, kind: SqlType) -> Any:
+    return f"v{value}" if kind == STRING and value is not None else value
+
+
+def _fragment(partition: RangePartition, value: Any) -> int:
+    vector = from_arrow(pa.array([value], pa.int64()), LONG)
+    return int(partition.fragments_of(vector)[0])
+
+
+class _Growing:
+    """A tree on its way: nodes from the root down, to be numbered from the leaves up."""
+
+    def __init__(self, random_: random.Random, size: int, *, only_inner: bool) -> None:
+        self.random = random_
+        self.kept: list[list[str]] = [[]]
+        self.parents: list[int | None] = [None]
+        self.edges: list[Edge] = [Edge.INNER]
+        self.pairs: list[list[tuple[str, str]]] = [[]]
+        self.kinds: dict[str, SqlType] = {}
+        self.safe: list[list[bool]] = [[]]
+        others = [] if only_inner else [Edge.SEMI, Edge.ANTI, Edge.LEFT]
+        self.choices = [Edge.INNER] * 3 + others
+        self.groups = [self._column(0) for _ in range(random_.choice([0, 1, 1, 2]))]
+        for _ in range(size - 1):
+            self._grow()
+        for at in range(size):
+            # A column that nobody shares: a leaf then keeps more than its key.
+            if random_.random() < 0.12:
+                self._column(at)
+
+    def _column(self, at: int, kind: SqlType | None = None) -> str:
+        name = f"n{at}.k{len(self.kept[at])}"
+        self.kept[at].append(name)
+        self.kinds[name] = kind or self.random.choice([LONG, LONG, LONG, STRING])
+        return name
+
+    def _grow(self) -> None:
+        parent = self.random.randrange(len(self.kept))
+        at = len(self.kept)
+        self.kept.append([])
+        self.parents.append(parent)
+        self.edges.append(self.random.choice(self.choices))
+        pairs: list[tuple[str, str]] = []
+        for _ in range(self.random.choice([0, 1, 1, 1, 1, 2])):
+            old = [name for name in self.kept[parent] if name not in [mine for mine, _ in pairs]]
+            is_old = bool(old) and self.random.random() < 0.5
+            mine = self.random.choice(old) if is_old else self._column(parent)
+            pairs.append((mine, self._column(at, self.kinds[mine])))
+        self.random.shuffle(pairs)
+        self.pairs.append(pairs)
+        self.safe.append([self.random.random() < 0.25 for _ in pairs])
+
+
+def random_case(seed: int, *, mode: Mode | None = None, only_inner: bool = False) -> Case:
+    """A tree of two to five nodes with everything that is drawn by chance."""
+    random_ = random.Random(seed)
+    mode = mode or random_.choice([Mode.RING, Mode.RING, Mode.BITS])
+    grown = _Growing(random_, random_.randint(2, 5), only_inner=only_inner)
+    size = len(grown.kept)
+    # Grown parents first; the tree has children first.
+    place = {at: size - 1 - at for at in range(size)}
+    tables = [random_.randrange(3) for _ in range(size)]
+    sources: list[dict[str, str]] = [
+        {name: random_.choice(COLUMNS[:4]) for name in grown.kept[at]} for at in range(size)
+    ]
+    is_virtual = _may_be_virtual(grown) and random_.random() < 0.7
+    nodes, accesses = [], 0
+    for at in reversed(range(size)):
+        links = [c for c in range(size) if grown.parents[c] == at]
+        node = Node(
+            name=f"n{at}",
+            input=None if is_virtual and at == 0 else place[at],
+            kept=tuple((name, grown.kinds[name]) for name in grown.kept[at]),
+            key=tuple(grown.groups if at == 0 else [theirs for _, theirs in grown.pairs[at]]),
+            null_safe=() if at == 0 else tuple(grown.safe[at]),
+            links=tuple(
+                Link(place[c], grown.edges[c], tuple(mine for mine, _ in grown.pairs[c]))
+                for c in links
+            ),
+        )
+        if not node.is_virtual:
+            node = replace(node, accesses=_accesses(random_, node, accesses))
+            accesses += len(node.accesses)
+            if mode is Mode.RING and random_.random() < 0.5 and not _is_hidden(grown, at):
+                node = replace(node, arguments=((f"n{at}.x", LONG),))
+                sources[at][f"n{at}.x"] = "x"
+        nodes.append(node)
+    arguments = [name for node in nodes for name, _ in node.arguments]
+    columns = _columns(arguments) if mode is Mode.RING else ()
+    tree = JoinTree("tree0", tuple(nodes), mode, columns, accesses)
+    ordered = list(reversed(range(size)))
+    return Case(
+        tree,
+        tuple(tables[at] for at in ordered),
+        tuple(sources[at] for at in ordered),
+        _having(random_, columns),
+    )
+
+
+def _may_be_virtual(grown: _Growing) -> bool:
+    """Whether everything at the root is group columns, and the key of every child."""
+    everything = set(grown.groups)
+    children = [c for c, parent in enumerate(grown.parents) if parent == 0]
+    keys = [{mine for mine, _ in grown.pairs[c]} for c in children]
+    is_inner = any(grown.edges[c] is Edge.INNER for c in children)
+    return (
+        bool(everything)
+        and everything == set(grown.kept[0])
+        and is_inner
+        and all(key == everything for key in keys)
+    )
+
+
+def _is_hidden(grown: _Growing, at: int | None) -> bool:
+    while at is not None:
+        if grown.edges[at] in (Edge.SEMI, Edge.ANTI):
+            return True
+        at = grown.parents[at]
+    return False
+
+
+def _accesses(random_: random.Random, node: Node, first: int) -> tuple[Access, ...]:
+    result = []
+    for at in range(random_.choice([0, 1, 1, 2])):
+        whole = [name for name, kind in node.kept if kind == LONG]
+        by = (random_.choice(whole), BY_KEY) if whole and random_.random() < 0.4 else None
+        result.append(Access(first + at, by))
+    return tuple(result)
+
+
+def _columns(arguments: Sequence[str]) -> tuple[AggregateColumn, ...]:
+    columns = [AggregateColumn("n", LONG, None, None)]
+    for slot, argument in enumerate(arguments):
+        count = Count(argument, slot)
+        columns += [
+            AggregateColumn(f"count{slot}", LONG, count, None),
+            AggregateColumn(f"sum{slot}", LONG, ExactSum(argument, slot, LONG), count),
+            AggregateColumn(f"min{slot}", LONG, Extreme(argument, slot, False), count),
+            AggregateColumn(f"max{slot}", LONG, Extreme(argument, slot, True), count),
+        ]
+    return tuple(columns)
+
+
+def _having(random_: random.Random, columns: Sequence[AggregateColumn]) -> Having:
+    if not columns or random_.random() < 0.1:
+        return Having(None, CompareOp.EQUAL, 0)
+    column = random_.choice(columns).id
+    op = random_.choice(list(COMPARE))
+    return Having(column, op, random_.choice([0, 1, 2, 3, 5, 8]))
+
+
+def random_row(random_: random.Random) -> Row:
+    """Few values, so that rows meet; NULL among them."""
+    keys = [random_.choice([None, 0, 1, 1, 2, 2]) for _ in range(4)]
+    return (*keys, random_.choice([None, -2, 0, 1, 3]), random_.choice([None, 0, 1, 2, 3, 5, 7]))
+
+
+def random_changes(
+    random_: random.Random, tables: Sequence[Counter[Row]]
+) -> list[tuple[int, Row, int]]:
+    """A batch over all tables: rows that come, go, do both, or come again."""
+    changes: list[tuple[int, Row, int]] = []
+    if random_.random() < 0.06:
+        return [(t, row, -n) for t, rows in enumerate(tables) for row, n in rows.items() if n]
+    for at, rows in enumerate(tables):
+        there = Counter(rows)
+        for _ in range(random_.choice([0, 1, 2, 4])):
+            known = [row for row, n in there.items() if n > 0]
+            if known and random_.random() < 0.45:
+                row = random_.choice(known)
+                gone = random_.randint(1, there[row])
+                there[row] -= gone
+                changes.append((at, row, -gone))
+                if random_.random() < 0.3:
+                    changes.append((at, (*row[:5], random_.choice([0, 2, 4, 7])), gone))
+            elif sum(there.values()) < 7:
+                row = (
+                    random_.choice(known)
+                    if known and random_.random() < 0.2
+                    else random_row(random_)
+                )
+                copies = random_.choice([1, 1, 2])
+                there[row] += copies
+                changes.append((at, row, copies))
+        if random_.random() < 0.2:
+            row = random_row(random_)
+            changes += [(at, row, 1), (at, row, -1)]
+    random_.shuffle(changes)
+    return changes
+
+
+
+FRAGMENTS = 64
+X = "x"
+N, SUM = "n", "sum"
+
+Values = tuple[int | None, ...]
+Rows = Sequence[tuple[Values, int, int]]
+"""Values of the node's kept columns and its argument, the fragment, the weight."""
+
+
+def node(
+    place: int,
+    name: str,
+    kept: str,
+    key: str,
+    links: Sequence[tuple[int, Edge, str]] = (),
+    *,
+    argument: bool = False,
+    safe: bool = False,
+) -> Node:
+    """The node at `place`, which reads that input and has that access; letters name columns."""
+
+    def named(letters: str) -> tuple[str, ...]:
+        return tuple(f"{name}.{letter}" for letter in letters)
+
+    return Node(
+        name,
+        place,
+        tuple((column, LONG) for column in named(kept)),
+        named(key),
+        (safe,) * len(key),
+        tuple(Link(child, edge, named(letters)) for child, edge, letters in links),
+        ((X, LONG),) if argument else (),
+        (Access(place),),
+    )
+
+
+@dataclass
+class Grown:
+    """A tree with what decides over it, and counts of what steps did."""
+
+    nodes: Sequence[Node]
+    rooted: Rooted
+    name: str
+
+    def step(self, **rows: Rows) -> tuple[int, int, int]:
+        """One change of the nodes called so; how much was touched, flipped and told."""
+        before = self._numbers()
+        batches: list[Batch | None] = [None] * sum(not node.is_virtual for node in self.nodes)
+        for node in self.nodes:
+            if node.input is not None and node.name in rows:
+                batches[node.input] = batch_of(node, rows[node.name])
+        self.rooted.step(*batches)
+        after = self._numbers()
+        return (after[0] - before[0], after[1] - before[1], after[2] - before[2])
+
+    def _numbers(self) -> list[int]:
+        counters = self.rooted.circuit.counters()
+        return [counters[f"{self.name}.{name}"] for name in ("touched", "flips", "pairs")]
+
+    def sketch(self, name: str) -> set[int]:
+        """Fragments of one node's rows in the result."""
+        (access,) = next(node.accesses for node in self.nodes if node.name == name)
+        return set(self.rooted.merge.members(access.position).nonzero()[0].tolist())
+
+    @property
+    def sketches(self) -> dict[str, set[int]]:
+        return {node.name: self.sketch(node.name) for node in self.nodes if node.accesses}
+
+
+def batch_of(node: Node, rows: Rows) -> Batch:
+    """Signed rows of a node as a batch."""
+    names = [*node.kept_names, *(name for name, _ in node.arguments)]
+    lists = list(zip(*(values for values, _, _ in rows), strict=True)) or [() for _ in names]
+    columns = {
+        name: from_arrow(pa.array(values, pa.int64()), LONG)
+        for name, values in zip(names, lists, strict=True)
+    }
+    fragments = np.array([fragment for _, fragment, _ in rows], dtype=np.int32)
+    weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
+    return Batch(columns, weights, (RowTags(fragments),) if node.accesses else ())
+
+
+def grown(nodes: Sequence[Node], having: Expr | None = None, *, bits: bool = False) -> Grown:
+    """The tree of these nodes, children first, below a HAVING."""
+    count = Count(X, 0)
+    has_sum = any(node.arguments for node in nodes)
+    columns = [AggregateColumn(N, LONG, None, None)]
+    if has_sum:
+        columns.append(AggregateColumn(SUM, LONG, ExactSum(X, 0, LONG), count))
+    mode = Mode.BITS if bits else Mode.RING
+    accesses = sum(len(node.accesses) for node in nodes)
+    spec = JoinTree("tree0", tuple(nodes), mode, () if bits else tuple(columns), accesses)
+    tree = Tree(spec)
+    operators: list[Operator] = [tree]
+    wires: list[tuple[int, ...]] = [tuple(-1 - at for at in range(spec.inputs))]
+    if having is not None:
+        operators.append(Select(having, must_be_sure=False))
+        wires.append((0,))
+    circuit = Circuit([*operators, Live(tree)], [*wires, (len(operators) - 1, 0)])
+    rooted = Rooted(circuit, Merge([FRAGMENTS] * accesses))
+    first = circuit.start()
+    if first is not None:
+        rooted.merge.step(first)
+    return Grown(nodes, rooted, spec.name)
+
+
+def compared(column: str, op: CompareOp, bound: int) -> Compare:
+    """`column op bound`."""
+    return Compare(op, ColumnRef(column, LONG), Literal(bound, LONG))
+
+
+ANY = compared(N, CompareOp.GREATER, 0)
+
+
+def pair(edge: Edge = Edge.INNER, *, having: Expr = ANY, safe: bool = False) -> Grown:
+    """s below r, r has the groups; SUM over s where it is seen."""
+    is_seen = edge not in (Edge.SEMI, Edge.ANTI)
+    nodes = [
+        node(0, "s", "a", "a", argument=is_seen, safe=safe),
+        node(1, "r", "ag", "g", [(0, edge, "a")], argument=not is_seen),
+    ]
+    return grown(nodes, having)

