@@ -107,8 +107,6 @@ def test_an_error_without_a_cause_keeps_what_it_came_out_of() -> None:
     assert not result.__suppress_context__
 
 
-
-
 def test_one_alone_is_told_in_the_singular() -> None:
     assert [count_text(count, "row") for count in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
     assert count_text(1_000, "row") == "1,000 rows"
@@ -116,8 +114,6 @@ def test_one_alone_is_told_in_the_singular() -> None:
 
 def test_a_noun_may_bring_its_plural() -> None:
     assert [count_text(count, "entry", "entries") for count in (1, 2)] == ["1 entry", "2 entries"]
-
-
 
 
 def test_it_counts_milliseconds_and_goes_on() -> None:

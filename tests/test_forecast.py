@@ -38,8 +38,6 @@ def crime_moments() -> npt.NDArray[np.float64]:
     return result
 
 
-
-
 def said_next(values: Sequence[float], times: Sequence[float]) -> list[float]:
     """What each forecaster says of the number after these; `times` has one more than `values`."""
     latest = values[-64:]
@@ -71,7 +69,6 @@ def least_error(said: Sequence[Sequence[float]], came: Sequence[float]) -> list[
     """The mean error of each forecaster over the last 30 of what came."""
     pairs = list(zip(said, came, strict=True))[-30:]
     return [statistics.fmean(abs(row[k] - v) for row, v in pairs) for k in range(6)]
-
 
 
 HOUR = 3600.0
@@ -220,8 +217,6 @@ def test_intervals_of_numbers_at_random_hold_four_times_in_five() -> None:
     values = generator.lognormal(3.0, 1.0, 3000)
     result = gain(values, np.arange(3001) * 977.0)
     assert abs(result[2] - HELD) < 0.03
-
-
 
 
 def reference(came: list[bool], of_day: int, of_week: int) -> list[float]:

@@ -343,7 +343,6 @@ def test_without_a_session_spark_is_started_and_nothing_is_printed(folder: Path)
     assert ran.stdout == "[(0, 3, 45), (3, 3, 45)]\nEvaluationError\nTrue\n"
 
 
-
 FILES = 40
 SQL = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"
 
@@ -625,7 +624,6 @@ def test_uses_are_counted(tmp_path: Path) -> None:
         (status,) = opened.status("q")
     assert status.uses == 1
     assert status.bytes_left_out > 0
-
 
 
 TYPES = """

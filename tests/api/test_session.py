@@ -317,7 +317,6 @@ def test_an_answer_that_is_not_kept(tmp_path: Path) -> None:
             opened.changes("plain")
 
 
-
 ROOT = Path(__file__).parents[2]
 
 SNIPPET = """\
@@ -398,7 +397,6 @@ def test_strict_type_checkers_see_the_types(
     options = ["--strict", "--config-file", str(ROOT / "pyproject.toml")]
     shown, problems, code = api.run([*options, "--cache-dir", str(ROOT / ".mypy_cache"), str(file)])
     assert (shown, problems, code) == ("Success: no issues found in 1 source file\n", "", 0)
-
 
 
 TRIGGERS = {

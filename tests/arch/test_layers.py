@@ -255,7 +255,6 @@ def test_who_is_given_pinned_tables_reaches_neither_store_nor_spark() -> None:
     assert "tables" in packages
 
 
-
 _REFERENCE = re.compile(r"`((?:\w+\.)+(?!py`|yaml`)\w+)`")
 
 
@@ -296,7 +295,6 @@ def _exists(parts: list[str]) -> bool:
             source = file if file.exists() else place / "__init__.py"
             return re.search(rf"\b{rest[0]}\b", source.read_text(encoding="utf-8")) is not None
     return False
-
 
 
 ENGINE = PACKAGE / "engine"
@@ -401,7 +399,6 @@ def test_other_things_may_be_looked_at(text: str) -> None:
     assert not list(looks([*ast.walk(ast.parse(text))]))
 
 
-
 _MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 _LISTED = {
     "os": """
@@ -486,8 +483,6 @@ def test_every_module_imports_without_them() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
     )
     assert run.stdout == "all imported\n", run.stderr
-
-
 
 
 def check(report: dict[str, Any]) -> None:

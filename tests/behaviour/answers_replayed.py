@@ -130,7 +130,6 @@ def _literal(value: object) -> str:
     return str(value)
 
 
-
 _WAYS = (AnsweredBy.STATE, AnsweredBy.ENGINE)
 
 

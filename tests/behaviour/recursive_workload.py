@@ -277,7 +277,6 @@ def actions_by_strict(cli: Cli) -> set[str]:
     return {result["action"] for result in cli.good("maintain").results}
 
 
-
 SHIPS = {
     "lazy": "absorption",
     "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
@@ -361,7 +360,6 @@ def gone_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, 
     return Counter({row: count for row, count in counts.items() if count})
 
 
-
 TENANTS, NODES_OF_TENANTS, LINKS_OF_TENANTS = 40, 5, 200
 
 ENTRY = (
@@ -407,7 +405,10 @@ KEPT_OF_TENANTS = "mean"
 
 def some_links_of_tenants(rng: random.Random, count: int) -> pa.Table:
     """Links of some tenants."""
-    rows = [[_tenant(rng), rng.randrange(NODES_OF_TENANTS), rng.randrange(NODES_OF_TENANTS)] for _ in range(count)]
+    rows = [
+        [_tenant(rng), rng.randrange(NODES_OF_TENANTS), rng.randrange(NODES_OF_TENANTS)]
+        for _ in range(count)
+    ]
     for row in rows:
         if rng.random() < 0.03:
             row[rng.randrange(1, 3)] = None

@@ -349,7 +349,6 @@ def _cast_text(value: Value, kind: Any) -> object:
     return str(value)
 
 
-
 _NEAR = 1e-9
 _WAYS_OF_TIES = 20_000
 """Ways of breaking ties that are tried before an answer counts as wrong."""
@@ -515,7 +514,10 @@ def _rows_of_values(table: pa.Table) -> list[tuple[Any, ...]]:
 
 def _listed(table: pa.Table) -> list[tuple[object, ...]]:
     """Rows whose doubles are told to nine digits where they are only sorted by."""
-    return [tuple(_double(v) if isinstance(v, float) else v for v in row) for row in _rows_of_values(table)]
+    return [
+        tuple(_double(v) if isinstance(v, float) else v for v in row)
+        for row in _rows_of_values(table)
+    ]
 
 
 def _same(mine: tuple[object, ...], theirs: tuple[object, ...]) -> bool:

@@ -324,7 +324,6 @@ def test_only_changes_and_captures_need_the_package(
     assert (refused.code, refused.error["code"]) == (2, "extra_missing")
 
 
-
 TOLD = (KEPT, "of_seeds", "from_one")
 """Of these `why` tells from the state what would go."""
 LEFT_OUT = "src = 7 OR src = 13 OR dst < 9"

@@ -168,7 +168,6 @@ def test_a_state_that_could_not_be_filled_is_not_blamed_on_the_version(
     assert (done["action"], done["reason_code"]) == ("recapture", "not_incremental")
 
 
-
 TABLES = {
     "a": {"id": [1, 2], "x": [1, 2]},
     "b": {"id": [2, 3], "k": [1, 7]},
@@ -297,7 +296,6 @@ def test_refused_by_name(opened_for_readers: Any, sql: str, sketch: str, code: s
     assert (ran.code, ran.error["code"]) == (3, code)
 
 
-
 BELOW_A_TOP = (
     "SELECT q.g FROM (SELECT t.g, u.x FROM t JOIN u ON t.k = u.k ORDER BY u.x LIMIT 2) q "
     "WHERE q.g <> 'Z'"
@@ -327,7 +325,6 @@ def test_a_barrier_above_keeps_in_mind_which_sides_are_distant(
     for verified in cli.good("verify", "--results").results:
         assert verified["covers"], verified
         assert verified["results_equal"] is True, verified
-
 
 
 LAST = "FROM t GROUP BY g ORDER BY COUNT(*) DESC, g LIMIT 1"
@@ -404,7 +401,6 @@ def test_a_frame_and_verify_do_without_the_sketch(cli: Cli, name: str, spark: ob
     assert (result["covers"], result["results_equal"]) == (True, None)
     (warning,) = ran.document["warnings"]
     assert "no result with it to compare" in warning
-
 
 
 UNNEEDED_ROWS_WORKLOAD = """\

@@ -334,7 +334,6 @@ def test_a_device_is_no_file_to_insert(cli: Cli, tmp_path: Path, ending: str) ->
     check_refused(cli("apply", "a"), 2, "usage", "not a regular file")
 
 
-
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -381,7 +380,6 @@ def test_readers_of_a_current_sketch_do_not_wait(cli: Cli, tmp_path: Path, spark
     with held_lock(tmp_path / ".impctl"):
         assert cli.good("rewrite", "--query", "q").results[0]["sql"].startswith("SELECT g")
         assert cli.good("maintain", "--lock-timeout", "0.1").results[0]["action"] == "none"
-
 
 
 LARGE_ROWS, FILES = 30_000, 3
@@ -483,7 +481,9 @@ def _marks(shape: str) -> tuple[pytest.MarkDecorator, ...]:
     "shape",
     [pytest.param(one, marks=_marks(one)) for one in SHAPES],
 )
-def test_queries_keep_to_their_limit(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+def test_queries_keep_to_their_limit(
+    cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
     """By a quarter at most they exceed it; where it suffices, the answer is the same."""
     call = ("query", "--query", shape, "--by", "engine", "--limit", "50", "--memory")
     (whole,) = cli_of_large.good(*call, "10GB").results
@@ -577,7 +577,9 @@ def test_what_the_engine_took_is_freed_before_spark_starts(
 
 
 @pytest.mark.usefixtures("traced")
-def test_a_capture_that_gives_up_leaves_no_state(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_gives_up_leaves_no_state(
+    cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plans refer to the circuit, so that it lives on while Spark captures the sketch."""
     circuits: list[Circuit] = []
     made = Circuit.__init__

@@ -368,7 +368,6 @@ def test_files_that_no_row_leaves_or_enters_are_not_read(ground: Ground) -> None
     assert (ran["action"], ran["changes"]) == ("exact", 3)
 
 
-
 WINDOW = "day > current_date - INTERVAL 9 DAYS AND day <= current_date"
 FAR = f"t JOIN u ON t.g = u.g WHERE u.{WINDOW.replace('AND day', 'AND u.day')}"
 SPARK_CLOCK_QUERIES = {
@@ -447,7 +446,6 @@ def test_a_day_above_a_window_by_touch_is_refused_by_name(
     assert "stores no groups" in ran.error["message"]
 
 
-
 GIVEN_WORKLOAD = """\
 version: 1
 tables: {t: {path: t}}
@@ -461,7 +459,6 @@ store: .impctl
 def test_a_day_for_one_query_is_no_hour_for_another(tmp_path: Path, capsys: Capsys) -> None:
     ran = Cli.over(capsys, tmp_path, GIVEN_WORKLOAD)("status", "--param", "start=2026-03-05")
     assert (ran.code, ran.error["code"]) == (2, "parameter_ambiguous")
-
 
 
 MONTH = "day > current_date - INTERVAL 30 DAYS AND day <= current_date"
@@ -591,7 +588,6 @@ def test_a_window_moves_for_ninety_days(
     assert median(done.moved) <= 3 * median(done.plain), times
 
 
-
 COUNT = int(os.environ.get("IMPCTL_DAYS", "0"))
 
 
@@ -604,7 +600,6 @@ def test_spark_agrees_on_every_day(
 ) -> None:
     done = lived(Days(tmp_path, capsys, monkeypatch), COUNT, 1)
     assert done.asked == COUNT
-
 
 
 EXPIRING_QUERIES = {
@@ -803,7 +798,9 @@ def test_sketches_hold_what_is_live(
     options = OPTIONS[seed % len(OPTIONS)]
     zone = ["UTC", "Europe/Berlin", "Asia/Kolkata"][seed % 3]
     queries = {name: EXPIRING_QUERIES[name] for name in [*EXPIRING_QUERIES][seed % 2 :: 2]}
-    ground = ExpiringGround(tmp_path, capsys, monkeypatch, seed, queries, options=options, zone=zone)
+    ground = ExpiringGround(
+        tmp_path, capsys, monkeypatch, seed, queries, options=options, zone=zone
+    )
     ground.mine.good("capture")
     seconds = [0, 1, 3600, 7200, 40_000, 200_000]
     for step in ground.random.sample(seconds, 3):
@@ -845,7 +842,6 @@ def test_why_and_changes_are_told_as_of_the_instant_given(tmp_path: Path, capsys
             assert (ran.code == 0) == (node in left), ran.document
 
 
-
 SUMS = "SELECT g, SUM(x) AS s, COUNT(*) AS n FROM t WHERE {} GROUP BY g"
 LATEST_QUERIES = {
     "latest": SUMS.format("day = (SELECT MAX(day) FROM t)"),
@@ -879,7 +875,9 @@ def rows(day: int | None, count: int, start: int = 0) -> pa.Table:
     )
 
 
-def write_workload(folder: Path, head: str = "", names: Sequence[str] = tuple(LATEST_QUERIES)) -> Path:
+def write_workload(
+    folder: Path, head: str = "", names: Sequence[str] = tuple(LATEST_QUERIES)
+) -> Path:
     """A table with a file of each day, another one, and the workload file beside them."""
     create_table(str(folder / "t"), rows(0, 8))
     for day in range(1, LATEST_DAYS):

@@ -152,7 +152,6 @@ def test_a_check_that_rounds_first_tells_no_sign(
     assert [fact.kind for fact in said] == kinds
 
 
-
 TOTALS = "SELECT g, SUM(x) s FROM t GROUP BY g"
 FIRST = f"SELECT g, s FROM ({TOTALS}) a ORDER BY s DESC, g LIMIT 2"
 RANKED = f"SELECT g, s, RANK() OVER (ORDER BY s DESC) r FROM ({TOTALS}) a"
@@ -356,7 +355,6 @@ def doubles(table: pa.Table, last: float) -> pa.Table:
     return table.set_column(2, "x", pa.array(x, pa.float64()))
 
 
-
 Row = tuple[int, int, int | None]
 Action = dict[str, Any]
 
@@ -536,8 +534,6 @@ def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
             yield "read through a sketch" if is_read else "read whole"
         table.step()
         cli("maintain")
-
-
 
 
 @random_cases(2, 12, 2500, also="1 20")

@@ -63,7 +63,9 @@ def constructs_cli(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.spark
-def test_touched_or_recaptured_and_always_sound(constructs_cli: Cli, table: str, spark: Any) -> None:
+def test_touched_or_recaptured_and_always_sound(
+    constructs_cli: Cli, table: str, spark: Any
+) -> None:
     captured = constructs_cli.good("capture").results
     assert {r["query"]: r["mode"] for r in captured} == EXPECTED
     constructs_cli.verified(is_exact=False)
@@ -97,7 +99,6 @@ def test_explain_names_what_blocks_exact_maintenance(constructs_cli: Cli) -> Non
     assert "MEDIAN" in result["median"]["reason"].upper()
     assert any(line["why"] for line in result["hashed"]["plan"])
     assert "every operator" in result["join"]["reason"]
-
 
 
 Capture = Callable[[], None]
@@ -211,7 +212,6 @@ def test_its_ranges_are_evened_out_once_it_is_captured_anew(
     assert fragments(tmp_path) == (0, 1)
 
 
-
 ROWS = pa.table(
     {
         "id": pa.array([1, 2], pa.int64()),
@@ -266,7 +266,6 @@ def test_what_the_engine_computes_is(tmp_path: Path, capsys: Capsys) -> None:
         assert cli.one("query", "--by", by)["rows"] == rows
 
 
-
 QUERIES = {
     "SELECT g, COALESCE(city, (SELECT 'none')) AS c FROM t WHERE id > 3": (
         [[1, "none"], [2, "c"]],
@@ -296,7 +295,6 @@ def test_results_are_kept_and_maintained(tmp_path: Path, capsys: Capsys, sql: st
     write_deltalake(str(tmp_path / "t"), more, mode="append")
     cli.good("maintain", "--policy", "incremental")
     assert sorted(cli.one("query", "--by", "state")["rows"]) == after
-
 
 
 SUMS = "SELECT b, MAX(s) AS m FROM (SELECT b, c, SUM(p) AS s FROM t GROUP BY b, c) GROUP BY b"
@@ -382,7 +380,6 @@ def test_above_sums_of_doubles_the_whole_lineage_is_held(
     assert "sums of doubles vary from run to run" in told, "those of windows are no other"
 
 
-
 WITNESS_QUERIES = {
     "best": "SELECT g, MAX(v) AS best FROM t GROUP BY g HAVING MAX(v) > 60",
     "both": "SELECT g, MAX(d) AS m, MIN(v) AS b FROM t GROUP BY g ORDER BY b NULLS LAST, g LIMIT 4",
@@ -460,7 +457,9 @@ def test_witnesses_suffice_and_are_fewer_and_are_kept(witness_cli: Cli) -> None:
     witness_cli.verified()
     rng, folder = random.Random(2), witness_cli.workload.parent
     for step in range(4):
-        write_deltalake(str(folder / "t"), rows_of(rng, WITNESS_ROWS + 90 * step, 90), mode="append")
+        write_deltalake(
+            str(folder / "t"), rows_of(rng, WITNESS_ROWS + 90 * step, 90), mode="append"
+        )
         gone = f"id % 7 = {step} OR (v >= 97 AND id % 2 = {step % 2})"
         DeltaTable(str(folder / "t")).delete(gone)
         for result in witness_cli.good("maintain").results:

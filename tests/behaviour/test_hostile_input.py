@@ -199,7 +199,6 @@ def test_spark_with_its_whole_log(tmp_path: Path) -> None:
     check_files(tmp_path)
 
 
-
 SECRET = "tellNobody"
 SIGNED = (
     "https://a.blob.core.windows.net/c/t?sv=1&sig=SECRET&se=2",
@@ -310,7 +309,6 @@ def test_a_long_text_takes_no_long_time(piece: str) -> None:
     before = time.process_time()
     masked(text)
     assert time.process_time() - before < 5
-
 
 
 LOGGED_ROWS = pa.table({"g": [1, 2, 3], "x": [10, 20, 30]})
@@ -446,7 +444,6 @@ def refuses(cli: Cli, place: str) -> None:
     if runs[1].code == 0:
         (answer,) = runs[1].results
         assert 7 not in dict(answer["rows"])
-
 
 
 STATEMENTS = [
@@ -615,7 +612,9 @@ def guarded(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> 
     return cli
 
 
-def write_escapes(cli: Cli, updates: tuple[dict[str, Any], ...] = (), **queries: dict[str, Any]) -> None:
+def write_escapes(
+    cli: Cli, updates: tuple[dict[str, Any], ...] = (), **queries: dict[str, Any]
+) -> None:
     document = yaml.safe_load(WORKLOAD.replace("POLICY", "incremental"))
     document["queries"] = queries
     document["updates"] = list(updates)
@@ -705,7 +704,6 @@ def test_values_of_parameters_stay_values(guarded: Cli) -> None:
                 with pytest.raises(ImpctlError) as caught:
                     workload.rewrite(params={"low": odd})  # type: ignore[dict-item]
                 assert caught.value.code == "parameter_type"
-
 
 
 OUTPUT_WORKLOAD = """\

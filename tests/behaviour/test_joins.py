@@ -92,8 +92,6 @@ def test_what_is_kept_of_a_side_that_is_read_is_a_filter(tmp_path: Path, capsys:
     assert "from_files" not in stored(tmp_path, "two_index").state_meta
 
 
-
-
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     queries = [
@@ -124,7 +122,6 @@ def test_explain_says_which_sides_are_kept(cli: Cli, spark: Any) -> None:
     assert {side["strategy"] for side in result["kept"]} == {"index"}
     assert {side["strategy"] for side in result["two"]} == {"spark"}
     assert all(side["rows"] and side["bytes"] for side in result["two"]), json.dumps(result["two"])
-
 
 
 WORKLOAD = """
@@ -167,7 +164,6 @@ def test_a_join_with_it_is_read_in_slices(
     joined = Readable("join0", plan, plan, (), (), ())
     reader: Any = Partners(desk, None, {}, {})  # type: ignore[arg-type]  # not looked at
     assert list(reader.pairs(joined)) == ["a slice"] * slices
-
 
 
 VECTORED_QUERIES = {
@@ -362,7 +358,9 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
             change_vectored(rng, table)
         with monkeypatch.context() as patched:
             if command[0] == "maintain":
-                patched.setattr(PinnedTables, "snapshot", _after(lambda: change_vectored(rng, table)))
+                patched.setattr(
+                    PinnedTables, "snapshot", _after(lambda: change_vectored(rng, table))
+                )
             codes = {r.get("reason_code") for r in cli.good(*command).results}
         assert command[0] == "capture" or "grouped_by_spark" in codes
         cli.verified()

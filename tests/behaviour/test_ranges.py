@@ -77,7 +77,6 @@ def test_spark_reads_filters_of_proposed_ranges(extremes: Cli) -> None:
     extremes.verified(is_exact=False)
 
 
-
 GROUPS = 80
 SPREAD = "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) < 8"
 SHARED = """\
@@ -151,7 +150,6 @@ def test_accesses_at_one_place_with_two_attributes(tmp_path: Path, capsys: Capsy
     cli.verified(is_exact=False)
 
 
-
 ROWS = 2_000_000
 ESTIMATED_GROUPS = ROWS // 100
 
@@ -219,7 +217,9 @@ def test_twelve_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         write_estimated(tmp_path, order, files)
     near = inside = 0
     for number, (order, files, text) in enumerate(PAIRS):
-        sql = "SELECT " + text.format(day=ROWS // 365 * 180, few=ESTIMATED_GROUPS // 40, top=ESTIMATED_GROUPS // 20)
+        sql = "SELECT " + text.format(
+            day=ROWS // 365 * 180, few=ESTIMATED_GROUPS // 40, top=ESTIMATED_GROUPS // 20
+        )
         cli = Cli(capsys, estimated_workload(tmp_path, number, f"{order}{files}", sql))
         result = captured(cli, "q")
         entries = {c["attribute"]: c for c in result["considered"] if c["safe"]}

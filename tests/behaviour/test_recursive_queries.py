@@ -138,7 +138,6 @@ def test_the_best_rows_of_circles_are_kept(tmp_path: Path, capsys: Capsys) -> No
     assert {node for node, _ in result["ways"]} == {node for node, _ in result["cheapest"]}
 
 
-
 ENDLESS = ["as_deep"]
 
 
@@ -194,7 +193,6 @@ def test_a_change_that_closes_a_circle_of_union_all_leaves_the_store_as_it_was(
     assert match == {(1, 1): 1, (2, 1): 1, (3, 1): 1}
 
 
-
 EVERY = {**KEYED, **BARRIER}
 
 
@@ -223,7 +221,6 @@ def test_explain_names_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (line,) = [one for one in result["plan"] if one["operator"] == "fixpoint"]
         said[result["query"]] = "keyed on `t`" in line["why"]
     assert {name for name, is_keyed in said.items() if is_keyed} == {*KEYED}
-
 
 
 NARROW = {
@@ -391,7 +388,6 @@ def test_verify_goes_back_from_the_answer_by_itself(tmp_path: Path, capsys: Caps
     assert size(held["reach"]) < size(every["reach"])
 
 
-
 ROUTES = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 7 UNION SELECT l.dst FROM r "
 CAPPED = ROUTES + "JOIN links l ON r.n = l.src WHERE l.dst >= {}) SELECT n FROM r WHERE n > {}"
 
@@ -434,7 +430,9 @@ def test_a_sketch_left_as_it_is_would_lack_a_row_and_is_never_used(
 
 
 @pytest.mark.slow
-def test_a_sketch_of_witnesses_serves_no_other_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sketch_of_witnesses_serves_no_other_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """CE-R6: with a narrower condition inside, the way chosen is not there."""
     cli = network(tmp_path, capsys, ["reach"], "witness")
     text = cli.workload.read_text().replace(QUERIES["reach"], CAPPED.format(10, 3))
@@ -456,7 +454,9 @@ def test_a_sketch_of_witnesses_serves_no_other_text(tmp_path: Path, capsys: pyte
         assert "witness" in candidate["reason"]
 
 
-def test_explain_says_which_witnesses_are_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_says_which_witnesses_are_held(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of UNION ALL all derivations (CE-R5)."""
     cli = network(tmp_path, capsys, ["reach", "walks"], "witness")
     results = cli.good("explain").results
@@ -497,7 +497,6 @@ def test_verify_derives_the_rows_over_the_sketch(
     cli.verified()
     of_links = fragments(cli)["reach"]
     assert sum(map(len, of_links)) < sum(map(len, of_all(cli)["reach"]))
-
 
 
 NAMES = (KEPT, "from_one", "not_reached", "by_groups", "running", *BEST)
@@ -568,7 +567,6 @@ def test_spark_gives_some_rows_of_what_has_no_end(
     assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
 
 
-
 KEYED_NAMES = ("few", "paths", "shared")
 
 
@@ -586,7 +584,6 @@ def test_spark_finds_the_keys_of_the_rows_that_are_used(
     sketches = [sketch["fragments"] for sketch in few["sketches"]]
     assert sketches[0] == sketches[1]
     assert {result["query"] for result in cli.verified()} == {*KEYED_NAMES}
-
 
 
 LINKS = [(1, 7), (1, 8), (7, 12), (12, 7), (12, 29)]

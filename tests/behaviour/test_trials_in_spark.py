@@ -70,8 +70,6 @@ def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
     assert min(tally.reused, tally.checked, tally.barriers) > len(cases) // 20
 
 
-
-
 @pytest.mark.spark
 @pytest.mark.slow
 @random_cases(25, 25, 300)
@@ -84,7 +82,6 @@ def test_random_answers_are_sparks(spark: Any, cases: range) -> None:
     assert tally.ordered > len(cases) // 2
     # Spark may fail on a row that the engine need not look at; then there is no answer to compare.
     assert len(tally.unnoticed) <= len(cases) // 50
-
 
 
 CASES = 8 * int(os.environ.get("IMPCTL_FUZZ", "1"))
@@ -195,7 +192,6 @@ def test_maintained_equals_recaptured_in_spark(
         outcome = one_case(case, tmp_path, capsys)
         seen[outcome] = seen.get(outcome, 0) + 1
     assert seen.get("exact", 0) >= CASES // 3, seen
-
 
 
 SCHEMA = pa.schema(
@@ -332,8 +328,6 @@ def arriving(seed: int, files: tuple[pa.Table, ...]) -> Iterator[pa.Table]:
         yield rows.take([rng.randrange(rows.num_rows) for _ in range(9)])
 
 
-
-
 def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
     """The result through the sketch, None where none can be captured; AssertionError if wrong."""
     case = random_use(seed)
@@ -371,7 +365,6 @@ def test_the_answer_is_the_same(tmp_path: Path, capsys: Capsys, cases: range) ->
     captured = [result for result in match if result is not None]
     assert len(captured) > len(cases) // 2
     assert any(result["files_kept"] < result["files_total"] for result in captured)
-
 
 
 BOUNDED = {

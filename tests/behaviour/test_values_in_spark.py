@@ -189,7 +189,6 @@ def test_a_quotient_that_wraps_has_no_sign(opened: Any) -> None:
     assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
 
 
-
 SHAPES = {
     "list": "SELECT id, {} AS v FROM t WHERE id < 9",
     "over groups": "SELECT g, {} AS v FROM (SELECT i AS g, {} FROM t GROUP BY i) AS t",
@@ -372,7 +371,6 @@ def test_all_expressions(
     assert wrong_answers(tmp_path, spark, zone, rows, cases) == []
 
 
-
 HOUR = {"start": "2026-03-01T01:00:00+00:00", "end": "2026-03-01T02:00:00+00:00"}
 QUERIES: dict[str, tuple[str, list[list[Any]]]] = {
     "window": ("SELECT window(ts, '1 hour') AS w, COUNT(*) AS n FROM t WHERE id > 2"
@@ -432,7 +430,6 @@ def test_spark_answers_what_impctl_does_not(
         assert (ran.code, ran.document["results"]) == (3, []), at
 
 
-
 SHOWN_QUERIES = {
     "listed": "SELECT g, SORT_ARRAY(COLLECT_LIST(x)) AS m FROM t GROUP BY g HAVING COUNT(*) > 9",
     "set": "SELECT g, SIZE(COLLECT_SET(x)) AS m, PERCENTILE_APPROX(x, 0.5) AS p FROM t GROUP BY g"
@@ -475,7 +472,6 @@ def _answer(cli: Cli, name: str, use: str) -> list[Any]:
     (result,) = cli.good("query", "--query", name, "--sketch", use).results
     assert result["rows"]
     return sorted(map(repr, result["rows"]))
-
 
 
 HUGE = [9 * 10**18, 1, 1, -9 * 10**18]
@@ -568,7 +564,6 @@ def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
     assert ran.error["code"] == "sketch_unsound"
 
 
-
 NAN_WORKLOAD = """\
 version: 1
 tables: {{t: {{path: t}}}}
@@ -593,7 +588,9 @@ def rows_with_nan(rows: list[tuple[int, float | None]], kind: pa.DataType) -> pa
 
 
 def opened_with_nan(folder: Path, capsys: Any, sql: str, column: str, boundaries: str) -> Cli:
-    return Cli.over(capsys, folder, NAN_WORKLOAD.format(sql=sql, column=column, boundaries=boundaries))
+    return Cli.over(
+        capsys, folder, NAN_WORKLOAD.format(sql=sql, column=column, boundaries=boundaries)
+    )
 
 
 def unpushed(spark: Any, folder: Path, sql: str) -> list[tuple[Any, ...]]:
@@ -700,9 +697,13 @@ def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
         if not batch:
             sql = random_sql(rng)
             column = rng.choice(["g", "d"])
-            cli = opened_with_nan(tmp_path, capsys, sql, column, rng.choice(["[1, 3]", "[0, 2]", "[5]"]))
+            cli = opened_with_nan(
+                tmp_path, capsys, sql, column, rng.choice(["[1, 3]", "[0, 2]", "[5]"])
+            )
             if cli("capture").code == 3:
-                cli = opened_with_nan(tmp_path, capsys, sql, "d" if column == "g" else "g", "[1, 3]")
+                cli = opened_with_nan(
+                    tmp_path, capsys, sql, "d" if column == "g" else "g", "[1, 3]"
+                )
                 if cli("capture").code == 3:
                     return
         else:

@@ -154,7 +154,6 @@ def test_a_broken_assumption_is_recaptured_or_refused_by_policy(cli: Cli, tmp_pa
     assert fragments(cli) == [2, 3]
 
 
-
 SOURCE = os.environ.get("IMPCTL_CRIMES", "")
 
 CRIMES_WORKLOAD = """\
@@ -251,7 +250,6 @@ def test_days_and_corrections(crimes_cli: Cli, days: int) -> None:
         assert result["results_equal"] is True
 
 
-
 _RATE = "AVG(CASE WHEN Arrest THEN 1 ELSE 0 END)"
 _HOME = "AVG(CASE WHEN Domestic THEN 1 ELSE 0 END)"
 _RATES = f"SELECT `Primary Type` AS p, {_RATE} AS rate FROM crimes GROUP BY `Primary Type`"
@@ -335,7 +333,6 @@ def test_every_step_is_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         anew.good("capture")
         assert sketches(kept) == sketches(anew), day
     assert len(steps) == 11 * DAYS
-
 
 
 TPCDS_SOURCE = os.environ.get("IMPCTL_TPCDS", "")
@@ -453,7 +450,6 @@ def _change(path: Path, quantity: str, rng: Random) -> None:
     write_deltalake(str(path), pa.concat_tables([gone.slice(0, few // 2), changed]), mode="append")
 
 
-
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 CRIMES = os.environ.get("IMPCTL_CRIMES", "")
 ANSWERED_BATCHES, EVERY = 4, 2
@@ -549,7 +545,6 @@ def test_crimes(run: Run, tmp_path: Path) -> None:
     check(run("crimes", 0.02), 3, 3)
 
 
-
 NETWORK = Path(__file__).with_name("network.yaml")
 
 
@@ -568,7 +563,9 @@ def network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 def test_sketches_stay_sparks(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = sketches_replayed(network(tmp_path, monkeypatch), tmp_path / "replay", spark, 12, 12, few=20)
+    done = sketches_replayed(
+        network(tmp_path, monkeypatch), tmp_path / "replay", spark, 12, 12, few=20
+    )
     assert not done.wrong, "\n".join(done.told())
     assert not done.cannot
     assert done.restarts == 1

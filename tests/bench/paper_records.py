@@ -406,7 +406,6 @@ def _per_row(groups: int) -> float:
     return 0.0031 + math.log10(groups) / 2000
 
 
-
 VALUES: dict[str, tuple[Label, ...]] = {
     "batch": ("10", "lazy"),
     "budget": (0.25, 1),

@@ -180,8 +180,6 @@ def test_records_of_different_runs_are_refused(change: dict[str, object]) -> Non
         compare_records(record, replace(record, **change))  # type: ignore[arg-type]
 
 
-
-
 def contest_cell(changes: int = 10, **metrics: tuple[float, ...]) -> Cell:
     result = {name: Metric.of(values) for name, values in metrics.items()}
     return Cell("f", {"changes": changes}, result)
@@ -222,10 +220,14 @@ def test_a_win_is_what_a_comparison_calls_faster(
 ) -> None:
     ours, other = values
     (result,) = contests(
-        record_of(contest_cell(maintain_ms=ours, recapture_ms=other), noise=noise), MAINTAIN, RECAPTURE
+        record_of(contest_cell(maintain_ms=ours, recapture_ms=other), noise=noise),
+        MAINTAIN,
+        RECAPTURE,
     )
     quiet = record_of(contest_cell(maintain_ms=other))
-    (change,) = compare_records(quiet, record_of(contest_cell(maintain_ms=ours), noise=noise)).changes
+    (change,) = compare_records(
+        quiet, record_of(contest_cell(maintain_ms=ours), noise=noise)
+    ).changes
     assert (result.is_won, result.is_lost) == (
         change.verdict == "faster",
         change.verdict == "slower",
@@ -243,7 +245,9 @@ def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_amount_is_no_contest(bad: float) -> None:
-    record = record_of(contest_cell(maintain_ms=(bad,), recapture_ms=(1.0,)), contest_cell(maintain_ms=(1.0,)))
+    record = record_of(
+        contest_cell(maintain_ms=(bad,), recapture_ms=(1.0,)), contest_cell(maintain_ms=(1.0,))
+    )
     assert contests(record, MAINTAIN, RECAPTURE) == ()
 
 
@@ -381,8 +385,6 @@ def test_it_is_a_section_of_the_summary() -> None:
     assert "Fastest way to answer" in titles
 
 
-
-
 def sized_cell(size: float, cost: float, duckdb: float | None = None, **labels: Label) -> Cell:
     metrics = {"maintain_ms": Metric.of([cost]), "recapture_ms": Metric.of([100.0])}
     if duckdb is not None:
@@ -398,7 +400,9 @@ def test_it_lies_where_the_costs_cross_on_logarithmic_axes() -> None:
 
 
 def test_an_exact_tie_is_the_crossing() -> None:
-    (result,) = break_evens(record_of(sized_cell(0.01, 10), sized_cell(0.05, 100), sized_cell(0.1, 200)))
+    (result,) = break_evens(
+        record_of(sized_cell(0.01, 10), sized_cell(0.05, 100), sized_cell(0.1, 200))
+    )
     assert result.at == pytest.approx(0.05)
 
 
@@ -410,7 +414,12 @@ def test_beyond_the_largest_and_below_the_smallest() -> None:
 
 
 def test_the_first_crossing_counts() -> None:
-    cells = [sized_cell(0.01, 50), sized_cell(0.02, 200), sized_cell(0.04, 50), sized_cell(0.08, 200)]
+    cells = [
+        sized_cell(0.01, 50),
+        sized_cell(0.02, 200),
+        sized_cell(0.04, 50),
+        sized_cell(0.08, 200),
+    ]
     (result,) = break_evens(record_of(*cells))
     assert result.at is not None
     assert 0.01 < result.at < 0.02
@@ -426,7 +435,8 @@ def test_every_series_has_its_own() -> None:
 
 def test_without_shares_rows_count() -> None:
     cells = [
-        Cell("f", {"changes": rows}, sized_cell(1, cost).metrics) for rows, cost in ((10, 1), (1000, 1e4))
+        Cell("f", {"changes": rows}, sized_cell(1, cost).metrics)
+        for rows, cost in ((10, 1), (1000, 1e4))
     ]
     (result,) = break_evens(record_of(*cells))
     assert result.size == "changes"

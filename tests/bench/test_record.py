@@ -207,8 +207,6 @@ def test_labels_read_as_they_are_written() -> None:
     assert label_text("sorted", True) == "yes"
 
 
-
-
 def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
     """A clock on which the calls take these many seconds, one after the other."""
 
@@ -294,8 +292,6 @@ def test_it_measures_and_leaves_nothing(tmp_path: Path) -> None:
 )
 def test_noise(medians: list[float], noise: float) -> None:
     assert noise_of(medians) == pytest.approx(noise)
-
-
 
 
 def revenue_by_brand() -> dict[str, int]:

@@ -453,7 +453,6 @@ def test_every_number_of_the_papers_record_is_drawn() -> None:
         assert points == sum(name in cell.metrics for cell in cells for name in figure.chart.y)
 
 
-
 FLAGS = (
     "headless",
     "no-sandbox",
@@ -700,13 +699,29 @@ def test_without_scripts_the_tables_are_there(shown: Shown, page_html: str) -> N
 
 @pytest.mark.slow
 def test_hostile_text_runs_nothing(shown: Shown) -> None:
-    figure = Figure(HOSTILE_TEXT, HOSTILE_TEXT, HOSTILE_TEXT, Chart("x", ("y_ms",), (HOSTILE_TEXT,)), HOSTILE_TEXT, HOSTILE_TEXT)
+    figure = Figure(
+        HOSTILE_TEXT,
+        HOSTILE_TEXT,
+        HOSTILE_TEXT,
+        Chart("x", ("y_ms",), (HOSTILE_TEXT,)),
+        HOSTILE_TEXT,
+        HOSTILE_TEXT,
+    )
     cells = [
-        Cell(HOSTILE_TEXT, {"x": x, HOSTILE_TEXT: text}, {"y_ms": Metric(2.0, 1.0, 3.0, 3)}, note=HOSTILE_TEXT)
+        Cell(
+            HOSTILE_TEXT,
+            {"x": x, HOSTILE_TEXT: text},
+            {"y_ms": Metric(2.0, 1.0, 3.0, 3)},
+            note=HOSTILE_TEXT,
+        )
         for text in (HOSTILE_TEXT, "calm")
         for x in (HOSTILE_TEXT, "other")
     ]
-    facts = {"title": HOSTILE_TEXT, "failures": (HOSTILE_TEXT,), "machine": {HOSTILE_TEXT: HOSTILE_TEXT}}
+    facts = {
+        "title": HOSTILE_TEXT,
+        "failures": (HOSTILE_TEXT,),
+        "machine": {HOSTILE_TEXT: HOSTILE_TEXT},
+    }
     shown.show(render_report(small_record(*cells, figures=(figure,), **facts)))
     assert shown.run("return window.ran === undefined")
     assert shown.errors() == []

@@ -86,7 +86,6 @@ def _ratio(record: Record, like: Cell, metric: str) -> float | None:
     return None
 
 
-
 BASELINE = Path(__file__).parents[2] / "benchmarks" / "suites" / "smoke-baseline.json"
 
 if __name__ == "__main__":

@@ -458,8 +458,6 @@ def test_a_key_must_hold_whole_numbers(joined: Workbench) -> None:
         pool_of(joined.tables, "s", "a_text", 1)
 
 
-
-
 @pytest.fixture(scope="module")
 def joined_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
@@ -480,7 +478,9 @@ def core_of(result: Choices) -> Plan:
 @pytest.mark.parametrize(
     "query", ["pair", "path", "no_group", "hop3", "dead_ends", "kept", "triangle"]
 )
-def test_semi_joins_find_what_joins_find_after_every_change(joined_tables: Workbench, query: str) -> None:
+def test_semi_joins_find_what_joins_find_after_every_change(
+    joined_tables: Workbench, query: str
+) -> None:
     pytest.importorskip("duckdb")
     result = choices(joined_tables, query)
     question = sketch_question(core_of(result), result.partitions)
@@ -509,7 +509,9 @@ def test_semi_joins_find_what_joins_find_after_every_change(joined_tables: Workb
     ("query", "reason"),
     [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")],
 )
-def test_what_has_no_such_question_is_told(joined_tables: Workbench, query: str, reason: str) -> None:
+def test_what_has_no_such_question_is_told(
+    joined_tables: Workbench, query: str, reason: str
+) -> None:
     result = choices(joined_tables, query)
     with pytest.raises(NoSemiJoinsError, match=reason):
         sketch_question(core_of(result), result.partitions)
@@ -650,7 +652,6 @@ def test_rows_outlive_their_partners(lives: int) -> None:
     assert all(
         len(after["s"]) == (12 if at % 2 == 0 else 20) for at, (_, after) in enumerate(steps)
     )
-
 
 
 SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10 AND MAX(c) > 3"

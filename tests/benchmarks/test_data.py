@@ -208,7 +208,6 @@ def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.Mon
         requests_of([spec("crimes")], scale=1, seed=1, source=tmp_path)
 
 
-
 Made = Callable[[int], pa.Table]
 MADE: dict[str, Made] = {
     "grid": partial(grid_links, 130),
@@ -496,8 +495,6 @@ def test_groups_that_pass_lie_together_or_scattered(column: str) -> None:
     assert abs(len(passing) - GROUPS // 20) <= 1
     width = int(passing.max() - passing.min()) + 1
     assert (width <= 1.1 * len(passing)) == (column == "p")
-
-
 
 
 @pytest.fixture

@@ -176,7 +176,6 @@ def test_diagrams_that_nobody_holds_make_room(
     ran()
 
 
-
 A, B, C = 0, 1, 2
 LINKS = [(A, B), (B, C), (C, A), (C, B)]
 ALL = frozenset((one, other) for one in (A, B, C) for other in (A, B, C))

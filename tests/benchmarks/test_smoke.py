@@ -121,8 +121,6 @@ def test_without_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A suite is required" in capsys.readouterr().err
 
 
-
-
 # A busy machine may take several times as long as a quiet one; what is asked for is ratios.
 @pytest.mark.timeout(1200)
 @pytest.mark.alone
@@ -133,8 +131,6 @@ def test_no_ratio_fell_far(tmp_path: Path, spark: object) -> None:
     assert main(["smoke", "--data", str(tmp_path / "data"), "--out", str(out), "--quiet"]) == 0
     record = record_from_json(out.read_text(encoding="utf-8"), str(out))
     assert not falls(record, read_baseline(BASELINE))
-
-
 
 
 def record(*ratios: float, noise: float = 0.0) -> Record:

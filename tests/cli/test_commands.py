@@ -264,7 +264,6 @@ def test_steps_are_lines_with_verbose_only(fake, impctl) -> None:
     )
 
 
-
 WORKLOAD = """\
 version: 1
 tables: {sales: {path: "${NOT_SET}"}}

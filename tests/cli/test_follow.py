@@ -174,7 +174,6 @@ def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends:
         until_asked(watch, lambda result, run: None)
 
 
-
 PROGRAM = """
 import os, sys, time
 from impctl.cli.job import Display
@@ -316,7 +315,6 @@ def test_a_pulse_that_nobody_reads_ends_nothing() -> None:
     pulse = PulseReporter(stream, print)
     pulse.step("measuring")
     pulse.end()
-
 
 
 BIDI = "\u202e\u2066\u200f\u061c"

@@ -171,8 +171,6 @@ def test_streams_that_cannot_encode_a_name() -> None:
     assert "gr\\xfcn.yaml" in ran.stderr
 
 
-
-
 def tree(root: type[ImpctlError] = ImpctlError) -> list[type[ImpctlError]]:
     own = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
     return [root] + [result for kind in own for result in tree(kind)]
@@ -315,7 +313,6 @@ def test_a_panic_of_a_native_library_is_an_error_with_a_document(fake, impctl) -
     assert error["message"].startswith("A native library failed: the offset of")
 
 
-
 WORKLOAD = """
 version: 1
 tables: {t: {path: t}}
@@ -423,7 +420,6 @@ def test_a_materialized_result_is_read_without_parser_and_circuits(tmp_path: Pat
     loaded = loaded_by(tmp_path, "query")
     assert "impctl.engine.result_rows" in loaded
     assert loaded & {*NEVER, "sqlglot", "impctl.compile.compile", "impctl.capture"} == set()
-
 
 
 PANEL = re.compile(r"^╭─ (.*?) ─+╮$", re.MULTILINE)

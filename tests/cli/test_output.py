@@ -817,8 +817,6 @@ def test_results_are_shown_once_as_they_come(fake, impctl) -> None:
     assert [result["query"] for result in results] == ["q_top", "q_two", "q_three"]
 
 
-
-
 def test_the_range_of_null_counts_where_it_is_held() -> None:
     assert sketch_text(SketchEntry("t", "c", (0, 4), 4)) == "t.c 2 of 5 ranges"
     assert sketch_text(SketchEntry("t", "c", (0, 3), 4)) == "t.c 2 of 4 ranges"
@@ -891,7 +889,6 @@ def test_without_a_terminal_each_row_is_one_line(text: str) -> None:
     lines = table_lines([TextColumn("a", False, [text] * 3), TextColumn("b", True, ["1"] * 3)])
     assert len(lines) == 5
     assert all(text.strip() in line for line in lines[2:])
-
 
 
 KEYS = ["schema_version", "command", "ok", "results", "warnings", "error"]
@@ -1091,7 +1088,6 @@ def test_anything_else_is_a_document_too(fake, impctl, raised, code: int, name: 
     assert (ran.code, ran.stderr) == (code, "")
     assert document["error"]["code"] == name
     assert "\n" not in document["error"]["message"]
-
 
 
 SHOWN = {

@@ -160,8 +160,6 @@ def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
     return Judged.of(trial, kept, carried(verdict, Query("", kept), trial.sketched), kept)
 
 
-
-
 @dataclass(frozen=True)
 class SomeDistant:
     """Leaves a random part of the sides, and of the groupings, that can be read to the reader."""
@@ -222,7 +220,6 @@ def converted(
     partners = replace(partners, compiled=compiled)
     after.read_by(partners)
     return after, partners
-
 
 
 T = Schema((*(Column(name, INTEGER) for name in ("g", "day", "x")), Column("d", DOUBLE)))
@@ -432,7 +429,6 @@ def several_cases(
     return seen
 
 
-
 SCHEMA = Schema((Column("g", INTEGER), Column("h", INTEGER), Column("d", DOUBLE)))
 SIDE = Schema((Column("k", INTEGER), Column("w", DOUBLE)))
 BY_G = RangePartition("t", "g", INTEGER, (1, 2, 3, 4, 5))
@@ -518,12 +514,18 @@ def check(
         lineage = result.lineage.union(*barriers)
         for access in partitions:
             needed = {
-                _unsure_fragment(shown["t"][row]["g"]) for origin, row in lineage if origin == access
+                _unsure_fragment(shown["t"][row]["g"])
+                for origin, row in lineage
+                if origin == access
             }
             assert held[access] >= needed, (sql, shown, held, needed)
             slack += len(held[access] - needed) if turn == 0 else 0
         seen = {
-            access: [at for at, row in enumerate(shown["t"]) if _unsure_fragment(row["g"]) in held[access]]
+            access: [
+                at
+                for at, row in enumerate(shown["t"])
+                if _unsure_fragment(row["g"]) in held[access]
+            ]
             for access in partitions
         }
         # In one order of adding, the answer over the sketch is the answer.

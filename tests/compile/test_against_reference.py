@@ -126,8 +126,6 @@ def judge(
         assert bag(with_sketch) == bag(evaluate(query.root, {"t": rows})), (label, rows)
 
 
-
-
 def fragments_of(rows: list[Row], partition: RangePartition) -> np.ndarray:
     column = from_arrow(table_of(rows).column(partition.attribute), partition.type)
     return partition.fragments_of(column)
@@ -201,8 +199,6 @@ def test_absorbed_changes_cover_and_equal(cases: Sequence[int]) -> None:
     assert seen["absorbed"] > 2 * len(cases), seen
     assert seen["exact"] > 3 * len(cases), seen
     assert len(cases) < seen["told"] < seen["absorbed"], seen
-
-
 
 
 def other_ranges(rng: random.Random, partition: RangePartition) -> RangePartition:
@@ -316,7 +312,6 @@ def test_derived_state_is_as_if_filled_under_the_new_ranges(cases: Sequence[int]
     assert seen["derived"] > len(cases) // 8
 
 
-
 DOUBLES = RangePartition("t", "d", DOUBLE, (0.0, 2.0))
 LONGS = RangePartition("t", "x", LONG, (0, 1))
 COUNTED_QUERIES = [
@@ -383,7 +378,6 @@ def test_a_row_that_was_never_there_is_not_taken_back() -> None:
     rows = RangeRows([LONGS])
     with pytest.raises(CountBelowZeroError, match="rows of table `t`"):
         rows.count(0, np.array([1]), np.array([-1]))
-
 
 
 CATALOG = {
@@ -476,7 +470,6 @@ def test_restored_is_never_stopped_and_all_deleted_is_empty(name: str, seed: int
     assert counts_of(fresh) == empty
 
 
-
 ONE_PER_OPERATOR = {
     **QUERIES,
     **FIRST_ROWS,
@@ -549,8 +542,6 @@ def test_the_sketches_are_those_of_the_lineage(name: str, seed: int) -> None:
             assert set(deltas[access].removed.tolist()) == old - new
 
 
-
-
 def session_of(
     sql: str, columns: dict[str, tuple[str, ...]], partitions: dict[str, tuple[str, int]]
 ) -> MaintainedQuery:
@@ -609,7 +600,12 @@ def test_figure_5_of_the_edbt_paper() -> None:
         {"r": ("a", "b"), "s": ("c", "d")},
         {"r": ("a", 6), "s": ("c", 7)},
     )
-    session.load([("r", paper_rows(("a", "b"), (1, 7), (9, 9))), ("s", paper_rows(("c", "d"), (6, 9), (7, 8)))])
+    session.load(
+        [
+            ("r", paper_rows(("a", "b"), (1, 7), (9, 9))),
+            ("s", paper_rows(("c", "d"), (6, 9), (7, 8))),
+        ]
+    )
     assert groups_of(session) == {9: (6, 1, {1: 1}, {0: 1})}
     assert sketches(session) == [(1,), (0,)]
     one = np.ones(1, dtype=np.int64)

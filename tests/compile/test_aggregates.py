@@ -304,7 +304,6 @@ def test_groups_that_a_pass_may_fill_are_kept_at_first_though_the_least_is_asked
     assert sides_alone.choose(facts).strategy is Strategy.INDEX
 
 
-
 SCALAR_QUERIES = {
     "latest": "SELECT g, SUM(x), COUNT(*) FROM t WHERE x = (SELECT MAX(x) FROM t) GROUP BY g",
     "first": "SELECT g, SUM(x), COUNT(*) FROM t WHERE x = (SELECT MIN(x) FROM t) GROUP BY g",
@@ -439,8 +438,9 @@ def test_scalars_come_before_what_they_select() -> None:
     nested = compiled_scalars(SCALAR_QUERIES["nested"], AsRecorded(is_to_fill=True))
     turns = [[nested.sources[at].access for at in turn] for turn in nested.turns()]
     assert turns == [["t#3"], ["t#2"], ["t#1"]]
-    assert [len(turn) for turn in compiled_scalars(SCALAR_QUERIES["nested"], AsRecorded()).turns()] == [3]
-
+    assert [
+        len(turn) for turn in compiled_scalars(SCALAR_QUERIES["nested"], AsRecorded()).turns()
+    ] == [3]
 
 
 LEFT = "SELECT t.x, t.s, u.g h, u.y FROM t LEFT JOIN u ON t.g = u.g"

@@ -327,7 +327,6 @@ def test_null_is_no_value_not_even_the_last(name: str, last: int) -> None:
     assert result == [(1, last), (2, None)]
 
 
-
 MIN, MAX = (f"SELECT n, {best}(c) AS c FROM r GROUP BY n" for best in ("min", "max"))
 VALUED = {
     "cheapest": CHEAPEST + MIN,

@@ -244,7 +244,6 @@ def test_what_a_bound_means_is_said() -> None:
     assert compiled("over_join", 5).note.startswith("those over joins keep everything")
 
 
-
 MOVED = (
     *("least", "both_ends", "computed_key", "sets", "rolled", "joined", "top", "per_group"),
     *("per_own", "numbered", "numbered_joined", "ranked_second", "ranked_densely", "ranked_groups"),
@@ -292,7 +291,10 @@ def moves(before: Compiled, after: Compiled) -> list[str]:
 def compared(name: str, seed: int, seen: Counter[str]) -> None:
     rng = random.Random(seed)
     tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 12, is_left=False)})
-    whole, moving = MaintainedQuery(compiled_moved(name, {})), MaintainedQuery(compiled_moved(name, {}))
+    whole, moving = (
+        MaintainedQuery(compiled_moved(name, {})),
+        MaintainedQuery(compiled_moved(name, {})),
+    )
     for session in (whole, moving):
         session.load(tables.found.items())
     stored = Stored()

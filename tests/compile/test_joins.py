@@ -281,7 +281,6 @@ def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
     assert "its size is unknown" in chosen.reason
 
 
-
 COLUMNS = (("k", LONG), ("v", LONG))
 ROW = 36
 """Bytes that a row of these columns is taken for."""
@@ -388,8 +387,9 @@ def test_only_what_the_budget_reads_has_room() -> None:
     assert AsRecorded(from_files=("s",)).choose(facts).room == 0
 
 
-
-THREE_COLUMNS = Schema((Column("k", LONG), Column("n", LONG), Column("p", LONG), Column("i", INTEGER)))
+THREE_COLUMNS = Schema(
+    (Column("k", LONG), Column("n", LONG), Column("p", LONG), Column("i", INTEGER))
+)
 THREE_TABLES = dict.fromkeys(("a", "b", "c"), THREE_COLUMNS)
 MEETS = "SELECT a.n, COUNT(*) AS t FROM a JOIN b ON {} JOIN c ON {} WHERE a.p = 1 AND c.p = 1 "
 GROUPED = "GROUP BY a.n HAVING COUNT(*) > 1"
@@ -437,7 +437,11 @@ def wanted(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
     rng = Random(seed)
-    tables = {"a": some_three_rows(rng, 40), "b": some_three_rows(rng, 4), "c": some_three_rows(rng, 40)}
+    tables = {
+        "a": some_three_rows(rng, 40),
+        "b": some_three_rows(rng, 4),
+        "c": some_three_rows(rng, 40),
+    }
     session = session_of(SQL)
     session.load([(name, table_of(result)) for name, result in tables.items()])
     assert sum(op.joined_rows for op in session.circuit) < 40 * 40 / 4

@@ -177,7 +177,9 @@ class ExpiringCase:
         partitions = planned(self.sql, None).partitions
         partners = ReferencePartners(maintained_query.compiled, partitions, tables)
         names = maintained_query.compiled.tables
-        maintained_query.load([(name, arrow_of(name, rows[name])) for name in names], partners.pairs)
+        maintained_query.load(
+            [(name, arrow_of(name, rows[name])) for name in names], partners.pairs
+        )
         return maintained_query
 
     def changed(self) -> dict[TableName, TableChange]:
@@ -327,7 +329,6 @@ def test_so_it_is_of_recursion_by_absorption(
     assert all(seen[name] > len(cases) // 4 for name in recursive), seen
 
 
-
 LAST = "SELECT g, MAX(day) AS m FROM t GROUP BY g"
 MOVED_QUERIES = {
     "having": (f"{LAST} HAVING MAX(day) >= {{now}}", "g x day"),
@@ -475,7 +476,6 @@ def test_arguments_that_become_one_make_another_circuit() -> None:
     conditions = moved_conditions(before.core, after.core, is_open_above=True)
     if conditions is not None:
         assert moved_above(before.compiled(), after.compiled(), conditions) is None
-
 
 
 NUMBERED = "SELECT g, x, COUNT(*) OVER (PARTITION BY g ORDER BY x, day, d) AS r FROM t"

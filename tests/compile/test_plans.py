@@ -334,7 +334,6 @@ def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:
         assert seen[f"with {kind}"] > len(cases) // 50, seen
 
 
-
 ROUNDS = 3
 
 
@@ -453,7 +452,6 @@ def test_no_more_than_a_few_answers_are_held() -> None:
     for question in (*range(20), 19, 0):
         assert shared.of(question, lambda q=question: made.append(q) or q) == question
     assert made == [*range(20), 0]
-
 
 
 EXACT = "every operator is maintained incrementally"
@@ -688,8 +686,6 @@ def test_only_sums_of_whole_numbers_are_exact_as_doubles(argument: str, is_whole
     assert part.integral is is_whole
 
 
-
-
 @dataclass(frozen=True)
 class Case:
     """A query, its answer taken apart, the circuit that keeps it beside a sketch."""
@@ -814,7 +810,9 @@ def one_kept_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
         check(case, case.compiled.kept, rows, label)
         for _ in range(4):
             change, weights = random_change(rng, rows)
-            session.step({"t": TableChange(table_of_rows(change), np.array(weights, dtype=np.int64))})
+            session.step(
+                {"t": TableChange(table_of_rows(change), np.array(weights, dtype=np.int64))}
+            )
             check(case, case.compiled.kept, rows, label)
             check(case, run_once(case, rows), rows, f"{label}, one run")
             seen["answers"] += 1
@@ -833,8 +831,6 @@ def test_a_rank_by_doubles_that_goes_no_further_is_refused_in_advance() -> None:
     query = parse_query(sql, {"t": SCHEMA})
     with pytest.raises(BlockedError, match="above a LIMIT"):
         compile_answer(answer_plan(replace(query, root=apply_rules(query.root))))
-
-
 
 
 @random_cases(

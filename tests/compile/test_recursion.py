@@ -351,7 +351,6 @@ def test_no_row_of_a_fixpoint_has_bounds() -> None:
         query.step(change(0.1, 0.2))
 
 
-
 BAG_REACH = (
     "WITH RECURSIVE r(n, k) AS (SELECT a, CAST(0 AS BIGINT) FROM seeds UNION ALL {} WHERE r.k < 3) "
 )
@@ -375,7 +374,9 @@ BAG_QUERIES = {
     + "SELECT n, k FROM r",
     "optional side": BAG_REACH.format(f"SELECT l.b, {NEXT} FROM r LEFT JOIN links l ON r.n = l.a")
     + "SELECT n, k FROM r",
-    "half of them": BAG_REACH.format(f"SELECT r.n, {NEXT} FROM r LEFT SEMI JOIN links l ON r.n = l.a")
+    "half of them": BAG_REACH.format(
+        f"SELECT r.n, {NEXT} FROM r LEFT SEMI JOIN links l ON r.n = l.a"
+    )
     + "SELECT n, k FROM r",
     "groups in the step": BAG_REACH.format(
         f"SELECT m.b, {NEXT} FROM r JOIN (SELECT a, max(b) AS b FROM links GROUP BY a) m"
@@ -386,7 +387,9 @@ BAG_QUERIES = {
     + "SELECT s.a FROM seeds s WHERE s.a NOT IN (SELECT n FROM r WHERE n IS NOT NULL AND k > 0)",
     "twice": BAG_REACH.format(BAG_JOINED)
     + "SELECT p.n, q.k FROM r p JOIN r q ON p.n = q.n + CAST(1 AS BIGINT) WHERE p.k > 1",
-    "as deep as said": BAG_REACH.format(BAG_JOINED).replace("r(n, k)", "r(n, k) MAX RECURSION LEVEL 4")
+    "as deep as said": BAG_REACH.format(BAG_JOINED).replace(
+        "r(n, k)", "r(n, k) MAX RECURSION LEVEL 4"
+    )
     + "SELECT n, k FROM r",
 }
 SKETCHED = {"optional side": ("seeds",)}
@@ -496,8 +499,6 @@ def test_columns_that_nobody_needs_are_not_kept() -> None:
     assert [a.name for a in node.attributes] == ["y", "k"]
 
 
-
-
 @pytest.mark.slow
 @random_cases(0, 30, 1_000, also="5 12 16 28 59 62 70 78 87 106 108 109 128 132 138 142 143 146")
 def test_sketches_of_random_plans_with_a_fixpoint(cases: Sequence[int]) -> None:
@@ -573,7 +574,6 @@ def _keys(trial: Trial) -> Mapping[AttributeId, tuple[AccessId, ...]]:
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
     return keyed_rows(root, verdict.key_columns) if verdict.safe else {}
-
 
 
 NARROW = {
@@ -822,7 +822,6 @@ def test_constants_that_move_come_to_what_is_filled_anew(cases: range) -> None:
     seen = moving_cases.several_cases(MOVING, cases, plan_for=for_answer)
     assert seen["moves"] == len(cases) * 4
     assert min(seen[name] for name in MOVING) > len(cases) // 16, seen
-
 
 
 UNSAFE = {"groups in the step", "a group as base"}

@@ -253,7 +253,6 @@ def test_a_group_without_a_known_key_beside_one_with_it() -> None:
     assert fragments(session) == {1}
 
 
-
 CATALOG = {"t": Schema((Column("g", INTEGER), Column("s", STRING)))}
 FIRST = "SELECT g, MAX(s) m FROM t GROUP BY g ORDER BY m NULLS FIRST LIMIT 1"
 
@@ -277,7 +276,6 @@ def test_null_beside_a_text_stays_null_when_the_state_is_taken_up_again() -> Non
     again = restored(session, Stored(), MaintainedQuery(compiled_text()))
     again.step(text_change((1, None, -1), (2, "b", 1)))
     assert [kept.ids for kept in again.fragments().values()] == [(0,)]
-
 
 
 BY_SMALL_G = RangePartition("t", "g", INTEGER, (1, 2))
@@ -304,7 +302,9 @@ def kept(condition: str, *batches: Sequence[float]) -> bool:
     session = MaintainedQuery(circuit)
     session.load([("t", table_of_doubles(batches[0]))])
     for batch in batches[1:]:
-        session.step({"t": TableChange(table_of_doubles(batch), np.ones(len(batch), dtype=np.int64))})
+        session.step(
+            {"t": TableChange(table_of_doubles(batch), np.ones(len(batch), dtype=np.int64))}
+        )
     (result,) = session.fragments().values()
     return bool(result.ids)
 
@@ -330,7 +330,6 @@ def test_what_cannot_overflow_is_told() -> None:
     assert not kept("SUM(d) > 5", [1e3, -math.inf])
     assert kept("SUM(d) < 5", [1e3, -math.inf])
     assert not kept("SUM(d) < 5", [*DOWN, math.nan])
-
 
 
 PARTS = "SELECT g, h, SUM(d) AS s FROM t GROUP BY g, h"
@@ -560,7 +559,6 @@ def test_doubles_that_are_whole_numbers_are_exact(cases: Sequence[int]) -> None:
         chosen = [sql for sql in queries if "ROUND" not in sql and "VAR_POP" not in sql]
         seen = several_unsure_cases(chosen, cases, pools)
         assert seen["not exact"] == seen["unsure"] == 0, seen
-
 
 
 QUERIES = (

@@ -163,7 +163,6 @@ def make_window_trial(seed: int) -> Trial:
     return Trial(root, trial.tables, partitions, trial.facts)
 
 
-
 DISTINCT = (
     "SELECT DISTINCT g, s FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g) AS s FROM t) WHERE d > 0"
 )

@@ -87,7 +87,6 @@ def until_open(process: subprocess.Popen[str], store: Path) -> float:
     return time.monotonic()
 
 
-
 WORKLOAD = """\
 version: 1
 tables:
@@ -223,7 +222,6 @@ def check_nothing_left(store: Path) -> None:
     known = {f"{base}{end}" for base in bases for end in ends}
     known |= {"lock", "lock.recovery", "state"}
     assert {path.name for path in store.iterdir()} <= known
-
 
 
 BATCHES = """\

@@ -190,7 +190,6 @@ def _digest(folder: Path) -> str:
     return sha256.hexdigest()
 
 
-
 pytestmark = pytest.mark.slow
 
 

@@ -235,8 +235,6 @@ def test_a_file_system_without_locks_is_told_as_that(
     assert (caught.value.exit_code, caught.value.code) == (2, "store_without_locks")
 
 
-
-
 @pytest.fixture
 def workload(tmp_path: Path) -> Path:
     result = write_workload(tmp_path)
@@ -341,10 +339,10 @@ def test_no_file_of_the_store_gets_the_number_of_a_stream(
     assert ran(workload, "status").code == 0
 
 
-
-
 @pytest.fixture
-def cli_of_gc(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli_of_gc(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     return Cli(capsys, write_workload(tmp_path))

@@ -124,7 +124,6 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys, write_workload(tmp_path, rows=30_000))
 
 
-
 NAMES = ("plain", "top", "eager")
 """By rows, by comparing answers, and by several steps in one run."""
 
@@ -266,7 +265,6 @@ def test_killed_at_some_writes_each_change_is_read_once(tmp_path: Path, capsys: 
     scene = Scene.of(base(tmp_path, capsys))
     left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 3)]
     assert any(left)
-
 
 
 LEAST = ("--disk", "0")
@@ -412,8 +410,6 @@ def test_killed_at_every_write_what_is_kept_again_is_whole(
         assert not any(of.check(folder)), at
 
 
-
-
 def spark_folders(places: list[Path]) -> list[Path]:
     """Folders that Spark made, wherever they lie below these places."""
     result = (path for place in places for path in place.rglob("*"))
@@ -461,7 +457,6 @@ def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here
             break
         time.sleep(0.1)
     assert [*temporary.iterdir(), *disk.iterdir()] == []
-
 
 
 KILLED_NAMES = (KEPT_RECURSION, "of_seeds", "from_one")
@@ -526,7 +521,9 @@ def test_killed_at_every_write_sketches_are_of_before_or_after(
             assert result in (before[name], after[name]), (at, name)
         writes(ran_recursion(folder, -1))
         assert standing(folder) == after, at
-        assert answers(cli, KEPT_RECURSION, "--by", "state") == by_duckdb(cli, RECURSIVE_QUERIES[KEPT_RECURSION])
+        assert answers(cli, KEPT_RECURSION, "--by", "state") == by_duckdb(
+            cli, RECURSIVE_QUERIES[KEPT_RECURSION]
+        )
         if provenance:
             assert check_functions(cli, (KEPT_RECURSION, "of_seeds"), LEFT_OUT)
             # What goes on from there: leaves that went and came, by their numbers.

@@ -130,7 +130,6 @@ def test_a_signal_at_the_beginning_of_the_work(
     assert json.loads(done.stdout)["error"]["code"] == "interrupted"
 
 
-
 NUMBERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
@@ -207,8 +206,6 @@ def test_a_signal_while_the_interpreter_ends(number: signal.Signals) -> None:
     assert done.stderr.startswith("error: ")
 
 
-
-
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     result = Cli(capsys, write_workload(tmp_path))
@@ -267,7 +264,6 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_batches_are_in_once_however_often_apply_was_stopped(tmp_path: Path, seed: int) -> None:
     assert disturbed(tmp_path, seed).total() > 0
-
 
 
 _MARK = "TEST_OF_START"

@@ -284,8 +284,6 @@ def test_the_code_of_one_row_is_that_of_many(columns: int) -> None:
     assert [code_of(row) for row in rows] == key_codes(vectors, len(rows)).tolist()
 
 
-
-
 def hard_codes(rng: np.random.Generator, n: int) -> Iterator[Ints]:
     """Dense, repeated, negative, spread over all 64 bits, sorted but for a few, backwards."""
     for bits in (1, 3, 15, 16, 17, 31, 32, 33, 47, 48, 49, 62):
@@ -330,8 +328,6 @@ def test_each_value_once_and_none_that_may_be_there_left_out() -> None:
         assert np.array_equal(some, np.unique(some))
 
 
-
-
 def sorted_keys(size: int, seed: int) -> Ints:
     return np.sort(np.random.default_rng(seed).integers(0, 50, size))
 
@@ -358,8 +354,6 @@ def test_sorted_rows_are_not_copied() -> None:
     codes = sorted_keys(5000, 3)
     grouping = group_rows([Vector(LONG, codes)], len(codes))
     assert np.shares_memory(codes[grouping.order], codes)
-
-
 
 
 def ints(*values: int) -> Ints:

@@ -230,7 +230,6 @@ def test_a_text_that_is_null_is_stored_as_null_whatever_its_slot_holds(
     assert from_stored(stored, kind).validity().tolist() == [True, False, False]
 
 
-
 SLICES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=20)
 
 
@@ -254,7 +253,6 @@ def test_no_slices_and_empty_ones() -> None:
     for starts in (nothing, np.array([7, 3])):
         positions, owners = slice_positions(starts, starts)
         assert len(positions) == len(owners) == 0
-
 
 
 ROWS = 5000
@@ -377,8 +375,6 @@ def test_checksums_of_other_bytes_are_refused() -> None:
     _, whole = paged()
     with pytest.raises(AlteredError):
         CheckedPages(pa.py_buffer(whole), b"\0" * 8, lambda: AlteredError("altered"))
-
-
 
 
 def test_what_is_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,7 +267,6 @@ def test_make_targets_named_in_the_documents_exist() -> None:
             assert f"\n{target}:" in makefile, (own_page, target)
 
 
-
 OF_THE_CODE = {"soundness.md", "glossary.md", "architecture.md"}
 """Pages that speak as the code does, as decisions do."""
 PAGES_OF_WORDS = sorted(
@@ -317,8 +316,6 @@ def test_help_speaks_of_ranges() -> None:
     assert result == []
 
 
-
-
 def test_words_and_sentences_are_plain() -> None:
     sentences = list(user_text())
     assert len(sentences) > 5_000
@@ -341,8 +338,6 @@ def test_the_rules_find_what_they_are_for() -> None:
     assert list(problems([long])) == [f"x.md:1: 31 words: {long.text}"]
 
 
-
-
 def test_the_tables_are_those_of_the_records() -> None:
     assert pages()
     for path in pages():
@@ -360,7 +355,6 @@ def test_every_record_is_shown_and_whole() -> None:
         assert record["failures"] == [], name
         assert all(cell["covers"] in (True, None) for cell in record["cells"]), name
         assert all(cell["equal"] in (True, None) for cell in record["cells"]), name
-
 
 
 _ROW = re.compile(r"^\| (\w+) \| (exact|touch|recapture|refused|not read) \| ([\d.]+) \| (.*) \|$")

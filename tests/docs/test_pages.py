@@ -131,7 +131,6 @@ def test_other_commands_of_the_page_parse(page: str) -> None:
         app.commands[name].make_context(name, words)
 
 
-
 BLOCK = re.compile(r"^```\w*\n(?:.*\n)*?```|^(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
 COMMAND = re.compile(r"^[ $]*impctl ((?:'[^']*'|\"[^\"]*\"|[^|#>&;\n])+)", re.MULTILINE)
 CODE = re.compile(r"`impctl ([a-z]+(?: [^`]+)?)`")
@@ -228,7 +227,6 @@ def test_the_glossary_is_short() -> None:
         assert [term for term, _ in table] == sorted(term for term, _ in table)
 
 
-
 CHECKOUT = Path(__file__).parents[2]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -255,8 +253,6 @@ def test_the_blocks_of_the_page_run(
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
-
-
 def check_page(page: Page, folder: Path) -> None:
     commands = run_page(page, folder)
     assert len(commands) >= 3
@@ -278,7 +274,6 @@ def test_every_command_of_the_tutorial_prints_what_the_page_shows(tmp_path: Path
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_prints_what_the_page_shows(page: Page, tmp_path: Path) -> None:
     check_page(page, tmp_path)
-
 
 
 CHECKOUT_ROOT = Path(__file__).parents[2]

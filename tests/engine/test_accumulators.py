@@ -254,7 +254,6 @@ def test_sums_of_values_that_count_several_times_are_within_their_bound(cases: r
         assert abs(error) <= reach * Fraction(exact_sums.DRIFT), seed
 
 
-
 Buffer = tuple[float, float, float]
 NOTHING: Buffer = (0.0, 0.0, 0.0)
 FUNCTIONS = ("var_pop", "variance", "stddev_pop", "stddev")
@@ -447,7 +446,6 @@ def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
     assert variance.error is not None
     assert float(variance.values[0]) != wanted
     assert abs(float(variance.values[0]) - wanted) <= float(variance.error[0])
-
 
 
 LIMIT = 2**127

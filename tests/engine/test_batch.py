@@ -65,7 +65,6 @@ def test_no_rows_are_no_lot() -> None:
     assert list(batch().take(np.zeros(0, dtype=np.int64)).lots(3)) == []
 
 
-
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
 DOUBLES = (0.0, -0.0, 1.5, math.nan, OTHER_NAN, None)
 SETS = ((), (1,), (1, 2), (12,))
@@ -153,7 +152,6 @@ def test_one_row_is_one_only_with_the_same_fragments() -> None:
     rows: list[Row] = [(0, None, 1, (1,)), (0, None, 2, (1,)), (0, None, 1, (1, 2))]
     assert len(consolidated(batch_of(rows, [1, -1, -1]))) == len(rows)
     assert len(consolidated(batch_of([rows[2], rows[2]], [1, -1]))) == 0
-
 
 
 Sets = list[set[int]]
@@ -305,8 +303,9 @@ def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -
     assert summed_pairs(expand) == {key: weight for key, weight in total.items() if weight}
     assert summed_pairs(tags.sets().expand(slots, weights)) == summed_pairs(expand)
     order = np.arange(rows)[::-1]
-    assert summed_pairs(tags.take(order).expand(slots[order], weights[order])) == summed_pairs(expand)
-
+    assert summed_pairs(tags.take(order).expand(slots[order], weights[order])) == summed_pairs(
+        expand
+    )
 
 
 GROUPS = [0, 1, 5, 2**30]
@@ -442,7 +441,6 @@ def test_adding_is_counting_without_being_told(seed: int) -> None:
     if whole is not None and other is not None:
         assert whole.codes.tolist() == other.codes.tolist()
         assert whole.values["count"].tolist() == other.values["count"].tolist()
-
 
 
 DENSE_SIZE = 40

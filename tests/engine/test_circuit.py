@@ -122,7 +122,6 @@ def test_a_float_sum_that_changes_while_the_row_count_does_not_is_seen() -> None
     assert contents(circuit)[1][0][1] == [("count0", 1), ("count1", 1), ("low0", 4), ("rows", 1)]
 
 
-
 PAIRS = [
     ("group by string", "a circuit in a circuit"),
     ("keyed group", "a whole circuit in a circuit"),
@@ -206,7 +205,6 @@ def test_what_a_nested_circuit_answers_is_that_of_its_operators() -> None:
     assert whole.circuit.reads == ()
 
 
-
 ROWS: list[Row] = [(1, 1, "a", 5, 1.0), (3, 1, "b", 2, None), (7, 2, None, 5, 1.5)]
 COLUMNS = (("g", LONG),)
 
@@ -252,7 +250,6 @@ def test_an_operator_stands_in_one_place() -> None:
     twice = Indexed(index("i"))
     with pytest.raises(AssertionError, match="one place"):
         Circuit([twice, twice])
-
 
 
 WIDTH = 12

@@ -127,7 +127,6 @@ def test_against_a_plain_minimum(seed: int) -> None:
         assert best(state, *groups) == wanted
 
 
-
 GROUP = np.array([7], dtype=np.int64)
 
 
@@ -183,7 +182,6 @@ def test_the_best_is_the_least_of_all(size: int, seed: int) -> None:
         if held:
             assert int(result.ranks[0]) == min(held)
     assert refills > 0
-
 
 
 ARROW = {INTEGER: pa.int32(), STRING: pa.string()}
@@ -258,7 +256,6 @@ def test_an_integral_value_has_the_type_of_its_output_whatever_stands_for_it() -
     picked = firsts.of(one, {"count0": one})
     result = firsts.spread_out(Batch({}, one, ()), picked).columns["y"]
     assert (result.type, result.values.tolist()) == (INTEGER, [7])
-
 
 
 Row = tuple[int | None, str | None, int | None]
@@ -410,7 +407,6 @@ def test_a_change_beyond_the_border_says_nothing() -> None:
     assert isinstance(top.step(batch([(1, "b", 0)], [1])).columns["x"], Vector)
 
 
-
 WINDOW_COLUMNS = (("g", INTEGER), ("x", INTEGER), ("d", DOUBLE))
 WindowRow = tuple[int | None, int | None, float]
 CALLS: tuple[tuple[str, int], ...] = (
@@ -439,7 +435,9 @@ def operator(function: str, offset: int, has_default: bool, *, descending: bool)
     argument = None if function in RANKS else "d"
     ahead = -offset if function == "lag" else offset
     otherwise = "d" if has_default and argument else None
-    return Window("w", WINDOW_COLUMNS, ["g"], [Placed("v", function, order, argument, ahead, otherwise)])
+    return Window(
+        "w", WINDOW_COLUMNS, ["g"], [Placed("v", function, order, argument, ahead, otherwise)]
+    )
 
 
 def values_by_place(
@@ -517,7 +515,9 @@ def test_ties_are_an_error_only_where_something_is_chosen() -> None:
         result.step(batch_of([rows[0]] * 2, [1, 1]))
         with pytest.raises(NotExactError, match=f"{function.upper()} is not deterministic"):
             result.step(batch_of([rows[1]], [1]))
-    result = Window("w", WINDOW_COLUMNS, ["g"], [Placed("v", "rank", (OrderKey("x", False, True),))])
+    result = Window(
+        "w", WINDOW_COLUMNS, ["g"], [Placed("v", "rank", (OrderKey("x", False, True),))]
+    )
     assert len(result.step(batch_of(rows, [1, 1]))) == 2
 
 

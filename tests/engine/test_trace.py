@@ -126,7 +126,6 @@ def test_a_checkpoint_names_what_to_write_and_what_to_drop() -> None:
             ]
 
 
-
 KEYS = {
     "codes": (LONG, lambda code: code),
     "numbers": (LONG, lambda code: None if code == 3 else code),
@@ -268,7 +267,6 @@ def test_slices_in_any_order_have_the_newest_rows_of_their_codes() -> None:
         assert list(zip(*(column.tolist() for column in result), strict=True)) == expected
 
 
-
 ROWS = 4000
 
 
@@ -309,7 +307,6 @@ def test_what_is_merged_or_taken_whole_is_looked_at(column: str) -> None:
         other.put(np.arange(start, start + 2 * ROWS, 2), (), ones)
     with pytest.raises(InvariantError, match="altered"):
         other.put(np.arange(5, 5 + 2 * ROWS, 2), (), ones)
-
 
 
 COLUMNS = (("k", LONG), ("d", DOUBLE))

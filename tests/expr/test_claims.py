@@ -203,7 +203,6 @@ def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     return one == other
 
 
-
 ZONES = ("UTC", "Europe/Berlin", "+05:30")
 TOGETHER = 60
 """Expressions that Spark is asked for at once."""

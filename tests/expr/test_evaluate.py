@@ -352,7 +352,6 @@ def test_decimals_just_below_a_whole_number_are_not_cut_off_to_narrow_integers(s
     assert cast(half, INTEGER).values.tolist() == [0]
 
 
-
 Outcome = bool | None
 Outcomes = frozenset[Outcome]
 
@@ -426,7 +425,6 @@ def test_columns_and_back() -> None:
     assert sure.to_vector().valid is None
 
 
-
 CHECK = one_row(ColumnRef("q.rows", LONG, nullable=False), None)
 
 
@@ -455,7 +453,6 @@ def test_no_query_can_call_it() -> None:
     assert caught.value.code == "function_unknown"
 
 
-
 LIMIT = 2.0**31
 
 
@@ -478,7 +475,6 @@ def test_at_both_ends_it_fails(value: float) -> None:
 
 def test_within_both_ends_it_is_cast() -> None:
     assert cast(bounded(7.5, 0.25), INTEGER).values.tolist() == [7]
-
 
 
 MINUTE = 60_000_000

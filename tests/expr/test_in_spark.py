@@ -380,7 +380,6 @@ def test_every_expression_is_sparks(spark: Any) -> None:
     assert wrong == []
 
 
-
 WIDTHS = (
     (1, 0), (3, 3), (5, 2), (10, 4), (12, 12), (18, 9), (19, 19), (20, 0), (25, 19), (34, 0),
     (35, 10), (38, 0), (38, 6), (38, 18), (38, 30), (38, 38),
@@ -524,7 +523,6 @@ class TextMaker:
                 return f"({one}) IS NULL"
             case _:
                 return f"NOT (({one}) {rng.choice(COMPARISONS)} ({other}))"
-
 
 
 ROWS = 14
@@ -708,7 +706,6 @@ def test_every_literal_counts_as_in_spark(spark: Any) -> None:
     wrong, values = compared(spark, iter(BESIDE_LITERALS), 1)
     assert wrong == []
     assert values > 10 * len(LITERALS) * ROWS
-
 
 
 KINDS = [

@@ -79,7 +79,6 @@ def told(cli: Cli, command: str, *arguments: str, what: str = "") -> Ran:
     return check_told(ran, what)
 
 
-
 ODD_TEXTS = (
     "",
     " ",
@@ -275,7 +274,6 @@ def _other_text(draw: random.Random, text: str) -> str:
     return "\n".join(lines)
 
 
-
 ODD = (
     *"'\"`;()[]{}<>,.*/+-=!&|^~%$#@:?\\",
     "--",
@@ -441,7 +439,6 @@ def test_update_batches(cases: range, tmp_path: Path, capsys: Capsys) -> None:
     assert codes.count(0) > len(codes) / 100
 
 
-
 OF_ITS_OWN = """\
 version: 1
 name: all
@@ -533,7 +530,6 @@ def test_files_of_the_largest_size(content: bytes, tmp_path: Path, capsys: Capsy
     file.write_bytes(content)
     ran = told(Cli(capsys, file), "check", what=repr(content[:20]))
     assert ran.code == 2
-
 
 
 GROUPS = 12_000

@@ -171,7 +171,6 @@ def json_text(value: Any, indent: str = "", used: int = 0, *, packed: bool = Fal
     return "\n".join([opening, *(inner + entry for entry in lines), indent + closing])
 
 
-
 ROOT = HERE.parents[1]
 _DIGITS = 9
 """Significant digits of a double that do not depend on the processor."""

@@ -297,7 +297,6 @@ _CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
-
 BAD_INPUTS, HELP = "bad-inputs", "help"
 _COLUMNS = 80
 """Width of `--help`, and of steps that ask for it. Other text is written as into a pipe, where each

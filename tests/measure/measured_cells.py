@@ -52,7 +52,6 @@ def values(cell: Cell) -> Mapping[str, float]:
     return {name: metric.median for name, metric in cell.metrics.items()}
 
 
-
 WORKLOAD = """\
 version: 1
 tables:

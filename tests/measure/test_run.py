@@ -393,8 +393,6 @@ def test_the_trial_does_not_open_a_pipe(tmp_path: Path) -> None:
     assert write_kept(MeasureRequest(), RECORD) == ()
 
 
-
-
 def ids(values: Iterable[int]) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64())})
 
@@ -435,8 +433,6 @@ def test_deleted_rows_are_neither_drawn_nor_counted(tmp_path: Path) -> None:
     result = drawn(open_source("t", str(tmp_path / "t")).snapshot())
     assert set(result) == {0, 10}
     assert 900 < result.count(10) < 1100
-
-
 
 
 def test_a_record_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -522,7 +518,6 @@ def test_from_the_workload_to_the_comparison(
     assert "nothing differs beyond the noise" in capsys.readouterr().out
     assert run(build_app(), ["bench", str(out), "--report", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").read_text() == text
-
 
 
 MEASURED_WORKLOAD = """\
@@ -633,7 +628,6 @@ def test_duckdb_that_fails_later_is_a_note(
         assert "DuckDB failed after one successful answer: IO Error" in beside.note
         with pytest.raises(SqlFailed, match="Connection"):
             opened[0].run("SELECT 1")
-
 
 
 FOLDERS_WORKLOAD = """\

@@ -127,7 +127,6 @@ def write_shop(folder: Path, queries: dict[str, str]) -> Path:
     return file
 
 
-
 HEAD, TAIL = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM ", " GROUP BY g HAVING COUNT(*) >= 2"
 
 
@@ -204,7 +203,6 @@ def test_a_default_that_makes_a_name_another_table_makes_another_query(
         assert list(result["versions"]) == [f"{schema}.t"]
 
 
-
 SCHEMA = schema_of("k int")
 NAMES = TableNames(
     {
@@ -246,7 +244,6 @@ def test_views_of_two_tables_have_two_names() -> None:
     sql = "WITH b AS (SELECT * FROM shop.sales) SELECT b.k FROM b, shop.sales_"
     query = parse_query(sql, dict.fromkeys(("sales", "sales_"), SCHEMA), names=NAMES)
     assert len({local_name(query, table) for table in query.tables}) == 2
-
 
 
 VIEWS = """\
@@ -319,7 +316,6 @@ def test_answers_over_views_are_the_same_with_the_sketch(viewed: Cli) -> None:
         assert answers[0]
 
 
-
 BI_TEXTS = tuple(bi_texts())
 TOOLS = ("dbt", "metabase", "powerbi", "superset", "tableau")
 
@@ -379,7 +375,6 @@ def test_the_answer_through_the_sketch_is_the_answer(bi_captured: Path, text: Bi
     rows = [sorted(map(repr, answer["rows"])) for answer in answers]
     assert rows[0] == rows[1]
     assert rows[0] or text.name.endswith("relationships")
-
 
 
 SCRIPT = """
@@ -445,7 +440,6 @@ def test_a_table_is_found_where_the_catalog_says(tmp_path: Path, kind: str) -> N
     assert lines[1].startswith("catalog_table_unknown"), lines
     assert lines[2].startswith("catalog_table_unknown"), lines
     assert "no location" in lines[2]
-
 
 
 BIG = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM {} GROUP BY g HAVING COUNT(*) >= 2"

@@ -48,7 +48,6 @@ def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
     return sum(len(held[access] - wanted) for access, wanted in accurate.items())
 
 
-
 ROWS = pa.table(
     {
         "g": pa.array([0, 0, 0, 1, 3, 3, 3, 5, 5, 7, None], pa.int32()),
@@ -67,7 +66,6 @@ def more(group: int | None = 5, rows: int = 3, x: int | None = 1) -> pa.Table:
             "note": pa.array(["z"] * rows, pa.string()),
         }
     )
-
 
 
 KEYED = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2 AND SUM(x) > 10"

@@ -192,7 +192,6 @@ def test_a_store_of_a_newer_format(place: Place) -> None:
         assert place.cli(command).error["code"] == "store_format_newer"
 
 
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -131,8 +131,6 @@ def test_the_feed_is_on_by_now(without_feed: Place) -> None:
     assert expect_carried(without_feed, changes=3).document["warnings"] == []
 
 
-
-
 def without_line(place: Place, version: int, action: str) -> None:
     """One line of that action taken out of the log entry."""
     lines = place.entry(version).read_text().splitlines()
@@ -355,8 +353,6 @@ def test_the_first_rows_are_marked(place: Place) -> None:
     assert place.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows
 
 
-
-
 def recreate(place: Place, versions: int, rows: pa.Table = ROWS) -> None:
     """Another table with the same columns, `versions` commits after its first one."""
     shutil.rmtree(place.table)
@@ -477,7 +473,6 @@ def test_a_file_of_the_newest_version_is_gone(place: Place) -> None:
     assert place.maintained("strict").code == 4
 
 
-
 Act = Callable[[], None]
 
 
@@ -588,8 +583,6 @@ def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None
         write_deltalake(path, ROWS.slice(5), mode="append")
     with pytest.raises(TableRecreatedError, match="created again"):
         source.snapshot(0)
-
-
 
 
 @pytest.fixture

@@ -166,7 +166,6 @@ def test_a_used_column_is_dropped_and_comes_back(cli: Cli, table: Path) -> None:
     sound(cli)
 
 
-
 MAPPED = {"delta.columnMapping.mode": "name"}
 TOUCHED_WORKLOAD = """\
 version: 1

@@ -345,7 +345,6 @@ def test_the_table_may_be_named(eager: Place) -> None:
     assert at(eager, 2).results == eager.cli.good("rewrite", "--at", "t=2").results
 
 
-
 # Several tables
 
 

@@ -119,7 +119,6 @@ def test_a_used_column_may_be_null_now(place: Place) -> None:
     expect_carried(place, changes=3)
 
 
-
 DELETIONS = "SELECT id, COUNT(*) AS n FROM t GROUP BY id HAVING COUNT(*) > 0"
 FIXTURES = [
     ("cdf-table-with-cdc-and-dvs", DELETIONS, "id", "{boundaries: [2, 4, 8]}", 0),
@@ -345,7 +344,6 @@ def test_a_feature_nobody_knows_is_needed_from_now_on(place: Place) -> None:
     expect_refused(place, 3, "reader_feature_unknown", "`timeTravelling`")
 
 
-
 SUMMED = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 20"
 """A sketch on `x` is safe only while no `x` is negative."""
 BY_X = "x: {boundaries: [10, 20]}"
@@ -481,7 +479,6 @@ def test_a_subquery_used_as_a_value_has_a_second_row(place: Place) -> None:
     compared.append(0, 1, 30)
     compared.delta.delete("x = 3")
     expect_carried(compared)
-
 
 
 Outcome = tuple[int, str]

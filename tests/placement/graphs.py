@@ -104,7 +104,6 @@ def dag(random: Random, pieces: int = 6) -> Graph:
     return Graph(tuple(draw.nodes), draw.kinds)
 
 
-
 CHANGE, SOME, ALL = 0, 1, 2
 
 

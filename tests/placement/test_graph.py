@@ -238,7 +238,6 @@ def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
     assert after["join0.right"].sizes == before["join0.right"].sizes
 
 
-
 KEPT, READ, REBUILT, BOUNDED = Mode
 R_AND_S, S_ALONE = (
     KindOfChange(frozenset({"r", "s"}), 1.0),
@@ -462,8 +461,6 @@ def test_a_pinned_piece_has_one_mode() -> None:
     assert [piece.modes for piece in graph.pieces] == [(READ,), (KEPT, READ, REBUILT)]
     with pytest.raises(ValueError, match="left cannot be bounded"):
         pinned(joined(), {"left": BOUNDED})
-
-
 
 
 def node(work: Work, **told: Any) -> Node:

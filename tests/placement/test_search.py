@@ -214,7 +214,6 @@ def test_a_single_point_with_modes_is_not_lost() -> None:
     assert added(one, two, 0.0).modes(0) == {"p": Mode.READ, "q": Mode.KEPT}
 
 
-
 KINDS_OF_CHANGE = (KindOfChange(frozenset({"r"}), 2.0), KindOfChange(frozenset({"s"}), 0.1))
 
 

@@ -155,7 +155,6 @@ class _Guess:
         return sum(each) * (2 if isinstance(operator, Aggregate) else 1)
 
 
-
 FIRST = ("q1", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q12", "q14", "q15", "q18", "q19")
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 1.0)
 

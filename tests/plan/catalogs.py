@@ -26,7 +26,6 @@ def schema_of(columns: str) -> Schema:
     )
 
 
-
 SALES = schema_of(
     "sid bigint, brand string, price int, numSold int, day date, rate double, "
     "cost decimal(10,2), small float, ok boolean, at timestamp, extra struct<x:int>"
@@ -86,7 +85,6 @@ def text_of(sql: str) -> str:
     return tree(plan_of(sql))
 
 
-
 _FOLDER = Path(__file__).parent / "golden"
 
 
@@ -97,7 +95,6 @@ def pairs(name: str) -> list[tuple[str, str]]:
         sql, _, lines = block.partition("\n=>\n")
         result.append((sql.strip(), lines.strip()))
     return result
-
 
 
 NETWORK = {

@@ -185,7 +185,6 @@ def make_fixpoint_trial(seed: int) -> Trial:
     return replace(make_trial(seed), root=root, partitions=partitions)
 
 
-
 _JOINS_OF_LEVELS = (JoinKind.INNER,) * 7 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
 _DEEPEST = 3
 
@@ -239,8 +238,6 @@ def make_bag_trial(seed: int) -> Trial:
     return replace(make_trial(seed), root=root, partitions=random_partitions(rng, root))
 
 
-
-
 class _Narrower(FixpointMaker):
     def narrowed(self, plan: Plan) -> Plan:
         """The plan with a filter above its fixpoint, most often."""
@@ -261,7 +258,6 @@ def make_answer_trial(seed: int) -> Trial:
 def is_for_answer(plan: Plan) -> bool:
     """Whether some fixpoint of the plan is."""
     return any(isinstance(node, Fixpoint) and is_open(node) for node in nodes_of(plan))
-
 
 
 _SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)
@@ -438,8 +434,6 @@ def _trial(seed: int, rng: Random, maker: KeyedMaker) -> Trial:
         (scan, *_) = scans_of(root)
         partitions = {scan.access: random_partition(rng, scan)}
     return replace(make_trial(seed), root=root, partitions=partitions)
-
-
 
 
 class WitnessMaker(FocusedMaker):

@@ -100,7 +100,6 @@ def other_call(
     return AggregateCall(name, (rng.choice(numbers).ref(),), False, condition)
 
 
-
 ORDERED = (
     CompareOp.LESS,
     CompareOp.LESS_EQUAL,
@@ -215,7 +214,6 @@ class ExprMaker:
             return Like(column.ref(), self.rng.choice(("a%", "_", "%b")))
         op = self.rng.choice(ORDERED)
         return Compare(op, column.ref(), Literal(self.rng.choice(("a", "b")), STRING))
-
 
 
 MONEY = decimal(6, 1)
@@ -448,7 +446,6 @@ class PlanMaker(ExprMaker):
         return Select(below, within)
 
 
-
 _INEQUALITIES = (
     CompareOp.LESS,
     CompareOp.LESS_EQUAL,
@@ -634,7 +631,6 @@ class FocusedMaker(PlanMaker):
         return TopK(plan, tuple(order), rng.choice((1, 1, 2)), int(rng.random() < 0.15))
 
 
-
 _BOUNDS = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)
 
 
@@ -689,7 +685,6 @@ class BarrierMaker(FocusedMaker):
                 few = Compare(CompareOp.LESS, keys[0].attribute.ref(), Literal(3, INTEGER))
                 groups = Aggregate(first, keys, (counted,))
                 return Select(groups, few) if key.type in (INTEGER, LONG) else groups
-
 
 
 _SMALL = decimal(4, 1)
@@ -815,7 +810,6 @@ def big_rows(rng: Random) -> list[dict[str, object]]:
             row[column.name] = None if rng.random() < 0.1 else rng.choice(values)
         rows.append({**row, "g": rng.choice((0, 0, 1, 2)), "p": rng.choice((0, 1, 2, 3))})
     return rows
-
 
 
 WIDE, LONG_SCALED = decimal(38, 18), decimal(20, 4)

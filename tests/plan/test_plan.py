@@ -57,8 +57,6 @@ def test_a_remark_stands_alone_where_there_is_no_detail() -> None:
     assert (line.operator, line.detail) == ("distinct", "[kept]")
 
 
-
-
 @pytest.mark.parametrize(
     "written",
     [
@@ -119,7 +117,6 @@ def test_calls_and_orders() -> None:
     assert order_text(top.order) == expected
 
 
-
 STAYS = "conditions on `x` apply to its first part, because no step changes these columns"
 WHOLE = "its first part is every row of `links`, so the sketch of that part covers the whole table"
 PAYS = (
@@ -164,7 +161,6 @@ def test_a_condition_on_stable_columns_that_stays_is_not_blamed() -> None:
 
 def test_plans_without_recursion_have_none() -> None:
     assert recursion_notes(apply_rules(net_plan("SELECT n FROM nodes WHERE n > 1"))) == {}
-
 
 
 BASE = (
@@ -220,8 +216,6 @@ def test_it_is_a_stable_digest() -> None:
     assert int(digest, 16) > 0
 
 
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -249,7 +243,6 @@ def test_it_is_a_stable_digest() -> None:
 )
 def test_can_fail(written: str, expected: bool) -> None:
     assert can_fail(selected(f"SELECT {written} AS it FROM sales")) is expected
-
 
 
 CATALOG = {
@@ -334,7 +327,6 @@ GROUPS = "(SELECT g, sum(v) AS s FROM t GROUP BY g)"
 )
 def test_groups_that_rows_do_not_stem_from(sql):
     assert followed(sql)[0] is None
-
 
 
 EXPIRING = {

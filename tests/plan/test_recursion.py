@@ -327,8 +327,6 @@ def _lines(line: Any) -> list[str]:
     return [own, *(text for child in line.children for text in _lines(child))]
 
 
-
-
 LONGS = [f"CAST({number} AS BIGINT)" for number in (1, 2, 3)]
 ONE = "WITH RECURSIVE r(n) AS (SELECT n FROM nodes WHERE n < 3 UNION {}) SELECT n FROM r"
 WALKS = (
@@ -451,7 +449,6 @@ def test_the_answers_are_those_of_duckdb(cases: range, connection: Any) -> None:
             assert bag(evaluate(plan, tables)) == expected, (seed, sql)
             assert bag(evaluate(apply_rules(plan), tables)) == expected, (seed, sql)
     assert rows > len(cases) * len(plans) // 2
-
 
 
 COLUMNS = {

@@ -80,7 +80,6 @@ def is_an_answer(result: object, root: Plan, tables: Tables, ties: TieBreaks) ->
     return any(bag(evaluate(root, tables, None, ties.at_random)) == result for _ in range(_TRIES))
 
 
-
 Sketches = Mapping[AccessId, Collection[int]]
 
 
@@ -116,7 +115,6 @@ def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotat
     others |= keyed_positions(root, verdict)
     kept = {at: rows for at, rows in annotated.first_rows.items() if at not in others}
     return replace(annotated, first_rows=kept)
-
 
 
 TABLES = {**CATALOG, "w": WIDE_TABLE, "big": BIG_TABLE}

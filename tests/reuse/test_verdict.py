@@ -370,8 +370,6 @@ REFUSED = (
 )
 
 
-
-
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_refused_with_its_reason(case: Case) -> None:
     verdict = case.verdict()
@@ -520,7 +518,6 @@ def test_what_is_no_plain_text_to_spark_has_no_order_of_texts(captured: str, ask
     assert not Case("no plain texts", tables, sql, values, sketch=("p", (2,))).verdict().allowed
 
 
-
 _LARGER_LIMIT = 9_000_983
 """A seed whose query asks for more rows than the sketch holds; few do."""
 
@@ -544,7 +541,6 @@ def test_a_reused_sketch_never_changes_the_answer(cases: Collection[int]) -> Non
     assert plain.failed * 100 < max(len(cases), 100)
     if _LARGER_LIMIT in cases:
         assert any("LIMIT asks for" in reason for reason in plain.refusals)
-
 
 
 ABOVE = (
@@ -619,7 +615,6 @@ def test_a_query_that_needs_all_rows_is_not_answered_by_the_keys_of_some() -> No
     assert not verdict.allowed
     assert verdict.reason == "the sketch does not have the rows that a recursion derives"
     assert check_reuse(captured, asked, BY_COST, ()).allowed
-
 
 
 _MAKERS = (FixpointMaker, FixpointMaker, BagMaker, KeyedMaker)
@@ -773,7 +768,6 @@ def test_what_is_outside_is_read_whole() -> None:
     assert verdict.reason.endswith("the other tables of the sketch are read in full")
     fixpoint = next(node for node in nodes_of(asked.root) if isinstance(node, Fixpoint))
     assert set(verdict.accesses) == {scan.access for scan in scans_of(fixpoint)}
-
 
 
 X, D, S = ColumnRef("x", INTEGER), ColumnRef("d", DOUBLE), ColumnRef("s", STRING)

@@ -141,8 +141,6 @@ class Tree:
         return dict(zip(keys, totals, strict=True))
 
 
-
-
 class PeerFailedError(Exception):
     """It ended, or its answer never became right; the message says which."""
 
@@ -227,8 +225,6 @@ def _lines(sign: str, tables: Mapping[str, pa.Table]) -> Iterator[str]:
         columns = (rows.column(column).to_pylist() for column in ("id", "a", "b"))
         for values in zip(*columns, strict=True):
             yield " ".join((sign, name, *map(str, values)))
-
-
 
 
 class DifferentAnswersError(Exception):

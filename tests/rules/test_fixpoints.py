@@ -165,8 +165,6 @@ def test_sums_of_doubles_are_followed_through_a_plan() -> None:
     assert second != third
 
 
-
-
 @random_cases(20, 40, 2000)
 def test_columns_go_from_all_parts_alike(cases: range) -> None:
     fewer = 0
@@ -278,7 +276,6 @@ def test_the_rules_leave_a_bag_a_bag() -> None:
         (result,) = fixpoints_of(apply_rules(net_plan(sql)))
         assert not result.is_set
         assert result.levels == (9 if text else None)
-
 
 
 _ADDED = ("r.c + l.cost", "l.cost + r.c", "r.c - l.cost", "r.c", "r.c + r.n", "r.c + r.p")

@@ -227,8 +227,6 @@ def test_a_rank_is_bounded_by_any_comparison(condition: str, count: int, is_all:
     assert is_all is not any(isinstance(node, Select) for node in nodes_of(plan))
 
 
-
-
 @pytest.mark.parametrize("sql", [sql for sql, _ in pairs("split_averages")])
 def test_identities_stay_unique(sql: str) -> None:
     nodes = [
@@ -250,7 +248,6 @@ def test_integers_are_summed_as_doubles_and_decimals_as_decimals() -> None:
     assert of_cost.attribute.type == decimal(20, 2)
     means = [output.expr for output in split.outputs]
     assert [mean.type for mean in means if isinstance(mean, Mean)] == [DOUBLE, decimal(14, 6)]
-
 
 
 WHERE = "SELECT sid FROM sales WHERE "
@@ -336,7 +333,6 @@ def _mirrored(part: Expr) -> Expr:
     return part
 
 
-
 _ONE = "SELECT COUNT(*) AS n, AVG(price) AS a FROM sales WHERE numsold > 1"
 _TWO = "SELECT * FROM (SELECT MAX(price) m FROM sales) x, (SELECT SUM(shelf) s FROM stock) y"
 
@@ -382,7 +378,6 @@ def test_an_aggregate_of_all_rows_with_a_limit_is_safe() -> None:
     ruled = read(query.sql)
     root = apply_rules(ruled.root)
     assert check_safety(type(query)(query.sql, root), {"sales#1": "numsold"}, ()).safe
-
 
 
 SQL = "SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING SUM(b) > 5"
@@ -528,7 +523,6 @@ def test_any_other_limit_stays_in_the_plan(planned: Callable[..., Planned], sql:
     assert any(isinstance(node, TopK) for node in nodes_of(result.query.root))
 
 
-
 EXPRESSIONS = """
 SELECT g, -x, x + 1, x - 1L, x * 2, x / 2, x DIV 2, x % 3, f, f > 1.5, x <=> NULL, NOT (x > 1),
   x IS NULL OR x IN (1, 2), s LIKE 'a_%' ESCAPE '!', CASE WHEN x = 1 THEN 'a' ELSE 'b' END,
@@ -605,7 +599,6 @@ def test_a_constant_of_another_class_is_not_written() -> None:
 def test_what_was_not_written_is_not_read(written: Any) -> None:
     with pytest.raises(ValueError, match="not the end of a plan"):
         read_ending(written)
-
 
 
 CATALOG = {"t": schema_of("g int, n bigint, m decimal(10,2), x double, f float, s string")}

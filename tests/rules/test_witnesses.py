@@ -147,8 +147,6 @@ def _leave_out(
     return gone
 
 
-
-
 @random_cases(67, 234, 4000, also="91 107 111 160 227 234 257 282 380 415 422 446 474 498 503 546")
 def test_no_rows_without_what_is_indispensable(cases: Collection[int]) -> None:
     seen: Counter[str] = Counter()
@@ -207,8 +205,6 @@ def test_what_is_behind_a_column(sql: str, behind: str | None) -> None:
     result = column_behind(root, attributes_of(root)[0].id)
     tables = {scan.access: scan.table for scan in scans_of(root)}
     assert (None if result is None else tables[result.access]) == behind
-
-
 
 
 def check(cases: Collection[int], make: Callable[[int], Trial]) -> None:

@@ -262,7 +262,6 @@ UNSAFE = (
 )
 
 
-
 WIDE = 2**53
 
 CORNERS = (
@@ -522,7 +521,6 @@ CORNERS = (
 )
 
 
-
 RARE_CORNERS = (
     Example(
         "a sum over no rows is NULL, which coalesce replaces",
@@ -678,8 +676,6 @@ RARE_CORNERS = (
         differs("HAVING compares `max(v) + min(v)`"),
     ),
 )
-
-
 
 
 def _results(example: Example, sql: str | None = None) -> tuple[object, object, bool]:

@@ -282,7 +282,6 @@ def test_claims_hold_at_the_ends_of_types(cases: Collection[int]) -> None:
     tried(cases, AtEdges)
 
 
-
 _TINY, _HUGE = 5e-324, sys.float_info.max
 _ODD = (math.nan, math.inf, -math.inf)
 _SINGLE = float(np.finfo(np.float32).max)

@@ -253,7 +253,6 @@ def test_what_is_known_of_a_column_is_known_of_both_parts() -> None:
     assert not is_safe(of_step)
 
 
-
 COUNTED = (
     "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 UNION ALL "
     "SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n, COUNT(*) FROM r GROUP BY n"
@@ -298,8 +297,6 @@ def test_rows_of_a_bag_are_not_told_apart_by_their_columns(kind: str, *, is_fixe
     verdict = check_safety(read_net(sql), {**BY_REGION, "nodes#1": "kind"}, ())
     assert verdict.safe is is_fixed
     assert is_fixed or "row_number" in verdict.reason
-
-
 
 
 def check(cases: Iterable[int], make: Callable[[int], Trial]) -> None:
@@ -522,8 +519,6 @@ def test_a_verdict_is_carried_with_its_choice() -> None:
     above = Query("", next(node for node in nodes_of(query.root) if isinstance(node, Fixpoint)))
     assert keyed_positions(above.root, carried(verdict, above, BY_COST)) == {0}
     assert keyed_positions(above.root, check_safety(above, BY_COST, ())) == frozenset()
-
-
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if EXAMPLES[name].reason])

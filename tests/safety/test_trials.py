@@ -156,8 +156,6 @@ def test_touching_the_fragments_of_changed_rows_keeps_a_root_keyed_sketch_safe(
     assert tally.compared > tally.trials // 20
 
 
-
-
 @random_cases(10, 17, 300, first=3_000_000)
 def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
     for seed in cases:

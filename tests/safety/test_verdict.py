@@ -51,8 +51,6 @@ def judged(sql: str, *facts: Fact, **columns: str) -> Verdict:
 NONNEGATIVE = fact("v", FactKind.NONNEGATIVE)
 
 
-
-
 def test_statistics_are_named_only_where_they_are_needed() -> None:
     facts = (
         NONNEGATIVE,
@@ -437,8 +435,6 @@ def test_a_number_as_a_condition_is_true_of_lesser_ones_too(counted: str) -> Non
     assert not judged(below, t="v").safe
 
 
-
-
 def test_only_top_k_below_other_operators_is_a_barrier() -> None:
     top = "SELECT g, sum(n * n) AS s FROM t GROUP BY g ORDER BY s DESC, g LIMIT 3"
     assert judged(top, t="p").barriers == 0
@@ -557,8 +553,6 @@ def test_greatest_values_are_compared_in_their_own_order(
     assert judged(sql, times="p").safe is is_safe
 
 
-
-
 @pytest.mark.parametrize(
     ("rest", "columns"),
     [
@@ -592,8 +586,6 @@ def test_why_a_subquery_that_is_no_aggregate_is_not_sketched() -> None:
     )
 
 
-
-
 @pytest.mark.parametrize(
     ("sql", "every"),
     [
@@ -614,7 +606,6 @@ def test_why_a_subquery_that_is_no_aggregate_is_not_sketched() -> None:
 )
 def test_which_queries_need_every_row(sql: str, every: bool) -> None:
     assert counts_every_row(plan_of(sql)) is every
-
 
 
 FAILING = {"t": schema_of("g int, p int, x int, y int, b bigint, d double, m decimal(38,2)")}
@@ -751,7 +742,6 @@ def test_statistics_bound_what_a_part_comes_to(
     output: str, bounds: dict[str, tuple[int, int]], expected: bool
 ) -> None:
     assert may_fail(FIRST.format(output), **bounds) is expected
-
 
 
 CHOICES = {

@@ -146,7 +146,6 @@ def test_doctor_says_the_same_at_any_time(
     assert said[1:] == told_then[1:]
 
 
-
 MANY_ROWS = 20_000
 LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"
 TOP = "SELECT q.g FROM (SELECT g, x FROM t ORDER BY x DESC LIMIT 50) q WHERE q.g > 0"
@@ -289,7 +288,6 @@ def test_little_state_is_not_worth_a_warning(
     assert "60 of its 60 rows" in why
 
 
-
 REACH = (
     "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 0 UNION "
     "SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
@@ -402,9 +400,9 @@ def test_by_default_only_what_is_lost_is_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not warned_of_lineage(over(folder, capsys, "all").good("check").document)
-    assert warned_of_lineage(over(folder, capsys, "answer", default=True).good("check").document).keys() == (
-        LOST.keys()
-    )
+    assert warned_of_lineage(
+        over(folder, capsys, "answer", default=True).good("check").document
+    ).keys() == (LOST.keys())
 
 
 def test_sketches_are_those_of_all_lineage_where_it_is_told_so(

@@ -338,7 +338,6 @@ def test_what_is_left_out_is_spread_and_may_be_taken_back(tmp_path: Path, cli_of
     assert cli.good("status").results[0]["sketches"][0]["fragments"] == [0, 2]
 
 
-
 OUTER = "SELECT q.x, v.y FROM (SELECT t.x, t.k FROM t CROSS JOIN u) q LEFT JOIN v ON q.k = v.k"
 FEW = "SELECT t.x, COUNT(*) n FROM t CROSS JOIN u GROUP BY t.x HAVING COUNT(*) < 10"
 
@@ -389,7 +388,6 @@ def test_each_row_is_joined_once(cli: Cli, tmp_path: Path) -> None:
     cli.good("maintain")
     assert answer(cli, "few") == answer(cli, "outer") == []
     assert sketch(cli, "few") == sketch(cli, "outer") == []
-
 
 
 ROWS = 3_000
@@ -480,7 +478,8 @@ def test_trees_stay_trees_where_the_answer_is_left_out(
         write_deltalake(path, rows, mode="overwrite")
     asked(cli_short_of_memory, answer=True)
     assert any(
-        "along with the sketch" in warning for warning in cli_short_of_memory.good("capture").document["warnings"]
+        "along with the sketch" in warning
+        for warning in cli_short_of_memory.good("capture").document["warnings"]
     )
     explained = cli_short_of_memory.one("explain")
     assert (explained["trees"][0]["used"], explained["answer"]["kept"]) == (True, False)
@@ -531,7 +530,6 @@ def test_slices_join_to_no_more_than_there_is_room_for(
 @pytest.mark.slow
 def test_rows_that_are_not_joined_pass_whole() -> None:
     assert Joining(5, writes_joins=False).slices(1_000_000, 10**6) == [1_000_000]
-
 
 
 FACTS = 200
@@ -722,7 +720,6 @@ def test_a_condition_leaves_files_out(daily: Cli) -> None:
 @pytest.mark.slow
 def test_an_access_without_the_condition_needs_all_files(daily: Cli) -> None:
     assert files_left(daily, "twice") == DAYS
-
 
 
 FILES, JOINED_ROWS = 20, 200

@@ -626,7 +626,6 @@ def test_a_folder_that_fills_up_stops_the_commit(
     assert len(list((folder / "out" / "plain").iterdir())) == 1
 
 
-
 ROWS = 4_000
 WORKLOAD = """\
 version: 1
@@ -786,7 +785,6 @@ def test_the_sketch_that_rested_on_a_broken_fact_is_named(tmp_path: Path, cli_of
     [warning] = cli.good("maintain").document["warnings"]
     assert "`t.x` >= 0" in warning
     assert warning.endswith("it no longer has a sketch on `t.d`")
-
 
 
 _OTHERS = (
@@ -1109,7 +1107,6 @@ def test_every_type_is_told_as_spark_gives_it() -> None:
     result = whole_answer(RowsOf(answer.ending, compiled.kept.whole()), "Europe/Berlin")
     assert result.schema.types[2:] == TYPES
     assert result.select(names).combine_chunks().equals(table)
-
 
 
 NamedRow = tuple[int, int | None, int, str]

@@ -368,7 +368,6 @@ def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
     assert after["files_kept"] < after["files_total"] * 0.6, "half of the rows are of user 7"
 
 
-
 GROUPED = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"
 FILE_COUNT = 40
 
@@ -415,7 +414,10 @@ def test_rows_that_are_not_those_of_the_files_are_refused(cli_of_files: Cli) -> 
     )
     cli_of_files.good("capture")
     cli_of_files.good("rewrite")
-    assert cli_of_files("rewrite", "--files", str(folder / "left.json")).refusal == (3, "files_not_plain")
+    assert cli_of_files("rewrite", "--files", str(folder / "left.json")).refusal == (
+        3,
+        "files_not_plain",
+    )
     assert not (folder / "left.json").exists()
 
 

@@ -152,7 +152,6 @@ def test_a_file_that_is_wrong_or_gone_is_told_each_time(tmp_path: Path) -> None:
         memory.workload(file, {"WHERE": "x"})
 
 
-
 FILE = """
 version: 1
 tables: {t: {path: t}}
@@ -241,8 +240,6 @@ def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
         assert scratch.has_spark is (running is not None)
 
 
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [("500MB", 500_000_000), ("2 GiB", 2 << 30), ("1.5kb", 1500), ("77", 77)],
@@ -291,8 +288,6 @@ def test_what_the_system_refuses_has_a_code() -> None:
     ):
         np.empty(1 << 62, dtype=np.int8)
     assert (refused.value.code, refused.value.exit_code) == ("out_of_memory", 3)
-
-
 
 
 @pytest.mark.usefixtures("heard_signals")

@@ -500,7 +500,6 @@ def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path:
     }
 
 
-
 Init = Callable[..., tuple[int, dict[str, Any]]]
 
 

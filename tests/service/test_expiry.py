@@ -85,7 +85,9 @@ def numbered_rows(*minutes: int | None) -> pa.Table:
 
 def write_links(folder: Path) -> None:
     """Six files: one of rows that expire in the next hour and before, five of later ones."""
-    create_table(str(folder / "links"), numbered_rows(-10, -20, -30, -40, -50, -59, -60, -61, None, 30))
+    create_table(
+        str(folder / "links"), numbered_rows(-10, -20, -30, -40, -50, -59, -60, -61, None, 30)
+    )
     for number in range(5):
         more = numbered_rows(*[100 + 10 * number + at for at in range(5)])
         write_deltalake(str(folder / "links"), more, mode="append")
@@ -320,7 +322,9 @@ def test_eager_queries_pass_versions_first(cli: Cli) -> None:
     cli.edit("answer: true", "maintain: eager", 1)
     one(cli, "capture", "sums", 0)
     for _ in range(2):
-        write_deltalake(str(cli.workload.parent / "links"), numbered_rows(-59, -5, 5), mode="append")
+        write_deltalake(
+            str(cli.workload.parent / "links"), numbered_rows(-59, -5, 5), mode="append"
+        )
     results = cli.good("maintain", "--query", "sums", "--now", at(10)).results
     assert [entry["reason_code"] for entry in results] == ["incremental", "expired"]
     assert results[0]["moments"] == {"now": at(0)} or results[1]["moments"] == {"now": at(10)}
@@ -385,7 +389,9 @@ def test_spark_sees_live_rows_alone(cli: Cli) -> None:
 @pytest.mark.spark
 def test_partners_that_spark_reads_are_live(cli: Cli) -> None:
     cli.good("capture", "--query", "far", "--now", at(0))
-    write_deltalake(str(cli.workload.parent / "links"), numbered_rows(-70, -50, 5, None, 9), mode="append")
+    write_deltalake(
+        str(cli.workload.parent / "links"), numbered_rows(-70, -50, 5, None, 9), mode="append"
+    )
     for minutes in (15, 36 * 60):
         ran = cli.good("maintain", "--query", "far", "--now", at(minutes)).results
         assert {result["action"] for result in ran} == {"exact"}
@@ -495,7 +501,6 @@ def test_a_replay_says_that_it_knows_no_expiries(fewer: Cli) -> None:
     fewer.good("capture", "--query", "pairs", "--now", NOON.isoformat())
     told = "the replay ignores rows that expire: figures cover commits only"
     assert told in fewer.good("simulate", "--query", "pairs").document["warnings"]
-
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

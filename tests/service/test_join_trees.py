@@ -450,7 +450,6 @@ def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> No
         assert {row[0] for row in told["rows"]} == {"delete", "insert"}
 
 
-
 FEW = ("groups_tree", "groups_index", "top_index", "one_index")
 
 

@@ -445,7 +445,6 @@ def test_new_ranges_take_answers_along(cli: Cli) -> None:
         assert asked(cli, name, "state") == asked(cli, name, "engine") != []
 
 
-
 Read = list[str]
 LATE = """\
   late:
@@ -505,7 +504,10 @@ def test_it_is_what_is_told_of_a_query_that_is_read(
 
 
 def test_a_condition_that_is_none_is_refused_as_ever(cli_at_once: Cli) -> None:
-    assert cli_at_once("query", "--query", "kept", "--where", "nothing = 1").refusal == (2, "where_unread")
+    assert cli_at_once("query", "--query", "kept", "--where", "nothing = 1").refusal == (
+        2,
+        "where_unread",
+    )
 
 
 @pytest.mark.slow
@@ -564,7 +566,9 @@ def test_another_program_reads_the_query(
     assert read != []
 
 
-def test_a_store_without_it_is_read(cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_it_is_read(
+    cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load = Store.load
 
     def older(self: Store, query: str) -> Any:
@@ -597,8 +601,6 @@ def test_without_the_logs_entry_the_query_is_read(cli_at_once: Cli, read: Read) 
     after = answer(cli_at_once, "kept")
     assert read != []
     assert after["rows"] == before["rows"]
-
-
 
 
 class Clock:
@@ -650,7 +652,6 @@ def test_answers_of_two_stores_are_not_mixed(tmp_path: Path) -> None:
     assert told.write()
     assert Ledger(tmp_path / "one").sums("q").answers == 2  # noqa: PLR2004
     assert Ledger(tmp_path / "two").sums("q").answers == 2  # noqa: PLR2004
-
 
 
 LOW, HIGH = 30, 70
@@ -777,7 +778,9 @@ def test_metrics_of_a_run_that_fails(cli_of_gains: Cli) -> None:
 def test_metrics_that_cannot_be_written_are_a_failure(cli_of_gains: Cli) -> None:
     cli_of_gains.good("capture")
     (cli_of_gains.workload.parent / "file").write_text("")
-    ran = cli_of_gains("gain", "--metrics", str(cli_of_gains.workload.parent / "file" / "impctl.prom"))
+    ran = cli_of_gains(
+        "gain", "--metrics", str(cli_of_gains.workload.parent / "file" / "impctl.prom")
+    )
     assert ran.error["code"] == "metrics_not_written"
     assert ran.results[0]["query"] == "q", "what was found is told all the same"
     assert cli_of_gains.good("gain", "--metrics", "/dev/null").results

@@ -180,7 +180,6 @@ def test_of_states_kept_the_latest_ones_that_fit_stay(
     assert all(held.bytes > 0 for held in whole._kept.values())
 
 
-
 WORKLOAD = """\
 version: 1
 tables: {t: {path: t}}
@@ -212,7 +211,6 @@ def test_a_query_that_can_have_no_sketch_fails_only_strict_runs(
 def test_a_query_that_was_not_captured_fails_any_run(cli: Cli) -> None:
     cli.edit("refused:", "fresh: {sql: SELECT g FROM t WHERE g > 1}\n  refused:")
     assert cli("maintain").refusal == (7, "not_captured")
-
 
 
 TWO_TABLES = """
@@ -382,7 +380,6 @@ def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         "gone": True,
         "good": True,
     }
-
 
 
 NAMES = ["first", "file", "grow", "twice", "gone", "same"]

@@ -194,7 +194,6 @@ def test_candidates_of_other_tables_are_left_alone() -> None:
     assert candidates(bench_of(LONG, column="nowhere"), "u") == ()
 
 
-
 GIVEN_NOON = datetime(2024, 1, 31, 12)
 
 
@@ -219,7 +218,11 @@ GIVEN_NOON = datetime(2024, 1, 31, 12)
         ("2024-01-31 12:00:00", GIVEN_NOON, GIVEN_NOON),
         ("2024-01-31T12:00:00Z", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=UTC)),
         ("2024-01-31 12:00:00.5", GIVEN_NOON, GIVEN_NOON.replace(microsecond=500_000)),
-        ("2024-01-31 12:00:00-18:00", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=timezone(timedelta(hours=-18)))),
+        (
+            "2024-01-31 12:00:00-18:00",
+            GIVEN_NOON,
+            GIVEN_NOON.replace(tzinfo=timezone(timedelta(hours=-18))),
+        ),
     ],
 )
 def test_a_value_of_the_type(written: str, like: ParameterValue, expected: ParameterValue) -> None:
@@ -244,7 +247,6 @@ def test_a_value_of_the_type(written: str, like: ParameterValue, expected: Param
 )
 def test_anything_else_is_none(written: str, like: ParameterValue) -> None:
     assert parsed(written, like) is None
-
 
 
 QUERIES = {

@@ -446,8 +446,6 @@ def test_a_verification_is_recorded(cli: Cli, spark: Any) -> None:
     assert result["runs"][0]["action"] == "verify"
 
 
-
-
 def maintained(*sizes: int, per_row: float = 1.0) -> list[RunCost]:
     return [RunCost(RunKind.MAINTAIN, rows, rows * 10, 5.0 + per_row * rows) for rows in sizes]
 

@@ -98,7 +98,6 @@ def test_another_attribute_is_tried(cli_of: CliOf, tmp_path: Path) -> None:
     assert told["g"]["reason"].startswith("the contents of a sketch cannot be determined"), told
 
 
-
 ENTRY = (
     "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
     "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src{}) "
@@ -161,7 +160,6 @@ def test_a_base_by_itself_is_a_group_of_one() -> None:
     sketches = (_stored("links#1", (0, 1)),)
     assert groups_of(_prepared(KEYED + FEW), sketches) == {frozenset({"links#1"})}
     assert evened(_prepared(KEYED + FEW), sketches) == sketches
-
 
 
 SCHEMA = pa.schema(
@@ -263,7 +261,6 @@ def test_columns_and_words() -> None:
     assert assumption_text(facts[0]) == "`t.d` >= 0"
 
 
-
 META = StateMeta(
     way="every operator is maintained incrementally",
     circuit="c",
@@ -350,7 +347,6 @@ def test_the_basis_is_part_of_it_and_marks_the_schemas_of_marked_files() -> None
     assert set(basis["schemas"]) == {"t"}
 
 
-
 FILES, RANGES = 50, 200
 
 
@@ -404,7 +400,6 @@ def test_as_good_within_a_tenth_of_the_bytes(spans: FileSpans) -> None:
     assert half.is_as_good_as(half.likely / 1.05, sizes)
     assert not half.is_as_good_as(half.likely / 1.2, sizes)
     assert half.is_as_good_as(1.0 - half.likely, sizes), "large files count more"
-
 
 
 ROWS, FILE_COUNT = 40_000, 40

@@ -262,7 +262,6 @@ def test_verify_says_what_it_left_out(cli: Cli) -> None:
     assert warning == "`whole` is not verified: the workload file sets `sketch: none`"
 
 
-
 COSTED_WORKLOAD = """\
 version: 1
 tables: {t: {path: t}}
@@ -315,7 +314,9 @@ def test_duckdb_is_named_with_the_command_for_it(cli_of_costs: Cli) -> None:
 def test_who_asked_for_the_engine_or_has_the_answer_is_not_told(
     cli_of_costs: Cli, query: str, by: str
 ) -> None:
-    assert cli_of_costs.one("query", "--query", query, "--by", by, "--sketch", "auto")["quicker"] == ""
+    assert (
+        cli_of_costs.one("query", "--query", query, "--by", by, "--sketch", "auto")["quicker"] == ""
+    )
 
 
 @pytest.mark.slow
@@ -499,7 +500,6 @@ def test_what_a_plan_does_with_rows_counts(tmp_path: Path, cli_of: CliOf) -> Non
             assert (engine < spark) == (name in ("scan",)), name
 
 
-
 RowValues = list[tuple[RowValue, ...]]
 ONE: RowValues = [
     (1, "a", 0.1 + 0.2, None),
@@ -588,7 +588,6 @@ def test_near_doubles_find_their_partners() -> None:
     assert same_rows([(0.0,), (0.05,)], [(7e-17,), (0.05,)])
     assert same_rows([(1.0, 5.0), (1.0 + 1e-15, 2.0)], [(1.0, 2.0), (1.0, 5.0)])
     assert not same_rows([(1.0, 5.0), (1.0, 2.0)], [(1.0, 2.0), (1.0, 2.0)])
-
 
 
 SCHEMA = {"t": Schema((Column("g", LONG), Column("x", LONG)))}

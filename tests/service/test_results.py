@@ -134,7 +134,6 @@ def test_the_query_is_named_once(message: str, told: str) -> None:
     assert named_before("q", message) == told
 
 
-
 TABLE = pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"])
 
 
@@ -212,8 +211,6 @@ def test_a_year_that_python_lacks(kind: pa.DataType) -> None:
     assert match.row_count == 1
 
 
-
-
 def _caused(error: ImpctlError, cause: BaseException) -> ImpctlError:
     error.__cause__ = cause
     return error
@@ -245,7 +242,6 @@ def test_the_limit_on_open_files_is_reported_as_such(error: ImpctlError, code: s
         assert failure.error.exit_code == 6
         assert "ulimit -n" in (failure.error.hint or "")
         assert error.message in failure.error.message
-
 
 
 NOON = datetime(2024, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)
@@ -556,8 +552,6 @@ def test_a_type_that_parquet_lacks_is_told(tmp_path: Path) -> None:
     with refused(UnsupportedError, "answer_type"):
         write_answer(table, tmp_path / "a.parquet")
     assert os.listdir(tmp_path) == []
-
-
 
 
 def test_no_reader_sees_a_part_of_a_file_that_two_write(tmp_path: Path) -> None:

@@ -316,7 +316,6 @@ def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli, folder: Path) ->
     assert cli.good(*asked, "--sql", text).results[0]["rows"] == [[0], [3]]
 
 
-
 SPARK_WORKLOAD = """\
 version: 1
 tables:
@@ -447,7 +446,9 @@ def test_with_the_sketch_as_without(
 
 
 @pytest.mark.spark
-def test_a_text_given_for_a_parameter_is_compared_as_text(desk: Workbench, spark_folder: Path) -> None:
+def test_a_text_given_for_a_parameter_is_compared_as_text(
+    desk: Workbench, spark_folder: Path
+) -> None:
     names = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("name").to_pylist()
     days = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("day").to_pylist()
     for name in NAMES[1:]:
@@ -597,7 +598,6 @@ def test_files_that_were_vacuumed(aging: Workbench) -> None:
     assert (caught.value.exit_code, caught.value.code) == (7, "data_files_gone")
 
 
-
 REACH = (
     "WITH RECURSIVE {r}(n) AS (SELECT dst FROM links WHERE src = 1 "
     "UNION SELECT l.dst FROM {r} JOIN links l ON {r}.n = l.src AND l.cost < {cost}) "
@@ -641,7 +641,9 @@ def _table(names: tuple[str, ...], rows: list[Any]) -> pa.Table:
 
 
 @pytest.fixture
-def recursive_cli(recursive_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> Cli:
+def recursive_cli(
+    recursive_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> Cli:
     monkeypatch.setenv("IMPCTL_BY", "engine")
     cli = Cli(capsys, recursive_folder / "w.yaml")
     cli.good("capture", "--query", "reach", "--query", "counted")
@@ -750,7 +752,6 @@ def test_spark_reads_them_alike(with_rows: Cli, spark: Any) -> None:
         result = with_rows.one("query", "--query", own_query, "--by", "spark")
         assert sorted(result["rows"], key=str) == _by_sqlite(QUERIES[own_query], PAIRS, ENDS)
     assert with_rows.good("verify", "--results").document["ok"]
-
 
 
 REFUSED_WORKLOAD = """\

@@ -178,7 +178,6 @@ def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result == [(1, 5), (2, 5)]
 
 
-
 QUERIES = {
     "keyed": "SELECT g, SUM(x) v FROM t GROUP BY g HAVING SUM(x) > 5",
     "spread": "SELECT g, COUNT(x) n FROM t GROUP BY g HAVING COUNT(x) > 4",
@@ -326,7 +325,6 @@ def test_spark_and_the_engine_find_the_same_values(tmp_path: Path, spark: Any) -
         assert plain(result) == plain(engine)
 
 
-
 LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"
 TOP = "SELECT q.g FROM (SELECT g, x FROM t ORDER BY x LIMIT 3) q WHERE q.g > 0"
 JOINED = "SELECT a.g, MIN(b.x) m FROM t a JOIN t b ON a.g = b.g GROUP BY a.g HAVING MIN(b.x) < 9"
@@ -451,7 +449,6 @@ def test_files_that_cannot_hold_a_value_are_not_read(tmp_path: Path) -> None:
     assert result("s", STRING, "é", "bb") == ["é", "éb"]
     assert result("d", DOUBLE, 0.0) == ["a", "ab"]
     assert len(prune_to_values(snapshot, {})) == 3
-
 
 
 WORKLOAD = """\

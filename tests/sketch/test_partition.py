@@ -219,7 +219,6 @@ def test_values_between_ranges_that_are_all_wanted(
         assert mask[partition.fragments_of(vector)].all()
 
 
-
 SAMPLES = st.one_of(
     st.lists(st.integers(-20, 20), max_size=80),
     st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 9, 9, 9, 50, 51, 52]), max_size=80),
@@ -325,7 +324,6 @@ def test_values_between_heavy_ones_are_cut_as_finely_as_was_asked_for() -> None:
     assert all(rows < 40 for values, rows in shares(weights, boundaries) if values > 1)
 
 
-
 TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
 
 
@@ -402,8 +400,6 @@ def test_the_largest_range_is_never_larger(cases: range) -> None:
         partition = RangePartition("t", "a", LONG, cuts)
         result = evened_by(partition, values, rng.randint(1, 60))
         assert counted(result, values).max() <= counted(partition, values).max(), seed
-
-
 
 
 def test_what_was_seen_whole_is_known() -> None:

@@ -54,8 +54,6 @@ def test_too_small_is_unsound_whatever_it_has_besides() -> None:
     assert not held_against(set(), {0}).covers
 
 
-
-
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[int, set[int], set[int]]:
     size = draw(st.integers(1, 70))
@@ -107,8 +105,6 @@ def test_an_id_outside_is_refused() -> None:
 def test_sets_of_different_partitions_do_not_mix() -> None:
     with pytest.raises(ValueError, match="length"):
         FragmentSet.of([0], 3).union(FragmentSet.of([0], 4))
-
-
 
 
 def tens(ranges: int) -> RangePartition:
@@ -223,7 +219,6 @@ def test_nan_and_zeros(fragment: int) -> None:
     ]
 
 
-
 VALUES: dict[SqlType, list[Any]] = {
     LONG: [-(2**63), -2, -1, 0, 1, 2, 3, 2**53 + 1, 2**63 - 1],
     DOUBLE: [-math.inf, -1.5, -0.0, 0.0, 5e-324, 1.0, math.inf],
@@ -290,7 +285,6 @@ def test_counts_are_carried_where_ranges_live_on(
     carried = renumbering.carried(np.bincount(before, minlength=old.size))
     expected = np.bincount(after[~is_split], minlength=new.size)
     assert carried.tolist() == expected.tolist()
-
 
 
 PARTITION = RangePartition("t", "a", LONG, (10, 20, 30))

@@ -158,7 +158,6 @@ class Recapture:
         return result
 
 
-
 _ASKED = yaml.safe_load(WORKLOAD)["queries"]
 _SQL = {name: query["sql"] for name, query in _ASKED.items()}
 QUERIES = tuple(_SQL)

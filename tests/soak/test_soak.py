@@ -44,8 +44,6 @@ def test_nothing_is_lost_and_nothing_wrong(
     assert soak.done["killed"] >= soak.done["shots"] // 4
 
 
-
-
 @pytest.fixture
 def soak(tmp_path: Path) -> Iterator[Soak]:
     with running_writer() as writer:

@@ -152,10 +152,12 @@ def test_passes_of_one_query_per_operator(name: str, seed: int) -> None:
     }
     for root in (parsed, apply_rules(parsed)):
         for scan in scans_of(root):
-            for column, boundaries in (("g", (2, 4)), (LAW_PARTITIONS[scan.table].attribute, (1, 2))):
+            for column, boundaries in (
+                ("g", (2, 4)),
+                (LAW_PARTITIONS[scan.table].attribute, (1, 2)),
+            ):
                 partitions = {scan.access: (column, boundaries)}
                 check(Trial(root, tables, partitions, ()), root, OPERATORS, Counter())
-
 
 
 ANNOTATED = {
@@ -306,7 +308,6 @@ def test_null_is_among_what_a_set_operation_compares(operation):
     (result,) = planned(f"SELECT g, h FROM t {operation} SELECT g, g FROM u", "id")
     (join,) = (node for node in nodes_of(result.above) if isinstance(node, Join))
     assert {part.op for part in conjuncts(join.condition)} == {CompareOp.NULL_SAFE_EQUAL}
-
 
 
 Seen = dict[str, list[int]]

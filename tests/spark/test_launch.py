@@ -156,8 +156,6 @@ def test_what_the_installation_says_for_good_is_refused_by_name(tmp_path: Path) 
     assert name in said
 
 
-
-
 def fake_java(home: Path, version: str) -> Path:
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
@@ -227,8 +225,6 @@ def test_launcher_drops_flags_and_keeps_the_rest(tmp_path, version, kept):
     assert answer.stdout.split("\n")[:-1] == expected
 
 
-
-
 def test_the_environment_comes_before_the_file() -> None:
     assert master_of("local[2]", {"SPARK_REMOTE": "sc://host"}, "local[*]") == "sc://host"
     assert master_of("local[2]", {"SPARK_REMOTE": ""}, "local[*]") == "local[2]"
@@ -269,7 +265,6 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_no_session_of_connect() -> None:
     assert not is_connect(object())
-
 
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -330,9 +325,7 @@ def address(tmp_path: Path, launched_here: None) -> Iterator[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(
-        bool(MISSING), reason=f'not installed: {MISSING}; `pip install ".[connect]"`'
-    )
+@pytest.mark.skipif(bool(MISSING), reason=f'not installed: {MISSING}; `pip install ".[connect]"`')
 def test_a_query_is_answered_by_the_server(tmp_path: Path, address: str) -> None:
     def impctl(*words: str) -> str:
         done = subprocess.run(
@@ -352,7 +345,6 @@ def test_a_query_is_answered_by_the_server(tmp_path: Path, address: str) -> None
     (result,) = json.loads(impctl(*query))["results"]
     assert result["rows"] == [["Apple", 5074]]
     assert "Session with userId" in (tmp_path / "server.log").read_text()
-
 
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"}

@@ -232,7 +232,6 @@ def test_nan_behind_statistics_that_hide_it(spark, tmp_path):
     assert answer.num_rows == 1
 
 
-
 NAME = 'a "b'
 _DAY = date(2024, 1, 31).toordinal() - date(1970, 1, 1).toordinal()
 _NOON = int(datetime(2024, 1, 31, 12, tzinfo=UTC).timestamp()) * 1_000_000
@@ -364,7 +363,6 @@ def test_what_engines_may_read_otherwise_has_no_text(kind: Kind, boundary: Any) 
     partition = RangePartition("t", "g", SqlType(kind), (boundary,))
     wanted = range_filter(FragmentSet.of([0], partition.size), partition)
     assert plain_condition(wanted, "g") is None
-
 
 
 TIED = {"t": schema_of("a bigint, b bigint")}

@@ -200,7 +200,6 @@ def test_names_do_not_depend_on_the_users():
     assert "x y" not in text
 
 
-
 AVERAGED = {"t": schema_of("g bigint, m decimal(38,18), d double")}
 
 
@@ -237,7 +236,6 @@ def test_an_average_whose_sum_is_out_of_sight_is_refused() -> None:
     predicate = Compare(CompareOp.GREATER, mean, Literal(0, LONG))
     with pytest.raises(QueryError, match="Spark cannot capture it"):
         whole_averages(Select(scan, predicate))
-
 
 
 A, B = ColumnRef("t.a", INTEGER), ColumnRef("t.b", INTEGER)
@@ -315,7 +313,6 @@ def test_mean_is_what_avg_is(spark):
         answer = run_sql(spark, sql, {"t": spark.createDataFrame(table)})
         assert answer["same"].to_pylist() == [True] * len(amounts)
         assert answer["x"].to_pylist() == answer["y"].to_pylist()
-
 
 
 LITERAL_TEXTS = [
@@ -449,7 +446,6 @@ def test_days_come_back(spark):
     assert list(answer.values()) == days
 
 
-
 ASKED = ("how many", "two parts", "optional side", "as deep as said")
 CHAIN = (
     "WITH RECURSIVE r(n){} AS (SELECT a FROM seeds UNION ALL SELECT l.b FROM r JOIN links l "
@@ -476,7 +472,9 @@ def some_tables(rng: Random) -> dict[str, list[Row]]:
     }
 
 
-def loaded(case: CarriedCase, tables: dict[str, list[Row]], *, with_answer: bool) -> MaintainedQuery:
+def loaded(
+    case: CarriedCase, tables: dict[str, list[Row]], *, with_answer: bool
+) -> MaintainedQuery:
     query = MaintainedQuery(case.compiled(with_answer=with_answer))
     query.load(DRAWN.whole(tables))
     return query
@@ -561,8 +559,6 @@ def test_limits_are_those_of_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) 
         assert both(spark, CHAIN.format(""), chain(4)) == ["recursion_limit"] * 2
     finally:
         spark.conf.unset("spark.sql.cteRecursionRowLimit")
-
-
 
 
 NESTED = (

@@ -130,7 +130,6 @@ def test_an_interrupt_while_spark_runs_is_an_interrupt(spark, number):
     assert run_sql(spark, "SELECT 1 AS one", {}).to_pylist() == [{"one": 1}]
 
 
-
 _WAITED = (
     "An error occurred while calling o83.getResult.\n"
     ": org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
@@ -179,7 +178,6 @@ def test_spark_itself(spark, sql: str, code: str) -> None:
         run_sql(spark, sql, {"t": spark.range(2)})
     assert caught.value.code == code
     assert "awaitResult" not in caught.value.message
-
 
 
 MEGABYTE = 1 << 20

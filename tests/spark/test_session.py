@@ -105,7 +105,6 @@ def test_environment_is_left_alone(spark):
     assert "impctl-spark-" not in os.environ.get("JAVA_HOME", "")
 
 
-
 SLEEP = ["sleep", "60"]
 
 

@@ -368,7 +368,6 @@ def test_frames_without_the_attribute_are_refused(spark, frames):
         capture_sketches(spark, parsed, verdict, {"t#1": PARTITIONS["t", "id"]}, own)
 
 
-
 BIG = 2**53
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
@@ -513,7 +512,6 @@ def test_random_longs_agree(check):
     boundaries = sorted({int(v) for v in rng.integers(-(2**53) + 1, 2**53, 500)})
     values = pa.array(np.concatenate([rng.integers(LONG_MIN, LONG_MAX, 2000), boundaries]))
     check(LONG, boundaries, values)
-
 
 
 BATCHES = 4

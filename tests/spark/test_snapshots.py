@@ -302,7 +302,6 @@ def test_old_dates_are_read_as_written_whatever_the_session_says(spark, tmp_path
     assert frame.where("d = DATE '0001-01-01'").count() == 1
 
 
-
 NAN = "double('NaN')"
 CONDITIONS = {
     "nan": (
@@ -481,8 +480,6 @@ def test_a_file_that_cannot_be_read_is_suspect(spark, tmp_path):
     snapshot = open_source("t", str(tmp_path / "t")).snapshot()
     Path(snapshot.files[0].uri).write_bytes(b"no Parquet")
     assert hiding_columns(snapshot) == {"d"}
-
-
 
 
 def inside(spark: Any) -> str:

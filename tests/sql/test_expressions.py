@@ -300,8 +300,6 @@ def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -
     assert result.span.end - result.span.start == len(written)
 
 
-
-
 def expr_of(written: str) -> Expr:
     return selected(f"SELECT {written} AS it FROM sales")
 
@@ -388,7 +386,6 @@ def test_a_literal_span_includes_minus_and_suffix() -> None:
     root = plan_of(sql)
     literal = root.child.predicate.right  # type: ignore[union-attr]
     assert sql[literal.span.start : literal.span.end] == "-5L"
-
 
 
 SCHEMA = schema_of("h timestamp, n timestamp_ntz, d date")

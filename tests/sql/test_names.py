@@ -92,7 +92,6 @@ def test_parts_of_a_name(written: str, parts: tuple[str, ...] | None) -> None:
     assert name_parts(written) == parts
 
 
-
 SCHEMA = Schema(tuple(Column(name, INTEGER) for name in ("k", "x", "note")))
 TABLES = {"sales": SCHEMA, "hr.sales": SCHEMA, "people": SCHEMA}
 LONG_NAMES = TableNames(
@@ -191,7 +190,6 @@ def test_a_wrong_schema_is_answered_with_what_to_write() -> None:
     hint = refusal("SELECT x FROM crm.people", read).hint or ""
     assert "`people`" in hint
     assert "`names`" in hint
-
 
 
 VIEWED_TABLES = {"t": schema_of("k int, x int")}
@@ -300,7 +298,6 @@ def test_every_place_leads_back_to_its_letter() -> None:
         name, offset = result.written_at(line, column)
         assert name == owner, word
         assert texts[name][offset:].startswith(word), word
-
 
 
 CATALOG = {
@@ -428,7 +425,6 @@ def test_a_place_in_the_bound_text_leads_back() -> None:
     at_b = bound.sql.split("\n")[1].index("'it")
     assert bound.written_at(2, at_b + 3) == (2, sql.split("\n")[1].index(":b") + 1)
     assert bound.written_at(1, 8) == (1, 8)
-
 
 
 NOW = datetime(2026, 11, 25, 23, 40, 12, 345678, tzinfo=UTC)

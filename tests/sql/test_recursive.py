@@ -63,7 +63,6 @@ def test_an_entry_inside_another_one_stands_in_its_text() -> None:
     assert within.span.end < outer.span.end
 
 
-
 BASE = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 UNION "
 """All of an entry but its step and the bracket behind it."""
 
@@ -368,7 +367,6 @@ def test_an_entry_nobody_reads_is_read_all_the_same() -> None:
     _refused("WITH RECURSIVE r AS (SELECT »src FROM r) SELECT n FROM nodes", "with one part only")
 
 
-
 START = "SELECT dst FROM links WHERE src = 1"
 NEXT = "SELECT l.dst FROM »{} t JOIN links l ON t.n = l.src"
 RECURSIVE = "WITH RECURSIVE"
@@ -412,7 +410,6 @@ def test_an_unknown_name_is_told_with_what_it_may_have_meant(marked: str, hint: 
 
 def test_a_table_of_that_name_is_read_all_the_same() -> None:
     assert read_net("WITH links AS (SELECT dst FROM links) SELECT dst FROM links").root
-
 
 
 SEED = "SELECT dst FROM links WHERE src = 1"
@@ -498,7 +495,6 @@ def test_two_that_read_each_other_are_for_nobody() -> None:
             "SELECT n FROM r"
         )
     assert not isinstance(caught.value, NotReadError)
-
 
 
 ENTRY = (
@@ -587,7 +583,9 @@ BAD_STEPS = [
 
 
 @pytest.mark.parametrize(("marked", "name", "hint"), BAD_STEPS, ids=[case[0] for case in BAD_STEPS])
-def test_a_step_of_union_all_is_refused_by_name_at_its_place(marked: str, name: str, hint: str) -> None:
+def test_a_step_of_union_all_is_refused_by_name_at_its_place(
+    marked: str, name: str, hint: str
+) -> None:
     error = refusal(f"{HEAD}{marked}) SELECT n FROM r", read_net)
     assert isinstance(error, NotReadError)
     assert name in error.message
@@ -623,7 +621,11 @@ def test_every_entry_has_its_own() -> None:
         "d AS (SELECT n FROM nodes UNION ALL SELECT n + 1 FROM d) "
         "SELECT 1 FROM a, b, c, d"
     )
-    assert {one.id: one.levels for one in fixpoints_of(net_plan(sql))} == {"a": 3, "c": 4, "d": None}
+    assert {one.id: one.levels for one in fixpoints_of(net_plan(sql))} == {
+        "a": 3,
+        "c": 4,
+        "d": None,
+    }
 
 
 def test_places_are_those_of_the_text_as_it_is_written() -> None:

@@ -202,7 +202,6 @@ def test_a_mistyped_clause_is_guessed(tail: str, hint: str) -> None:
     assert (caught.value.code, caught.value.hint) == ("query_syntax", hint)
 
 
-
 SAME = {
     "element": (
         "SELECT brand, explode(array(price, 1)) AS x FROM sales",
@@ -257,7 +256,6 @@ def test_its_columns_stand_in_its_place() -> None:
     assert [a.name for a in attributes_of(plan)][-3:] == ["p", "x", "last"]
 
 
-
 SAME_AS_FILTERS = {
     "alias of a window": (
         "SELECT brand, rank() OVER (ORDER BY sum(price)) AS r FROM sales GROUP BY brand"
@@ -304,7 +302,6 @@ def test_a_window_may_stand_in_it_over_an_alias() -> None:
     (call,) = window.calls
     assert names[call.order[0].expr.id] == "s"  # type: ignore[attr-defined]  # a column
     assert call.partition_by == (group.keys[0].attribute.ref(),)
-
 
 
 CENTS = decimal(5, 2)
@@ -364,7 +361,6 @@ def test_what_has_no_column_is_a_constant() -> None:
 )
 def test_names(values: list[Literal], name: str | None) -> None:
     assert name_of(values) == name
-
 
 
 CASES = [

@@ -166,7 +166,6 @@ def test_a_writer_brings_an_older_store_up(root: Path) -> None:
         assert store.load("q") is not None
 
 
-
 DAY = 86_400
 USE = Use("q", 10.0 * DAY, "query", "{}", True, 2, 10, 20, 100, 200, 1000, 1.5)
 

@@ -245,8 +245,6 @@ def _in_step(root: Path) -> int:
     return version
 
 
-
-
 @pytest.fixture
 def root(root: Path) -> Path:
     with Store.open(root) as store:
@@ -425,7 +423,6 @@ def test_state_that_cannot_be_opened_for_the_limit_on_open_files_is_not_corrupt(
             store.load_runs("q")
 
 
-
 _OWNER = """
 import sys
 from pathlib import Path
@@ -556,8 +553,6 @@ def test_a_removal_that_is_cut_short_is_taken_up_by_the_next(
         (left,) = abandoned([tmp_path])
         assert remove_abandoned(left, FailingDisk(no_space))
         at += 1
-
-
 
 
 @pytest.fixture

@@ -185,7 +185,6 @@ with Store.open(Path(sys.argv[1])) as store:
     assert counter.read_text() == "120"
 
 
-
 _LINE = "{number} 1 0:{number} / {point} {options} shared:1 - {kind} server:/x {more}\n"
 
 
@@ -231,7 +230,6 @@ def test_locks_that_end_at_this_machine_are_refused(
             refuse_idle_lock(path, mounts)
     assert caught.value.code == "store_without_locks"
     assert f"`{refused}`" in caught.value.message
-
 
 
 _STRANGER = 12345
@@ -351,7 +349,9 @@ def test_a_lock_put_there_while_a_store_is_open_is_not_followed(
     assert not (tmp_path / "no").exists()
 
 
-def test_the_folder_may_be_reached_by_a_link_of_ones_own(guarded_root: Path, tmp_path: Path) -> None:
+def test_the_folder_may_be_reached_by_a_link_of_ones_own(
+    guarded_root: Path, tmp_path: Path
+) -> None:
     """It was named on purpose; what it leads to is looked at as any folder."""
     link = tmp_path / "link"
     link.symlink_to(guarded_root)
@@ -362,7 +362,9 @@ def test_the_folder_may_be_reached_by_a_link_of_ones_own(guarded_root: Path, tmp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give links away")
-def test_the_folder_is_not_reached_by_another_users_link(guarded_root: Path, tmp_path: Path) -> None:
+def test_the_folder_is_not_reached_by_another_users_link(
+    guarded_root: Path, tmp_path: Path
+) -> None:
     link = tmp_path / "link"
     link.symlink_to(guarded_root)
     os.lchown(link, _STRANGER, _STRANGER)
@@ -376,8 +378,6 @@ def test_a_path_with_a_nul_is_a_mistake() -> None:
     with pytest.raises(UsageError) as caught:
         Store.open(Path("a\0b"))
     assert caught.value.code == "store_path"
-
-
 
 
 @pytest.fixture(params=[0o000, 0o002, 0o022, 0o077], ids=oct)

@@ -352,7 +352,6 @@ def test_load_runs_says_which_file_is_missing(store: Store, root: Path) -> None:
     assert "capture" in (caught.value.hint or "")
 
 
-
 QUERIES = ("a", "b", "c")
 
 
@@ -513,8 +512,6 @@ def test_runs_that_went_missing_are_noticed_by_the_next_commit(tmp_path: Path) -
     in_catalog(root, "DELETE FROM run WHERE query_id = 1")
     with Store.open(root) as store, pytest.raises(StateCorruptError):
         store.commit_maintain(maintain(1, 1, (0,), query="a"))
-
-
 
 
 def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:

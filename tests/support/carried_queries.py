@@ -40,7 +40,6 @@ def arrow_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=kinds)
 
 
-
 Stored = dict[tuple[str, int], pa.Table]
 """What a store would hold of a query's state."""
 
@@ -69,7 +68,6 @@ def sketches_of(query: MaintainedQuery) -> dict[str, set[int]]:
 def counts_of(query: MaintainedQuery) -> list[list[int]]:
     """The rows that carry each fragment, per access."""
     return [count.tolist() for count in query.merge.counts]
-
 
 
 Row = Mapping[str, int | None]
@@ -192,8 +190,6 @@ def best_ranked(held: BestRows) -> list[tuple[dict[str, int | None], int, int]]:
     lows = run.values["low"].tolist() if "low" in run.values else [0] * len(ranks)
     rows = (dict(zip(held.names, row, strict=True)) for row in zip(*columns, strict=True))
     return list(zip(rows, ranks, lows, strict=True))
-
-
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ def _beside(left: Batch, right: Batch) -> Batch:
     return Batch(columns, left.weights * right.weights, (*left.tags, *right.tags))
 
 
-
 Row = tuple[int | None, int | None, str | None, int | None, float | None]
 
 COLUMNS = (("id", LONG), ("g", LONG), ("s", STRING), ("x", LONG), ("d", DOUBLE))

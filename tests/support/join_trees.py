@@ -156,7 +156,6 @@ def _arguments_below(tree: JoinTree, at: int) -> list[str]:
     return names
 
 
-
 COLUMNS = ("c0", "c1", "c2", "c3", "x", "f")
 Row = tuple[Any, ...]
 RANGES = RangePartition("t", "f", LONG, (2, 4, 6))
@@ -493,7 +492,6 @@ def random_changes(
             changes += [(at, row, 1), (at, row, -1)]
     random_.shuffle(changes)
     return changes
-
 
 
 FRAGMENTS = 64

@@ -36,7 +36,6 @@ def duck() -> duckdb.DuckDBPyConnection:
     return _database().cursor()
 
 
-
 SAID = ("_change", "_copies", "_sure")
 
 Answer = Counter[tuple[object, ...]]
@@ -103,7 +102,6 @@ class Reader:
 def answer_of(rows: Sequence[Sequence[object]]) -> Answer:
     """The answer as a query engine gave it."""
     return Counter(tuple(identity(value) for value in row) for row in rows)
-
 
 
 QUERIES = {
@@ -228,8 +226,6 @@ def stored(folder: Path, name: str, store: str = ".impctl") -> StoredQuery:
         return result
 
 
-
-
 def log_entry(table: str | Path, version: int) -> Path:
     return Path(table) / "_delta_log" / f"{version:020}.json"
 
@@ -242,7 +238,6 @@ def set_time(table: str | Path, version: int, at: float) -> None:
         if "commitInfo" in action:
             action["commitInfo"]["timestamp"] = int(at * 1000)
     entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
-
 
 
 _SINCE = {
@@ -266,8 +261,6 @@ def as_format(root: Path, number: int) -> None:
     connection.execute(f"PRAGMA user_version = {number}")
     connection.commit()
     connection.close()
-
-
 
 
 def run_record(action: str, **said: Any) -> RunRecord:

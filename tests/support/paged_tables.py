@@ -40,7 +40,6 @@ def table_in(content: pa.Buffer) -> pa.Table:
     return pa.Table.from_batches([stream.read_next_batch()], stream.schema)
 
 
-
 _PAGE = 8
 _SEARCHED = ("code", "group")
 _OTHER = 0x5A

@@ -91,7 +91,6 @@ def rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
     )
 
 
-
 Row = Mapping[str, object]
 
 SCHEMA = Schema(
@@ -259,8 +258,6 @@ def _condition(rng: random.Random) -> str:
             "COALESCE(g, 7) > 1",
         ]
     )
-
-
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,6 @@ KINDS = {
 }
 
 
-
 Value = int | None
 Row = tuple[Value, ...]
 Tables = Mapping[str, Counter[Row]]
@@ -298,7 +297,6 @@ PROGRAMS: Mapping[str, Rules] = {
     "same generation": same_generation,
     "two branches": two_branches,
 }
-
 
 
 FRAGMENTS = (1, 2, 3)

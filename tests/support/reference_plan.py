@@ -382,10 +382,7 @@ def _call(expr: Call, row: Row) -> Value:
         case "abs", [Decimal() as value]:
             return _negated(value, type_of(expr.arguments[0])) if value < 0 else value
         case name, _:
-
             return function_value(name, values)
-
-
 
 
 def function_value(name: str, values: Sequence[Value]) -> Value:
@@ -460,8 +457,6 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "month": lambda day: _day(day).month,
     "datediff": lambda end, start: (_day(end) - _day(start)).days,
 }
-
-
 
 
 def aggregate_value(call: AggregateCall, rows: Sequence[Row]) -> Value:
@@ -558,7 +553,6 @@ def _double_total(values: list[Value]) -> float:
     return sum(number for number in numbers if not math.isfinite(number))
 
 
-
 Values = Mapping[AttributeId, Value]
 
 
@@ -619,7 +613,6 @@ def _frame_end(call: WindowCall, standings: list[tuple[object, ...]], index: int
     raise ReferenceLimit(f"frame {call.frame}")
 
 
-
 Lineage = frozenset[tuple[AccessId, int]]
 DerivedRow = tuple[tuple[Value, ...], Lineage]
 """Values by position, and what they come from."""
@@ -658,7 +651,9 @@ def distinct(rows: list[Tuple]) -> list[Tuple]:
 
 
 def by_levels(
-    base: Callable[[], list[DerivedRow]], step: Callable[[list[DerivedRow]], list[DerivedRow]], most: int | None
+    base: Callable[[], list[DerivedRow]],
+    step: Callable[[list[DerivedRow]], list[DerivedRow]],
+    most: int | None,
 ) -> list[DerivedRow]:
     """The rows of the base, those that a step makes of these, and so on until it makes none.
 
@@ -737,7 +732,6 @@ def named(attributes: Sequence[Attribute], rows: Iterable[DerivedRow]) -> list[T
 def unnamed(attributes: Sequence[Attribute], rows: Iterable[Tuple]) -> list[DerivedRow]:
     """The rows with their values in the order of these columns."""
     return [(tuple(row.values[a.id] for a in attributes), row.lineage) for row in rows]
-
 
 
 Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]

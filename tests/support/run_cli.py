@@ -30,8 +30,6 @@ def refused(
     return pytest.raises(kind, match=match, check=lambda error: error.code == code)
 
 
-
-
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""
@@ -43,7 +41,6 @@ def interruptible() -> Iterator[None]:
         for number in taken:
             is_int = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if is_int else signal.SIG_DFL)
-
 
 
 Capsys = pytest.CaptureFixture[str]
@@ -147,8 +144,6 @@ def cli_of(tmp_path: Path, capsys: Capsys) -> CliOf:
     return partial(Cli.over, capsys, tmp_path)
 
 
-
-
 class MadeOnce:
     """Folders by name, with a copy of each that no test sees."""
 
@@ -200,7 +195,6 @@ def cli_once(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> CliOnce
     return made
 
 
-
 WORKLOAD = """\
 version: 1
 tables:
@@ -243,7 +237,6 @@ def cli(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
     file = tmp_path / "w.yaml"
     file.write_text(WORKLOAD.replace("POLICY", "incremental"))
     return Cli(capsys, file)
-
 
 
 _TEXT = """\

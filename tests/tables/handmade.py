@@ -172,7 +172,6 @@ def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> 
     commit(table, version + 1, {"commitInfo": {}})
 
 
-
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WRITER = {"commitInfo": {"engineInfo": "Apache-Spark/4.0.0 Delta-Lake/4.0.0"}}
@@ -338,7 +337,6 @@ def vector(positions: Sequence[int], upper: int = 0) -> dict[str, Any]:
     }
 
 
-
 Bag = dict[str, int]
 
 _FALLBACK = Path(__file__).resolve().parents[3] / "shared" / "data" / "delta-fixtures"
@@ -408,8 +406,6 @@ def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
     assert result.rows == len(result.weights) == result.table.num_rows
     assert result.weights.dtype == np.int64
     return result
-
-
 
 
 def low_of(stated: Any, kind: SqlType) -> Any:

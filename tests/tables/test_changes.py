@@ -404,7 +404,6 @@ def test_an_update_whose_images_meet_is_told_by_its_files(tmp_path: Path) -> Non
     assert left == {(1, 5): -2, (1, 6): 1, (1, 7): 1, (2, 15): -1, (2, 16): -1, (2, 17): 2}
 
 
-
 PARTITIONED_ROWS = pa.table({"p": ["a"] * 5 + ["b"] * 3, "x": pa.array(range(8), pa.int64())})
 
 
@@ -681,7 +680,6 @@ def test_a_feed_beside_partitions_takes_no_double_for_nan(tmp_path: Path) -> Non
     assert sorted(map(repr, changes.table.column("d").to_pylist())) == ["3.0", "3.0", "nan"]
 
 
-
 PLAIN_KEYS = ["001", None, "", "1e3"]
 ODD_KEYS = ["A/A", None, "x y", "é%", "x=y"]
 
@@ -745,7 +743,6 @@ def test_typed_partition_values(tmp_path: Path) -> None:
     source = open_source("t", path)
     assert bag(read_rows(source.snapshot(0), data.column_names)) == bag(data)
     check(source, 0, 1, "file_diff")  # colons of times are encoded in paths, see ODD_KEYS
-
 
 
 PRICED_ROWS = pa.table({"id": [1, 2, 3], "p": ["x", "y", "y"], "price": [1.5, None, float("nan")]})
@@ -830,7 +827,6 @@ def test_an_unknown_kind_of_change_is_left_to_others(source: DeltaSource, tmp_pa
     )
     text = '{"cdc": {"path": "change.parquet", "dataChange": false}}'
     assert read_feed_files(Commits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
-
 
 
 ODD = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]

@@ -111,8 +111,6 @@ def test_a_log_that_was_cleaned_up_or_is_gone_looks_new(path: str) -> None:
     assert has_new_log(result)
 
 
-
-
 def rows(count: int) -> pa.Table:
     return pa.table({"g": pa.array(range(count), pa.int64())})
 
@@ -221,8 +219,6 @@ def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:
     write_deltalake(str(path), rows(3), mode="overwrite")
     assert [one.rows for one in told(path, 0)] == [None, 8]
     assert [one.rows for one in told(path, 1)] == [None]
-
-
 
 
 def numbered_rows(count: int) -> pa.Table:
@@ -383,7 +379,9 @@ def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
     ("at", "known"),
     [(1e9, 1e9), (None, None), ("soon", None), (-5, None), (1e300, None)],
 )
-def test_the_time_is_the_commits_word_or_the_files(growing_path: Path, at: object, known: object) -> None:
+def test_the_time_is_the_commits_word_or_the_files(
+    growing_path: Path, at: object, known: object
+) -> None:
     add_entry(growing_path, 1, 7, at)
     os.utime(entry(growing_path, 1), (5e8, 5e8))
     (result,) = of(growing_path).arrivals
@@ -421,7 +419,6 @@ def arrivals(*times: float | None) -> list[Arrival]:
 )
 def test_times_never_go_back_nor_ahead(times: Any, effective: list[float]) -> None:
     assert effective_times(arrivals(*times), 100.0) == effective
-
 
 
 FEED = {CHANGE_FEED: "true"}
@@ -559,7 +556,6 @@ def test_a_commit_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
     assert changes.weights.tolist() == [-1, 1]
 
 
-
 FED_ROWS = pa.table({"id": pa.array(range(100), pa.int64())})
 
 
@@ -663,8 +659,6 @@ def test_when_a_version_was_committed(fed_path: str) -> None:
     assert committed_at(source, 2) is None
 
 
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("feed", ["true", "false"])
 def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
@@ -766,8 +760,9 @@ def test_a_commit_is_of_spark_where_all_that_is_said_of_it_says_so() -> None:
     assert not is_of_spark([("add", {})])
 
 
-
-ESCAPED_ROWS = pa.table({"id": pa.array(range(40), pa.int64()), "p": ["a b", "ü", "c/d", "50%"] * 10})
+ESCAPED_ROWS = pa.table(
+    {"id": pa.array(range(40), pa.int64()), "p": ["a b", "ü", "c/d", "50%"] * 10}
+)
 
 
 @pytest.fixture(scope="module")

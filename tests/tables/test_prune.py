@@ -240,7 +240,6 @@ def test_characters_written_as_escapes_leave_no_file_out(tmp_path: Path, char: s
     assert bounds.maximum is None
 
 
-
 INT64 = [-(2**63), -(2**62) - 1, -1, 0, 1, 2**44, 2**53 + 1, 2**62 + 1, 2**63 - 1]
 DOUBLES = [-math.inf, -1e300, -1.5, -5e-324, -0.0, 0.0, 5e-324, 0.1, 3.5e38, math.inf, math.nan]
 TEXTS = ["", "a", "ab", "b" * 31, "b" * 32, "é" * 31, "é" * 32, "\U0001f600" * 15, "a\ufffd"]
@@ -466,7 +465,6 @@ def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int
     assert result.null_count == 3
 
 
-
 LARGE = Decimal("12345678901234567890.123456789012345678")
 KINDS: dict[str, tuple[str, SqlType, list[Value]]] = {
     "a": ("long", LONG, [-3, -1, 0, 1, 2, 4, 2**53, 2**53 + 1]),
@@ -637,7 +635,6 @@ def test_constants_of_a_list_round_each_other(tmp_path: Path) -> None:
     assert not prune_by_condition(snapshot, InList(column, (Literal(2, LONG),)), {"a": "a"})
 
 
-
 COUNTED_KINDS: dict[str, tuple[SqlType, pa.DataType, list[Any], tuple[Any, ...]]] = {
     "long": (LONG, pa.int64(), list(range(-3, 9)), (-1, 0, 4)),
     "double": (
@@ -690,7 +687,9 @@ def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -
     for seed in cases:
         rng = Random(seed)
         snapshot = laid_out(tmp_path / str(seed), [some(rng, kind) for _ in range(6)])
-        told += check(snapshot, RangePartition("t", "v", COUNTED_KINDS[kind][0], COUNTED_KINDS[kind][3]))
+        told += check(
+            snapshot, RangePartition("t", "v", COUNTED_KINDS[kind][0], COUNTED_KINDS[kind][3])
+        )
         files += 6
     assert told > files // 10
     assert told < files

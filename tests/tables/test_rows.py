@@ -202,8 +202,6 @@ def test_scattered_ranges_of_a_sorted_table_are_read_alone(tmp_path: Path) -> No
     assert len(read.parts) == math.ceil(100 / sketch.MAX_INTERVALS)
 
 
-
-
 def table_of(folder: Path, count: int) -> None:
     columns = {"a": pa.array(range(count)), "b": pa.array([f"t{at}" for at in range(count)])}
     write_deltalake(str(folder), pa.table(columns), mode="append")
@@ -252,7 +250,6 @@ def test_ranges_of_a_column_are_proposed_once_for_a_version(tmp_path: Path) -> N
     assert made == [1, 2, 2, 1, 1]
 
 
-
 ROWS = 10
 
 
@@ -283,7 +280,6 @@ def test_a_file_without_a_row_group_gives_no_batch(tmp_path: Path) -> None:
         pass
     assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 0
     assert not list(read_batches(open_source("t", path).snapshot(), ["x"]))
-
 
 
 WITHOUT_DATA_FILES = {"checkpoints_vacuumed", "spark-variant-stable-feature-checkpoint"}
@@ -355,7 +351,6 @@ def _expect_gone_or_feed(source: DeltaSource, since: int, until: int) -> None:
     """Without the older snapshot only the feed's own commits can still answer."""
     with suppress(HistoryGoneError):
         assert read_changes(source, since, until, []).method == "change_feed"
-
 
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -505,7 +500,6 @@ def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
         list(rows_with(snapshot, ["i"], values, snapshot.files, ReadOnce()))
 
 
-
 BOTH = (("a", LONG), ("b", STRING))
 PAIR = KeyColumns(BOTH, (False, False))
 
@@ -514,7 +508,9 @@ def rows_of_keys(rng: Random, count: int) -> list[tuple[int | None, str | None]]
     return [(rng.choice((None, 1, 2, 3, 4)), rng.choice((None, "x", "y"))) for _ in range(count)]
 
 
-def table_of_keys(values: list[tuple[int | None, str | None]], **more: list[int] | pa.Array) -> pa.Table:
+def table_of_keys(
+    values: list[tuple[int | None, str | None]], **more: list[int] | pa.Array
+) -> pa.Table:
     first, second = ([row[at] for row in values] for at in (0, 1))
     columns = {"a": pa.array(first, pa.int64()), "b": pa.array(second, pa.string())}
     return pa.table({**columns, **more})
@@ -560,7 +556,8 @@ def test_the_empty_key_meets_every_row() -> None:
     nothing = KeyColumns((), ())
     assert (
         fan_out(
-            counted([table_of_keys([(1, "x")] * 3)], nothing), counted([table_of_keys([(1, "x")] * 5)], nothing)
+            counted([table_of_keys([(1, "x")] * 3)], nothing),
+            counted([table_of_keys([(1, "x")] * 5)], nothing),
         )
         == 5
     )

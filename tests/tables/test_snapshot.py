@@ -254,7 +254,6 @@ def test_a_checkpoint_takes_no_side_file_from_elsewhere(tmp_path: Path) -> None:
         open_source("t", str(path)).snapshot()
 
 
-
 ROWS = pa.table({"id": [1, 2]})
 
 
@@ -392,7 +391,6 @@ def test_object_store_reads_what_the_disk_holds(tmp_path: Path) -> None:
         assert pq.ParquetFile(name, filesystem=store).metadata.num_rows == 1
 
 
-
 FIELDS = [handmade.field("id", "long")]
 
 
@@ -455,8 +453,6 @@ def test_features_in_error_texts() -> None:
     assert feature_named_in("Unsupported: Feature 'a' is not supported") == "a"
     assert feature_named_in("Unsupported table features required: [A, B]") == "A, B"
     assert feature_named_in("something else") is None
-
-
 
 
 def read(*fields: dict[str, Any], is_mapped: bool = False) -> TableSchema:

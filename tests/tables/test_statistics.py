@@ -258,8 +258,6 @@ def test_times_of_offsets_with_seconds_lie_within_bounds(
     check_sound(stated(tmp_path, field, values, text, text), "v")
 
 
-
-
 def miscopied(path: Path, columns: dict[str, Any], data: pa.Table, **options: Any) -> Miscopied:
     """Of a table of one file."""
     file = handmade.added(path, "a.parquet", data, **options)
@@ -329,7 +327,6 @@ def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
         miscopied_columns(snapshot)
 
 
-
 FILES, EACH = 400, 1000
 
 
@@ -389,7 +386,9 @@ def test_rows_of_whole_groups_stand_for_themselves(
     assert (sampled_files.weights({"text": bounds["text"]}) < 1.2).mean() > 0.9
 
 
-def test_what_files_hold_of_a_value(bounds: dict[str, ColumnBounds], sampled_files: FileSample) -> None:
+def test_what_files_hold_of_a_value(
+    bounds: dict[str, ColumnBounds], sampled_files: FileSample
+) -> None:
     rows, files = sampled_files.held("up", bounds["up"]) or ([], [])
     assert rows == pytest.approx(10, rel=0.05)
     assert files == pytest.approx(1)
@@ -453,8 +452,6 @@ def test_places_on_a_line_go_up_with_values(
     assert places[0] == line.place(column[0].as_py())
 
 
-
-
 def test_small_columns_come_whole_without_null_and_nan(tmp_path: Path) -> None:
     data = pa.table({"f": [1.5, None, float("nan"), 2.5], "k": ["a", "a", None, "b"]})
     snapshot = written(tmp_path, data, partition_by=["k"])
@@ -496,7 +493,6 @@ def test_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_mapped_table_is_sampled() -> None:
     snapshot = open_source("t", str(fixture_table("table_with_column_mapping"))).snapshot()
     assert "Anthony Johnson" in sample_values(snapshot, "Super Name", 10, 1)
-
 
 
 Stated = tuple[int | None, int | None, int]

@@ -381,8 +381,6 @@ def test_a_query_given_as_the_file_is_told_from_a_wrong_path(
     assert "--query" not in str(there_is_none.value.hint)
 
 
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -458,7 +456,6 @@ def test_a_store_may_come_from_a_variable_and_is_refused_then_too(load: Load) ->
         load(HEAD + "store: ${KEPT}/x\n", {"KEPT": "s3://b"})
 
 
-
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = sorted((ROOT / "workloads").glob("*.yaml"))
 PROFILES = sorted((ROOT / "configs").glob("*.yaml"))
@@ -524,7 +521,6 @@ def test_the_demo_of_init_has_the_queries_of_make_demo() -> None:
     for name in DEMO_QUERIES:
         one, other = demo.queries[name], shipped.queries[name]
         assert (one.sql, one.answer) == (other.sql, other.answer)
-
 
 
 RICH = (
@@ -650,7 +646,6 @@ def test_the_fast_parser_reads_what_the_other_reads(text: str) -> None:
 @given(st.binary(max_size=200))
 def test_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     load_or_refuse(tmp_path_factory.getbasetemp() / "bytes.yaml", data)
-
 
 
 DOCUMENT = yaml.safe_load(DESIGN)
@@ -918,7 +913,6 @@ def test_each_call_gives_a_document_of_its_own() -> None:
     workload_json_schema()["type"] = "array"
     assert workload_json_schema()["type"] == "object"
     assert json.loads(json.dumps(workload_json_schema())) == workload_json_schema()
-
 
 
 SCHEMA_HEAD = "version: 1\ntables: {t: {path: a}}\n"

@@ -159,7 +159,6 @@ def test_good_names(load: Load) -> None:
     assert list(load(HEAD + entries).queries) == names
 
 
-
 BARE_HEAD = "version: 1\ntables: {t: {path: a}}\n"
 
 
@@ -218,8 +217,6 @@ def test_what_is_kept_is_said_once(load: Load, problems: Problems) -> None:
     assert "cannot be combined with `join: index`" in told
     (told,) = problems(f"{BARE_HEAD}queries: {{a: {{sql: SELECT 1, state: most}}}}\n")
     assert "`queries.a.state`" in told
-
-
 
 
 def section(action: str) -> str:
@@ -360,7 +357,6 @@ def test_updates_are_a_list(extra_problems: Problems, value: str) -> None:
 
 def test_no_updates(load_extra: Load) -> None:
     assert load_extra("updates: []\n").updates == ()
-
 
 
 TRIGGERS_HEAD = "version: 1\ntables: {t: {path: a}}\n"
@@ -519,7 +515,6 @@ def test_what_the_page_shows_can_be_read(load: Load) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     trigger = load(f"{TRIGGERS_HEAD}{block}").queries["q_top"].trigger
     assert trigger == Trigger(fresh_within=600.0, rows=10_000)
-
 
 
 ALL_DAYS = tuple(range(1, 32))

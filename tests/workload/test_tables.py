@@ -170,7 +170,6 @@ def test_expiries_that_say_nothing_are_problems(
     assert said in str(result)
 
 
-
 BOTH = {"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s"}
 
 
@@ -226,7 +225,6 @@ def test_the_file_says_who_may(load: Load, problems: Problems) -> None:
     assert [(spec.ambient, spec.names) for spec in plain.values()] == [(False, ("c",))]
     (wrong,) = problems(text.replace("ambient", "somewhere"))
     assert "`credentials` must be one of `options`, `ambient`" in wrong
-
 
 
 DECEMBER = 1_796_083_200.0
@@ -325,7 +323,6 @@ def test_two_entries_for_one_table_say_the_same(load: Load, problems: Problems) 
         f"{head}  t: {{path: a, changes: {{every: 1h}}}}\n  u: {{path: a, changes: never}}\n"
     )
     assert result.startswith("5:3 Tables `t` and `u` are the same table, with different `changes`")
-
 
 
 NO_RESET = settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])

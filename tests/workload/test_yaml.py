@@ -153,8 +153,6 @@ def test_plain_aliases_are_fine() -> None:
     assert root.value[0][1] is root.value[1][1]
 
 
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -271,7 +269,6 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         size_from(text)
 
 
-
 ENV = {"A": "1", "EMPTY": "", "TRICK": "${A} $$ x: [y]", "_x9": "low"}
 
 
@@ -358,8 +355,6 @@ def test_an_escaped_text_comes_back(text: str) -> None:
     assert resolve_variables(text.replace("$", "$$"), {}).text == text
 
 
-
-
 def reading_of(text: str) -> tuple[FileReading, dict[str, object]]:
     reading = FileReading(Lines("f", text), {})
     entries = reading.entries(compose(text), "the file")
@@ -429,7 +424,6 @@ def test_names_in_messages() -> None:
     assert shown("\x1b[0m") == "`\\x1b[0m`"
     assert inside("`a`", "b\n") == "`a.b\\n`"
     assert len(shown("x" * 10_000)) < 90
-
 
 
 HEAD = "version: 1\ntables: {t: {path: p}}\nqueries:\n  q:\n"

@@ -77,7 +77,6 @@ def is_tree(parents: Sequence[int | None]) -> bool:
     return True
 
 
-
 _KINDS: Mapping[str, SqlType] = {
     "k": LONG,
     "i": INTEGER,
@@ -131,7 +130,6 @@ SYNTHETIC = {
         *("k10", "k100", "k1000", "k5000", "k100000", "g5000", "synthetic"),
     )
 }
-
 
 
 _LETTERS = (*(Column(name, LONG) for name in "abcdefg"), Column("i", INTEGER))
@@ -247,7 +245,6 @@ def _check_node(node: ShapeNode) -> None:
     assert node.accesses == tuple(scan.access for scan in scans_of(node.rows))
 
 
-
 KINDS = {
     Edge.INNER: JoinKind.INNER,
     Edge.SEMI: JoinKind.SEMI,
@@ -314,7 +311,6 @@ def _swapped(plan: Plan, old: Plan, new: Plan) -> Plan:
     if plan is old:
         return new
     return with_inputs(plan, tuple(_swapped(child, old, new) for child in inputs_of(plan)))
-
 
 
 COLUMNS = "abci"
@@ -463,7 +459,6 @@ class JoinMaker:
 
     def _column(self, names: list[tuple[str, str]]) -> str:
         return f"{self.rng.choice(names)[1]}.{self.rng.choice(COLUMNS)}"
-
 
 
 OTHER = ("name", "rate")

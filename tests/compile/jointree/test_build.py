@@ -274,7 +274,6 @@ def test_what_groupings_over_rows_do_not_keep_trees_do_not_either(sql: str) -> N
         assert error.value.span is not None
 
 
-
 NOTHING: Row = dict.fromkeys(column.name for column in CATALOG["r"])
 Step = tuple[Sequence[Row], Sequence[Row], bool]
 """Rows of `r` that come, rows that go, and whether the group is in the sketch then."""
@@ -466,7 +465,6 @@ def test_state_of_trees_without_first_values_has_the_names_it_had() -> None:
     }
 
 
-
 TRIANGLE = "r.a = s.a AND s.b = t.b AND t.c = r.c"
 EDGES = "x.a = y.b AND y.a = z.b AND z.a = x.b"
 PROBED_CASES = {
@@ -508,7 +506,9 @@ def compiled(sql: str) -> Compiled:
 def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:
     assert any(isinstance(one, Probe) for one in compiled(PROBED_CASES[name]).circuit)
     assert not any(isinstance(one, Join) for one in compiled(PROBED_CASES[name]).circuit)
-    seen = seen_in(cases, lambda at, seen: follow(core(PROBED_CASES[name]), Random(at), seen, f"{at}"))
+    seen = seen_in(
+        cases, lambda at, seen: follow(core(PROBED_CASES[name]), Random(at), seen, f"{at}")
+    )
     assert seen["trees"] == len(cases)
     assert seen["filled sketches"] > 0
 

@@ -355,7 +355,6 @@ def test_what_the_capture_chose_holds(is_tree: bool) -> None:
     assert TreesAsRecorded(is_tree).choose(core(PAIR)).is_tree is is_tree
 
 
-
 TABLES = OfRows({"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
 
 
@@ -401,8 +400,6 @@ def test_null_meets_null_where_the_join_says_so() -> None:
 def test_other_joins_are_not_estimated() -> None:
     outer = "SELECT r.d FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.d HAVING COUNT(s.d) > 1"
     assert cost(outer) is None
-
-
 
 
 def conditions(plan: Plan) -> dict[str, str | None]:
@@ -517,14 +514,15 @@ def test_a_key_of_nothing_still_has_the_condition() -> None:
     assert side.columns.names == ("b",)
 
 
-
 R, R_AGAIN, S = Scan("r#1", "r", ()), Scan("r#2", "r", ()), Scan("s#1", "s", ())
 FIRST = JoinedAccess(R, 0.5, 2, 3.0, 7.0)
 AGAIN = JoinedAccess(R_AGAIN, 1.0, 1, 0.0, 11.0)
 OTHER = JoinedAccess(S, 1.0, 1, 0.0, 100.0)
 
 
-def cost_of_accesses(*accesses: TouchingAccess, mode: Mode = Mode.RING, tuples: float = 1e12) -> TreeCost:
+def cost_of_accesses(
+    *accesses: TouchingAccess, mode: Mode = Mode.RING, tuples: float = 1e12
+) -> TreeCost:
     return TreeCost(accesses, (tuples, tuples), mode, 0.0)
 
 
@@ -539,7 +537,9 @@ def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change
     mine = INDEX[mode]
     one = mine.step + 2 * mine.join + STEP_ROWS * (3.0 * mine.kept + 7.0 * mine.last)
     some = one + mine.group * STEP_ROWS * 2.0
-    assert index_ms([FIRST], cost_of_accesses(LEAF, mode=mode), {"r": 1}) == pytest.approx(some / 1000)
+    assert index_ms([FIRST], cost_of_accesses(LEAF, mode=mode), {"r": 1}) == pytest.approx(
+        some / 1000
+    )
     few = one + mine.group * 5.0
     tree = cost_of_accesses(LEAF, mode=mode, tuples=5.0)
     assert index_ms([FIRST], tree, {"r": 1}) == pytest.approx(few / 1000)
@@ -595,8 +595,6 @@ def test_tuples_that_several_rows_touch_are_touched_once() -> None:
 
 def test_there_are_constants_for_every_mode() -> None:
     assert set(TREE) == set(INDEX) == set(Mode)
-
-
 
 
 def cost_of_tree(sql: str, tables: Mapping[str, pa.Table]) -> TreeCost:
@@ -664,7 +662,6 @@ def test_only_rows_that_conditions_keep_touch_and_are_woken() -> None:
     assert [tuples for _, tuples in of(result, "r").reached] == pytest.approx([0.25, 0.25])
     assert of(result, "r").woken == pytest.approx(0.25 * 7 / 3)
     assert of(result, "s").woken == pytest.approx(3 / 7)
-
 
 
 NUMBERS = [one.name for one in fields(Estimate) if one.name != "kept"]

@@ -212,7 +212,6 @@ def test_a_virtual_root_costs_no_running_intersection() -> None:
     assert tried > 200
 
 
-
 CASES = """\
 SELECT r.a FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 100
     ring [a](s{a} on a; r{a} on a)
@@ -367,8 +366,6 @@ def test_the_shape_is_the_expected_one(sql: str, expected: str) -> None:
     assert drawn(sql) == expected
 
 
-
-
 def one_case(seed: int, seen: Counter[str]) -> None:
     rng = Random(seed)
     sql = JoinMaker(rng).sql()
@@ -409,7 +406,6 @@ def test_shapes_joined_again(cases: Sequence[int]) -> None:
     assert seen["null-safe key"] > len(cases) // 130
     assert seen["key of several columns"] > len(cases) // 130
     assert seen["lineage"] > len(cases) // 8
-
 
 
 WORKLOADS = Path(__file__).parents[3] / "workloads"

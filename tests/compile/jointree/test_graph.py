@@ -366,7 +366,6 @@ def test_what_changes_most_is_near_the_root() -> None:
     assert drawn(sql, {"u": 50, "s": 5}).startswith("bits t{")
 
 
-
 SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP BY a, c)"
 
 
@@ -389,8 +388,6 @@ def test_the_columns_with_a_bound(sql: str, expected: str) -> None:
     root = parse_query(sql, CATALOG).root
     result = bounded_columns(root)
     assert [a.name for a in attributes_of(root) if a.id in result] == expected.split()
-
-
 
 
 def entry(sql: str, **sketched: str) -> TreeEntry:

@@ -275,7 +275,6 @@ def test_the_links_of_a_long_chain_are_its_derivation() -> None:
     assert derivation.lineage == 94
 
 
-
 Node = int | None
 Link = tuple[Node, Node, int | None]
 
@@ -397,7 +396,6 @@ def test_rows_without_a_value_stay_where_better_ones_come_of_them() -> None:
     assert result[3, 1].rows == (0, 2, SEEDS)
 
 
-
 MOST_CHECKED = 6
 """Rows of an answer that are looked at."""
 
@@ -484,7 +482,6 @@ def test_random_plans(cases: Sequence[int]) -> None:
     assert seen["traced"] > len(cases) // 4, seen
     assert seen[Claim.SMALLEST] > len(cases) // 8, seen
     assert seen[Claim.GROUP] > len(cases) // 8, seen
-
 
 
 REFUSED_PROVENANCE = {"optional side": "a left outer join"}

@@ -280,8 +280,6 @@ def test_what_to_install_is_what_the_extra_has(monkeypatch: pytest.MonkeyPatch) 
     assert f"`pip install '{wanted}'`" in str(missing.hint)
 
 
-
-
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -245,9 +245,9 @@ def test_a_batch_and_its_negative_leave_nothing(
     assert remembered(made) == before
 
 
-
-
-def tables_of(*links: tuple[int, int], seeds: tuple[int, ...] = (1,), weight: int = 1) -> ProgramTables:
+def tables_of(
+    *links: tuple[int, int], seeds: tuple[int, ...] = (1,), weight: int = 1
+) -> ProgramTables:
     return {
         "links": Counter({(*link, 0): weight for link in links}),
         "seeds": Counter({(seed, 0): weight for seed in seeds}),
@@ -412,7 +412,6 @@ def test_what_is_asked_for_by_rows_held_back_is_not_let_go(limits: Limits | Leve
     assert result.columns["b"].values.tolist() == [2]
 
 
-
 SMALL = LevelLimits(levels=5, rows=400)
 BAG_CASES = [(program, kind) for program in BAGS for kind in ("numbers", "collisions", "texts")]
 bag_cases = pytest.mark.parametrize(("program", "kind"), BAG_CASES)
@@ -422,7 +421,9 @@ def rows_at(levels: list[Counter[Row]]) -> Counter[Row]:
     return sum(levels, Counter())
 
 
-def check_bag(made: Recursive, program: str, tables: Change, limits: LevelLimits = SMALL) -> Counter[Row]:
+def check_bag(
+    made: Recursive, program: str, tables: Change, limits: LevelLimits = SMALL
+) -> Counter[Row]:
     """That all that is kept is what the definition says; the rows as often as they are derived."""
     levels, derivations = levels_of(BAGS[program], tables, limits.levels, limits.rows)
     expected = {(row, at): n for at, level in enumerate(levels) for row, n in level.items()}
@@ -631,7 +632,6 @@ def test_a_step_with_other_limits_keeps_other_rows() -> None:
     assert not one.fixpoint.keeps_like(recursive("reach", limits=LevelLimits(levels=7)).fixpoint)
 
 
-
 LAST = len(FRAGMENTS) + 1
 Sketch = Mapping[int, Iterable[int]]
 """Fragments by access."""
@@ -671,7 +671,9 @@ def recounted(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> Co
     return Counter((access, cut(leaf)) for one in best.values() for access, leaf in one.leaves)
 
 
-def check_choices(made: Recursive, program: str, tables: Tables, rng: random.Random) -> frozenset[Row]:
+def check_choices(
+    made: Recursive, program: str, tables: Tables, rng: random.Random
+) -> frozenset[Row]:
     """That the rows are right, and over what is told of their derivations too; the rows."""
     ranks, derivations = ranked_as_defined(made, program, tables)
     rows = frozenset(ranks)

@@ -304,7 +304,6 @@ def test_altered_pages_are_an_error(thin: int) -> None:
                 fresh.step({"links": Counter({(0, 1, 1): -1}), "seeds": Counter()})
 
 
-
 COLUMNS = (("n", LONG), ("c", LONG))
 BY_KEY = Grouped(("n",), (("c", False),))
 GREATEST = Grouped(("n",), (("c", True),))
@@ -444,7 +443,6 @@ def test_two_keys_or_a_column_more_are_too_many() -> None:
         assert valued_step(circuit, own_columns, BY_KEY, "rank") is None
 
 
-
 NUMBERED_COLUMNS = (("a", LONG), ("b", DOUBLE))
 VALUES = (None, 0.0, -0.0, 1.5, float("nan"))
 
@@ -543,7 +541,6 @@ def test_rows_are_found_by_their_numbers() -> None:
     assert rows == {0: 1, 2: None}
     assert result.weights.tolist() == [-1, -1]
     assert not len(held.rows([], 1))
-
 
 
 _ODD = int(key_codes([all_null(LONG, 1)], 1)[0])

@@ -174,7 +174,6 @@ def random_circle_changes(
     return changes
 
 
-
 STEPS = 6
 
 

@@ -309,7 +309,6 @@ def test_without_group_columns_there_is_one_group_even_of_nothing() -> None:
     assert tree.sketches == {"s": {1}, "r": {4}}
 
 
-
 CHAIN = (
     node(0, "t", "b", "b"),
     node(1, "s", "ab", "a", [(0, Edge.INNER, "b")]),
@@ -438,7 +437,6 @@ def test_ranges_of_a_kept_column_need_no_counts() -> None:
     assert told.sketches == {"s": {0}, "r": {0, 2}}
     told.step(r=[((1, 5), 2, -1), ((1, None), ranges.size - 1, 1)])
     assert told.sketches == {"s": {0}, "r": {0, ranges.size - 1}}
-
 
 
 Row = tuple[int, Any]

@@ -99,8 +99,6 @@ def test_sketches_and_groups_equal_brute_force(cases: range) -> None:
         run(random_case(seed), seed, restarts=seed % 3 == 0)
 
 
-
-
 @pytest.fixture
 def path() -> Grown:
     """r1 and r3 at both ends of r2, GROUP BY r2.g HAVING SUM(r3.x) > 20."""
@@ -163,7 +161,6 @@ def test_a_hub_of_bits_is_touched_only_where_it_comes_or_goes() -> None:
     assert tree.step(s=[((1,), 1, 1)]) == (1, 0, 1)
     assert tree.step(s=[((1,), 0, -1)]) == (1, 0, 1)
     assert tree.step(s=[((1,), 1, -1)]) == (hub + 1, hub + 1, hub + 1)
-
 
 
 X = Count("x", 0)
@@ -312,8 +309,6 @@ def test_of_an_argument_that_is_ordered_something_else_may_be_asked_too() -> Non
     assert root.ordered.counts == ()
 
 
-
-
 @pytest.mark.parametrize(
     ("length", "most", "expected"),
     [
@@ -343,7 +338,6 @@ def test_sketches_and_groups_equal_brute_force_in_any_lots(
         # The same tuples are touched, flip and are told, in whatever lots.
         for number in ("sketch", "touched", "flips", "pairs"):
             assert said[number] == whole[number], (seed, number)
-
 
 
 Change = tuple[int, Row, int]

@@ -112,7 +112,6 @@ def object_store() -> Iterator[ObjectStore]:
             process.wait(10)
 
 
-
 FEED = {"delta.enableChangeDataFeed": "true"}
 ROWS = pa.table(
     {

@@ -146,7 +146,6 @@ def test_a_file_system_that_spark_lacks_is_named(lake: Lake, spark: Any) -> None
     assert "org.apache.hadoop:hadoop-aws:3" in reads["fix"]
 
 
-
 Maker = Callable[[int], list[Batch]]
 
 BATCHES = 5
@@ -242,8 +241,6 @@ def test_commands_that_look_open_the_log_once(lake: Lake) -> None:
         assert len(asked) <= MOST * own, (command, kinds(asked))
 
 
-
-
 @pytest.mark.parametrize(
     ("characters", "requests"), [(0, 3), (1, 1), (99, 1), (100, 3), (101, 3), (1000, 3)]
 )
@@ -264,7 +261,6 @@ def test_one_that_is_missing_is_asked_for_once(lake: Lake) -> None:
     with pytest.raises(FileNotFoundError):
         read_text(lake.uri("t"), lake.options, "_delta_log/missing.json")
     assert len(lake.asked()) == 1
-
 
 
 ROOT = Path(__file__).parents[3]

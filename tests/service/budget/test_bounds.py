@@ -325,7 +325,6 @@ def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
     assert chance_of_refill(1e9, 0.0, spare) == 0.0
 
 
-
 BY_TYPE = (*(f"by_{key}" for key in KEYS), "exists", "beside")
 OTHERS = ("by_two", "alone", "keyed", "once", "inside", "above", "first")
 READ = {n: "distinct0" if n in ("once", "above", "exists") else "aggregate0" for n in GROUPINGS}

@@ -623,7 +623,6 @@ def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(
     assert set(again) == {""} or read_pieces(tmp_path, "two")
 
 
-
 TABLES = tuple(f"t{number}" for number in range(5))
 
 

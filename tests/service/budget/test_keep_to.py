@@ -75,7 +75,6 @@ def describe(folder: Path, name: str, **said: Any) -> None:
         store.commit_maintain(commit)
 
 
-
 NAMES = ("l", "s", "two", "self", "computed")
 FEW = ("l", "s", "two")
 
@@ -404,7 +403,6 @@ def test_without_a_bound_what_does_not_pay_stays(cli: Cli, tmp_path: Path) -> No
     assert how_many(tmp_path, "free") == (3,)
 
 
-
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
 
 
@@ -474,7 +472,9 @@ def test_rows_that_never_find_a_partner_do_not_come_back(cli_kept_again: Cli) ->
 
 
 @pytest.mark.slow
-def test_a_clock_moves_what_is_kept_again(cli_kept_again: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_moves_what_is_kept_again(
+    cli_kept_again: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = cli_kept_again.workload.parent
     for day in ("2026-01-25", "2026-02-05", "2026-02-15"):
         monkeypatch.setenv("IMPCTL_NOW", day)
@@ -573,8 +573,6 @@ def test_they_are_kept_where_sides_are_read(
         assert_alike(tmp_path, "q", "twin")
         match.append(fragments(tmp_path, "q"))
     assert len({str(one) for one in match}) > 1, "the clock moved something"
-
-
 
 
 @pytest.fixture
@@ -692,7 +690,10 @@ def test_a_process_that_follows_has_the_bound_of_its_run(
 
     monkeypatch.setattr(follow_case, "KeptStates", states)
     nothing: Any = None
-    for settings, memory in ((Settings(cli_beside_twin.workload, memory=7), 7), (Settings(cli_beside_twin.workload), None)):
+    for settings, memory in (
+        (Settings(cli_beside_twin.workload, memory=7), 7),
+        (Settings(cli_beside_twin.workload), None),
+    ):
         with pytest.raises(Told) as told:
             follow_case.follow(
                 settings,
@@ -704,7 +705,6 @@ def test_a_process_that_follows_has_the_bound_of_its_run(
                 show=nothing,
             )
         assert told.value.args == (memory,)
-
 
 
 REBUILT = {"padded", "groups", "merged", "left"}

@@ -515,8 +515,6 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
         assert watch.is_due(desk)
 
 
-
-
 @pytest.fixture
 def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
@@ -566,7 +564,6 @@ def test_pauses_end_growing_at_a_minute_or_at_the_interval(first: float, longest
     pauses = [retries.failed(["a"], 0.0) for _ in range(2000)]
     assert (pauses[0], pauses[-1]) == (first, longest)
     assert retries.next_due() == longest
-
 
 
 PATIENCE = 60.0

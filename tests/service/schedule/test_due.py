@@ -390,7 +390,6 @@ def test_a_clock_put_back_leaves_nothing_waiting(
     assert not result["nightly"]["due"]
 
 
-
 VIENNA = "Europe/Vienna"
 
 
@@ -576,7 +575,6 @@ def test_the_last_moment_is_the_one_that_steps_come_to(seed: int) -> None:
 
 def test_without_a_clock_there_is_none() -> None:
     assert last_moment(Trigger(rows=5), 0.0, 1e9) is None
-
 
 
 NOON = 1_795_780_800.0  # 2026-11-27 12:00 UTC

@@ -302,7 +302,6 @@ def test_a_choice_goes_by_the_bounds_of_the_setting(
     assert asked == [(0, {"l": 60_000.0})]
 
 
-
 SIZES = 6
 """Of changes, that prices are asked for."""
 
@@ -385,8 +384,6 @@ def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
             continue
         assert pieces(graph, now, ms=1e12).within(10**9, {}).conversions == 0
         assert pieces(graph, now, ms=1e12, before=before).within(10**9, {}).conversions == 1
-
-
 
 
 def appended(at: float | None, rows: int | None, size: int = 0) -> Arrival:

@@ -26,7 +26,7 @@ from impctl.service.schedule.due import (
     dues,
     next_moment,
 )
-from impctl.service.schedule.replay import Commits, Noise, commits_of, noisy, steady
+from impctl.service.schedule.replay import Commits, commits_of
 from impctl.service.schedule.simulate import (
     CostsBy,
     Price,
@@ -82,7 +82,7 @@ class Process:
     queries: Mapping[QueryName, Query]
     arrivals: Sequence[VirtualArrival]
     look: float
-    noise: Noise = steady
+    noise: Callable[[], float] = lambda: 1.0
     now: float = 0.0
     runs: list[PlayedRun] = field(default_factory=list)
     stopped: tuple[float, float] | None = None
@@ -196,6 +196,16 @@ HISTORIES = {
 }
 
 
+def _noisy(rng: random.Random) -> Callable[[], float]:
+    """Factors of the times that steps take on a busy machine."""
+
+    def factor() -> float:
+        spread = rng.lognormvariate(0.0, 0.35)
+        return spread * (8.0 if rng.random() < 0.01 else 1.0)
+
+    return factor
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bound", "is_long"),
@@ -214,7 +224,7 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: b
     days = many if is_long else few
     arrivals = make(rng, days)
     queries = fourteen(rng, Trigger(fresh_within=bound))
-    process = Process(queries, arrivals, 30.0, noisy(rng))
+    process = Process(queries, arrivals, 30.0, _noisy(rng))
     runs = process.run(days * DAY + 2 * bound)
     assert [run.late for run in runs if run.late] == []
     assert sum(run.steps_late for run in runs) == 0
@@ -237,7 +247,7 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: b
 def test_without_a_bound_each_look_runs() -> None:
     rng = random.Random(5)
     queries = {"q": Query(ON_COMMIT, frozenset("a"))}
-    runs = Process(queries, minutely(rng, 0.1), 30.0, noisy(rng)).run(0.1 * DAY)
+    runs = Process(queries, minutely(rng, 0.1), 30.0, _noisy(rng)).run(0.1 * DAY)
     assert len(runs) > 80
     assert all(run.ages["q"] <= 30.0 + 3 for run in runs)
 
@@ -427,7 +437,9 @@ def a_load(rng: random.Random) -> list[float]:
 SHAPES: tuple[Callable[[random.Random], list[float]], ...] = (evenly, in_gusts, rising, a_load)
 
 
-def night(rng: random.Random, shape: Callable[[random.Random], list[float]]) -> list[VirtualArrival]:
+def night(
+    rng: random.Random, shape: Callable[[random.Random], list[float]]
+) -> list[VirtualArrival]:
     """All rows of a night, in commits of different sizes; in the last minutes they go on coming."""
     last = [MOMENT - rng.uniform(0, 600.0) for _ in range(rng.randrange(20, 80))]
     times = sorted(at for at in [*shape(rng), *last] if at < MOMENT)
@@ -465,7 +477,7 @@ def played(make: type[Process], seed: int, most: float = inf) -> Played:
     rng = random.Random(f"night {seed}")
     arrivals = night(rng, SHAPES[seed % len(SHAPES)])
     query = Query(READY, frozenset("a"), 0.05, 1e-4)
-    drawn, times = noisy(rng), [0.0]
+    drawn, times = _noisy(rng), [0.0]
 
     def noise() -> float:
         times.append(min(drawn(), most))
@@ -495,7 +507,6 @@ def test_at_each_moment_two_seconds_are_left_at_most(
     assert max(len(one.runs) for one in nights) <= 4
     # Something comes after the last run ahead, or the moment would have nothing left by chance.
     assert sum(one.left > 0 for one in nights) > len(nights) / 2
-
 
 
 Commit = tuple[float, str, int]
@@ -738,7 +749,9 @@ def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range)
             (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
         )
         ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
-        queries: list[VirtualQuery] = [("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))]
+        queries: list[VirtualQuery] = [
+            ("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))
+        ]
         Replay(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5).assert_alike()
 
 
@@ -760,7 +773,9 @@ def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
 
 
 def test_a_bound_shorter_than_a_look_is_late() -> None:
-    queries: list[VirtualQuery] = [("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))]
+    queries: list[VirtualQuery] = [
+        ("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))
+    ]
     fast = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
     assert fast.late == 1
     assert fast.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])

@@ -88,9 +88,13 @@ def test_one_version_per_batch_and_the_feed_stays_on(tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     rows = ({"sid": 4, "brand": "HP", "price": 400}, {"sid": 5})
     assert apply_to_sales(path, UpdateKind.INSERT, rows=rows) == AppliedUpdate(1, inserted=2)
-    done = apply_to_sales(path, UpdateKind.UPDATE, assignments={"Price": "PRICE * 1.1"}, where="sid < 3")
+    done = apply_to_sales(
+        path, UpdateKind.UPDATE, assignments={"Price": "PRICE * 1.1"}, where="sid < 3"
+    )
     assert done == AppliedUpdate(2, updated=2)
-    assert apply_to_sales(path, UpdateKind.DELETE, where="Brand = 'HP'") == AppliedUpdate(3, deleted=2)
+    assert apply_to_sales(path, UpdateKind.DELETE, where="Brand = 'HP'") == AppliedUpdate(
+        3, deleted=2
+    )
     assert prices(path) == {1: 110, 3: 300, 5: None}
     source = open_source("sales", path)
     assert source.snapshot().has_change_feed
@@ -267,7 +271,10 @@ def test_texts_longer_than_a_varchar_are_not_inserted(tmp_path: Path, value: str
     for given in ({"rows": ({"id": 2, "v": value},)}, {"file": file}):
         with pytest.raises(UsageError, match=r"has type varchar\(3\), but a row has 4 char"):
             apply_to_sales(path, UpdateKind.INSERT, **given)
-    assert apply_to_sales(path, UpdateKind.INSERT, rows=({"id": 3, "v": "üöé"}, {"id": 4})).inserted == 2
+    assert (
+        apply_to_sales(path, UpdateKind.INSERT, rows=({"id": 3, "v": "üöé"}, {"id": 4})).inserted
+        == 2
+    )
 
 
 def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
@@ -368,7 +375,9 @@ def test_rows_deleted_by_a_vector_stay_deleted(tmp_path: Path) -> None:
     assert done.deleted == 1
     rows = read_rows(open_source("t", str(path)).snapshot(), ["value"]).column(0).to_pylist()
     assert sorted(rows) == [1, 2, 3, 4, 6, 7, 8]
-    apply_to_sales(str(path), UpdateKind.UPDATE, assignments={"value": "value + 100"}, where="value > 6")
+    apply_to_sales(
+        str(path), UpdateKind.UPDATE, assignments={"value": "value + 100"}, where="value > 6"
+    )
     source = open_source("t", str(path))
     rows = read_rows(source.snapshot(), ["value"]).column(0).to_pylist()
     assert sorted(rows) == [1, 2, 3, 4, 6, 107, 108]
@@ -400,7 +409,6 @@ def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -
     file = handmade.added(tmp_path, "a.parquet", pa.table({"s": [value]}), stats)
     path = handmade.create(tmp_path, {"s": "string"}, file)
     assert apply_to_sales(path, UpdateKind.DELETE, where=where.format(value)).deleted == 1
-
 
 
 IN_THE_TABLE = AppliedUpdate(1)
@@ -594,7 +602,6 @@ def test_a_log_that_the_disk_does_not_give_is_worth_another_try(
         version_with(source, "batch")
 
 
-
 ROWS = pa.table({"id": [1], "x": [1]})
 NAMES = ("a", "b", "c", "never")
 
@@ -728,8 +735,9 @@ def test_the_log_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None
     assert read == [0, 1, 2, 3, 4]
 
 
-
-FOLLOWED_ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "x": pa.array([1, 2, 3], pa.int64())})
+FOLLOWED_ROWS = pa.table(
+    {"id": pa.array([1, 2, 3], pa.int64()), "x": pa.array([1, 2, 3], pa.int64())}
+)
 
 KINDS: dict[UpdateKind, dict[str, Any]] = {
     UpdateKind.INSERT: {"rows": ({"id": 9},)},
@@ -763,7 +771,9 @@ def insert(table: WrittenTable, name: str | None = "b") -> AppliedUpdate:
     return commit_update(prepared(table, name=name))
 
 
-def test_it_is_opened_once_whatever_is_written(followed_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_opened_once_whatever_is_written(
+    followed_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loads: list[str] = []
     load = source_module.DeltaTable
 

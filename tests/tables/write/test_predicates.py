@@ -112,11 +112,15 @@ class Drawer:
         value = self._value(name[-1]) if share < 0.8 else None
         if share < 0.75 and value is not None:
             text = _literal(name[-1], value)
-            return RandomCondition(f"{name} {op} {text}", lambda row: _compared(op, row[name], value))
+            return RandomCondition(
+                f"{name} {op} {text}", lambda row: _compared(op, row[name], value)
+            )
         if share < 0.8:
             return RandomCondition(f"{name} {op} NULL", lambda row: _compared(op, row[name], None))
         other = self.random.choice(beside)
-        return RandomCondition(f"{name} {op} {other}", lambda row: _compared(op, row[name], row[other]))
+        return RandomCondition(
+            f"{name} {op} {other}", lambda row: _compared(op, row[name], row[other])
+        )
 
     def _in_list(self, name: str) -> RandomCondition:
         values = [self._value(name[-1]) for _ in range(self.random.choice([1, 2, 3]))]
@@ -199,7 +203,6 @@ def _literal(kind: str, value: object) -> str:
             return f"DATE '{value.isoformat()}'"
         case _:
             return "(-9223372036854775807 - 1)" if value == -(2**63) else str(value)
-
 
 
 REPORTED: list[tuple[str, set[int | None]]] = [
@@ -321,7 +324,6 @@ def test_a_choice_of_many_partitions(tmp_path: Path, many: int) -> None:
     write_deltalake(str(tmp_path), entries, partition_by=["p"])
     hit, _ = taken(tmp_path, UpdateKind.DELETE, "p % 2 = 0")
     assert hit == set(range(0, many, 2))
-
 
 
 NAN = float("nan")
@@ -579,7 +581,6 @@ def expected_values(snapshot: Snapshot, target: str, value: str) -> list[Vector 
     return result
 
 
-
 ROW_COUNT = 10
 DAYS = [date(2024, 1, 1), date(2024, 1, 2), None]
 NUMBERS = [1.5, 0.0, 2.5, None, inf]
@@ -681,7 +682,6 @@ def test_random_conditions_hit_the_rows_spark_would(tmp_path: Path, seed: int) -
     kind = random_.choice([UpdateKind.DELETE, UpdateKind.DELETE, UpdateKind.UPDATE])
     hit, meant, counted = hit_and_meant(str(tmp_path / "t"), kind, where, parts, random_)
     assert (hit, counted) == (meant, len(meant)), (kind, parts, where)
-
 
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

@@ -299,7 +299,6 @@ def test_file_problems(snapshot: Snapshot, tmp_path: Path) -> None:
         file_to_insert(snapshot, str(tmp_path / "e.csv"))
 
 
-
 COLUMNS = {"id": "integer", "X": "integer", "d": "double", "m": "decimal(10,2)", "s": "string"}
 
 
@@ -428,8 +427,6 @@ def test_updates_under_constraints_that_both_read_alike(
         update(path, **bad)
 
 
-
-
 def test_rows_and_properties(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     data = pa.table({"k": ["a", "b"], "v": [1, 2]})
@@ -454,8 +451,6 @@ def test_never_over_another_table(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="A table already exists at this path"):
         create_table(path, pa.table({"v": [2]}))
     assert read_rows(open_source("t", path).snapshot(), ["v"]).column(0).to_pylist() == [1]
-
-
 
 
 def contents(path: Path) -> dict[str, bytes]:
