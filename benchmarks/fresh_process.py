@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 from impctl.errors import StorageError
-from impctl.service.context import Workbench
+from impctl.service.context import Context
 from impctl.values import dataclass
-from impctl.workload.models import Lineage, PartitionSpec, QuerySpec, Workload
+from impctl.workload.models import LineageMode, PartitionSpec, QuerySpec, Workload
 
 # A process that comes from a large one counts the memory of that one as its own peak, so a small
 # one stands between. Linux counts kibibytes, macOS bytes.
@@ -44,17 +44,17 @@ class ProcessRun:
     peak_bytes: int
 
 
-def maintain_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
+def maintain_afresh(scratch: Context, spec: QuerySpec) -> ProcessRun:
     """Maintain the query of a scratch copy in a new process; StorageError where that fails."""
     return _run_afresh("maintain", scratch, spec)
 
 
-def capture_afresh(scratch: Workbench, spec: QuerySpec) -> ProcessRun:
+def capture_afresh(scratch: Context, spec: QuerySpec) -> ProcessRun:
     """The same with its capture."""
     return _run_afresh("capture", scratch, spec)
 
 
-def _run_afresh(verb: str, scratch: Workbench, spec: QuerySpec) -> ProcessRun:
+def _run_afresh(verb: str, scratch: Context, spec: QuerySpec) -> ProcessRun:
     file = scratch.store_path.parent / "workload.yaml"
     document = workload_document(scratch.workload, spec, scratch.store_path)
     file.write_text(json.dumps(document, default=str))
@@ -98,7 +98,7 @@ def workload_document(workload: Workload, spec: QuerySpec, store: Path) -> dict[
         query["params"] = dict(spec.params)
     if spec.buffer is not None:
         query["buffer"] = spec.buffer
-    if spec.lineage is not Lineage.ALL:
+    if spec.lineage is not LineageMode.ALL:
         query["lineage"] = str(spec.lineage)
     partitions: dict[str, dict[str, object]] = {}
     for part in workload.partitions:

@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from benchmarks.update_stream import delete_where
 from impctl.errors import UsageError
-from impctl.measure.scratch import AgainstRecapture, Followed, MeasuredQuery, settle, worse_of
+from impctl.measure.scratch import AgainstRecapture, MeasuredStep, MeasuredQuery, sync_commit, worse_of
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 
 
 def old_rows_deleted(
     measured: MeasuredQuery, key: str, size: int, repeat: int, seed: int
-) -> tuple[AgainstRecapture, list[Followed]]:
+) -> tuple[AgainstRecapture, list[MeasuredStep]]:
     """So many deletions maintained, after one that is only checked, gone and come back.
 
     `key` is the column that tells rows apart.
@@ -29,7 +29,7 @@ def old_rows_deleted(
     before = measured.scratch.tables.snapshot(measured.table)
     key = _spelled(before, key)
     checked: AgainstRecapture | None = None
-    steps: list[Followed] = []
+    steps: list[MeasuredStep] = []
     for turn in range(1 + repeat):
         rows = _rows_of_a_file(before, size, np.random.default_rng(seed + turn))
         step = _deleted(measured, key, rows)
@@ -42,7 +42,7 @@ def old_rows_deleted(
     return worse_of(checked, measured.follower.checked(measured.unchanged)), steps
 
 
-def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> Followed:
+def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> MeasuredStep:
     """The rows gone, and that maintained."""
     table = measured.table
     keys = rows.column(key).to_pylist()
@@ -51,7 +51,7 @@ def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> Followed:
     listed = ", ".join(map(str, keys))
     commits = measured.scratch.tables.source(table).version
     delete_where(measured.scratch.tables, table, f"{where} AND `{key}` IN ({listed})")
-    settle(measured.scratch.tables, table, commits)
+    sync_commit(measured.scratch.tables, table, commits)
     return measured.followed(len(keys))
 
 

@@ -16,9 +16,9 @@ from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file,
 from impctl.bench.record import RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError, count_text
 from impctl.measure.figures import CaseSpec, FigureSpec, words_of
-from impctl.measure.keep import try_kept
+from impctl.measure.keep import check_outputs
 from impctl.measure.run import PlannedRun, chosen_figures, measured, planned_figures
-from impctl.service.context import Reporter, Workbench
+from impctl.service.context import Reporter, Context
 from impctl.service.results import Outcome
 from impctl.service.settings import MeasureRequest, Settings
 from impctl.workload.yaml import shown, suggestion
@@ -54,7 +54,7 @@ class PlannedSuite:
 def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
     """The record, the files asked for, and what failed."""
     with planned_suite(request, reporter) as planned:
-        try_kept(request.figures, planned.run.desk.reserved)
+        check_outputs(request.figures, planned.run.desk.reserved)
         make_data(planned.data, planned.run.folder, reporter)
         return measured(planned.run, request.figures, reporter)
 
@@ -74,7 +74,7 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> Iterator[Planned
     figures = chosen_figures(suite.figures_at(scale), request.figures.only)
     repeat = suite.repeat if request.figures.repeat is None else request.figures.repeat
     settings = Settings(path, spark_profile=request.spark_profile)
-    with closing(Workbench(settings, suite.workload, reporter)) as desk:
+    with closing(Context(settings, suite.workload, reporter)) as desk:
         check_charts(figures)
         planned = planned_figures(
             desk, figures, MEASURES, repeat=repeat, seed=suite.seed, scale=scale
@@ -131,7 +131,7 @@ def list_suites(reporter: Reporter) -> str:
 def checked_suite(path: Path, reporter: Reporter) -> Suite:
     """The suite, whose figures can be measured at its own scale and at full size."""
     suite = _loaded(path, DEFAULT_FOLDER)
-    with closing(Workbench(Settings(path), suite.workload, reporter)) as desk:
+    with closing(Context(Settings(path), suite.workload, reporter)) as desk:
         for scale in sorted({suite.scale, 1.0}):
             figures = suite.figures_at(scale)
             check_charts(figures)

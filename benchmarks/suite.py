@@ -28,7 +28,7 @@ from impctl.workload.load import (
 from impctl.workload.models import Workload
 from impctl.workload.scalars import kind_of
 from impctl.workload.sections import is_name, read_path, refuse_name
-from impctl.workload.yaml import Entry, FileReading, inside, suggestion, written_at
+from impctl.workload.yaml import MappingEntry, FileReading, inside, suggestion, written_at
 
 SUITES = Path(__file__).parent / "suites"
 MAX_REPEAT = 1000
@@ -219,7 +219,7 @@ def _read_data(
 
 
 def _read_spec(
-    name: str, entry: Entry, examples: Sequence[str], base: Path, reading: FileReading
+    name: str, entry: MappingEntry, examples: Sequence[str], base: Path, reading: FileReading
 ) -> DataSpec | None:
     path = inside("`data`", name)
     entries = reading.entries(entry.value, path)
@@ -244,7 +244,7 @@ def _read_spec(
 
 
 def _read_options(
-    entries: Mapping[str, Entry], path: str, reading: FileReading
+    entries: Mapping[str, MappingEntry], path: str, reading: FileReading
 ) -> Mapping[str, OptionValue]:
     """Options: each a single value or a list of them."""
     result: dict[str, OptionValue] = {}
@@ -300,7 +300,7 @@ def _read_figures(
 
 
 def _read_figure(
-    name: str, entry: Entry, queries: _Names, measures: Sequence[str], reading: FileReading
+    name: str, entry: MappingEntry, queries: _Names, measures: Sequence[str], reading: FileReading
 ) -> tuple[FigureSpec, FullSpec] | None:
     path = inside("`figures`", name)
     fields = reading.record(entry.value, path, _OF_FIGURE, _CHOICES_OF_FIGURE)

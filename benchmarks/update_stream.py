@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from impctl.bench.timing import milliseconds
 from impctl.errors import UsageError
-from impctl.measure.scratch import drawn_rows, settle
+from impctl.measure.scratch import sample_rows, sync_commit
 from impctl.service.pinned import PinnedTables
 from impctl.tables.rows import read_rows
 from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
@@ -48,7 +48,7 @@ def pool_of(tables: PinnedTables, table: TableName, key: ColumnName, seed: int) 
             f"Table `{table}` has no column `{key}` of whole numbers for the keys of new rows",
             hint="name such a column with `with.key`",
         )
-    rows = drawn_rows(snapshot, _POOL_ROWS, np.random.default_rng(seed))
+    rows = sample_rows(snapshot, _POOL_ROWS, np.random.default_rng(seed))
     greatest = pc.max(read_rows(snapshot, [column.name]).column(0)).as_py()
     return Pool(table, column.name, rows, 0 if greatest is None else greatest + 1)
 
@@ -96,7 +96,7 @@ class UpdateStream:
 
     def _settled(self, elapsed: float) -> float:
         self._commits += 1
-        settle(self.tables, self.pool.table, self._commits)
+        sync_commit(self.tables, self.pool.table, self._commits)
         return elapsed
 
 

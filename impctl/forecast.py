@@ -65,7 +65,7 @@ SHRUNK = 2.0  # Stretches that the base rate counts for beside those of the same
 _KEEP = 0.9
 
 
-class Way(StrEnum):
+class ChanceMethod(StrEnum):
     """The method of a chance, in the words shown to users."""
 
     BASE = "the overall frequency"
@@ -74,7 +74,7 @@ class Way(StrEnum):
     SAME_WEEK = "the same time of week"
 
 
-WAYS = tuple(Way)
+WAYS = tuple(ChanceMethod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Chance:
     """The chance of an arrival in the next stretch, and by what; `base` is the base rate."""
 
     value: float
-    by: Way
+    by: ChanceMethod
     base: float
 
 

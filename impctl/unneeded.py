@@ -24,13 +24,13 @@ class _PandasHider:
 _HIDER = _PandasHider()
 
 
-def hide_pandas() -> None:
+def disable_pandas() -> None:
     """Report pandas as not installed from now on, unless it is loaded already."""
     if _HIDER not in sys.meta_path:
         sys.meta_path.insert(0, _HIDER)
 
 
-def show_pandas() -> None:
+def enable_pandas() -> None:
     """Undo `hide_pandas`."""
     if _HIDER in sys.meta_path:
         sys.meta_path.remove(_HIDER)

@@ -13,18 +13,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.forecast import (
-    HELD,
-    LEAST,
-    Floats,
-    Way,
-    all_chances,
-    all_forecasts,
-    chance,
-    forecast,
-    intervals,
-    spoken,
-)
+from impctl.forecast import HELD, LEAST, Floats, ChanceMethod, all_chances, all_forecasts, chance, forecast, intervals, spoken
 
 _FILE = Path(__file__).resolve().parents[2] / "shared" / "data" / "crimes-2022.parquet"
 
@@ -262,14 +251,14 @@ def test_what_never_came_may_come(count: int) -> None:
 def test_who_speaks_follows_from_what_came() -> None:
     every_monday = np.array([n % 7 == 0 for n in range(140)])
     monday, tuesday = chance(every_monday, 1, 7), chance(np.append(every_monday, True), 1, 7)
-    assert (monday.by, tuesday.by) == (Way.SAME_WEEK, Way.SAME_WEEK)
+    assert (monday.by, tuesday.by) == (ChanceMethod.SAME_WEEK, ChanceMethod.SAME_WEEK)
     assert monday.value > 0.9
     assert tuesday.value < 0.1
     every_noon = np.array([n % 24 == 12 for n in range(24 * 9 + 12)])
-    assert chance(every_noon, 24, 168).by == Way.SAME_DAY
+    assert chance(every_noon, 24, 168).by == ChanceMethod.SAME_DAY
     assert chance(every_noon, 24, 168).value > 0.8
     ceased = np.array([True] * 60 + [False] * 40)
-    assert chance(ceased, 1, 7).by == Way.RECENT
+    assert chance(ceased, 1, 7).by == ChanceMethod.RECENT
     assert chance(ceased, 1, 7).value < 0.12
     generator = np.random.default_rng(1)
-    assert chance(generator.random(3000) < 0.3, 1, 7).by == Way.BASE
+    assert chance(generator.random(3000) < 0.3, 1, 7).by == ChanceMethod.BASE

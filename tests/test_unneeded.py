@@ -22,7 +22,7 @@ def printed(code: str) -> str:
 
 def test_arrow_goes_without_what_is_hidden() -> None:
     code = """
-from impctl.unneeded import hide_pandas
+from impctl.unneeded import disable_pandas as hide_pandas
 hide_pandas(); hide_pandas()
 import numpy as np, pyarrow as pa
 assert pa.array([1, 2]).to_numpy().tolist() == [1, 2]
@@ -42,7 +42,7 @@ def test_without_that_arrow_loads_it() -> None:
 def test_what_is_shown_again_can_be_imported_and_found() -> None:
     code = """
 from importlib.util import find_spec
-from impctl.unneeded import hide_pandas, show_pandas
+from impctl.unneeded import disable_pandas as hide_pandas, enable_pandas as show_pandas
 before = list(sys.meta_path)
 hide_pandas()
 try:

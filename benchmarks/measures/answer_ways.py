@@ -26,7 +26,7 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.bench.timing import warm_up
 from impctl.measure.duckdb import duckdb_plain, duckdb_sketch, same_answer
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import from_state, single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.service.engine_answer import engine_answer
@@ -44,14 +44,14 @@ _FEWEST_BATCHES = 2
 """One that comes and one that goes."""
 
 
-def measure_answers(ground: Ground) -> Iterator[Cell]:
+def measure_answers(ground: CaseContext) -> Iterator[Cell]:
     """One cell."""
     ground.only("changes", "batches")
     batches = ground.whole_number("batches", 6, least=_FEWEST_BATCHES)
     return _cells(ground, ground.whole_number("changes", 1000), batches)
 
 
-def _cells(ground: Ground, changes: int, batches: int) -> Iterator[Cell]:
+def _cells(ground: CaseContext, changes: int, batches: int) -> Iterator[Cell]:
     ground.step(f"answering {ground.query.name} in every way")
     spec = replace(ground.query, answer=True)
     connection = ParquetSql.open()
@@ -67,7 +67,7 @@ def _cells(ground: Ground, changes: int, batches: int) -> Iterator[Cell]:
             yield _cell(ground, ways, changes, batches, note)
 
 
-def _cell(ground: Ground, ways: _Ways, changes: int, batches: int, note: str) -> Cell:
+def _cell(ground: CaseContext, ways: _Ways, changes: int, batches: int, note: str) -> Cell:
     measured = ways.measured
     rows = measured.rows_like_the_table(changes, ground.seed)
     ways.warmed_up(rows)

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 from benchmarks.update_stream import delete_where
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
-from impctl.measure.scratch import Followed, captured, scratch_copy, settle
+from impctl.measure.scratch import MeasuredStep, captured, scratch_copy, sync_commit
 from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import prepare
 from impctl.tables.rows import read_rows
@@ -50,7 +50,7 @@ class _Options:
     key: str
 
 
-def measure_deletions(ground: Ground) -> Iterator[Cell]:
+def measure_deletions(ground: CaseContext) -> Iterator[Cell]:
     """`points` cells per pattern and size of buffer."""
     ground.only(
         *("patterns", "buffers", "rows", "updates", "least", "points", "by", "greatest", "key")
@@ -71,7 +71,7 @@ def measure_deletions(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _buffers(ground: Ground) -> tuple[int | Everything, ...]:
+def _buffers(ground: CaseContext) -> tuple[int | Everything, ...]:
     result: list[int | Everything] = []
     for text in ground.texts("buffers", ("20", "50", "100", EVERYTHING)):
         if text != EVERYTHING and not (text.isdecimal() and int(text) > 0):
@@ -80,7 +80,7 @@ def _buffers(ground: Ground) -> tuple[int | Everything, ...]:
     return tuple(result)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     desk = ground.desk
     table = _only_table(ground)
     ordered = _ordered(desk.tables, table, options)
@@ -100,7 +100,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             yield from _series(ground, options, table, pattern, buffer, batches)
 
 
-def _only_table(ground: Ground) -> str:
+def _only_table(ground: CaseContext) -> str:
     tables = prepare(ground.desk, ground.query).tables
     if len(tables) != 1:
         raise UnsupportedError(
@@ -130,7 +130,7 @@ def _ordered(tables: PinnedTables, table: str, options: _Options) -> Keys:
 
 
 def _series(
-    ground: Ground,
+    ground: CaseContext,
     options: _Options,
     table: str,
     pattern: str,
@@ -141,14 +141,14 @@ def _series(
     spec = replace(ground.query, buffer=buffer)
     with scratch_copy(ground.desk, (table,)) as scratch, scratch.writing("bench"):
         follower = captured(scratch, spec)
-        steps: list[Followed] = []
+        steps: list[MeasuredStep] = []
         reported = 0
         points = min(options.points, len(batches))
         for part in np.array_split(np.arange(len(batches)), points):
             for at in part.tolist():
                 listed = ", ".join(map(str, batches[at].tolist()))
                 delete_where(scratch.tables, table, f"`{options.key}` IN ({listed})")
-                settle(scratch.tables, table, at + 1)
+                sync_commit(scratch.tables, table, at + 1)
                 step = follower.follow()
                 assert step is not None, "every deletion is a commit"
                 steps.append(step)
@@ -163,7 +163,7 @@ def _series(
 
 
 def _metrics(
-    steps: Sequence[Followed], latest: Sequence[Followed], state_bytes: int
+    steps: Sequence[MeasuredStep], latest: Sequence[MeasuredStep], state_bytes: int
 ) -> dict[str, Metric]:
     """Of the steps so far and of those since the last point."""
     return {

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 
 from impctl.bench.machine import yardstick
 from impctl.bench.record import Cell, Metric
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.measure.scratch import measured_copy, worse_of
 
 
-def measure_engine(ground: Ground) -> Iterator[Cell]:
+def measure_engine(ground: CaseContext) -> Iterator[Cell]:
     """A cell per size of change."""
     ground.only("changes")
     return _cells(ground, ground.whole_numbers("changes", (1000,)))
 
 
-def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
+def _cells(ground: CaseContext, sizes: tuple[int, ...]) -> Iterator[Cell]:
     with measured_copy(ground.desk, ground.query) as measured:
         folder = measured.scratch.store_path.parent
         with measured.scratch.writing("bench"):

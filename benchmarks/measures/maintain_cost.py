@@ -15,9 +15,9 @@ from itertools import chain
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.old_rows import old_rows_deleted
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import Ground
-from impctl.measure.kinds import KINDS, duckdb_beside, measure_maintain, metrics_of, recapture_times
-from impctl.measure.scratch import AgainstRecapture, Follower, measured_copy
+from impctl.measure.figures import CaseContext
+from impctl.measure.kinds import KINDS, duckdb_recapture_with_note, measure_maintain, metrics_of, recapture_times
+from impctl.measure.scratch import AgainstRecapture, RestoredQuery, measured_copy
 
 OLD = "delete_old"
 _OWN = ("changes", "shares", "kind")
@@ -33,7 +33,7 @@ class _Processes:
     checked: AgainstRecapture
 
 
-def measure_suite_maintain(ground: Ground) -> Iterator[Cell]:
+def measure_suite_maintain(ground: CaseContext) -> Iterator[Cell]:
     """Cells for every size and kind of change."""
     ground.only(*_OWN, "processes", "key")
     kinds = ground.choices("kind", (*KINDS, OLD), ("both",))
@@ -57,7 +57,7 @@ def measure_suite_maintain(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(
-    ground: Ground,
+    ground: CaseContext,
     others: Iterator[Cell],
     kinds: tuple[str, ...],
     processes: tuple[int, ...],
@@ -85,7 +85,7 @@ def _with_processes(cell: Cell, kind: str, afresh: Mapping[int, _Processes]) -> 
     )
 
 
-def _processes(ground: Ground, size: int) -> _Processes:
+def _processes(ground: CaseContext, size: int) -> _Processes:
     ground.step(f"{ground.query.name} with {size} changes, each in a new process")
     times: dict[str, list[float]] = {"insert": [], "delete": []}
     with measured_copy(ground.desk, ground.query) as measured:
@@ -97,12 +97,12 @@ def _processes(ground: Ground, size: int) -> _Processes:
             measured.scratch.tables.advance(measured.table)
             run = maintain_afresh(measured.scratch, ground.query)
             times["insert" if forth else "delete"].append(run.elapsed_ms)
-        stored = Follower(measured.scratch, measured.prepared)
+        stored = RestoredQuery(measured.scratch, measured.prepared)
         return _Processes(times, stored.checked(unchanged))
 
 
 def _old_rows(
-    ground: Ground, changes: tuple[int, ...], key: str, *, labelled: bool
+    ground: CaseContext, changes: tuple[int, ...], key: str, *, labelled: bool
 ) -> Iterator[Cell]:
     with measured_copy(ground.desk, ground.query) as measured:
         total = measured.scratch.tables.snapshot(measured.table).rows or 0
@@ -112,7 +112,7 @@ def _old_rows(
                 for size in sorted(changes)
             }
             recaptures = recapture_times(ground, measured, len(runs))
-            beside = duckdb_beside(ground, measured)
+            beside = duckdb_recapture_with_note(ground, measured)
         for size, (checked, steps) in runs.items():
             share = float(f"{size / total if total else 0.0:.3g}")
             labels: dict[str, Label] = {"changes": size, "share": share}

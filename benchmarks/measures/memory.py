@@ -19,10 +19,10 @@ from dataclasses import replace
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.update_stream import UpdateStream, pool_of
 from impctl.bench.record import Cell, Label
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
-from impctl.measure.scratch import Follower, captured, changed_table, scratch_copy
-from impctl.service.context import Workbench
+from impctl.measure.scratch import RestoredQuery, captured, changed_table, scratch_copy
+from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
@@ -37,7 +37,7 @@ class _Options:
     key: str
 
 
-def measure_memory(ground: Ground) -> Iterator[Cell]:
+def measure_memory(ground: CaseContext) -> Iterator[Cell]:
     """A cell per number of ranges and size of change."""
     ground.only("changes", "ranges", "process", "key")
     options = _Options(
@@ -49,13 +49,13 @@ def measure_memory(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     for ranges in options.ranges or (None,):
         desk = ground.desk if ranges is None else _with_ranges(ground, ranges)
         yield from _grown(ground, desk, options, ranges)
 
 
-def _with_ranges(ground: Ground, ranges: int) -> Workbench:
+def _with_ranges(ground: CaseContext, ranges: int) -> Context:
     """The suite's workbench with so many ranges on every attribute that has a partition."""
     desk, spec = ground.desk, ground.query
     parts = [replace(part, boundaries=None, ranges=ranges) for part in desk.workload.partitions]
@@ -66,11 +66,11 @@ def _with_ranges(ground: Ground, ranges: int) -> Workbench:
         if (table, column) not in known
     ]
     workload = replace(desk.workload, partitions=tuple(parts))
-    return Workbench(desk.settings, workload, desk.reporter)
+    return Context(desk.settings, workload, desk.reporter)
 
 
 def _grown(
-    ground: Ground, desk: Workbench, options: _Options, ranges: int | None
+    ground: CaseContext, desk: Context, options: _Options, ranges: int | None
 ) -> Iterator[Cell]:
     """The cells of one partition: the table grows by every change."""
     spec = ground.query
@@ -89,7 +89,7 @@ def _grown(
                 peak = maintain_afresh(scratch, spec).peak_bytes
                 for table in tables:
                     scratch.tables.advance(table)
-                follower = Follower(scratch, prepare(scratch, spec))
+                follower = RestoredQuery(scratch, prepare(scratch, spec))
             else:
                 with scratch.writing("bench"):
                     follower.follow()
@@ -97,7 +97,7 @@ def _grown(
 
 
 def _cell(
-    ground: Ground, follower: Follower, size: int, ranges: int | None, peak: int | None
+    ground: CaseContext, follower: RestoredQuery, size: int, ranges: int | None, peak: int | None
 ) -> Cell:
     values: dict[str, float] = {**operator_bytes(follower), **_sketch_bytes(follower)}
     stored = follower.scratch.store().run_refs(ground.query.name)
@@ -116,7 +116,7 @@ def _cell(
     )
 
 
-def operator_bytes(follower: Follower) -> dict[str, int]:
+def operator_bytes(follower: RestoredQuery) -> dict[str, int]:
     """Bytes of keyed state by kind of operator, and all of them together."""
     session = follower.taken.session
     result: dict[str, int] = {}
@@ -136,7 +136,7 @@ def operator_bytes(follower: Follower) -> dict[str, int]:
     return {**result, "state_bytes": follower.state_bytes}
 
 
-def _sketch_bytes(follower: Follower) -> dict[str, int]:
+def _sketch_bytes(follower: RestoredQuery) -> dict[str, int]:
     sketches = follower.taken.stored.sketches
     return {
         "sketch_bytes": sum(len(sketch.fragments.to_bytes()) for sketch in sketches),

@@ -31,9 +31,9 @@ from benchmarks.measures.mixed_strategies import (
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Label, Metric
 from impctl.bench.timing import WARM_UP
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.measure.scratch import AgainstRecapture, changed_table, scratch_copy, worse_of
-from impctl.service.context import Workbench
+from impctl.service.context import Context
 from impctl.service.parameters import with_parameters
 from impctl.service.prepare import prepare
 from impctl.service.spark_answer import answer_of
@@ -116,7 +116,7 @@ class _Run:
         return self.update_ms + spent.query_ms + spent.maintain_ms + spent.capture_ms
 
 
-def measure_mixed(ground: Ground) -> Iterator[Cell]:
+def measure_mixed(ground: CaseContext) -> Iterator[Cell]:
     """A cell per ratio, size of change and strategy."""
     ground.only("operations", "least", "ratios", "changes", "constants", "key")
     ratios = []
@@ -135,7 +135,7 @@ def measure_mixed(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     desk = _with_variants(ground.desk, ground.query, options.constants)
     specs = tuple(desk.workload.queries.values())
     tables = prepare(desk, specs[0]).tables
@@ -166,15 +166,15 @@ def _in_turn(turn: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _with_variants(desk: Workbench, spec: QuerySpec, constants: Sequence[str]) -> Workbench:
+def _with_variants(desk: Context, spec: QuerySpec, constants: Sequence[str]) -> Context:
     """The suite's workbench with the query once per choice of constants, and no other query."""
     variants = [with_parameters(spec, text.split()) for text in constants] or [spec]
     workload = replace(desk.workload, queries=held_specs(spec, variants))
-    return Workbench(desk.settings, workload, desk.reporter)
+    return Context(desk.settings, workload, desk.reporter)
 
 
 def _run(
-    desk: Workbench,
+    desk: Context,
     specs: Sequence[QuerySpec],
     tables: tuple[str, ...],
     pool: Pool,
@@ -198,7 +198,7 @@ def _run(
 
 
 def _cell(
-    ground: Ground,
+    ground: CaseContext,
     labels: Mapping[str, Label],
     runs: Sequence[_Run],
     expected: Sequence[pa.Table],

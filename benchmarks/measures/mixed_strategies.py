@@ -20,16 +20,16 @@ from impctl.measure.scratch import AgainstRecapture
 from impctl.safety.judge import Verdict
 from impctl.service.capture import capture_query
 from impctl.service.choose import choose
-from impctl.service.context import Workbench
-from impctl.service.fill import recaptured
+from impctl.service.context import Context
+from impctl.service.fill import capture_sketches_alone
 from impctl.service.filters import filters_of
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.resolve import Fresh, fresh, mapped, reused, verdict_of
+from impctl.service.resolve import ResolvedSketch, current_query, mapped, reused, verdict_of
 from impctl.service.results import VerifyResult
 from impctl.service.spark_answer import answer_table
 from impctl.service.verify import verify
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.store.records import StoredSketch
 from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
@@ -51,7 +51,7 @@ class Spent:
 class MixedStrategy(ABC):
     """A way to answer; `tables` are those the queries read."""
 
-    def __init__(self, scratch: Workbench, tables: Sequence[TableName]) -> None:
+    def __init__(self, scratch: Context, tables: Sequence[TableName]) -> None:
         self.scratch = scratch
         self.tables = tuple(tables)
         self.spent = Spent()
@@ -90,7 +90,7 @@ class MixedStrategy(ABC):
 class WithoutSketch(MixedStrategy):
     """Whole tables. The text is read once per query, since Spark alone needs none of that."""
 
-    def __init__(self, scratch: Workbench, tables: Sequence[TableName]) -> None:
+    def __init__(self, scratch: Context, tables: Sequence[TableName]) -> None:
         super().__init__(scratch, tables)
         queries = scratch.workload.queries.values()
         self._prepared = {spec.name: prepare(scratch, spec) for spec in queries}
@@ -107,13 +107,13 @@ class Incremental(MixedStrategy):
     """Stored sketches, maintained when a query wants one that is stale."""
 
     def _answered(self, spec: QuerySpec) -> pa.Table:
-        freshes: list[Fresh] = []
+        freshes: list[ResolvedSketch] = []
         self.spent.maintain_ms += milliseconds(
             lambda: freshes.append(reused(self.scratch, spec, None))
         )
         if not freshes[0].sketches:
             self.spent.capture_ms += milliseconds(lambda: self._capture(spec))
-            freshes = [fresh(self.scratch, spec.name)]
+            freshes = [current_query(self.scratch, spec.name)]
         current = freshes[0]
         pruned = filters_of(
             self.scratch.tables, current.prepared, current.sketches, current.versions
@@ -132,7 +132,7 @@ class Incremental(MixedStrategy):
     def checked(self) -> AgainstRecapture | None:
         names = self.scratch.store().queries()
         for name in names:
-            fresh(self.scratch, name)
+            current_query(self.scratch, name)
         outcome = verify(self.scratch, names)
         if outcome.failures:
             raise outcome.failures[0].error
@@ -147,7 +147,7 @@ class _Held:
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Mapping[AccessId, RangePartition]
-    fragments: Mapping[AccessId, FragmentSet] = field(default_factory=dict)
+    fragments: Mapping[AccessId, RangeSet] = field(default_factory=dict)
     versions: Mapping[TableName, TableVersion] = field(default_factory=dict)
 
     @property
@@ -166,7 +166,7 @@ class _Held:
 class Recapture(MixedStrategy):
     """Sketches in memory, found anew in Spark when a query wants one that is stale."""
 
-    def __init__(self, scratch: Workbench, tables: Sequence[TableName]) -> None:
+    def __init__(self, scratch: Context, tables: Sequence[TableName]) -> None:
         super().__init__(scratch, tables)
         self._held: list[_Held] = []
 
@@ -207,7 +207,7 @@ class Recapture(MixedStrategy):
 
     def _recapture(self, held: _Held) -> None:
         def work() -> None:
-            held.fragments = recaptured(
+            held.fragments = capture_sketches_alone(
                 self.scratch, held.prepared, held.verdict, held.partitions, self._versions
             )
 

@@ -35,7 +35,7 @@ from benchmarks.recursion.facts import (
     facts_of,
 )
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.values import dataclass
 
 INSERT, DELETE = "insert", "delete"
@@ -69,7 +69,7 @@ class _Run:
     stopped: str = ""
 
 
-def measure_peers(ground: Ground) -> Iterator[Cell]:
+def measure_peers(ground: CaseContext) -> Iterator[Cell]:
     """A cell per scheme, number of peers, selection and share."""
     ground.only("program", "schemes", "peers", "phase", "shares", "selections", "window", "seconds")
     (program,) = ground.choices("program", (REACH, REGIONS, PATHS), (REACH,))
@@ -95,7 +95,7 @@ def measure_peers(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     for selection in options.selections if options.program == PATHS else (MULTI,):
         facts = facts_of(ground, options.program, selection)
         for peers in options.peers:
@@ -114,7 +114,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 
 def _runs(
-    ground: Ground, facts: Facts, scheme: Scheme, peers: int, options: _Options
+    ground: CaseContext, facts: Facts, scheme: Scheme, peers: int, options: _Options
 ) -> Iterator[_Run]:
     """As many as are asked for, or one that came nowhere."""
     for seed in range(ground.seed, ground.seed + ground.repeat):
@@ -133,7 +133,7 @@ def _beside_dred(cell: Cell, dred: Metric | None) -> Cell:
 
 
 def _told(
-    ground: Ground, options: _Options, labels: dict[str, Label], runs: Sequence[_Run]
+    ground: CaseContext, options: _Options, labels: dict[str, Label], runs: Sequence[_Run]
 ) -> Iterator[tuple[float, Cell]]:
     """The cells of all runs by share, up to the first one that none of them reached."""
     for at, share in enumerate(options.shares):

@@ -35,15 +35,15 @@ from benchmarks.recursion.searches import (
 )
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric
-from impctl.measure.figures import Ground
-from impctl.measure.kinds import Took, cpu_of, ratios, single, timed, wall_of
+from impctl.measure.figures import CaseContext
+from impctl.measure.kinds import CallTimes, cpu_of, ratios, single, timed, wall_of
 from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.types import TableName
 from impctl.values import dataclass
 
 _ASKED_ANEW = 3
 
-Asked = Callable[[], tuple[pa.Table, Took]]
+Asked = Callable[[], tuple[pa.Table, CallTimes]]
 
 _DUCKDB = "duckdb"
 _ROWS = "held_"
@@ -75,7 +75,7 @@ class _Checks:
     answers: list[bool]
 
 
-def measure_recursion(ground: Ground) -> Iterator[Cell]:
+def measure_recursion(ground: CaseContext) -> Iterator[Cell]:
     """A cell per number of changes."""
     ground.only("changes", "changed", "duckdb", "ranges", "search", "sources", "steps")
     (search,) = ground.choices("search", (REACH, PATHS), (REACH,))
@@ -91,7 +91,7 @@ def measure_recursion(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     ground.step(f"reading the tables of {ground.query.name}")
     query = recursive_query(ground, options.ranges)
     changed = options.changed or max(query.tables, key=lambda table: len(query.tables[table]))
@@ -111,7 +111,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 
 def _cell(
-    ground: Ground,
+    ground: CaseContext,
     options: _Options,
     query: RecursiveQuery,
     kept: Kept,
@@ -128,7 +128,7 @@ def _cell(
     now = {**query.tables, changed: whole.filter(pc.invert(goes))}
     asked = _asked_anew(ground, options, query, kept, connection, now, checks, notes)
     kept.step(changed, went, 1)
-    gone, come = list[Took](), list[Took]()
+    gone, come = list[CallTimes](), list[CallTimes]()
     # All are drawn first: what reads the whole table between two steps empties the caches.
     batches = [whole.filter(_drawn(whole, changes, random)) for _ in range(options.steps)]
     for went in batches:
@@ -163,7 +163,7 @@ def _drawn(rows: pa.Table, size: int, random: np.random.Generator) -> pa.Array:
 
 
 def _asked_anew(
-    ground: Ground,
+    ground: CaseContext,
     options: _Options,
     query: RecursiveQuery,
     kept: Kept,
@@ -171,7 +171,7 @@ def _asked_anew(
     now: Mapping[TableName, pa.Table],
     checks: _Checks,
     notes: list[str],
-) -> dict[str, list[Took]]:
+) -> dict[str, list[CallTimes]]:
     """What all take that ask anew over the rows as they are `now`, their answers compared."""
     answer = kept.answer()
     runs = min(ground.repeat, _ASKED_ANEW)
@@ -188,7 +188,7 @@ def _asked_anew(
     return result
 
 
-def _asked_metrics(asked: Mapping[str, list[Took]]) -> dict[str, Metric]:
+def _asked_metrics(asked: Mapping[str, list[CallTimes]]) -> dict[str, Metric]:
     """Processor times, and of DuckDB, which works on all cores, those on the wall, too."""
     result = {f"{name}_ms": cpu_of(runs) for name, runs in asked.items() if name != _DUCKDB}
     if duckdb := asked.get(_DUCKDB):
@@ -199,7 +199,7 @@ def _asked_metrics(asked: Mapping[str, list[Took]]) -> dict[str, Metric]:
 
 
 def _others(
-    ground: Ground,
+    ground: CaseContext,
     options: _Options,
     now: Mapping[TableName, pa.Table],
     connection: ParquetSql | None,
@@ -227,7 +227,7 @@ def _others(
 
 def _compared(
     query: RecursiveQuery, kept: Kept, now: Mapping[TableName, pa.Table], checks: _Checks
-) -> Took:
+) -> CallTimes:
     """The circuit beside one that is filled anew, and what filling took."""
     anew = query.filled(now)
     checks.sketches.append(kept.against(anew))
@@ -249,7 +249,7 @@ class DuckDb:
             f'CREATE OR REPLACE TABLE "{table}" AS SELECT * FROM "{_ROWS}{table}"'
         )
 
-    def asked(self) -> tuple[pa.Table, Took]:
+    def asked(self) -> tuple[pa.Table, CallTimes]:
         """The answer and its time; SqlFailed where DuckDB cannot."""
         return timed(lambda: self._connection.run(self._sql))
 

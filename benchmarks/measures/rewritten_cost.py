@@ -28,8 +28,8 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.data.vector import from_arrow
 from impctl.measure.duckdb import duckdb_plain, duckdb_sketch
-from impctl.measure.figures import Ground, words_of
-from impctl.measure.kinds import Took, cpu_of, ratios, single, timed, wall_of
+from impctl.measure.figures import CaseContext, words_of
+from impctl.measure.kinds import CallTimes, cpu_of, ratios, single, timed, wall_of
 from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.store.records import StoredSketch
@@ -52,13 +52,13 @@ class _Held:
     fragments_share: float
 
 
-def measure_rewritten(ground: Ground) -> Iterator[Cell]:
+def measure_rewritten(ground: CaseContext) -> Iterator[Cell]:
     """One cell."""
     ground.only()
     return _cells(ground)
 
 
-def _cells(ground: Ground) -> Iterator[Cell]:
+def _cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
         held, pruned = _held(measured), measured.written().pruned
@@ -83,7 +83,7 @@ def _cells(ground: Ground) -> Iterator[Cell]:
 
 
 def _beside(
-    ground: Ground,
+    ground: CaseContext,
     measured: MeasuredQuery,
     connection: ParquetSql,
     answer: pa.Table,
@@ -99,7 +99,7 @@ def _beside(
         "loaded": lambda: _loaded(measured),
     }
     is_equal = all(are_same_rows(answer, work()) for work in works.values())
-    runs = dict[str, list[Took]]()
+    runs = dict[str, list[CallTimes]]()
     for _ in range(ground.repeat):
         for name, work in works.items():
             runs.setdefault(name, []).append(timed(work)[1])

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 from benchmarks.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.record import Cell, Metric
 from impctl.bench.timing import in_turns, milliseconds, warmed_up
-from impctl.measure.duckdb import both_beside
-from impctl.measure.figures import Ground
+from impctl.measure.duckdb import duckdb_sketch_metrics
+from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
-from impctl.service.resolve import Weighed
+from impctl.service.resolve import ReadChoice
 from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
 from impctl.spark.predicates import local_name, rewrite_sql
@@ -43,14 +43,14 @@ _FILES_AT_ONCE = 500
 _ITS_FILE = "its file"
 
 
-def measure_rivals(ground: Ground) -> Iterator[Cell]:
+def measure_rivals(ground: CaseContext) -> Iterator[Cell]:
     """One cell."""
     ground.only("appends", "append_rows")
     appends = ground.whole_number("appends", 0, least=0)
     return _cells(ground, appends, ground.whole_number("append_rows", _FEW_ROWS))
 
 
-def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
+def _cells(ground: CaseContext, appends: int, size: int) -> Iterator[Cell]:
     ground.step(f"running {ground.query.name} and its alternatives")
     with measured_copy(ground.desk, ground.query) as measured:
         view = _View.of(measured)
@@ -70,7 +70,7 @@ def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
         ground.step(f"timing {ground.query.name} and its alternatives in turns")
         times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
         times.setdefault("pruned_ms", times["plain_ms"])
-        beside = both_beside(measured, whole, ground.repeat)
+        beside = duckdb_sketch_metrics(measured, whole, ground.repeat)
         metrics = {
             **beside.metrics,
             **times,
@@ -86,7 +86,7 @@ def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
 
 
 def _appended(
-    ground: Ground, measured: MeasuredQuery, view: _View | None, appends: int, size: int
+    ground: CaseContext, measured: MeasuredQuery, view: _View | None, appends: int, size: int
 ) -> dict[str, Metric]:
     """Small commits after the load, each followed by the sketch and by the view."""
     own: list[float] = []
@@ -101,7 +101,7 @@ def _appended(
     return {name: Metric.of(times) for name, times in result.items() if times}
 
 
-def _left(measured: MeasuredQuery, read: Weighed) -> dict[str, float]:
+def _left(measured: MeasuredQuery, read: ReadChoice) -> dict[str, float]:
     """Shares of what there is that are read."""
     snapshot = measured.scratch.tables.snapshot(measured.table)
     kept = read.pruned.files[measured.table]
@@ -111,7 +111,7 @@ def _left(measured: MeasuredQuery, read: Weighed) -> dict[str, float]:
     }
 
 
-def _beyond_need(measured: MeasuredQuery, read: Weighed, whole: pa.Table) -> dict[str, float]:
+def _beyond_need(measured: MeasuredQuery, read: ReadChoice, whole: pa.Table) -> dict[str, float]:
     """Bytes read over those of files with a row of a group in the answer, where there are any."""
     needed = _needed(measured, whole)
     kept = read.pruned.files[measured.table]

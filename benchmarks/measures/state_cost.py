@@ -38,9 +38,9 @@ from benchmarks.state.kept_by import (
     stored_bytes,
 )
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import Ground
-from impctl.measure.scratch import AgainstRecapture, Follower, scratch_copy
-from impctl.service.context import Workbench
+from impctl.measure.figures import CaseContext
+from impctl.measure.scratch import AgainstRecapture, RestoredQuery, scratch_copy
+from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.types import TableName
 from impctl.values import dataclass
@@ -86,7 +86,7 @@ class _Run:
     checked: AgainstRecapture
 
 
-def measure_state(ground: Ground) -> Iterator[Cell]:
+def measure_state(ground: CaseContext) -> Iterator[Cell]:
     """A cell per setting, budget, way and change."""
     ground.only(
         *("tables", "shares", "late", "deletes", "come", "expected", "expected_shares"),
@@ -114,7 +114,7 @@ def measure_state(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     together = [options.shares] if options.late else [(share,) for share in options.shares]
     settings = product(together, options.deletes, options.come, options.expected)
     for shares, deletes, come, expected in settings:
@@ -123,7 +123,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             yield from _of_setting(ground, options, setting)
 
 
-def _of_setting(ground: Ground, options: _Options, setting: _Setting) -> Iterator[Cell]:
+def _of_setting(ground: CaseContext, options: _Options, setting: _Setting) -> Iterator[Cell]:
     reduced = reduced_copy(
         ground, options.tables, setting.shares, deletes=setting.deletes, come=setting.come
     )
@@ -163,8 +163,8 @@ def _labels(options: _Options, setting: _Setting) -> dict[str, Label]:
 
 
 def _run(
-    ground: Ground,
-    base: Workbench,
+    ground: CaseContext,
+    base: Context,
     setting: _Setting,
     moving: Sequence[TableName],
     changes: Sequence[Change],
@@ -179,7 +179,7 @@ def _run(
     ):
         capture_ms = captured_under(desk, spec, budget) + brought_to(desk, spec, way, budget)
         stored = stored_bytes(desk, spec, way)
-        follower = Follower(desk, prepare(desk, spec))
+        follower = RestoredQuery(desk, prepare(desk, spec))
         if way == RECAPTURE:
             capture_ms = recapture_ms(follower)
         rows, steps = _followed(desk, follower, changes, way)
@@ -189,7 +189,7 @@ def _run(
 
 
 def _expected(
-    scratch: Workbench, setting: _Setting, moving: Sequence[TableName]
+    scratch: Context, setting: _Setting, moving: Sequence[TableName]
 ) -> dict[TableName, Declared]:
     """What the file says of the first tables: a share of the rows there are in the end."""
     result = {}
@@ -202,7 +202,7 @@ def _expected(
 
 
 def _told(
-    ground: Ground, setting: _Setting, labels: dict[str, Label], runs: Sequence[_Run]
+    ground: CaseContext, setting: _Setting, labels: dict[str, Label], runs: Sequence[_Run]
 ) -> Iterator[Cell]:
     first = runs[0]
     for at, share in enumerate(setting.shares):
@@ -236,7 +236,7 @@ class _Phase:
     checked: AgainstRecapture
 
 
-def measure_phases(ground: Ground) -> Iterator[Cell]:
+def measure_phases(ground: CaseContext) -> Iterator[Cell]:
     """A cell per way and table."""
     ground.only("tables", "steps", "share", "ways", "budget")
     tables = moving_tables(ground, "tables of the workload, in the order of their changes")
@@ -251,7 +251,7 @@ def measure_phases(ground: Ground) -> Iterator[Cell]:
     return _phase_cells(ground, options)
 
 
-def _phase_cells(ground: Ground, options: _PhaseOptions) -> Iterator[Cell]:
+def _phase_cells(ground: CaseContext, options: _PhaseOptions) -> Iterator[Cell]:
     shares = (options.share,) * options.steps
     with reduced_copy(ground, options.tables, shares) as (base, moving, changes):
         for way in options.ways:
@@ -265,9 +265,9 @@ def _phase_cells(ground: Ground, options: _PhaseOptions) -> Iterator[Cell]:
 
 
 def _run_phases(
-    ground: Ground,
+    ground: CaseContext,
     options: _PhaseOptions,
-    base: Workbench,
+    base: Context,
     moving: Sequence[TableName],
     changes: Sequence[Change],
     way: str,
@@ -289,17 +289,17 @@ def _run_phases(
 
 
 def _phase(
-    desk: Workbench, spec: QuerySpec, changes: Sequence[Change], way: str, budget: int | None
+    desk: Context, spec: QuerySpec, changes: Sequence[Change], way: str, budget: int | None
 ) -> _Phase:
     with desk.writing("bench"):
         convert_ms = brought_to(desk, spec, way, budget)
-        follower = Follower(desk, prepare(desk, spec))
+        follower = RestoredQuery(desk, prepare(desk, spec))
         _, steps = _followed(desk, follower, changes, way)
         stored = stored_bytes(desk, spec, way)
         return _Phase(convert_ms, steps, stored, follower.checked())
 
 
-def _phase_cell(ground: Ground, labels: dict[str, str], runs: Sequence[_Phase]) -> Cell:
+def _phase_cell(ground: CaseContext, labels: dict[str, str], runs: Sequence[_Phase]) -> Cell:
     metrics = {
         "maintain_ms": Metric.of([each for run in runs for each in run.steps]),
         "convert_ms": Metric.of([run.convert_ms for run in runs]),
@@ -310,7 +310,7 @@ def _phase_cell(ground: Ground, labels: dict[str, str], runs: Sequence[_Phase]) 
 
 
 def _followed(
-    desk: Workbench, follower: Follower, changes: Sequence[Change], way: str
+    desk: Context, follower: RestoredQuery, changes: Sequence[Change], way: str
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The rows of each change, and the milliseconds of each step."""
     rows, steps = [], []

@@ -23,10 +23,10 @@ from benchmarks.state.kept_by import captured_under
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
-from impctl.measure.scratch import AgainstRecapture, Follower
-from impctl.service.context import Workbench
+from impctl.measure.scratch import AgainstRecapture, RestoredQuery
+from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.service.results import SimulatedSetting
 from impctl.service.schedule.replay import Replay, replay_of
@@ -49,7 +49,7 @@ class _Options:
     look: float
 
 
-def measure_deadlines(ground: Ground) -> Iterator[Cell]:
+def measure_deadlines(ground: CaseContext) -> Iterator[Cell]:
     """A cell for every commit, and one per bound."""
     ground.only("tables", "share", "steps", "commits", "every", "bounds", "look")
     tables = moving_tables(ground)
@@ -71,13 +71,13 @@ def measure_deadlines(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     spec = ground.query
     shares = tuple(options.share * size for size in _sizes(options.steps))
     with reduced_copy(ground, options.tables, shares) as (scratch, _, changes):
         with scratch.writing("bench"):
             captured_under(scratch, spec, None)
-            follower = Follower(scratch, prepare(scratch, spec))
+            follower = RestoredQuery(scratch, prepare(scratch, spec))
             for change in changes:
                 commit(scratch, change)
                 follower.follow()
@@ -95,8 +95,8 @@ def _sizes(steps: int) -> Sequence[int]:
 
 
 def _replayed(
-    ground: Ground,
-    scratch: Workbench,
+    ground: CaseContext,
+    scratch: Context,
     options: _Options,
     rows: Mapping[TableName, int],
     trigger: str,
@@ -145,7 +145,7 @@ def _arrivals(
 
 
 def _cell(
-    ground: Ground, trigger: str, simulated_setting: SimulatedSetting, checked: AgainstRecapture
+    ground: CaseContext, trigger: str, simulated_setting: SimulatedSetting, checked: AgainstRecapture
 ) -> Cell:
     metrics = {
         "runs_count": float(simulated_setting.runs),

@@ -35,9 +35,9 @@ from benchmarks.state.kept_by import (
     stored_bytes,
 )
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import Ground
-from impctl.measure.scratch import AgainstRecapture, Follower, scratch_copy
-from impctl.service.context import Workbench
+from impctl.measure.figures import CaseContext
+from impctl.measure.scratch import AgainstRecapture, RestoredQuery, scratch_copy
+from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.types import TableName
 from impctl.values import dataclass
@@ -54,7 +54,7 @@ class _Run:
     checked: AgainstRecapture
 
 
-def measure_processes(ground: Ground) -> Iterator[Cell]:
+def measure_processes(ground: CaseContext) -> Iterator[Cell]:
     """A cell per way and budget."""
     ground.only("tables", "share", "ways", "budgets")
     tables = moving_tables(ground)
@@ -63,13 +63,13 @@ def measure_processes(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, tables, share, ways, ground.numbers("budgets", (1.0,)))
 
 
-def _changes(ground: Ground) -> int:
+def _changes(ground: CaseContext) -> int:
     """One for each run, warm and cold; the first process compiles what it imports, and is none."""
     return 2 * ground.repeat + 1
 
 
 def _cells(
-    ground: Ground,
+    ground: CaseContext,
     tables: Sequence[TableName],
     share: float,
     ways: Sequence[str],
@@ -85,8 +85,8 @@ def _cells(
 
 
 def _run(
-    ground: Ground,
-    base: Workbench,
+    ground: CaseContext,
+    base: Context,
     moving: Sequence[TableName],
     changes: Sequence[Change],
     share: float,
@@ -111,11 +111,11 @@ def _run(
             for table in moving:
                 desk.tables.advance(table)
             with desk.writing("bench"):
-                checked = Follower(desk, prepare(desk, spec)).checked()
+                checked = RestoredQuery(desk, prepare(desk, spec)).checked()
     return _Run(tuple(runs[2::2]), tuple(runs[1::2]), stored, checked)
 
 
-def _maintained(desk: Workbench, ground: Ground, change: Change, *, is_cold: bool) -> ProcessRun:
+def _maintained(desk: Context, ground: CaseContext, change: Change, *, is_cold: bool) -> ProcessRun:
     commit(desk, change)
     for table in change:
         desk.tables.advance(table)
@@ -142,7 +142,7 @@ def _drop_from_cache(folder: Path) -> None:
                 os.close(handle)
 
 
-def _told(ground: Ground, labels: dict[str, Label], run: _Run) -> Cell:
+def _told(ground: CaseContext, labels: dict[str, Label], run: _Run) -> Cell:
     metrics = {
         "process_ms": Metric.of([one.elapsed_ms for one in run.warm]),
         "cold_ms": Metric.of([one.elapsed_ms for one in run.cold]),

@@ -16,15 +16,8 @@ from functools import reduce
 
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Metric
-from impctl.measure.figures import Ground
-from impctl.measure.scratch import (
-    AgainstRecapture,
-    Followed,
-    captured,
-    changed_table,
-    scratch_copy,
-    worse_of,
-)
+from impctl.measure.figures import CaseContext
+from impctl.measure.scratch import AgainstRecapture, MeasuredStep, captured, changed_table, scratch_copy, worse_of
 from impctl.service.prepare import prepare
 from impctl.values import dataclass
 
@@ -44,11 +37,11 @@ class _Options:
 class _Run:
     """All updates once: the maintenances, and the sketch at the end."""
 
-    steps: Sequence[Followed]
+    steps: Sequence[MeasuredStep]
     checked: AgainstRecapture
 
 
-def measure_strategies(ground: Ground) -> Iterator[Cell]:
+def measure_strategies(ground: CaseContext) -> Iterator[Cell]:
     """A cell per size of batch, and one for lazy."""
     ground.only("updates", "least", "changes", "batches", "key")
     options = _Options(
@@ -60,7 +53,7 @@ def measure_strategies(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     desk = ground.desk
     tables = prepare(desk, ground.query).tables
     changed = changed_table(desk.tables, tables)
@@ -78,7 +71,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 
 def _run(
-    ground: Ground,
+    ground: CaseContext,
     options: _Options,
     tables: tuple[str, ...],
     pool: Pool,
@@ -90,7 +83,7 @@ def _run(
     with scratch_copy(ground.desk, tables) as scratch, scratch.writing("bench"):
         follower = captured(scratch, ground.query)
         stream = UpdateStream(scratch.tables, pool, ground.seed)
-        steps: list[Followed | None] = []
+        steps: list[MeasuredStep | None] = []
         waiting = 0
         for _ in range(updates):
             stream.commit(options.changes)
@@ -104,7 +97,7 @@ def _run(
     return _Run([step for step in steps if step is not None], checked)
 
 
-def _cell(ground: Ground, options: _Options, batch: int | None, runs: Sequence[_Run]) -> Cell:
+def _cell(ground: CaseContext, options: _Options, batch: int | None, runs: Sequence[_Run]) -> Cell:
     """Totals are medians of the runs; a step is any of them."""
     steps = [step for run in runs for step in run.steps]
     totals = [sum(step.total_ms for step in run.steps) for run in runs]

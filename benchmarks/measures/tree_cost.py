@@ -34,8 +34,8 @@ from benchmarks.trees.streams import (
 )
 from benchmarks.trees.ways import Choices, choices_of
 from impctl.bench.record import Cell, Label, Metric
-from impctl.compile.compile import Way
-from impctl.measure.figures import Ground
+from impctl.compile.compile import MaintenancePlan
+from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
 from impctl.measure.scratch import changed_table, scratch_copy, worse_of
 from impctl.service.prepare import prepare
@@ -69,7 +69,7 @@ class _Options:
     process: bool
 
 
-def measure_trees(ground: Ground) -> Iterator[Cell]:
+def measure_trees(ground: CaseContext) -> Iterator[Cell]:
     """A cell per part of the stream, for each number of lives."""
     ground.only(
         *("changes", "kind", "changed", "share", "order", "key", "lives"),
@@ -103,7 +103,7 @@ def measure_trees(ground: Ground) -> Iterator[Cell]:
     return _cells(ground, options)
 
 
-def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     ground.step(f"reading the tables of {ground.query.name}")
     choices = choices_of(ground.desk, ground.query)
     tables = choices.tables()
@@ -117,7 +117,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 
 
 def _stream(
-    ground: Ground, options: _Options, choices: Choices, tables: Tables, lives: int
+    ground: CaseContext, options: _Options, choices: Choices, tables: Tables, lives: int
 ) -> Stream:
     largest = changed_table(ground.desk.tables, choices.prepared.tables)
     changed = options.changed or (largest,)
@@ -135,11 +135,11 @@ def _stream(
 
 
 def _measured(
-    ground: Ground,
+    ground: CaseContext,
     options: _Options,
     beside: SideBySide,
     labels: Mapping[str, Label],
-    taken: Way | None,
+    taken: MaintenancePlan | None,
 ) -> Iterator[Cell]:
     """The cells of one stream; `taken` is the way of the query's own `join`, where it is asked."""
     checks = []
@@ -195,7 +195,7 @@ def _sizes(beside: SideBySide) -> dict[str, float]:
     return result
 
 
-def _peaks(ground: Ground, options: _Options, beside: SideBySide) -> dict[str, float]:
+def _peaks(ground: CaseContext, options: _Options, beside: SideBySide) -> dict[str, float]:
     """The peak memory of a capture in a process of its own, of the ways that were run."""
     if not options.process:
         return {}
@@ -217,14 +217,14 @@ def _growth(times: Sequence[float]) -> dict[str, float]:
     return {"growth_share": last / first - 1.0} if first > 0 else {}
 
 
-def _taken(ground: Ground, way: Way) -> str:
+def _taken(ground: CaseContext, way: MaintenancePlan) -> str:
     """What the query's own `join` takes, and why where it is a choice."""
     what = "the tree" if way.has_tree else "the index join"
     why = "" if way.trees is None else f": {way.trees.reason}"
     return f"`join: {ground.query.join}` chooses {what}{why}"
 
 
-def _expected(taken: Way | None) -> dict[str, float]:
+def _expected(taken: MaintenancePlan | None) -> dict[str, float]:
     """What the choice of the query's own `join` went by, where it is one."""
     choice = None if taken is None else taken.trees
     if choice is None or choice.estimate is None:
@@ -233,7 +233,7 @@ def _expected(taken: Way | None) -> dict[str, float]:
     return {"expected_ms": estimate.tree_ms, "index_expected_ms": estimate.index_ms}
 
 
-def _regret(taken: Way, metrics: Mapping[str, Metric]) -> dict[str, float]:
+def _regret(taken: MaintenancePlan, metrics: Mapping[str, Metric]) -> dict[str, float]:
     """By how much that is slower than the quicker of both, where both were run."""
     both = [metrics[name].median for name in (TREE_MS, INDEX_MS) if name in metrics]
     if len(both) < 2 or min(both) <= 0:

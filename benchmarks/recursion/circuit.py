@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import Schema
 from impctl.errors import UnsupportedError, UsageError
-from impctl.measure.figures import Ground
-from impctl.measure.kinds import Took, timed
+from impctl.measure.figures import CaseContext
+from impctl.measure.kinds import CallTimes, timed
 from impctl.measure.scratch import AgainstRecapture
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from impctl.rules.finalize import AnswerPlan, answer_plan
@@ -51,7 +51,7 @@ class RecursiveQuery:
     tables: Tables
     zone: str
 
-    def compiled(self) -> Compiled:
+    def compiled(self) -> Dataflow:
         """A circuit of its own for whoever asks: it holds its state; UnsupportedError for none."""
         kept = self.answer.kept
         barriers = [at for at, node in enumerate(nodes_of(kept)) if isinstance(node, Fixpoint)]
@@ -81,7 +81,7 @@ class Kept:
         loaded = [(table, tables[table]) for table in smaller]
         self.filling = timed(lambda: self._session.load(loaded))[1]
 
-    def step(self, table: TableName, rows: pa.Table, sign: int) -> Took:
+    def step(self, table: TableName, rows: pa.Table, sign: int) -> CallTimes:
         """Rows come (1) or go (-1): what that took."""
         change = TableChange(rows, np.full(len(rows), sign, dtype=np.int64))
         return timed(lambda: self._session.step({table: change}))[1]
@@ -104,7 +104,7 @@ class Kept:
         return self._session.state_bytes()
 
 
-def recursive_query(ground: Ground, ranges: int) -> RecursiveQuery:
+def recursive_query(ground: CaseContext, ranges: int) -> RecursiveQuery:
     """The case's query over its tables, whole; QueryError for what is not read."""
     desk, spec = ground.desk, ground.query
     snapshots = {name: desk.tables.snapshot(name) for name in ground.named_tables()}
@@ -118,7 +118,7 @@ def recursive_query(ground: Ground, ranges: int) -> RecursiveQuery:
 
 
 def _partitions(
-    plan: Plan, ground: Ground, schemas: Mapping[TableName, Schema], tables: Tables, ranges: int
+    plan: Plan, ground: CaseContext, schemas: Mapping[TableName, Schema], tables: Tables, ranges: int
 ) -> dict[AccessId, RangePartition]:
     """Of every access of the tables whose attribute the workload names."""
     made: dict[TableName, RangePartition] = {}

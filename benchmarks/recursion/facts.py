@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.peers.programs import COST, HOPS, Fact, Paths, Program, Reach, Regions
 from impctl.errors import UnsupportedError
-from impctl.measure.figures import Ground
+from impctl.measure.figures import CaseContext
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
 
@@ -42,7 +42,7 @@ class Facts:
         return result
 
 
-def facts_of(ground: Ground, program: str, selection: str) -> Facts:
+def facts_of(ground: CaseContext, program: str, selection: str) -> Facts:
     """The program over the tables that the case's query reads; UnsupportedError without them."""
     tables = list(_tables(ground))
     if program == REGIONS:
@@ -59,13 +59,13 @@ def facts_of(ground: Ground, program: str, selection: str) -> Facts:
     return Facts(Paths(_MINIMISED[selection]), (), tuple(sorted({*links})))
 
 
-def _tables(ground: Ground) -> Iterable[pa.Table]:
+def _tables(ground: CaseContext) -> Iterable[pa.Table]:
     for name in ground.named_tables():
         snapshot = ground.desk.tables.snapshot(name)
         yield read_rows(snapshot, snapshot.schema.names)
 
 
-def _with(ground: Ground, tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Fact]:
+def _with(ground: CaseContext, tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Fact]:
     """The rows of the first table that has these columns."""
     for table in tables:
         if {*columns} <= {*table.column_names}:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.measure.kinds import Took, timed
+from impctl.measure.kinds import CallTimes, timed
 
 Integers = npt.NDArray[np.int64]
 
@@ -30,14 +30,14 @@ def has_scipy() -> bool:
     return find_spec("scipy") is not None
 
 
-def searched(rows: pa.Table, sources: int, search: str) -> tuple[pa.Table, Took]:
+def searched(rows: pa.Table, sources: int, search: str) -> tuple[pa.Table, CallTimes]:
     """What the search finds by arrays, and what that took."""
     if search == PATHS:
         return timed(lambda: _least_costs(rows, sources))
     return timed(lambda: _reached(rows, sources))
 
 
-def searched_by_scipy(rows: pa.Table, sources: int, search: str) -> tuple[pa.Table, Took]:
+def searched_by_scipy(rows: pa.Table, sources: int, search: str) -> tuple[pa.Table, CallTimes]:
     """The same by `scipy.sparse.csgraph`; its import is not timed."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import breadth_first_order, dijkstra

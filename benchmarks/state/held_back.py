@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from impctl.measure.figures import Ground
-from impctl.measure.scratch import scratch_copy, settle
-from impctl.service.context import Workbench
+from impctl.measure.figures import CaseContext
+from impctl.measure.scratch import scratch_copy, sync_commit
+from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.tables.rows import read_rows
 from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
@@ -35,7 +35,7 @@ Change = Mapping[TableName, Part]
 """What one run carries on."""
 
 
-def moving_tables(ground: Ground, wanted: str = "tables of the workload") -> tuple[TableName, ...]:
+def moving_tables(ground: CaseContext, wanted: str = "tables of the workload") -> tuple[TableName, ...]:
     """Option `tables`; WorkloadError, which says what is `wanted`, for none or for unknown ones."""
     tables = ground.texts("tables")
     if not tables or not set(tables) <= ground.desk.workload.tables.keys():
@@ -43,7 +43,7 @@ def moving_tables(ground: Ground, wanted: str = "tables of the workload") -> tup
     return tables
 
 
-def share_of_each(ground: Ground, usual: float, changes: int) -> float:
+def share_of_each(ground: CaseContext, usual: float, changes: int) -> float:
     """Option `share`, of each of so many changes; WorkloadError where they leave no rows."""
     share = ground.numbers("share", (usual,))[0]
     if not 0 < share * changes < 1:
@@ -53,13 +53,13 @@ def share_of_each(ground: Ground, usual: float, changes: int) -> float:
 
 @contextmanager
 def reduced_copy(
-    ground: Ground,
+    ground: CaseContext,
     tables: Sequence[TableName],
     shares: Sequence[float],
     *,
     deletes: float = 0.0,
     come: int | None = None,
-) -> Iterator[tuple[Workbench, list[TableName], tuple[Change, ...]]]:
+) -> Iterator[tuple[Context, list[TableName], tuple[Change, ...]]]:
     """A copy of the query's tables without these shares, which `tables` it reads, and the changes.
 
     Only the first `come` of the tables change, if it is given.
@@ -72,7 +72,7 @@ def reduced_copy(
 
 
 def hold_back(
-    desk: Workbench, shares: Mapping[TableName, Sequence[float]], deletes: float, seed: int
+    desk: Context, shares: Mapping[TableName, Sequence[float]], deletes: float, seed: int
 ) -> tuple[Change, ...]:
     """Take shares of the rows out of the tables; the changes in which they come back.
 
@@ -89,7 +89,7 @@ def hold_back(
     return tuple(result)
 
 
-def commit(desk: Workbench, change: Change) -> int:
+def commit(desk: Context, change: Change) -> int:
     """Commit a change of every table; the rows it has."""
     rows = 0
     for table, part in change.items():
@@ -99,13 +99,13 @@ def commit(desk: Workbench, change: Change) -> int:
         if len(part.comes):
             append_rows(source.path, part.comes)
         # Not advanced: whoever follows the table finds it.
-        settle(desk.tables, table, source.version + 1)
+        sync_commit(desk.tables, table, source.version + 1)
         rows += part.goes + len(part.comes)
     return rows
 
 
 def _held(
-    desk: Workbench, table: TableName, shares: Sequence[float], deletes: float, seed: int
+    desk: Context, table: TableName, shares: Sequence[float], deletes: float, seed: int
 ) -> list[Part]:
     snapshot = desk.tables.snapshot(table)
     rows = read_rows(snapshot, snapshot.schema.names)

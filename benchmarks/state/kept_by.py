@@ -16,18 +16,18 @@ from dataclasses import replace
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
 from impctl.bench.timing import milliseconds
 from impctl.errors import StateCorruptError
-from impctl.measure.scratch import Follower
+from impctl.measure.scratch import RestoredQuery
 from impctl.placement.graph import Graph
 from impctl.placement.search import StateChoice, told
-from impctl.service.budget.choice import Choose, converted, kept_within
+from impctl.service.budget.choice import Choose, converted, choose_state
 from impctl.service.budget.costs import state_bytes
 from impctl.service.capture import capture_query
-from impctl.service.context import Workbench
+from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.stopwatch import Stopwatch
 from impctl.types import TableName
 from impctl.values import dataclass
-from impctl.workload.models import ComingSpec, QuerySpec
+from impctl.workload.models import ExpectedChanges, QuerySpec
 
 CHOSEN, KEPT, READ, RECAPTURE = "chosen", "kept", "read", "recapture"
 WAYS = (CHOSEN, KEPT, READ, RECAPTURE, *SIMPLER_CHOICES)
@@ -46,27 +46,27 @@ class Declared:
 
 
 @contextmanager
-def expecting(desk: Workbench, expected: Mapping[TableName, Declared]) -> Iterator[Workbench]:
+def expecting(desk: Context, expected: Mapping[TableName, Declared]) -> Iterator[Context]:
     """A workbench on the same tables and store whose file expects these changes, once an hour, and
     no others."""
     tables = {name: replace(table, coming=()) for name, table in desk.workload.tables.items()}
     for table, each in expected.items():
-        one = ComingSpec(_EVERY, each.rows, each.deletes, None, None)
+        one = ExpectedChanges(_EVERY, each.rows, each.deletes, None, None)
         tables[table] = replace(tables[table], coming=(one,))
-    result = Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
+    result = Context(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
     try:
         yield result
     finally:
         result.close()
 
 
-def captured_under(desk: Workbench, spec: QuerySpec, budget: int | None) -> float:
+def captured_under(desk: Context, spec: QuerySpec, budget: int | None) -> float:
     """Capture as under this budget, without looking at the choice; milliseconds.
 
     The caller holds the store's lock.
     """
     settings = replace(desk.settings, disk=budget)
-    under = Workbench(settings, desk.workload, desk.reporter)
+    under = Context(settings, desk.workload, desk.reporter)
     watch = Stopwatch()
     try:
         capture_query(under, desk.store(), prepare(under, spec), code="asked", reason="bench")
@@ -75,7 +75,7 @@ def captured_under(desk: Workbench, spec: QuerySpec, budget: int | None) -> floa
     return watch.ms
 
 
-def brought_to(desk: Workbench, spec: QuerySpec, way: str, budget: int | None) -> float:
+def brought_to(desk: Context, spec: QuerySpec, way: str, budget: int | None) -> float:
     """Convert the captured query to what the way keeps; milliseconds.
 
     StateCorruptError where it could not be: what follows would be measured of something else.
@@ -85,7 +85,7 @@ def brought_to(desk: Workbench, spec: QuerySpec, way: str, budget: int | None) -
     watch = Stopwatch()
     simpler = SIMPLER_CHOICES.get(way)
     by = None if simpler is None else _by(simpler)
-    kept = kept_within(desk, desk.store(), [spec], 0 if way == READ else budget, choose=by)
+    kept = choose_state(desk, desk.store(), [spec], 0 if way == READ else budget, choose=by)
     said = [*kept.troubles.values()]
     for name in kept.queries:
         said += converted(desk, desk.store(), kept, name)
@@ -94,19 +94,19 @@ def brought_to(desk: Workbench, spec: QuerySpec, way: str, budget: int | None) -
     return watch.ms
 
 
-def stored_bytes(desk: Workbench, spec: QuerySpec, way: str = KEPT) -> int:
+def stored_bytes(desk: Context, spec: QuerySpec, way: str = KEPT) -> int:
     """The size of the query's stored state, which a recapture does not use."""
     return 0 if way == RECAPTURE else state_bytes(desk.store(), [spec.name])
 
 
-def step_ms(follower: Follower, way: str) -> float:
+def step_ms(follower: RestoredQuery, way: str) -> float:
     """What bringing the sketch up to date takes."""
     step = follower.follow()
     assert step is not None, "every change is a commit"
     return recapture_ms(follower) if way == RECAPTURE else step.total_ms
 
 
-def recapture_ms(follower: Follower) -> float:
+def recapture_ms(follower: RestoredQuery) -> float:
     """The second of two recaptures, without state."""
     follower.recapture()
     return milliseconds(follower.recapture)

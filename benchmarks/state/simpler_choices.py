@@ -12,21 +12,21 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from impctl.placement.graph import Graph, Mode, Piece
+from impctl.placement.graph import Graph, PieceMode, Piece
 from impctl.placement.search import evaluate, per_day
 
-SimplerChoice = Callable[[Graph, int], dict[str, Mode]]
+SimplerChoice = Callable[[Graph, int], dict[str, PieceMode]]
 """The modes of all pieces of a query, within so many bytes."""
 
 _CELLS = 1000
 
 
-def by_size(graph: Graph, budget: int) -> dict[str, Mode]:
+def by_size(graph: Graph, budget: int) -> dict[str, PieceMode]:
     """The smallest pieces first, whoever asks for them."""
     return _kept(graph, budget, {piece.name: -_bytes(piece) for piece in _choosable(graph)})
 
 
-def least_recently_used(graph: Graph, budget: int) -> dict[str, Mode]:
+def least_recently_used(graph: Graph, budget: int) -> dict[str, PieceMode]:
     """Those first that were used last: in the long run, whose most frequent use is most frequent.
 
     Of a piece, any run in which it costs something kept is a use.
@@ -39,7 +39,7 @@ def least_recently_used(graph: Graph, budget: int) -> dict[str, Mode]:
     return _kept(graph, budget, recent)
 
 
-def recycler(graph: Graph, budget: int) -> dict[str, Mode]:
+def recycler(graph: Graph, budget: int) -> dict[str, PieceMode]:
     """Those first that save most per byte, each as often as it will be used.
 
     What a piece saves is what it costs to do without it while all others are kept.
@@ -47,12 +47,12 @@ def recycler(graph: Graph, budget: int) -> dict[str, Mode]:
     return _recycled(graph, budget, [kind.rate for kind in graph.kinds])
 
 
-def recycler_blind(graph: Graph, budget: int) -> dict[str, Mode]:
+def recycler_blind(graph: Graph, budget: int) -> dict[str, PieceMode]:
     """The same where nobody knows which changes come: all kinds alike."""
     return _recycled(graph, budget, [1.0] * len(graph.kinds))
 
 
-def greedy(graph: Graph, budget: int) -> dict[str, Mode]:
+def greedy(graph: Graph, budget: int) -> dict[str, PieceMode]:
     """From fewest bytes, the single change of a mode that truly saves most per byte; and again."""
     modes = _least(graph)
     cost, size = per_day(graph, modes), graph.bytes_of(modes)
@@ -72,7 +72,7 @@ def greedy(graph: Graph, budget: int) -> dict[str, Mode]:
         modes, cost, size = best
 
 
-def knapsack(graph: Graph, budget: int) -> dict[str, Mode]:
+def knapsack(graph: Graph, budget: int) -> dict[str, PieceMode]:
     """The set of pieces with the greatest sum of single gains, over the choice of fewest bytes."""
     least = _least(graph)
     modes = dict(least)
@@ -84,7 +84,7 @@ def knapsack(graph: Graph, budget: int) -> dict[str, Mode]:
     best = np.zeros(_CELLS + 1)
     taken = []
     for piece in pieces:
-        gain = before - per_day(graph, {**least, piece.name: Mode.KEPT})
+        gain = before - per_day(graph, {**least, piece.name: PieceMode.KEPT})
         more = _bytes(piece) - piece.sizes[least[piece.name]]
         cells = -(-more * _CELLS // left)
         is_taken = np.zeros(_CELLS + 1, dtype=np.bool_)
@@ -96,7 +96,7 @@ def knapsack(graph: Graph, budget: int) -> dict[str, Mode]:
     at = _CELLS
     for piece, cells, is_taken in reversed(taken):
         if is_taken[at]:
-            modes[piece.name] = Mode.KEPT
+            modes[piece.name] = PieceMode.KEPT
             at -= cells
     return modes
 
@@ -111,7 +111,7 @@ SIMPLER_CHOICES: Mapping[str, SimplerChoice] = {
 }
 
 
-def _recycled(graph: Graph, budget: int, rates: list[float]) -> dict[str, Mode]:
+def _recycled(graph: Graph, budget: int, rates: list[float]) -> dict[str, PieceMode]:
     kept, least = _all_kept(graph), _least(graph)
     cheap = evaluate(graph, kept).per_kind
     worth = {}
@@ -123,33 +123,33 @@ def _recycled(graph: Graph, budget: int, rates: list[float]) -> dict[str, Mode]:
     return _kept(graph, budget, worth)
 
 
-def _kept(graph: Graph, budget: int, worth: Mapping[str, float]) -> dict[str, Mode]:
+def _kept(graph: Graph, budget: int, worth: Mapping[str, float]) -> dict[str, PieceMode]:
     """The worthiest pieces kept as long as they fit, the others with fewest bytes."""
     modes = _least(graph)
     size = graph.bytes_of(modes)
     for piece in sorted(_choosable(graph), key=lambda one: (-worth[one.name], one.name)):
         more = _bytes(piece) - piece.sizes[modes[piece.name]]
         if size + more <= budget:
-            modes[piece.name] = Mode.KEPT
+            modes[piece.name] = PieceMode.KEPT
             size += more
     return modes
 
 
 def _choosable(graph: Graph) -> list[Piece]:
-    return [piece for piece in graph.pieces if Mode.KEPT in piece.sizes and len(piece.sizes) > 1]
+    return [piece for piece in graph.pieces if PieceMode.KEPT in piece.sizes and len(piece.sizes) > 1]
 
 
 def _bytes(piece: Piece) -> int:
-    return piece.sizes[Mode.KEPT]
+    return piece.sizes[PieceMode.KEPT]
 
 
-def _least(graph: Graph) -> dict[str, Mode]:
+def _least(graph: Graph) -> dict[str, PieceMode]:
     return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in graph.pieces}
 
 
-def _all_kept(graph: Graph) -> dict[str, Mode]:
+def _all_kept(graph: Graph) -> dict[str, PieceMode]:
     least = _least(graph)
-    return {p.name: Mode.KEPT if Mode.KEPT in p.sizes else least[p.name] for p in graph.pieces}
+    return {p.name: PieceMode.KEPT if PieceMode.KEPT in p.sizes else least[p.name] for p in graph.pieces}
 
 
 def _uses(graph: Graph, piece: Piece) -> list[bool]:

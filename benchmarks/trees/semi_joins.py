@@ -37,7 +37,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.spark.expressions import DIALECT
 from impctl.spark.render import Renderer
 from impctl.tables.schema import to_arrow_type
@@ -68,7 +68,7 @@ class SketchQuestion:
     partitions: Mapping[AccessId, RangePartition]
     has_groups: bool
 
-    def asked(self, connection: ParquetSql) -> Mapping[AccessId, FragmentSet]:
+    def asked(self, connection: ParquetSql) -> Mapping[AccessId, RangeSet]:
         """The sketches of the rows that `put_rows` left; SqlFailed where DuckDB cannot."""
         for statement in self.statements:
             connection.change(statement)
@@ -78,7 +78,7 @@ class SketchQuestion:
             answer = connection.run(select).column(0).combine_chunks()
             values = from_arrow(to_arrow_type(answer, partition.type), partition.type)
             ids = np.unique(partition.fragments_of(values)).tolist()
-            result[access] = FragmentSet.of(ids, partition.size)
+            result[access] = RangeSet.of(ids, partition.size)
         return result
 
 

@@ -30,7 +30,7 @@ from impctl.bench.timing import milliseconds
 from impctl.errors import JoinTooLargeError, UnsupportedError
 from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.plan.nodes import Plan
-from impctl.sketch.sketch import FragmentSet, compare
+from impctl.sketch.sketch import RangeSet, compare
 from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
@@ -38,7 +38,7 @@ from impctl.workload.models import JoinStrategy
 TREE_MS, INDEX_MS = "tree_ms", "index_ms"
 ALONE = "compared with a separately filled tree"
 
-Sketches = Mapping[AccessId, FragmentSet]
+Sketches = Mapping[AccessId, RangeSet]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ from dataclasses import replace
 import pyarrow as pa
 
 from benchmarks.trees.streams import Step, Tables
-from impctl.compile.compile import Compiled, Way
+from impctl.compile.compile import Dataflow, MaintenancePlan
 from impctl.compile.session import MaintainedQuery
 from impctl.errors import UnsupportedError
 from impctl.safety.judge import Verdict
-from impctl.service.context import Workbench
+from impctl.service.context import Context
 from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import capture_way
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.tables.rows import read_rows
 from impctl.types import AccessId, TableName
 from impctl.values import dataclass
@@ -38,12 +38,12 @@ _SLICE = 1_000_000
 class Choices:
     """A query with its ranges: what all its circuits have in common."""
 
-    desk: Workbench
+    desk: Context
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Mapping[AccessId, RangePartition]
 
-    def way(self, join: JoinStrategy | None = None) -> Way:
+    def way(self, join: JoinStrategy | None = None) -> MaintenancePlan:
         """The way by such joins, by those of the query itself for None.
 
         UnsupportedError where there is none by a circuit, or no tree though one is asked for.
@@ -69,7 +69,7 @@ class Choices:
         }
 
 
-def choices_of(desk: Workbench, spec: QuerySpec) -> Choices:
+def choices_of(desk: Context, spec: QuerySpec) -> Choices:
     """The query with the ranges that a capture would choose; errors as of `capture_stage`."""
     prepared = prepare(desk, spec)
     stage = capture_stage(desk, prepared)
@@ -79,7 +79,7 @@ def choices_of(desk: Workbench, spec: QuerySpec) -> Choices:
 class Followed:
     """A circuit that follows a stream."""
 
-    def __init__(self, compiled: Compiled, start: Tables) -> None:
+    def __init__(self, compiled: Dataflow, start: Tables) -> None:
         self.session = MaintainedQuery(compiled)
         began = time.process_time()
         self.session.load(_slices({t: start[t] for t in compiled.tables}))
@@ -92,7 +92,7 @@ class Followed:
         self.session.step(changes)
         return (time.process_time() - began) * 1000.0
 
-    def fragments(self) -> Mapping[AccessId, FragmentSet]:
+    def fragments(self) -> Mapping[AccessId, RangeSet]:
         """The sketches as they stand."""
         return self.session.fragments()
 

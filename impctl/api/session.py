@@ -20,15 +20,8 @@ from impctl.api.environment import (
     texts_from,
 )
 from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError, UsageError
-from impctl.service.context import (
-    Memory,
-    OpenTables,
-    SessionBeside,
-    ToldAnswers,
-    Workbench,
-    open_workbench,
-)
-from impctl.service.outcome import for_report, gravest
+from impctl.service.context import Memory, OpenTables, SessionBeside, AnswerCounter, Context, open_context
+from impctl.service.outcome import for_report, most_severe
 from impctl.service.results import (
     CaptureResult,
     ChangesResult,
@@ -59,21 +52,21 @@ from impctl.types import ParameterValue, QueryName, TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from impctl.service.kept_states import KeptStates
+    from impctl.service.kept_states import StateCache
 
 
 R = TypeVar("R")
 
 
-def settled(outcome: Outcome, kind: type[R], total: int) -> tuple[R, ...]:
+def results_of(outcome: Outcome, kind: type[R], total: int) -> tuple[R, ...]:
     """Return the results, all of one kind, or raise; `total` is the number of queries."""
     whole = for_report(outcome)
-    worst = gravest(whole)
+    worst = most_severe(whole)
     results = tuple(result for result in whole.results if isinstance(result, kind))
     assert len(results) == len(whole.results)
     if worst is None:
         # Up from here: this function, the method that runs, the one that was called, the caller.
-        warned(outcome.warnings, depth=5)
+        warn_caller(outcome.warnings, depth=5)
         return results
     # Notes, since a program that turns warnings into exceptions would lose results and failures.
     for text in outcome.warnings:
@@ -92,7 +85,7 @@ def settled(outcome: Outcome, kind: type[R], total: int) -> tuple[R, ...]:
     ) from worst.error
 
 
-def warned(texts: tuple[str, ...], *, depth: int) -> None:
+def warn_caller(texts: tuple[str, ...], *, depth: int) -> None:
     """Warn at a line of the caller's program, `depth` frames up from the warning."""
     for text in texts:
         warnings.warn(text, ImpctlWarning, stacklevel=depth)
@@ -120,7 +113,7 @@ class _ProgressReporter:
         """Do nothing: the call returns the result."""
 
 
-class Opened:
+class WorkloadHandle:
     """A workload file that is open: what its calls share, and how each is run."""
 
     def __init__(
@@ -130,9 +123,9 @@ class Opened:
         self._sessions = sessions
         self._reporter = _ProgressReporter(progress)
         self._memory = Memory()
-        self._answers = ToldAnswers()
+        self._answers = AnswerCounter()
         self._tables = OpenTables()
-        self._states: KeptStates | None = None
+        self._states: StateCache | None = None
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -167,38 +160,38 @@ class Opened:
             self._states = None
             self._answers.write()
 
-    def _kept_states(self) -> KeptStates:
-        from impctl.service.kept_states import KeptStates
+    def _kept_states(self) -> StateCache:
+        from impctl.service.kept_states import StateCache
 
         if self._states is None:
-            self._states = KeptStates(KEPT_BYTES)
+            self._states = StateCache(KEPT_BYTES)
         return self._states
 
     def _each(
         self,
         kind: type[R],
-        use_case: Callable[[Workbench], Outcome],
-        queries: tuple[QueryName, ...] | Callable[[Workbench], int],
+        use_case: Callable[[Context], Outcome],
+        queries: tuple[QueryName, ...] | Callable[[Context], int],
         *,
         dry_run: bool = False,
         changes: Path | None = None,
     ) -> tuple[R, ...]:
         """Return the records of these queries (none: all); a callable counts them."""
 
-        def work(desk: Workbench) -> tuple[Outcome, int]:
+        def work(desk: Context) -> tuple[Outcome, int]:
             result = use_case(desk)
             return result, queries(desk) if callable(queries) else len(desk.queries(queries))
 
         outcome, total = self._run(work, dry_run=dry_run, changes=changes)
-        return settled(outcome, kind, total)
+        return results_of(outcome, kind, total)
 
-    def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
-        (result,) = settled(self._run(use_case), kind, 1)
+    def _one(self, kind: type[R], use_case: Callable[[Context], Outcome]) -> R:
+        (result,) = results_of(self._run(use_case), kind, 1)
         return result
 
     def _run(
         self,
-        work: Callable[[Workbench], T],
+        work: Callable[[Context], T],
         *,
         dry_run: bool = False,
         changes: Path | None = None,
@@ -212,7 +205,7 @@ class Opened:
                     hint="open it again with `impctl.open`",
                     code="workload_closed",
                 )
-            run = open_workbench(
+            run = open_context(
                 settings, self._reporter, self._sessions, self._memory, self._answers
             )
             with run as desk:
@@ -232,7 +225,7 @@ Duration = float | str
 """Seconds, or a text such as `10m`."""
 
 
-class OpenWorkload(Opened):
+class OpenWorkload(WorkloadHandle):
     """What `impctl.open` gives; a context manager, or closed with `close`.
 
     Methods that take several queries take all of the workload without names, return one record per
@@ -277,7 +270,7 @@ class OpenWorkload(Opened):
         size = batch_rows_from(batch_rows, os.environ)
         request = due_request(due, point, seconds_from("interval", interval), queries)
 
-        def use_case(desk: Workbench) -> Outcome:
+        def use_case(desk: Context) -> Outcome:
             from impctl.service.maintain import maintain
             from impctl.service.schedule import daemon as by_trigger
 
@@ -288,7 +281,7 @@ class OpenWorkload(Opened):
                 return by_trigger.maintain_due(desk, queries, size, kept, look=request.look)
             return maintain(desk, queries, batch_rows=size, kept=kept)
 
-        def counted(desk: Workbench) -> int:
+        def counted(desk: Context) -> int:
             from impctl.service.schedule.daemon import of_point
 
             return len(desk.queries(queries) if point is None else of_point(desk, point))
@@ -348,7 +341,7 @@ class OpenWorkload(Opened):
             seconds_from("interval", interval),
         )
 
-        def use_case(desk: Workbench) -> Outcome:
+        def use_case(desk: Context) -> Outcome:
             from impctl.service.schedule.simulate import simulate
 
             return simulate(desk, queries, request)
@@ -492,7 +485,7 @@ class OpenWorkload(Opened):
         arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ))
         framed = self._run(lambda desk: dataframe(desk, query, *arguments, required=require_sketch))
         # The caller's line is above this function.
-        warned(framed.warnings, depth=3)
+        warn_caller(framed.warnings, depth=3)
         return framed.frame
 
     def files(
@@ -514,7 +507,7 @@ class OpenWorkload(Opened):
 
         arguments = (params or {}, sql, at, sketch_use_from(sketch, {}))
         listed = self._run(lambda desk: files(desk, query, *arguments, required=require_sketch))
-        warned(listed.warnings, depth=3)
+        warn_caller(listed.warnings, depth=3)
         return listed.files
 
 
@@ -555,5 +548,5 @@ def open(
         memory=memory,
     )
     sessions = SessionBeside(spark)
-    with open_workbench(settings):
+    with open_context(settings):
         return OpenWorkload(settings, sessions, progress)

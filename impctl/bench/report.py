@@ -22,27 +22,7 @@ from importlib.util import find_spec
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from impctl.bench.break_even import (
-    BY_ENGINE,
-    DUCKDB_RECAPTURE,
-    DUCKDB_WITH,
-    DUCKDB_WITHOUT,
-    FROM_STATE,
-    INDEX,
-    MAINTAIN,
-    PRUNED,
-    RECAPTURE,
-    RECAPTURED,
-    TREE,
-    UNUSED,
-    VIEW,
-    WITH,
-    WITHOUT,
-    break_even_words,
-    contests,
-    labels_name,
-    workload_contests,
-)
+from impctl.bench.break_even import BY_ENGINE, DUCKDB_RECAPTURE, DUCKDB_WITH, DUCKDB_WITHOUT, FROM_STATE, INDEX, MAINTAIN, PRUNED, RECAPTURE, RECAPTURED, TREE, UNUSED, VIEW, WITH, WITHOUT, break_even_words, comparisons, labels_name, workload_contests
 from impctl.bench.quantity import (
     Unit,
     dimension_of,
@@ -261,19 +241,19 @@ def _view(record: Record, figure: Figure) -> _View:
 def _measured_here(own: Record, figure: Figure) -> tuple[str, ...]:
     """What this run measured, beside the papers' claim; `own` has this figure only."""
     compared = {
-        "over recapture": contests(own, MAINTAIN, RECAPTURE),
-        "over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
-        "of the query with its sketch": contests(own, WITH, WITHOUT),
-        "of that over statistics alone": contests(own, WITH, PRUNED),
-        "of that over a manually maintained view": contests(own, WITH, VIEW),
-        "of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
-        "of the materialized result over a manually maintained view": contests(
+        "over recapture": comparisons(own, MAINTAIN, RECAPTURE),
+        "over recapture in DuckDB": comparisons(own, MAINTAIN, DUCKDB_RECAPTURE),
+        "of the query with its sketch": comparisons(own, WITH, WITHOUT),
+        "of that over statistics alone": comparisons(own, WITH, PRUNED),
+        "of that over a manually maintained view": comparisons(own, WITH, VIEW),
+        "of that over DuckDB": comparisons(own, WITH, DUCKDB_WITHOUT),
+        "of the materialized result over a manually maintained view": comparisons(
             own, FROM_STATE, VIEW
         ),
-        "of the engine with the sketch over DuckDB": contests(own, BY_ENGINE, DUCKDB_WITHOUT),
-        "of DuckDB with the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
-        "of the tree over the index join": contests(own, TREE, INDEX),
-        "of the tree over running DuckDB again": contests(own, TREE, DUCKDB_RECAPTURE),
+        "of the engine with the sketch over DuckDB": comparisons(own, BY_ENGINE, DUCKDB_WITHOUT),
+        "of DuckDB with the sketch": comparisons(own, DUCKDB_WITH, DUCKDB_WITHOUT),
+        "of the tree over the index join": comparisons(own, TREE, INDEX),
+        "of the tree over running DuckDB again": comparisons(own, TREE, DUCKDB_RECAPTURE),
         "over no sketch": workload_contests(own, UNUSED),
         "over recaptured sketches": workload_contests(own, RECAPTURED),
     }

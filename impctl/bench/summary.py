@@ -8,36 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from impctl.bench.break_even import (
-    BY_ENGINE,
-    DUCKDB_RECAPTURE,
-    DUCKDB_WITH,
-    DUCKDB_WITHOUT,
-    FROM_STATE,
-    INDEX,
-    MAINTAIN,
-    PRUNED,
-    RECAPTURE,
-    RECAPTURED,
-    SIZES,
-    STATE,
-    TREE,
-    UNUSED,
-    VIEW,
-    WITH,
-    WITHOUT,
-    Contest,
-    break_even_words,
-    by_case,
-    cell_name,
-    contests,
-    earliest_break_even,
-    ends,
-    labels_name,
-    middle,
-    total_words,
-    workload_contests,
-)
+from impctl.bench.break_even import BY_ENGINE, DUCKDB_RECAPTURE, DUCKDB_WITH, DUCKDB_WITHOUT, FROM_STATE, INDEX, MAINTAIN, PRUNED, RECAPTURE, RECAPTURED, SIZES, STATE, TREE, UNUSED, VIEW, WITH, WITHOUT, Comparison, break_even_words, by_case, cell_name, comparisons, earliest_break_even, extreme_ratios, labels_name, median_ratio, total_words, workload_contests
 from impctl.bench.machine import UNSTEADY
 from impctl.bench.quantity import (
     Unit,
@@ -112,11 +83,11 @@ class AtSize:
     """Contests at one size of a change; `words` is empty if none has a size."""
 
     words: str
-    found: tuple[Contest, ...]
+    found: tuple[Comparison, ...]
 
 
 def headlines(
-    record: Record, maintained: Sequence[Contest], used: Sequence[Contest]
+    record: Record, maintained: Sequence[Comparison], used: Sequence[Comparison]
 ) -> tuple[Headline, ...]:
     """Headlines on maintenance by size, break-even, queries with sketches, and checks."""
     result = []
@@ -137,7 +108,7 @@ def headlines(
     return tuple(result)
 
 
-def by_size(contests: Sequence[Contest]) -> tuple[AtSize, ...]:
+def by_size(contests: Sequence[Comparison]) -> tuple[AtSize, ...]:
     """Contests at the usual number of changed rows, and at the largest change if it differs."""
     sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
     if not sizes:
@@ -151,13 +122,13 @@ def slack_words(held: Sequence[Cell]) -> str:
     return "none with slack" if loose == 0 else f"{number(loose)} with slack"
 
 
-def _speed_up(contests: Sequence[Contest], meaning: str) -> Headline:
-    least, most = ends(contests)
+def _speed_up(contests: Sequence[Comparison], meaning: str) -> Headline:
+    least, most = extreme_ratios(contests)
     span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(contests))} measured"
-    return Headline(times(middle(contests)), meaning, span if len(contests) > 1 else "one measured")
+    return Headline(times(median_ratio(contests)), meaning, span if len(contests) > 1 else "one measured")
 
 
-def _usual(contests: Sequence[Contest]) -> AtSize | None:
+def _usual(contests: Sequence[Comparison]) -> AtSize | None:
     """Contests at a thousand changed rows, else at the most frequent number."""
     counts = Counter(_amounts(contests, "changes"))
     if not counts:
@@ -166,7 +137,7 @@ def _usual(contests: Sequence[Contest]) -> AtSize | None:
     return _at(contests, "changes", changes)
 
 
-def _largest(contests: Sequence[Contest]) -> AtSize | None:
+def _largest(contests: Sequence[Comparison]) -> AtSize | None:
     """Contests at the largest share of a table, or of changed rows if no share is known."""
     for label in reversed(SIZES):
         if amounts := _amounts(contests, label):
@@ -174,17 +145,17 @@ def _largest(contests: Sequence[Contest]) -> AtSize | None:
     return None
 
 
-def _at(contests: Sequence[Contest], label: str, amount: float) -> AtSize:
+def _at(contests: Sequence[Comparison], label: str, amount: float) -> AtSize:
     equal = tuple(contest for contest in contests if _amount(contest, label) == amount)
     return AtSize(named(label, amount), equal)
 
 
-def _amounts(contests: Sequence[Contest], label: str) -> list[float]:
+def _amounts(contests: Sequence[Comparison], label: str) -> list[float]:
     amounts = (_amount(contest, label) for contest in contests)
     return [amount for amount in amounts if amount is not None]
 
 
-def _amount(contest: Contest, label: str) -> float | None:
+def _amount(contest: Comparison, label: str) -> float | None:
     amount = contest.cell.labels.get(label)
     if not is_number(amount):
         return None
@@ -225,7 +196,7 @@ _WORKLOAD_LOSSES = {
 
 def losses(record: Record) -> tuple[str, ...]:
     """A sentence for each case where a sketch lost, then slack and state."""
-    lost = [_lost(contests(record, ours, other), says) for ours, other, says in _LOSSES]
+    lost = [_lost(comparisons(record, ours, other), says) for ours, other, says in _LOSSES]
     lost += [_lost(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()]
     return (
         *chain.from_iterable(lost),
@@ -238,13 +209,13 @@ def losses(record: Record) -> tuple[str, ...]:
 def _undecided_losses(record: Record) -> list[str]:
     """Slower, but within the noise: neither lost nor won, but to be reported."""
     pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
-    result = [contest for pair in pairs for contest in contests(record, *pair)]
+    result = [contest for pair in pairs for contest in comparisons(record, *pair)]
     for way in (UNUSED, RECAPTURED):
         result += workload_contests(record, way)
     slower = [contest for contest in result if contest.ratio < 1 and not contest.is_lost]
     if not slower:
         return []
-    worst, _ = ends(slower)
+    worst, _ = extreme_ratios(slower)
     return [
         f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise or "
         f"the spread of the runs. The slowest was {times(worst.ratio)} as fast "
@@ -253,7 +224,7 @@ def _undecided_losses(record: Record) -> list[str]:
     ]
 
 
-def _lost(result: Sequence[Contest], says: str) -> list[str]:
+def _lost(result: Sequence[Comparison], says: str) -> list[str]:
     """A sentence for each figure with a loss: its cases and the worst of each."""
     figures: dict[str, list[str]] = {}
     for (name, case), group in by_case(result).items():
@@ -273,7 +244,7 @@ def _listed(cases: Sequence[str]) -> str:
     return "; ".join([*cases[:_LISTED], *more])
 
 
-def _where(group: Sequence[Contest], lost: Sequence[Contest]) -> str:
+def _where(group: Sequence[Comparison], lost: Sequence[Comparison]) -> str:
     """`from 100,000 changes on` if every larger x is lost too, else the places themselves."""
     name = lost[0].figure.chart.x
     if len(lost) == len(group) > 1:
@@ -344,8 +315,8 @@ class Summary:
 
 def summarize(record: Record) -> Summary:
     """Summarize a record."""
-    maintained = contests(record, MAINTAIN, RECAPTURE)
-    used = contests(record, WITH, WITHOUT)
+    maintained = comparisons(record, MAINTAIN, RECAPTURE)
+    used = comparisons(record, WITH, WITHOUT)
     sections = [
         _unsteady(record),
         _maintaining(maintained),
@@ -377,21 +348,21 @@ def _unsteady(record: Record) -> Section | None:
     return Section("The machine was not steady", (text,))
 
 
-def range_text(result: Sequence[Contest]) -> str:
+def range_text(result: Sequence[Comparison]) -> str:
     """Least to greatest ratio with the median: `3.9× to 2,497×, median 180×`."""
-    least, most = ends(result)
+    least, most = extreme_ratios(result)
     if len(result) == 1 or times(least.ratio) == times(most.ratio):
-        return times(middle(result))
-    return f"{times(least.ratio)} to {times(most.ratio)}, median {times(middle(result))}"
+        return times(median_ratio(result))
+    return f"{times(least.ratio)} to {times(most.ratio)}, median {times(median_ratio(result))}"
 
 
-def _maintaining(result: Sequence[Contest]) -> Section | None:
+def _maintaining(result: Sequence[Comparison]) -> Section | None:
     if not result:
         return None
-    least, most = ends(result)
+    least, most = extreme_ratios(result)
     won = sum(contest.is_won for contest in result)
     medians = " and ".join(
-        f"{times(middle(size.found))}{f' at {size.words}' if size.words else ''}"
+        f"{times(median_ratio(size.found))}{f' at {size.words}' if size.words else ''}"
         for size in by_size(result)
     )
     text = (
@@ -403,7 +374,7 @@ def _maintaining(result: Sequence[Contest]) -> Section | None:
     return Section("Maintaining compared with recapture", (text,))
 
 
-def _cases(record: Record, result: Sequence[Contest]) -> Section | None:
+def _cases(record: Record, result: Sequence[Comparison]) -> Section | None:
     """Every case with its break-even: the size of a change above which recapture is faster."""
     if not result:
         return None
@@ -430,12 +401,12 @@ def _cases(record: Record, result: Sequence[Contest]) -> Section | None:
     return Section("Case by case", (text,), (), heads, numbers, rows)
 
 
-def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
+def _speed_ups(group: Sequence[Comparison]) -> tuple[str, ...]:
     """Median, least and greatest over the sizes of one case."""
-    least, most = ends(group)
+    least, most = extreme_ratios(group)
     several = len(group) > 1
     return (
-        times(middle(group)),
+        times(median_ratio(group)),
         times(least.ratio),
         least.place if several else "",
         times(most.ratio),
@@ -443,7 +414,7 @@ def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
     )
 
 
-def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], what: str) -> tuple[str, ...]:
+def _over(rivals: Iterable[tuple[str, Sequence[Comparison]]], what: str) -> tuple[str, ...]:
     return tuple(
         f"Over {words}: speed-up {range_text(result)}; faster in "
         f"{number(sum(contest.is_won for contest in result))} of "
@@ -467,7 +438,7 @@ def _workloads(record: Record) -> Section | None:
     return Section("Whole workloads", (text,), points)
 
 
-def _using(result: Sequence[Contest]) -> Section | None:
+def _using(result: Sequence[Comparison]) -> Section | None:
     if not result:
         return None
     won = sum(contest.is_won for contest in result)
@@ -490,7 +461,7 @@ def _answering(record: Record) -> Section | None:
     if not points:
         return None
     text = "The fastest way to each answer; a sketch or a view includes its upkeep:"
-    materialized = contests(record, FROM_STATE, WITHOUT)
+    materialized = comparisons(record, FROM_STATE, WITHOUT)
     total = total_words(materialized, FROM_STATE, WITHOUT, "from their materialized results")
     return Section("Fastest way to answer", (total, text) if total else (text,), points)
 
@@ -499,8 +470,8 @@ def _trees(record: Record) -> Section | None:
     """Join trees, compared with the index join and with running DuckDB again."""
     points = _over(
         (
-            ("an index join", contests(record, TREE, INDEX)),
-            ("running DuckDB again", contests(record, TREE, DUCKDB_RECAPTURE)),
+            ("an index join", comparisons(record, TREE, INDEX)),
+            ("running DuckDB again", comparisons(record, TREE, DUCKDB_RECAPTURE)),
         ),
         "measurement",
     )
@@ -510,7 +481,7 @@ def _trees(record: Record) -> Section | None:
     return Section("Joins without writing joined rows", (text,), points)
 
 
-def _text_labels(result: Sequence[Contest]) -> list[str]:
+def _text_labels(result: Sequence[Comparison]) -> list[str]:
     """Text labels that every contest has, with a few values."""
     names = []
     for name in result[0].cell.labels:
@@ -558,10 +529,10 @@ def _alarms(record: Record) -> tuple[str, ...]:
     )
 
 
-def _undecided(result: Sequence[Contest]) -> str:
+def _undecided(result: Sequence[Comparison]) -> str:
     count = sum(not contest.is_won and not contest.is_lost for contest in result)
     return f" ({number(count)} within the noise)" if count else ""
 
 
-def _count(result: Sequence[Contest], noun: str) -> str:
+def _count(result: Sequence[Comparison], noun: str) -> str:
     return f"{number(len(result))} {noun}{'' if len(result) == 1 else 's'}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from impctl.bench.record import Metric
 
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 WARM_UP = 4
 """Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
@@ -34,7 +34,7 @@ def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
         warmed_up(work, done=done)
 
 
-def warmed_up(work: Callable[[], Found], *, done: int = 0) -> Found:
+def warmed_up(work: Callable[[], T], *, done: int = 0) -> T:
     """Call it as `warm_up` does, at least once, and return its result."""
     watch = Stopwatch()
     result = work()

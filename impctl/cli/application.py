@@ -302,7 +302,7 @@ def complete_update(context: typer.Context, incomplete: str) -> list[str]:
     return _completions(update_names, context, ("updates",), incomplete)
 
 
-def left_to_shell(incomplete: str) -> list[str]:
+def complete_path(incomplete: str) -> list[str]:
     """Return nothing: then the shell completes paths itself."""
     return []
 

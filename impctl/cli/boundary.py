@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from impctl.cli.application import COMPLETION_VARIABLE, PENDING
-from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, interrupting, telling
+from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, raise_on_signal, delay_interrupts
 from impctl.cli.job import Display, Job
-from impctl.cli.streams import give_up, lost_messages
+from impctl.cli.streams import discard_output, lost_messages
 from impctl.errors import (
     ImpctlError,
     InterruptedRunError,
@@ -76,9 +76,9 @@ def execute(job: Job) -> int:
                 shown.append(result)
 
     try:
-        interrupting()
+        raise_on_signal()
         outcome = _outcome(job, show_now)
-        telling()
+        delay_interrupts()
     except KeyboardInterrupt:
         outcome = Outcome(failures=(Failure(None, _interrupted()),))
     if outcome is None:
@@ -120,7 +120,7 @@ def _present(
 ) -> int:
     """Show the results that are not in `shown`, and the end; return the exit code."""
     from impctl.cli.output.protocol import show
-    from impctl.service.outcome import for_report, gravest, is_pending
+    from impctl.service.outcome import for_report, most_severe, is_pending
     from impctl.service.results import Failure, Outcome
     from impctl.service.text import plain
 
@@ -128,7 +128,7 @@ def _present(
     whole = Outcome() if isinstance(outcome, str) else for_report(outcome)
     if (lost := lost_messages()) is not None:
         whole = replace(whole, failures=(*whole.failures, Failure(None, lost)))
-    decisive = gravest(whole)
+    decisive = most_severe(whole)
     code = 0 if decisive is None else decisive.error.exit_code
     if decisive is None and detailed and is_pending(whole):
         code = PENDING
@@ -153,14 +153,14 @@ def _present(
 
 def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
     """Report all failures on stderr, in JSON mode too, because stdout does not accept them."""
-    from impctl.service.outcome import gravest
+    from impctl.service.outcome import most_severe
     from impctl.service.results import Failure
 
-    give_up(sys.stdout.fileno())
+    discard_output(sys.stdout.fileno())
     failures = outcome.failures
     if not any(isinstance(failure.error, OutputFailedError) for failure in failures):
         failures = (*failures, Failure(None, error))
-    decisive = gravest(replace(outcome, failures=failures))
+    decisive = most_severe(replace(outcome, failures=failures))
     _output(None, Display()).end(outcome.warnings, failures, decisive)
     return error.exit_code if decisive is None else decisive.error.exit_code
 
@@ -221,5 +221,5 @@ def _flushed(arguments: Sequence[str], code: int) -> int:
 
 def _after_broken_pipe(code: int) -> int:
     """Keep the interpreter's exit silent: a reader that went away is no failure of ours."""
-    give_up(sys.stdout.fileno())
+    discard_output(sys.stdout.fileno())
     return code

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from impctl.cli.interrupt import handle_alarm, set_alarm
 from impctl.cli.job import Display, Job
 from impctl.cli.options import check_metrics, maintained_now, with_metrics
-from impctl.cli.streams import give_up
+from impctl.cli.streams import discard_output
 from impctl.errors import UsageError
 from impctl.service.settings import DEFAULT_INTERVAL, FollowRequest, Settings
 from impctl.service.text import RowsFormat
@@ -148,12 +148,12 @@ def follow_job(
         )
 
     def work(reporter: Reporter) -> None:
-        from impctl.cli.output.text import json_line, text_line
+        from impctl.cli.output.text import print_run_json, print_run_text
         from impctl.service.schedule.daemon import follow
 
         if metrics is not None:
             check_metrics(metrics, {"the workload file": str(settings.workload)})
-        line = json_line if display.json else text_line
+        line = print_run_json if display.json else print_run_text
 
         def write(outcome: Outcome, run: FollowedRun) -> None:
             line(with_metrics(outcome, metrics, maintained_now), run, sys.stdout)
@@ -172,7 +172,7 @@ def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], No
             try:
                 write(result, run)
             except BrokenPipeError:
-                give_up(sys.stdout.fileno())
+                discard_output(sys.stdout.fileno())
                 stop.ask()
 
         try:

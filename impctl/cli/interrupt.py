@@ -95,12 +95,12 @@ def ignoring(numbers: Sequence[signal.Signals]) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def interrupting() -> None:
+def raise_on_signal() -> None:
     """Raise KeyboardInterrupt on signals from now on: there is something to clean up."""
-    instead(None)
+    set_signal_action(None)
 
 
-def telling() -> None:
+def delay_interrupts() -> None:
     """Let signals stop the output from now on only if it takes long."""
     first: float | None = None
 
@@ -117,22 +117,22 @@ def telling() -> None:
         elif now - first >= _SAME:
             raise KeyboardInterrupt
 
-    instead(ask)
+    set_signal_action(ask)
 
 
-def told(code: int) -> None:
+def exit_on_signal(code: int) -> None:
     """Exit on a signal from now on: only the interpreter has to end."""
     set_alarm(0)
-    instead(lambda: os._exit(code))
+    set_signal_action(lambda: os._exit(code))
 
 
-def instead(action: Callable[[], object] | None) -> None:
+def set_signal_action(action: Callable[[], object] | None) -> None:
     """Set what a signal does from now on, if signals are handled."""
     for handler in _taken:
         handler.instead = action
 
 
-def answer_for(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], None]:
+def exit_answer(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], None]:
     """Make the function that reports the interruption and exits. It uses no library, because that
     may be half loaded."""
     words = [word for word in arguments if not word.startswith("-")]

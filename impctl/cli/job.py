@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
-from impctl.cli.interrupt import telling
+from impctl.cli.interrupt import delay_interrupts
 from impctl.cli.output.terminal import can_move, has_colour
 from impctl.errors import UsageError
 from impctl.service.text import RowsFormat, duration_text, plain
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.service.context import Reporter, Workbench
+    from impctl.service.context import Reporter, Context
     from impctl.service.results import Outcome, Result
     from impctl.service.settings import Settings
 
@@ -60,7 +60,7 @@ def on_workbench(
     command: str,
     display: Display,
     settings: Settings,
-    use_case: Callable[[Workbench], Outcome],
+    use_case: Callable[[Context], Outcome],
     *,
     detailed: bool = False,
 ) -> Job:
@@ -75,14 +75,14 @@ def on_workbench(
 
 
 def in_workbench(
-    settings: Settings, use_case: Callable[[Workbench], Outcome], reporter: Reporter
+    settings: Settings, use_case: Callable[[Context], Outcome], reporter: Reporter
 ) -> Outcome:
     """Run `use_case` on the workload, opened before and closed after."""
-    from impctl.service.context import open_workbench
+    from impctl.service.context import open_context
 
-    with open_workbench(settings, reporter) as workbench:
+    with open_context(settings, reporter) as workbench:
         outcome = use_case(workbench)
-        telling()
+        delay_interrupts()
     if settings.dry_run:
         return replace(outcome, note="dry run: nothing was written")
     return outcome

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.cli.interrupt import answer_for, ignoring, take_signals, told
+from impctl.cli.interrupt import exit_answer, ignoring, take_signals, exit_on_signal
 
 
 def main() -> None:
@@ -24,10 +24,10 @@ def main() -> None:
         gc.set_threshold(50_000, 20, 50)
     atexit.register(gc.freeze)
     words = sys.argv[1:]
-    taken = take_signals(answer_for(words, os.environ))
+    taken = take_signals(exit_answer(words, os.environ))
     atexit.register(ignoring, taken)  # the first to be registered is the last to run
     code = _done(words)
-    told(code)
+    exit_on_signal(code)
     sys.exit(code)
 
 
@@ -40,9 +40,9 @@ def _done(words: Sequence[str]) -> int:
     from impctl.cli.application import COMMANDS, COMPLETION_VARIABLE, build_app, commands_for
     from impctl.cli.boundary import run
     from impctl.errors import INTERRUPTED
-    from impctl.unneeded import hide_pandas
+    from impctl.unneeded import disable_pandas
 
-    hide_pandas()
+    disable_pandas()
     try:
         is_completing = COMPLETION_VARIABLE in os.environ
         return run(build_app(COMMANDS if is_completing else commands_for(words)), words)

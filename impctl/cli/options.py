@@ -16,17 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from impctl.cli.application import (
-    INPUT,
-    LIMITS,
-    MAINTENANCE,
-    OUTPUT,
-    SAFETY,
-    SCHEDULE,
-    STORE_AND_SPARK,
-    complete_query,
-    left_to_shell,
-)
+from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, SCHEDULE, STORE_AND_SPARK, complete_query, complete_path
 from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (
@@ -54,7 +44,7 @@ from impctl.service.settings import (
 )
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.results import Outcome
     from impctl.service.settings import DueRequest
 
@@ -78,7 +68,7 @@ def option(declaration: str, panel: str, text: str, **others: Any) -> Any:
 
 def file_option(declaration: str, panel: str, text: str, **others: Any) -> Any:
     """Declare an option whose value is a path, which the shell completes."""
-    return option(declaration, panel, text, autocompletion=left_to_shell, **others)
+    return option(declaration, panel, text, autocompletion=complete_path, **others)
 
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -88,7 +78,7 @@ WorkloadFile = Annotated[
     typer.Argument(
         metavar="WORKLOAD",
         help=f"{WORKLOAD_HELP} Default: {DEFAULT_FILE}.",
-        autocompletion=left_to_shell,
+        autocompletion=complete_path,
         rich_help_panel=INPUT,
     ),
 ]
@@ -405,7 +395,7 @@ DueOnly = Annotated[
     ),
 ]
 
-DueTold = Annotated[
+ShowDue = Annotated[
     bool,
     option("--due", SCHEDULE, "Show when each query is due next, and why."),
 ]
@@ -417,7 +407,7 @@ PointName = Annotated[
     ),
 ]
 
-Look = Annotated[
+DueInterval = Annotated[
     float | None,
     option(
         "--interval DURATION",
@@ -428,10 +418,10 @@ Look = Annotated[
 ]
 
 
-def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Workbench], Outcome]:
+def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Context], Outcome]:
     """Make the use case that maintains what the request selects."""
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         if request.point is not None:
             from impctl.service.schedule.daemon import maintain_point
 
@@ -485,7 +475,7 @@ ReportFile = Annotated[
     file_option("--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."),
 ]
 
-Looks = Annotated[
+CheckInterval = Annotated[
     float | None,
     option(
         "--interval DURATION",
@@ -541,7 +531,7 @@ def maintained_now(outcome: Outcome) -> str:
 
 
 @contextmanager
-def failure_told(path: Path | None) -> Iterator[None]:
+def metrics_on_failure(path: Path | None) -> Iterator[None]:
     """Write the metrics of a run that fails, and raise its error."""
     from impctl.service.results import Failure, Outcome
 

@@ -93,7 +93,7 @@ def lost_messages() -> OutputFailedError | None:
     )
 
 
-def give_up(number: int) -> None:
+def discard_output(number: int) -> None:
     """Discard further output of this stream, so that the interpreter exits silently."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 

@@ -19,7 +19,7 @@ from impctl.engine.accumulators import (
     sum_of,
 )
 from impctl.engine.exact_sums import Narrowed, Spanned
-from impctl.engine.extremes import Extreme, First, has_rank
+from impctl.engine.extremes import Extreme, FirstValue, has_rank
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -38,7 +38,7 @@ from impctl.types import AttributeId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.builder import Plumbing
+    from impctl.compile.builder import CircuitBuilder
 
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
 _EXACT_DIGITS = 15  # Decimals whose squares add up exactly in 38 digits, over at least 10^8 rows
@@ -77,12 +77,12 @@ def read_calls(
             inexact.add(output.attribute.id)
         if isinstance(part, FloatSum) and part.integral:
             whole.add(output.attribute.id)
-        if isinstance(part, First) and not part.is_own_key:
+        if isinstance(part, FirstValue) and not part.is_own_key:
             choice = choice or output.call
     first_types = {
         name: slots.types[name]
         for column in columns
-        if isinstance(column.accumulator, First)
+        if isinstance(column.accumulator, FirstValue)
         for name in (column.accumulator.key, column.accumulator.value)
     }
     return Calls(
@@ -136,7 +136,7 @@ def _part(
     if call.function in _BY:
         key, value = slots.take(call.arguments[1], span), slots.take(argument, span)
         reverse = _BY[call.function]
-        return First(key.argument, value.argument, key.slot, value.slot, reverse), key
+        return FirstValue(key.argument, value.argument, key.slot, value.slot, reverse), key
     if call.function in accumulators.FUNCTIONS:
         return _spread(call, slots, span), None
     guard = slots.take(argument, span, once=call.distinct)
@@ -148,7 +148,7 @@ def _part(
     reverse = call.function == "max"
     if has_rank(slots.types[guard.argument]):
         return Extreme(guard.argument, guard.slot, reverse=reverse, size=buffer), guard
-    return First(guard.argument, guard.argument, guard.slot, guard.slot, reverse), guard
+    return FirstValue(guard.argument, guard.argument, guard.slot, guard.slot, reverse), guard
 
 
 def plain_call(call: AggregateCall) -> AggregateCall:
@@ -257,7 +257,7 @@ class Split:
     below: Flow
     spans: _Spans = field(default_factory=dict)  # Per output, the two outputs that bound its value
 
-    def whole(self, builder: Plumbing, flow: Flow, columns: tuple[Column, ...]) -> Flow:
+    def whole(self, builder: CircuitBuilder, flow: Flow, columns: tuple[Column, ...]) -> Flow:
         """The grouping's output, with error bounds on its extremes."""
         if not self.spans:
             return flow
@@ -265,7 +265,7 @@ class Split:
         return Flow(at, columns, flow.accesses, flow.approximate | self.spans.keys())
 
 
-def split_extremes(builder: Plumbing, node: Aggregate, below: Flow) -> Split:
+def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Split:
     """Split each extreme of a value with error bounds into two calls."""
     name = ""
     arguments: list[tuple[AttributeId, Expr]] = []

@@ -37,7 +37,7 @@ from impctl.expr.nodes import (
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Attribute, SortKey
-    from impctl.rules.finalize import Ending
+    from impctl.rules.finalize import FinalSteps
     from impctl.types import AttributeId
 
 _ARROW = {
@@ -62,7 +62,7 @@ _LOOKED_UP = INTEGRAL | {Kind.STRING, Kind.DATE}
 ANSWER = "answer"  # The name of the answer's rows among all that a circuit keeps
 
 
-def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows:
+def kept_rows(ending: FinalSteps, bounded: Collection[AttributeId] = ()) -> KeptRows:
     """The operator that keeps rows, by the first column that is output unchanged."""
     columns = typed(ending.columns, None)
     shown = [one.expr.id for one in ending.outputs if isinstance(one.expr, ColumnRef)]
@@ -70,7 +70,7 @@ def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows
     return KeptRows(ANSWER, columns, keys, frozenset(bounded) & {name for name, _ in columns})
 
 
-def check_ending(ending: Ending, span: Span | None) -> None:
+def check_ending(ending: FinalSteps, span: Span | None) -> None:
     """BlockedError if the answer cannot be computed from its rows exactly as Spark does."""
     for predicate in ending.predicates:
         check_condition(predicate, span)
@@ -79,10 +79,10 @@ def check_ending(ending: Ending, span: Span | None) -> None:
     typed((one.attribute for one in ending.outputs), span)
 
 
-def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
+def answer_of_rows(ending: FinalSteps, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
     """The answer; `rows` have `ending.columns` and positive weights, and may be more than needed.
     `where`, a condition on the answer's columns, selects its rows."""
-    rows = rows_asked_for(ending, rows)
+    rows = answer_rows(ending, rows)
     if where is not None and len(rows):
         shown = {one.attribute.id: one.expr for one in ending.outputs}
         asked = substitute(where, shown)
@@ -101,7 +101,7 @@ def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = 
     return pa.Table.from_arrays(columns, names=names)
 
 
-def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
+def answer_rows(ending: FinalSteps, rows: Batch) -> Batch:
     """The answer's rows among the kept ones, by value, cut and in order; not output yet."""
     # Without bounds: each value counts as it is.
     rows = Batch({name: exactly(one) for name, one in rows.columns.items()}, rows.weights, ())
@@ -117,7 +117,7 @@ def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
     return rows if ending.limit is None else _between(rows, 0, ending.limit)
 
 
-def key_asked(ending: Ending, kept: AnswerRows, where: Expr) -> int | None:
+def looked_up_key(ending: FinalSteps, kept: AnswerRows, where: Expr) -> int | None:
     """The code of the one key for which a condition on the answer's columns can be true. None if
     there may be several, or if other rows decide which rows there are. Only for keys whose equality
     is that of their contents."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from impctl.compile.aggregates import Calls, read_calls, refuse_choice, split_extremes
 from impctl.compile.answers import check_ending, kept_rows
 from impctl.compile.buffers import KEEP_ALL, Buffers
-from impctl.compile.builder import LEFT_BEHIND, FirstGrouping, Plumbing
-from impctl.compile.fixpoint import Keyed, build_fixpoint, build_leaf, follow_back
+from impctl.compile.builder import LEFT_BEHIND, FirstGrouping, CircuitBuilder
+from impctl.compile.fixpoint import Keyed, build_fixpoint, build_leaf, trace_back
 from impctl.compile.flows import (
     BlockedError,
     Chooser,
@@ -25,21 +25,21 @@ from impctl.compile.flows import (
     typed,
 )
 from impctl.compile.joins import build_join, build_selected
-from impctl.compile.jointree.build import PlannedBlock, build_blocks, plant_blocks, told_by_tree
+from impctl.compile.jointree.build import PlannedBlock, build_blocks, plant_blocks, rows_from_tree
 from impctl.compile.ordering import build_top, build_window, build_witness
 from impctl.compile.provenance.absorbed import AbsorbedRows, build_absorbed
 from impctl.data.schema import LONG, Kind
 from impctl.engine import linear
 from impctl.engine.accumulators import FUNCTIONS as SPREADS
 from impctl.engine.accumulators import AggregateColumn, ExactSum
-from impctl.engine.aggregate import Aggregate
+from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.circuit import Circuit
-from impctl.engine.extremes import Extreme, First
-from impctl.engine.join import Join as JoinOperator
+from impctl.engine.extremes import Extreme, FirstValue
+from impctl.engine.join import JoinOperator
 from impctl.engine.join import Side
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, columns_of
 from impctl.plan.fingerprint import fingerprint, template
-from impctl.plan.lineage import for_all, is_open
+from impctl.plan.lineage import for_all, is_sketched_for_answer
 from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.plan.nodes import (
     Distinct,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId
 
 
-def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: bool) -> Flow:
+def build_set_operation(builder: CircuitBuilder, node: SetOperation, *, must_be_sure: bool) -> Flow:
     """Build the operators of UNION, INTERSECT and EXCEPT."""
     sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
     columns = typed(node.attributes, node.span)
@@ -83,7 +83,7 @@ def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: 
 
 
 def _put(
-    builder: Plumbing, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+    builder: CircuitBuilder, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
 ) -> Flow:
     accesses = (*left.accesses, *right.accesses)
     if node.kind is SetKind.UNION:
@@ -103,7 +103,7 @@ def _put(
 
 
 def _repeated(
-    builder: Plumbing, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+    builder: CircuitBuilder, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
 ) -> Flow:
     """INTERSECT ALL and EXCEPT ALL: each row with the copies that its counts leave."""
     name = builder.name("copies")
@@ -120,13 +120,13 @@ def _repeated(
         AggregateColumn(count, LONG, ExactSum(count, at, LONG), None)
         for at, count in enumerate(counts)
     ]
-    grouped = Aggregate(name, columns, sums, accesses=len(accesses), is_keyed=False)
+    grouped = AggregateOperator(name, columns, sums, accesses=len(accesses), is_keyed=False)
     once = Flow(builder.put(grouped, whole), counted, accesses)
     repeat = linear.Repeat(*counts, is_difference=is_difference)
     return Flow(builder.put(repeat, once), columns, accesses)
 
 
-def _common(builder: Plumbing, left: Flow, right: Flow, columns: tuple[Column, ...]) -> Flow:
+def _common(builder: CircuitBuilder, left: Flow, right: Flow, columns: tuple[Column, ...]) -> Flow:
     """Rows that both sides have; each side has every row once."""
     name = builder.name("join")
     ids = tuple(column for column, _ in columns)
@@ -137,7 +137,7 @@ def _common(builder: Plumbing, left: Flow, right: Flow, columns: tuple[Column, .
 
 
 def _renamed(
-    builder: Plumbing,
+    builder: CircuitBuilder,
     node: SetOperation,
     side: Plan,
     columns: tuple[Column, ...],
@@ -182,7 +182,7 @@ def template_id(root: Plan) -> str:
     return stamped(template(for_all(root)))
 
 
-class Builder(Plumbing):
+class PlanBuilder(CircuitBuilder):
     def __init__(
         self,
         sketched: Mapping[AccessId, RangePartition],
@@ -235,7 +235,7 @@ class Builder(Plumbing):
             flow = build_blocks(self, self._blocks)
         else:
             flow = self.build(plan, must_be_sure=False)
-        self._node_of |= follow_back(self, flow)
+        self._node_of |= trace_back(self, flow)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
@@ -250,7 +250,7 @@ class Builder(Plumbing):
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
         """The plan's rows, kept, and the ranges that trees give."""
-        whole = told_by_tree(self, self._blocks)
+        whole = rows_from_tree(self, self._blocks)
         if whole is not None:
             self.kept, flow = whole
             return flow
@@ -334,11 +334,11 @@ class Builder(Plumbing):
     def _recursion(self, node: Recursive | Fixpoint) -> Flow:
         if isinstance(node, Recursive):
             return build_leaf(self, node)
-        is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
+        is_numbered = is_sketched_for_answer(node) and any(s.access in self.sketched for s in scans_of(node))
         if is_numbered and self._blocks:
             reason = "the engine does not support `lineage: answer` above a join tree"
             raise BlockedError(reason, node.span)
-        inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
+        inner = PlanBuilder(self.sketched, keyed_rows=self._keyed_rows)
         key = Keyed.of(node, self._keyed_rows, self.sketched)
         if self._absorbs is None:
             is_numbered = is_numbered and key is None
@@ -349,7 +349,7 @@ class Builder(Plumbing):
 
     def _relation(self, node: Scan | OneRow) -> Flow:
         if isinstance(node, OneRow):
-            return Flow(self.put(linear.OneRow()), (), ())
+            return Flow(self.put(linear.OneRowOperator()), (), ())
         columns = []
         for attribute in node.attributes:
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
@@ -357,7 +357,7 @@ class Builder(Plumbing):
                 raise BlockedError(reason, node.span)
             columns.append((attribute.id, attribute.name, attribute.type))
         partition = self.sketched.get(node.access)
-        operator = linear.Scan(columns, () if partition is None else (partition,))
+        operator = linear.TableScan(columns, () if partition is None else (partition,))
         conditions = self._conditions.get(node.access, ())
         self.sources.append(Source(node.access, node.table, operator, conditions))
         accesses = () if partition is None else (node.access,)
@@ -383,7 +383,7 @@ class Builder(Plumbing):
         if must_be_sure:
             refuse_choice(node, calls.choice)
         parts = [column.accumulator for column in calls.columns]
-        self.keeps_all |= any(isinstance(part, First) for part in parts)
+        self.keeps_all |= any(isinstance(part, FirstValue) for part in parts)
         keys = [(key.attribute.id, key.expr) for key in node.keys]
         for _, expr in (*keys, *calls.arguments):
             check(expr, node.span)
@@ -424,8 +424,8 @@ class Builder(Plumbing):
         columns = tuple((name, known_type_of(expr, node.span)) for name, expr in outputs)
         prepared = self.project(below, outputs, columns, node)
 
-        def made(calls: Calls) -> Aggregate:
-            return Aggregate(
+        def made(calls: Calls) -> AggregateOperator:
+            return AggregateOperator(
                 name,
                 columns[: len(inputs)],
                 calls.columns,

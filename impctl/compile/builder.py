@@ -20,26 +20,7 @@ from impctl.compile.buffers import (
     Refilled,
     prefix_of,
 )
-from impctl.compile.flows import (
-    COMPUTED,
-    AsRecorded,
-    BlockedError,
-    Chooser,
-    Column,
-    DistantJoin,
-    Flow,
-    SideChoice,
-    SideFacts,
-    Source,
-    Strategy,
-    check,
-    check_condition,
-    fragment_attribute,
-    read_by_engine,
-    row_bytes,
-    tables_of,
-    with_fragments,
-)
+from impctl.compile.flows import COMPUTED, StoredChoices, BlockedError, Chooser, Column, DistantJoin, Flow, SideChoice, SideFacts, Source, Strategy, check, check_condition, range_attribute, read_by_engine, row_bytes, tables_of, with_range_ids
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine import linear
@@ -52,9 +33,9 @@ from impctl.engine.accumulators import (
     Meaning,
     PartialColumn,
 )
-from impctl.engine.aggregate import Aggregate, GroupsRead
+from impctl.engine.aggregate import AggregateOperator, GroupsRead
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
-from impctl.engine.linear import Branch, Union
+from impctl.engine.linear import UnionBranch, Union
 from impctl.expr.nodes import (
     Call,
     Case,
@@ -88,9 +69,9 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+    from impctl.engine.fixpoint.fixpoint import FixpointOperator
     from impctl.engine.operator import Operator
-    from impctl.sketch.partition import Fragments, RangePartition
+    from impctl.sketch.partition import RangeIds, RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
 LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
@@ -102,7 +83,7 @@ def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class TracedFixpoint:
     """A fixpoint that is sketched for the answer alone: its operator, its rows, and the accesses
     below it; `numbers` is the access that the numbers of its rows stand for."""
 
@@ -114,7 +95,7 @@ class Opened:
     accesses: tuple[AccessId, ...]
 
 
-class Plumbing(ABC):
+class CircuitBuilder(ABC):
     """Collects operators; each after those it reads."""
 
     def __init__(
@@ -129,7 +110,7 @@ class Plumbing(ABC):
         `chooser` decides which sides of joins are kept (default: all); `buffers` bound what MIN,
         MAX and top-k keep, if they can be refilled. Without `has_doubts` first rows that may turn
         out to be unsure are refused in advance."""
-        self.chooser: Chooser = AsRecorded() if chooser is None else chooser
+        self.chooser: Chooser = StoredChoices() if chooser is None else chooser
         self.sides: list[SideChoice] = []
         self.distant: list[DistantJoin] = []
         self.groupings: list[tuple[Operator, SideChoice]] = []
@@ -139,7 +120,7 @@ class Plumbing(ABC):
         self.sources: list[Source] = []
         self._barrier_ids = None if barriers is None else frozenset(barriers)
         self.barriers: list[Flow] = []
-        self.opened: list[Opened] = []
+        self.opened: list[TracedFixpoint] = []
         """Fixpoints whose rows are to be followed back, each after those below it."""
         self.taking_part: dict[int, Flow] = {}
         """The counted groups of a join tree, by the identity (`id`) of a top-k that gives fewer."""
@@ -240,7 +221,7 @@ class Plumbing(ABC):
         if not columns_of(predicate) <= flow.ids:
             raise BlockedError(LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
-        at = self.put(linear.Select(predicate, must_be_sure=must_be_sure), flow)
+        at = self.put(linear.SelectOperator(predicate, must_be_sure=must_be_sure), flow)
         plan, computed = (
             None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)
         )
@@ -266,7 +247,7 @@ class Plumbing(ABC):
             may_round = any(isinstance(part, Call) for part in walk(expr))
             if unsure and unsure <= flow.whole and not may_round:
                 whole.add(name)
-        at = self.put(linear.Project(outputs), flow)
+        at = self.put(linear.ProjectOperator(outputs), flow)
         plan, computed = (
             None if rows is None else _projected(rows, outputs, columns)
             for rows in (flow.plan, flow.computed)
@@ -311,7 +292,7 @@ class Plumbing(ABC):
         _check_columns(flow, columns, node)
         flow = self.sure(flow)
         made = partial(
-            Aggregate,
+            AggregateOperator,
             self.name("distinct"),
             columns,
             (),
@@ -325,7 +306,7 @@ class Plumbing(ABC):
         return Flow(at, columns, flow.accesses, computed=computed)
 
     def put_groups(
-        self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]
+        self, flow: Flow, kept: AggregateOperator, made: Callable[[], AggregateOperator]
     ) -> tuple[int, Plan | None]:
         """Append a grouping over this flow, kept or read; its position, and the plan of the rows
         below if its groups can be read. `made` builds it again with all values of its extremes."""
@@ -366,7 +347,7 @@ class Plumbing(ABC):
         passed = tuple((name, name) for name, _ in columns)
         for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
             place = {access: at for at, access in enumerate(flow.accesses)}
-            branches.append(Branch(passed, tuple(map(place.get, accesses)), sign))
+            branches.append(UnionBranch(passed, tuple(map(place.get, accesses)), sign))
         inexact = frozenset().union(*(flow.approximate for flow in flows))
         whole = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
         at = self.put(Union(branches), *flows)
@@ -379,7 +360,7 @@ def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = No
         raise BlockedError(LEFT_BEHIND, None if node is None else node.span)
 
 
-def _pinned(flow: Flow, kept: Aggregate) -> str:
+def _pinned(flow: Flow, kept: AggregateOperator) -> str:
     """Why the groups must be kept; empty if they need not be."""
     if flow.rows is None:
         return COMPUTED
@@ -429,11 +410,11 @@ class Partials:
             for index, (column, kind) in enumerate(self.columns)
         }
 
-    def fragments_of(self, table: pa.Table, partition: RangePartition) -> Fragments:
+    def fragments_of(self, table: pa.Table, partition: RangePartition) -> RangeIds:
         """The range id of every row of the pass's result."""
         if self.key is None:
             column = table.column(len(self.key_types))
-            fragments: Fragments = from_arrow(column, INTEGER).values.astype(np.int32)
+            fragments: RangeIds = from_arrow(column, INTEGER).values.astype(np.int32)
             return fragments
         return partition.fragments_of(from_arrow(table.column(self.key), self.key_types[self.key]))
 
@@ -466,7 +447,7 @@ class Partials:
 class FirstGrouping:
     """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
 
-    operator: Aggregate
+    operator: AggregateOperator
     node: AggregateNode
     arguments: Mapping[AttributeId, Expr]
 
@@ -478,7 +459,7 @@ def grouped_pass(
     node = first.node
     child, keys = node.child, list(node.keys)
     if key is None:
-        child = with_fragments(child, (scan.access,))
+        child = with_range_ids(child, (scan.access,))
         keys.append(_fragment_output(scan))
     calls = [(PARTIAL_ROWS, LONG, AggregateCall("count"))]
     for accumulator in first.operator.accumulators:
@@ -492,7 +473,7 @@ def grouped_pass(
 
 def row_counts(top: Plan, scan: Scan) -> Partials:
     """The pass without a grouping: qualifying rows per range."""
-    child = with_fragments(top, (scan.access,))
+    child = with_range_ids(top, (scan.access,))
     rows = AggregateOutput(_attribute(PARTIAL_ROWS, LONG), AggregateCall("count"))
     plan = AggregateNode(child, (_fragment_output(scan),), (rows,))
     return Partials(plan, (), None, ((PARTIAL_ROWS, LONG),), counts_specials=False)
@@ -503,7 +484,7 @@ def _attribute(column: PartialColumn, kind: SqlType) -> Attribute:
 
 
 def _fragment_output(scan: Scan) -> ComputedColumn:
-    attribute = fragment_attribute(scan.access)
+    attribute = range_attribute(scan.access)
     return ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref())
 
 

@@ -8,18 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.compile.buffers import KEEP_ALL, BufferChoice, Buffers, Refilled
-from impctl.compile.build import Builder
+from impctl.compile.build import PlanBuilder
 from impctl.compile.fill import Chain, nodes_to
-from impctl.compile.flows import (
-    AsRecorded,
-    BlockedError,
-    Chooser,
-    DistantJoin,
-    Readable,
-    SideChoice,
-    Source,
-    Strategy,
-)
+from impctl.compile.flows import StoredChoices, BlockedError, Chooser, DistantJoin, Readable, SideChoice, Source, Strategy
 from impctl.compile.joins import counted
 from impctl.compile.jointree.decompose import last_top
 from impctl.compile.jointree.graph import NoTree, TreeShape
@@ -27,7 +18,7 @@ from impctl.compile.jointree.shape import planned_blocks
 from impctl.engine.circuit import Circuit
 from impctl.plan.nodes import Aggregate, Plan, Scan, TopK, attributes_of, nodes_of, scans_of
 from impctl.plan.recursion import keyed_rows
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
@@ -44,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MaintenancePlan:
     """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
     `accesses` are all of the query's with their tables, even those that the circuit does not read;
     `core` is the plan that maintains the sketches, if not the query's own. `answer` is how the
@@ -52,10 +43,10 @@ class Way:
     `trees` is whether its joins were to be trees, if that was left open. `no_provenance` is why
     recursion is not kept by absorption, if requested."""
 
-    mode: Mode
+    mode: MaintenanceMode
     reason: str
     span: Span | None = None
-    compiled: Compiled | None = None
+    compiled: Dataflow | None = None
     accesses: Mapping[AccessId, TableName] = field(default_factory=dict)
     core: Plan | None = None
     answer: AnswerPlan | None = None
@@ -91,7 +82,7 @@ class Way:
         return () if self.compiled is None else self.compiled.sides_by(strategy)
 
 
-def answering_way(
+def plan_maintenance_of_answer(
     answer: AnswerPlan,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
@@ -100,7 +91,7 @@ def answering_way(
     buffers: Buffers = KEEP_ALL,
     trees: Mapping[TableName, int] | None = None,
     absorbs: Absorbs | None = None,
-) -> Way:
+) -> MaintenancePlan:
     """How sketches are maintained beside the rows of an answer; BlockedError if not exactly.
     `verdict` is that on `answer.kept`; `trees` asks for joins without joining, `absorbs` for
     fixpoints by absorption."""
@@ -119,7 +110,7 @@ def answering_way(
     return replace(_exact(compiled), core=answer.kept, answer=answer)
 
 
-def choose_way(
+def plan_maintenance(
     core: Plan,
     whole: Verdict,
     verdict: Verdict,
@@ -130,7 +121,7 @@ def choose_way(
     trees: Mapping[TableName, int] | None = None,
     blocks: Sequence[PlannedBlock] = (),
     absorbs: Absorbs | None = None,
-) -> Way:
+) -> MaintenancePlan:
     """Choose how the sketches of `partitions` (by access) are maintained for a safe plan. `core` is
     the plan without its output columns and `verdict` its verdict; `whole` is the verdict on the
     whole plan, which touch mode uses. `chooser` decides which sides of joins are kept, `buffers`
@@ -156,17 +147,17 @@ def choose_way(
     return _exact(compiled)
 
 
-def _exact(compiled: Compiled) -> Way:
+def _exact(compiled: Dataflow) -> MaintenancePlan:
     reason = "every operator is maintained incrementally"
     reason = f"{reason}; {compiled.note}" if compiled.note else reason
-    return Way(Mode.EXACT, reason, None, compiled)
+    return MaintenancePlan(MaintenanceMode.EXACT, reason, None, compiled)
 
 
-def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:
+def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> MaintenancePlan:
     if verdict.root_keyed and is_alone:
         what = "each group lies in one range, so the ranges of changed rows are added"
-        return Way(Mode.TOUCH, f"{blocked.message}; {what}", blocked.span)
-    return Way(Mode.RECAPTURE, blocked.message, blocked.span)
+        return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {what}", blocked.span)
+    return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
 
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
@@ -176,7 +167,7 @@ _TURNED_OUT = "it turned out small enough to keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class Dataflow:
     """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
     `sides` are the choices for the sides of all joins; `distant` the joins with a side that is not
     kept, and groupings whose groups are not, in circuit order."""
@@ -225,7 +216,7 @@ class Compiled:
         """All that may be kept or read: the sides of joins, then groupings."""
         return (*self.sides, *self.groupings)
 
-    def keeping(self, names: Collection[str]) -> Compiled:
+    def keeping(self, names: Collection[str]) -> Dataflow:
         """The same if the circuit keeps these sides, which it was to read."""
         if not names:
             return self
@@ -295,7 +286,7 @@ def compile_plan(
     trees: Mapping[TableName, int] | None = None,
     blocks: Sequence[PlannedBlock] = (),
     absorbs: Absorbs | None = None,
-) -> Compiled:
+) -> Dataflow:
     """Compile a plan; with an `answer`, whose rows it has, these are kept too. With `trees`, the
     changed rows per table that choose these, join trees serve the blocks that have one; the same
     numbers give the same circuit. `blocks` are what these numbers lead to, if known
@@ -322,7 +313,7 @@ def compile_plan(
     )
     whole = next(covering, None)
 
-    def plain() -> Compiled:
+    def plain() -> Dataflow:
         if whole is None or answer is not None:
             return made(root, key_columns, answer=answer)
         try:
@@ -352,12 +343,12 @@ def _compiled(
     has_doubts: bool = True,
     answer: AnswerPlan | None = None,
     blocks: Sequence[PlannedBlock] = (),
-) -> Compiled:
+) -> Dataflow:
     rows = counted(root) if answer is None and not blocks else root
     chain = nodes_to(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
     last, chosen = _last_and_barriers(root, barriers, answer)
-    builder = Builder(
+    builder = PlanBuilder(
         sketched,
         keyed,
         last,
@@ -374,7 +365,7 @@ def _compiled(
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
     circuit = builder.circuit()
-    return Compiled(
+    return Dataflow(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
         sizes=tuple(sketched[access].size for access in flow.accesses),
@@ -395,7 +386,7 @@ def _compiled(
 def _passed(
     root: Plan,
     chain: tuple[Plan, ...] | None,
-    builder: Builder,
+    builder: PlanBuilder,
     circuit: Circuit,
     keyed: Collection[int],
     key_columns: KeyColumns,
@@ -415,15 +406,15 @@ def _passed(
     return Chain(scan, chain[-1], circuit, first, key)
 
 
-def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Compiled:
+def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Dataflow:
     """Compile the circuit of a query's answer alone, without a sketch; raises BlockedError. `trees`
     as for `compile_plan`: its state is the part of the state there that has the rows."""
     last, _ = _last_and_barriers(answer.kept, None, answer)
     blocks = () if trees is None else planned_blocks(answer.kept, trees, has_answer=True)
-    chooser = AsRecorded(is_to_fill=True)
-    builder = Builder({}, {}, last, chooser, answer=answer, blocks=blocks)
+    chooser = StoredChoices(is_to_fill=True)
+    builder = PlanBuilder({}, {}, last, chooser, answer=answer, blocks=blocks)
     builder.root(answer.kept)
-    return Compiled(
+    return Dataflow(
         sources=tuple(builder.sources),
         accesses=(),
         sizes=(),
@@ -435,7 +426,7 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
     )
 
 
-def _note(builder: Builder) -> str:
+def _note(builder: PlanBuilder) -> str:
     size = builder.buffers.of_group
     if size is None or not (builder.refills or builder.keeps_all):
         return ""

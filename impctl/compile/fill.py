@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from impctl.compile.build import Builder
+from impctl.compile.build import PlanBuilder
 from impctl.compile.builder import FirstGrouping, Partials, grouped_pass, row_counts
 from impctl.engine.accumulators import PARTIAL_ROWS
 from impctl.engine.batch import Batch, consolidated, empty_batch, loading
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from impctl.compile.flows import Flow, Readable, Source
     from impctl.data.pages import StoredTable
     from impctl.data.vector import Ints
-    from impctl.engine.aggregate import Aggregate as AggregateOperator
+    from impctl.engine.aggregate import AggregateOperator
     from impctl.engine.trace import Arrangement
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import Renumbering
@@ -181,7 +181,7 @@ class Transient:
 
     def __init__(self, wanted: Readable, partitions: Mapping[AccessId, RangePartition]) -> None:
         sketched = {access: partitions[access] for access in wanted.accesses}
-        builder = Builder(sketched)
+        builder = PlanBuilder(sketched)
         builder.prefix = _NAMES
         self._flow: Flow = builder.root(wanted.rows)
         self._wanted = wanted

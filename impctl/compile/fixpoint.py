@@ -6,21 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.compile.builder import Opened, Plumbing
+from impctl.compile.builder import TracedFixpoint, CircuitBuilder
 from impctl.compile.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD, NOTHING
-from impctl.engine.fixpoint.fixpoint import (
-    ROW,
-    Backward,
-    BestFixpoint,
-    Levels,
-    Lineage,
-    Numbering,
-    UsedRows,
-)
-from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.fixpoint import ROW, Backward, BestFixpoint, UnionAllFixpoint, LineageOperator, NumberColumns, UsedRows
+from impctl.engine.fixpoint.fixpoint import FixpointOperator
 from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
 from impctl.engine.fixpoint.rows import Grouped
 from impctl.engine.linear import KeyTags
@@ -42,7 +34,7 @@ from impctl.plan.nodes import (
     Sort,
     attributes_of,
 )
-from impctl.plan.recursion import reads_fixpoint, reads_once
+from impctl.plan.recursion import reads_fixpoint, is_derived_from_one_row
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -63,16 +55,16 @@ _PRESERVED = {
 
 
 def build_fixpoint(
-    builder: Plumbing,
+    builder: CircuitBuilder,
     node: Fixpoint,
-    inner: Plumbing,
+    inner: CircuitBuilder,
     key: Keyed | None = None,
     *,
     is_numbered: bool = False,
 ) -> Flow:
     """Build the operators of a fixpoint; `inner` builds those of its step; KEYED if it has a `key`.
     If it `is_numbered`, which only rows of a set are, rows carry their numbers."""
-    if not node.is_set and not reads_once(node):
+    if not node.is_set and not is_derived_from_one_row(node):
         what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
         raise BlockedError(what, node.span)
     columns = typed(node.attributes, node.span)
@@ -87,7 +79,7 @@ def build_fixpoint(
     numbering = None
     if is_numbered:
         bodies = tuple(f"{name}/body{at}" for at in range(len(ranked[1].numbers)))
-        numbering = Numbering(f"{name}/{_NUMBER}", bodies)
+        numbering = NumberColumns(f"{name}/{_NUMBER}", bodies)
     named = (rank,) if numbering is None else (rank, numbering.number, *numbering.bodies)
     inner.prefix = f"{name}."
     step = _step(inner, node, ranked, ranking.leaves, apart, named)
@@ -96,7 +88,7 @@ def build_fixpoint(
     counts = (len(base.accesses), len(step.accesses))
     operator: Recursion
     if not node.is_set:
-        operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
+        operator = UnionAllFixpoint(name, columns, rank, circuit, counts, level_limits(node.levels))
     elif node.best is None:
         chooses = node.chooses and bool(accesses)
         operator = FixpointOperator(
@@ -110,13 +102,13 @@ def build_fixpoint(
         # The rows carry their numbers; the accesses below wait for `follow_back`.
         rows = Flow(builder.put(operator, *inputs), columns, ())
         numbers = f"rows of {name}"
-        builder.opened.append(Opened(node, name, numbers, operator, rows, accesses))
+        builder.opened.append(TracedFixpoint(node, name, numbers, operator, rows, accesses))
         return replace(rows, accesses=(numbers,))
     return rows_of(builder, operator, inputs, columns, accesses, key)
 
 
 def rows_of(
-    builder: Plumbing,
+    builder: CircuitBuilder,
     operator: Recursion,
     inputs: Sequence[Flow],
     columns: tuple[Column, ...],
@@ -129,7 +121,7 @@ def rows_of(
         tags = KeyTags(key.column, key.partition, len(key.accesses))
         return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)
     if accesses:
-        builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))
+        builder.barriers.append(Flow(builder.put(LineageOperator(operator), rows), (), accesses))
     return rows
 
 
@@ -169,12 +161,12 @@ class Keyed:
         return cls(column, partition, keyed[column])
 
 
-def untagged(builder: Plumbing, flow: Flow) -> Flow:
+def untagged(builder: CircuitBuilder, flow: Flow) -> Flow:
     """The rows without range ids: above, a row's own value gives them."""
     return builder.union([flow], flow.columns, ()) if flow.accesses else flow
 
 
-def build_leaf(builder: Plumbing, node: Recursive) -> Flow:
+def build_leaf(builder: CircuitBuilder, node: Recursive) -> Flow:
     """The rows that a leaf of a step stands for, under its own columns."""
     given = builder.given.get(node.fixpoint)
     if given is None:
@@ -190,7 +182,7 @@ def build_leaf(builder: Plumbing, node: Recursive) -> Flow:
 
 
 def as_rows(
-    builder: Plumbing, flow: Flow, plan: Plan, node: Fixpoint, *more: tuple[AttributeId, Expr]
+    builder: CircuitBuilder, flow: Flow, plan: Plan, node: Fixpoint, *more: tuple[AttributeId, Expr]
 ) -> Flow:
     """A flow's rows under the columns of the fixpoint, none with bounds, and more columns."""
     flow = builder.sure(flow)
@@ -205,7 +197,7 @@ def as_rows(
 
 
 def _step(
-    inner: Plumbing,
+    inner: CircuitBuilder,
     node: Fixpoint,
     ranked: _Ranked,
     leaves: Sequence[Recursive],
@@ -333,7 +325,7 @@ def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
     return tuple((name, LONG) for name in names)
 
 
-def follow_back(builder: Plumbing, root: Flow) -> dict[int, Plan]:
+def trace_back(builder: CircuitBuilder, root: Flow) -> dict[int, Plan]:
     """The branches with the ranges of all fixpoints' rows that result rows stem from, and by
     operator identity (`id`) the fixpoint that each added operator serves."""
     served: dict[int, Plan] = {}
@@ -346,9 +338,9 @@ def follow_back(builder: Plumbing, root: Flow) -> dict[int, Plan]:
         met = builder.union(arriving, (), (one.numbers,))
         answer = Flow(builder.put(used, met), ((ROW, LONG),), ())
         columns = number_columns((HEAD, BODY))
-        told = Flow(builder.put(Lineage(one.operator), one.rows), columns, one.accesses)
+        told = Flow(builder.put(LineageOperator(one.operator), one.rows), columns, one.accesses)
         backward = Backward(f"{one.name}.back", len(one.accesses))
         rows = Flow(builder.put(backward, answer, told), ((ROW, LONG),), ())
-        builder.barriers.append(Flow(builder.put(Lineage(backward), rows), (), one.accesses))
+        builder.barriers.append(Flow(builder.put(LineageOperator(backward), rows), (), one.accesses))
         served |= {id(used): one.node, id(backward): one.node}
     return served

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.engine.batch import Batch
-    from impctl.engine.linear import Scan as ScanOperator
+    from impctl.engine.linear import TableScan as ScanOperator
     from impctl.engine.operator import Operator
 
 Column = tuple[AttributeId, SqlType]
@@ -145,7 +145,7 @@ def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:
         raise BlockedError(f"the engine does not support {what} a sum of doubles", span)
 
 
-FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"
+RANGE_COLUMN: ColumnName = "__impctl_fragment"
 """The column of a table's rows that holds their range id."""
 
 
@@ -178,31 +178,31 @@ class DistantJoin:
     sides: tuple[Readable, ...]
 
 
-def fragment_attribute(access: AccessId) -> Attribute:
+def range_attribute(access: AccessId) -> Attribute:
     """The range id of an access's rows, as a column."""
-    return Attribute(f"impctl/fragment/{access}", FRAGMENT_COLUMN, INTEGER, nullable=False)
+    return Attribute(f"impctl/fragment/{access}", RANGE_COLUMN, INTEGER, nullable=False)
 
 
-def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
+def with_range_ids(plan: Plan, accesses: Collection[AccessId]) -> Plan:
     """The plan with the range ids of these accesses added at their scans."""
     match plan:
         case Scan():
             if plan.access not in accesses:
                 return plan
-            return replace(plan, attributes=(*plan.attributes, fragment_attribute(plan.access)))
+            return replace(plan, attributes=(*plan.attributes, range_attribute(plan.access)))
         case Project():
-            child = with_fragments(plan.child, accesses)
+            child = with_range_ids(plan.child, accesses)
             passed = tuple(
                 ComputedColumn(attribute, attribute.ref())
-                for attribute in map(fragment_attribute, accesses)
+                for attribute in map(range_attribute, accesses)
                 if attribute in attributes_of(child)
             )
             return replace(plan, child=child, outputs=(*plan.outputs, *passed))
         case Select() | Sort():
-            return replace(plan, child=with_fragments(plan.child, accesses))
+            return replace(plan, child=with_range_ids(plan.child, accesses))
         case Join():
-            left = with_fragments(plan.left, accesses)
-            return replace(plan, left=left, right=with_fragments(plan.right, accesses))
+            left = with_range_ids(plan.left, accesses)
+            return replace(plan, left=left, right=with_range_ids(plan.right, accesses))
         case _:
             raise AssertionError(f"no range passes {type(plan).__name__} below a grouping")
 
@@ -226,9 +226,9 @@ def readable(
 ) -> Readable:
     """The rows of `plan` with exactly these columns."""
     attributes = [Attribute(key, key, kind) for key, kind in columns]
-    attributes += map(fragment_attribute, accesses)
+    attributes += map(range_attribute, accesses)
     outputs = tuple(ComputedColumn(one, one.ref()) for one in attributes)
-    chosen = Project(with_fragments(plan, accesses), outputs)
+    chosen = Project(with_range_ids(plan, accesses), outputs)
     return Readable(name, plan, chosen, columns, keys, accesses)
 
 
@@ -313,7 +313,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AsRecorded:
+class StoredChoices:
     """Stored choices: Spark reads the rows of `distant` sides, the engine those of sides
     `from_files`, others are kept. `reasons` are by side, as far as stored. A circuit that
     `is_to_fill` keeps the groups that a pass may fill; they are read from then on. It keeps no rows
@@ -338,7 +338,7 @@ class AsRecorded:
 
 
 @dataclass(frozen=True, slots=True)
-class BySize:
+class ChooseBySize:
     """As the workload asks; where it leaves that open, a side is kept while it is small enough. A
     side of unknown size is kept, too."""
 

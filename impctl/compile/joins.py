@@ -26,7 +26,7 @@ from impctl.compile.flows import (
 )
 from impctl.compile.jointree.decompose import all_of
 from impctl.engine import accumulators
-from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import JoinOperator
 from impctl.engine.join import SelectByScalars, Side
 from impctl.expr.nodes import (
     And,
@@ -71,7 +71,7 @@ from impctl.types import AttributeId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.builder import Plumbing
+    from impctl.compile.builder import CircuitBuilder
 
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
@@ -139,7 +139,7 @@ def chain_of(node: Join) -> Joined:
     )
 
 
-def following(
+def implied_equalities(
     equal: Sequence[Sequence[ColumnRef]],
     joined: frozenset[AttributeId],
     other: frozenset[AttributeId],
@@ -412,7 +412,7 @@ _Selected = tuple[ScalarSelection, SideChoice]
 """A relation that is selected by scalars, and what is recorded of its rows."""
 
 
-def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
+def build_join(builder: CircuitBuilder, node: Join, *, must_be_sure: bool) -> Flow:
     """Build the operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
@@ -432,7 +432,7 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
 
 
-def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Flow | None:
+def build_selected(builder: CircuitBuilder, node: Select, *, must_be_sure: bool) -> Flow | None:
     """Build a selection over a relation and scalars as one; None if it is none, or not chosen."""
     chain = selected_chain(node)
     if chain is None or not isinstance(node.child, Join):
@@ -442,7 +442,7 @@ def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Fl
     return _chained(parts, chain, chosen) if chosen else None
 
 
-def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
+def _as_pairs(builder: CircuitBuilder, node: Join, must_be_sure: bool) -> Flow | None:
     """A semi join with scalars, whose one row is no partner twice; None if they select none."""
     if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
         return None
@@ -472,7 +472,7 @@ def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
             return parts.outer(left, right, condition)
 
 
-def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
+def _build_chain(builder: CircuitBuilder, node: Join, *, must_be_sure: bool) -> Flow:
     parts = _JoinParts(builder, node, must_be_sure)
     chain = chain_of(node)
     return _chained(parts, chain, parts.chosen(chain))
@@ -512,7 +512,7 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
             continue
         ready = [part for part in waiting if columns_of(part) <= result.ids | flow.ids]
         waiting = [part for part in waiting if part not in ready]
-        ready += following(chain.equal, result.ids, flow.ids, ready)
+        ready += implied_equalities(chain.equal, result.ids, flow.ids, ready)
         condition = None if not ready else And(tuple(ready))
         apart = _taken_apart(condition, result, flow)
         result, flow = parts.sure_keys(result, flow, apart)
@@ -527,7 +527,7 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
 
 @dataclass(frozen=True, slots=True)
 class _JoinParts:
-    builder: Plumbing
+    builder: CircuitBuilder
     node: Join
     must_be_sure: bool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from impctl.compile.builder import Plumbing, bounds_of
+from impctl.compile.builder import CircuitBuilder, bounds_of
 from impctl.compile.flows import (
     BlockedError,
     Column,
@@ -19,12 +19,12 @@ from impctl.compile.flows import (
 from impctl.data.schema import DOUBLE, Kind, SqlType
 from impctl.engine.exact_sums import Parted
 from impctl.engine.extremes import OrderKey
-from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import JoinOperator
 from impctl.engine.join import Side
-from impctl.engine.linear import Project
+from impctl.engine.linear import ProjectOperator as Project
 from impctl.engine.topk import Cut, LikelyTop, Limit, Top
-from impctl.engine.window import CHOOSING, RANKS, Placed
-from impctl.engine.window import Window as WindowOperator
+from impctl.engine.window import CHOOSING, RANKS, WindowCall as Placed
+from impctl.engine.window import WindowOperator
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span, columns_of
 from impctl.expr.types import as_decimal, narrowed, type_of
 from impctl.plan.functions import AGGREGATES
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
+def build_top(builder: CircuitBuilder, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
     """Build a top-k; `is_last` if nothing above it decides which rows there are. `must_be_sure`: an
     operator above depends on which rows there are."""
     if not node.order or node.count is None:
@@ -77,7 +77,7 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
 
 
 def _exactly_first(
-    builder: Plumbing, node: TopK, below: Flow, *, is_last: bool, is_told: bool
+    builder: CircuitBuilder, node: TopK, below: Flow, *, is_last: bool, is_told: bool
 ) -> Flow:
     """The operators of a top-k by exact values. All groups of a join tree that tie (`is_told`) take
     part."""
@@ -101,7 +101,7 @@ def _exactly_first(
     return top.first(kept, f"{top.name}/cut", top.exact)
 
 
-def build_witness(builder: Plumbing, node: Witness) -> Flow:
+def build_witness(builder: CircuitBuilder, node: Witness) -> Flow:
     """Build the operators that keep the rows that decide: the first of each order, side by side."""
     below = builder.build(node.child, must_be_sure=True)
     refuse_approximate(below, "deciding by", node.span)
@@ -116,7 +116,7 @@ def build_witness(builder: Plumbing, node: Witness) -> Flow:
 class _TopParts:
     """One top-k: its columns, and its limit with the ties at the border and without."""
 
-    def __init__(self, builder: Plumbing, node: TopK, name: str, columns: Sequence[Column]) -> None:
+    def __init__(self, builder: CircuitBuilder, node: TopK, name: str, columns: Sequence[Column]) -> None:
         assert node.count is not None
         self.builder = builder
         self.node = node
@@ -175,7 +175,7 @@ class _TopParts:
 
 
 def build_likely(
-    builder: Plumbing, node: TopK, below: Flow, *, must_be_sure: bool, keeps_bounds: bool = False
+    builder: CircuitBuilder, node: TopK, below: Flow, *, must_be_sure: bool, keeps_bounds: bool = False
 ) -> Flow:
     """Build first rows that may be unsure; the rank is not among the output columns.
     `must_be_sure`: rows that may be first are not enough. Else columns with bounds pass only if
@@ -221,7 +221,7 @@ def build_likely(
 
 
 def _with_keys(
-    builder: Plumbing, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
+    builder: CircuitBuilder, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
 ) -> tuple[Flow, OrderKey, AttributeId | None, list[AttributeId]]:
     """The rows with their sort and partition columns; the column of the bound, if there is one."""
     key = node.order[0]
@@ -303,7 +303,7 @@ def _ahead(call: WindowCall, span: Span | None) -> int:
 
 
 def build_placed(
-    builder: Plumbing,
+    builder: CircuitBuilder,
     node: Window,
     rows: Flow,
     partition: Sequence[AttributeId],
@@ -345,7 +345,7 @@ def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | Non
     return Placed(call.attribute.id, call.function, order, value, ahead, otherwise)
 
 
-def build_window(builder: Plumbing, node: Window) -> Flow:
+def build_window(builder: CircuitBuilder, node: Window) -> Flow:
     """Build a window; BlockedError for functions that are left to Spark."""
     for call in node.calls:
         if call.function not in AGGREGATES:
@@ -370,7 +370,7 @@ def build_window(builder: Plumbing, node: Window) -> Flow:
 
 
 def _grouping(
-    builder: Plumbing, node: Window, partition_by: tuple[Expr, ...], calls: Sequence[WindowCall]
+    builder: CircuitBuilder, node: Window, partition_by: tuple[Expr, ...], calls: Sequence[WindowCall]
 ) -> Aggregate:
     name = builder.name("window")
     keys = tuple(
@@ -387,7 +387,7 @@ def _grouping(
 
 
 def _beside(
-    builder: Plumbing, node: Window, rows: Flow, grouping: Aggregate, placed: Sequence[WindowCall]
+    builder: CircuitBuilder, node: Window, rows: Flow, grouping: Aggregate, placed: Sequence[WindowCall]
 ) -> Flow:
     """Each row with its group's columns and ranges; both are kept, as no other state has them. Keys
     are exact: an inexact one makes the grouping fail. Without ranges and functions a group would
@@ -417,7 +417,7 @@ def _beside(
     return builder.rejoined(flow, {**mine, **theirs}, whole)
 
 
-def _groups(builder: Plumbing, grouping: Aggregate, rows: Flow) -> Flow:
+def _groups(builder: CircuitBuilder, grouping: Aggregate, rows: Flow) -> Flow:
     """The groups, averages made of sums and counts."""
     split = split_averages(grouping)
     if not isinstance(split, ProjectOperator):

@@ -13,9 +13,9 @@ from impctl.compile.flows import Readable, Source
 from impctl.data.schema import Kind
 from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow
 from impctl.engine.batch import Batch, loading, stacked_batches, unreadable
-from impctl.engine.fixpoint.fixpoint import Fixpoint
+from impctl.engine.fixpoint.fixpoint import FixpointOperator
 from impctl.engine.linear import Merge, SketchDelta
-from impctl.engine.linear import Scan as ScanOperator
+from impctl.engine.linear import TableScan as ScanOperator
 from impctl.engine.lookups import DistantRows, RowReader
 from impctl.engine.tags import RowTags
 from impctl.engine.trace import RowIndex
@@ -23,15 +23,15 @@ from impctl.expr.evaluate import Condition, find_condition_blocker
 from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.properties import indispensable
-from impctl.rules.pushdown import Tied, column_behind, tied_columns
-from impctl.sketch.sketch import FragmentSet, Renumbering
+from impctl.rules.pushdown import ColumnTie, column_behind, tied_columns
+from impctl.sketch.sketch import RangeSet, Renumbering
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import TableRows
     from impctl.compile.builder import Partials
-    from impctl.compile.compile import Compiled
+    from impctl.compile.compile import Dataflow
     from impctl.data.pages import StoredTable
     from impctl.engine.circuit import Circuit
     from impctl.engine.operator import Keeper, Operator
@@ -126,7 +126,7 @@ class MovedAbove:
     places: tuple[int, ...]
 
 
-def moved_above(before: Compiled, after: Compiled, moves: Moves) -> MovedAbove | None:
+def moved_above(before: Dataflow, after: Dataflow, moves: Moves) -> MovedAbove | None:
     """The operators whose constants moved, except conditions that `moves` has. None if the state of
     the one circuit is not that of the other."""
     if not _are_alike(before, after):
@@ -142,7 +142,7 @@ def moved_above(before: Compiled, after: Compiled, moves: Moves) -> MovedAbove |
     return MovedAbove(before.circuit, tuple(places))
 
 
-def untold(circuit: Circuit, above: MovedAbove) -> str | None:
+def why_not_computable(circuit: Circuit, above: MovedAbove) -> str | None:
     """Why the rows below one of these operators cannot be computed from the state, if so."""
     operators = tuple(circuit)
     for place in above.places:
@@ -157,7 +157,7 @@ def untold(circuit: Circuit, above: MovedAbove) -> str | None:
     return None
 
 
-def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> Mapping[int, Batch]:
+def rows_of_moved_constants(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> Mapping[int, Batch]:
     """The output of these operators beside the next step's own; call it before the step."""
     was = tuple(before)
     result = {}
@@ -171,7 +171,7 @@ def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> M
     return result
 
 
-def _are_alike(before: Compiled, after: Compiled) -> bool:
+def _are_alike(before: Dataflow, after: Dataflow) -> bool:
     """Whether the circuits differ only in what operators without state compute. Plans that differ
     in constants alone get other operators only if these merge conditions or arguments, or change
     the join order."""
@@ -223,7 +223,7 @@ def _came(rows: pa.Table) -> TableChange:
 class MaintainedQuery:
     """A compiled query with its state: the circuit, and on top of it the merge."""
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Dataflow) -> None:
         self.compiled = compiled
         self.merge = Merge(compiled.sizes)
         self.range_rows = RangeRows(
@@ -301,7 +301,7 @@ class MaintainedQuery:
         batches = self._read(changes)
         self._count_rows(batches)
         past: dict[Operator, Batch] = {}
-        turned = {} if above is None else turned_rows(self.circuit, above.before, above.places)
+        turned = {} if above is None else rows_of_moved_constants(self.circuit, above.before, above.places)
         came_or_went, count = moved_batches(self.compiled.sources, moves, moved_rows)
         count += sum(map(len, turned.values()))
         for at, source in enumerate(self.compiled.sources):
@@ -433,10 +433,10 @@ class MaintainedQuery:
         for keeper in self.keepers():
             keeper.compact()
 
-    def fragments(self) -> Mapping[AccessId, FragmentSet]:
+    def fragments(self) -> Mapping[AccessId, RangeSet]:
         """The sketch of every access."""
         return {
-            access: FragmentSet.from_mask(self.merge.members(at))
+            access: RangeSet.from_mask(self.merge.members(at))
             for at, access in enumerate(self.compiled.accesses)
         }
 
@@ -461,7 +461,7 @@ class MaintainedQuery:
 
     def begun_anew(self) -> int:
         """How often a recursion was computed again so far, since most of its rows were deleted."""
-        return sum(one.begun_anew for one in self.circuit if isinstance(one, Fixpoint))
+        return sum(one.begun_anew for one in self.circuit if isinstance(one, FixpointOperator))
 
     def tree_work(self) -> tuple[int, int, int]:
         """Tuples touched, flips and pairs of all join trees so far."""
@@ -486,20 +486,20 @@ class MaintainedQuery:
         return sum(keeper.bytes_held for keeper in self.keepers())
 
 
-def can_rederive(compiled: Compiled) -> bool:
+def can_rederive(compiled: Dataflow) -> bool:
     """Whether this circuit's state can be converted to other ranges."""
     return compiled.chain is not None
 
 
-def needs_rows(compiled: Compiled, renumbering: Renumbering) -> bool:
+def needs_rows(compiled: Dataflow, renumbering: Renumbering) -> bool:
     """Whether the rows of split ranges have to be read again."""
     if not bool((renumbering.targets < 0).any()):
         return False
     return compiled.chain is None or not compiled.chain.is_keyed
 
 
-def rederived(
-    held: MaintainedQuery, compiled: Compiled, renumbering: Renumbering, rows: Iterable[pa.Table]
+def converted_session(
+    held: MaintainedQuery, compiled: Dataflow, renumbering: Renumbering, rows: Iterable[pa.Table]
 ) -> MaintainedQuery:
     """A session on `compiled`, the circuit of the same plan under the new ranges. `rows` are those
     of the split ranges, with the columns the circuit reads; none unless `needs_rows`. The caller
@@ -587,7 +587,7 @@ def _behind_keys(
 def _asked(
     access: AccessId,
     by_keys: Mapping[AccessId, Mapping[ColumnName, Vector]],
-    ties: Sequence[Tied],
+    ties: Sequence[ColumnTie],
     batches: Mapping[AccessId, Batch],
 ) -> Mapping[ColumnName, Sequence[Vector]]:
     asked: dict[ColumnName, list[Vector]] = {
@@ -605,7 +605,7 @@ ReadWhole = Callable[[str], Iterable[Batch]]
 """All rows of a side, or below a grouping, by its name, at the versions of the state; in parts."""
 
 
-def hand_over(
+def transfer_state(
     before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole, table_rows: TableRows
 ) -> None:
     """Give `after`, which restored what both keep, what it alone keeps or reads. Both readers give
@@ -660,7 +660,7 @@ def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
 class TouchedQuery:
     """A query in touch mode: the sketch on `partition`."""
 
-    def __init__(self, partition: RangePartition, fragments: FragmentSet) -> None:
+    def __init__(self, partition: RangePartition, fragments: RangeSet) -> None:
         self.partition = partition
         self.fragments = fragments
         self.range_rows = RangeRows([partition])
@@ -669,7 +669,7 @@ class TouchedQuery:
         """Restore the counts of a checkpoint."""
         self.range_rows.load(runs)
 
-    def step(self, change: TableChange) -> FragmentSet:
+    def step(self, change: TableChange) -> RangeSet:
         """Add the ranges of the changed rows; return the sketch after that."""
         column = from_arrow(change.rows.column(self.partition.attribute), self.partition.type)
         result = self.partition.fragments_of(column).astype(np.int64)
@@ -686,10 +686,10 @@ class TouchedQuery:
             self._added(tags.expand(slots, batch.weights).fragments)
         return count
 
-    def _added(self, result: Ints) -> FragmentSet:
+    def _added(self, result: Ints) -> RangeSet:
         mask = np.zeros(self.partition.size, dtype=np.bool_)
         mask[result] = True
-        self.fragments = self.fragments.union(FragmentSet.from_mask(mask))
+        self.fragments = self.fragments.union(RangeSet.from_mask(mask))
         return self.fragments
 
     def checkpoint(self) -> Checkpoint:

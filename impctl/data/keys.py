@@ -273,7 +273,7 @@ def is_told_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
     return bool(pa.types.is_primitive(held[0].type)) and held[0].null_count == 0
 
 
-def are_told_by_codes(one: Sequence[Vector], other: Sequence[Vector]) -> bool:
+def have_injective_codes(one: Sequence[Vector], other: Sequence[Vector]) -> bool:
     """Whether equal codes mean equal keys: one integer-like column without NULL on either side."""
     return _is_injective(one) and _is_injective(other)
 

@@ -16,14 +16,7 @@ from impctl.data.vector import Bools, Floats, Ints, Vector, all_null, concat
 from impctl.engine import exact_sums
 from impctl.engine.batch import Batch, never_held
 from impctl.engine.exact_sums import DRIFT, add_pairs, two_product, two_sum
-from impctl.engine.extremes import (
-    BestValues,
-    Extreme,
-    First,
-    OrderedCounts,
-    OrderedValues,
-    ranks_of,
-)
+from impctl.engine.extremes import BestValues, Extreme, FirstValue, OrderedCounts, OrderedValues, ranks_of
 from impctl.engine.lookups import Refill, no_refill, owners_of, refill_differs, stored_edges
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.errors import EvaluationError, NotExactError
@@ -463,7 +456,7 @@ _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to, beyond one for each."""
 
 
-Picked = Mapping[First, tuple[Ints, Vector | None]]
+Picked = Mapping[FirstValue, tuple[Ints, Vector | None]]
 """Values of groups, and the position of each one's owner before them. Of changed groups, 0 to n-1
 own a group's old row, n to 2n-1 its new one."""
 
@@ -480,7 +473,7 @@ class Firsts:
         self._outputs = [
             (column.id, column.type, column.accumulator)
             for column in columns
-            if isinstance(column.accumulator, First)
+            if isinstance(column.accumulator, FirstValue)
         ]
         self._states = {
             first: OrderedValues(
@@ -526,7 +519,7 @@ class Firsts:
 
     def of(self, groups: Ints, counts: Mapping[str, Any]) -> Picked:
         """The values of groups, by their numbers and their state."""
-        result: dict[First, tuple[Ints, Vector | None]] = {}
+        result: dict[FirstValue, tuple[Ints, Vector | None]] = {}
         for first, state in self._states.items():
             known = np.flatnonzero(counts[f"count{first.slot}"] > 0)
             owners, values = state.first(groups[known])
@@ -741,7 +734,7 @@ def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
 ROWS = "rows"
 """The state column with a group's rows."""
 
-Part = Accumulator | Extreme | Spread | First
+Part = Accumulator | Extreme | Spread | FirstValue
 """The source of an output's value."""
 
 
@@ -762,7 +755,7 @@ def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme,
     for column in columns:
         part = column.accumulator
         for one in part.parts if isinstance(part, Spread) else (column.guard, part):
-            if one is not None and not isinstance(one, First | Spread):
+            if one is not None and not isinstance(one, FirstValue | Spread):
                 result.setdefault(one)
     return tuple(result)
 
@@ -774,7 +767,7 @@ def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[Attrib
         if column.accumulator is None:
             values[column.id] = Vector(column.type, state[ROWS])
             continue
-        if isinstance(column.accumulator, First):
+        if isinstance(column.accumulator, FirstValue):
             continue
         value = column.accumulator.value(state, column.type)
         valid = value.valid
@@ -799,7 +792,7 @@ def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ChangedGroups:
     """Changed groups: their numbers, the group of each row, their keys and the key columns."""
 
     groups: Ints
@@ -821,7 +814,7 @@ class Extremes:
             if part.size is not None
         }
 
-    def change(self, batch: Batch, changed: Touched, old: Values, new: Values) -> Values:
+    def change(self, batch: Batch, changed: ChangedGroups, old: Values, new: Values) -> Values:
         """The extremes after the change; `new` already has the groups' counts."""
         result: Values = {}
         for extreme, counts in self._kept.items():
@@ -843,7 +836,7 @@ class Extremes:
         extreme: Extreme,
         values: BestValues,
         batch: Batch,
-        changed: Touched,
+        changed: ChangedGroups,
         old: Values,
         new: Values,
         result: Values,
@@ -868,7 +861,7 @@ class Extremes:
         lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
         return lacking
 
-    def _refilled(self, at: Ints, changed: Touched, new: Values, result: Values) -> None:
+    def _refilled(self, at: Ints, changed: ChangedGroups, new: Values, result: Values) -> None:
         keys = [key.take(at) for key in changed.leaders]
         owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), changed.names)
         for extreme, values in self._bounded.items():

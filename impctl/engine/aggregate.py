@@ -10,29 +10,13 @@ import numpy as np
 
 from impctl.data.keys import Grouping, group_normal
 from impctl.data.vector import Ints, Vector, concat, from_stored
-from impctl.engine.accumulators import (
-    PARTIAL_ROWS,
-    AggregateColumn,
-    Count,
-    DistinctValues,
-    Extremes,
-    Firsts,
-    FloatSum,
-    PartialColumn,
-    Picked,
-    Touched,
-    Values,
-    clear_empty,
-    outputs_of,
-    parts_of,
-    takes_bounds,
-)
+from impctl.engine.accumulators import PARTIAL_ROWS, AggregateColumn, Count, DistinctValues, Extremes, Firsts, FloatSum, PartialColumn, Picked, ChangedGroups, Values, clear_empty, outputs_of, parts_of, takes_bounds
 from impctl.engine.accumulators import ROWS as _ROWS
 from impctl.engine.batch import Batch, disagreement, empty_batch, never_held, stacked_batches
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.lookups import DistantRows, KeyFilter, Refill
 from impctl.engine.operator import Operator
-from impctl.engine.range_counts import FragmentCounts, numbered
+from impctl.engine.range_counts import RangeCounts, numbered
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
 from impctl.engine.trace import Arrangement, RowIndex, Run
 from impctl.expr.error_bounds import refuse_unsure
@@ -46,7 +30,7 @@ _GROUP = "group"
 KeyRanges = tuple[AttributeId, RangePartition]
 
 
-class Aggregate(Operator):
+class AggregateOperator(Operator):
     """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one range per access."""
 
     can_rebuild = True
@@ -98,7 +82,7 @@ class Aggregate(Operator):
             f"{name}.groups", [kind for _, kind in keys], _ROWS, lambda: self._stored_columns
         )
         counted = range(0 if is_keyed else accesses)
-        self._fragments = tuple(FragmentCounts(f"{name}.fragments{index}") for index in counted)
+        self._fragments = tuple(RangeCounts(f"{name}.fragments{index}") for index in counted)
         self._next_group, self._counter = 1, f"{name}.next_group"
         self._key_ranges = key_ranges
 
@@ -176,7 +160,7 @@ class Aggregate(Operator):
 
     def adopt(
         self,
-        other: Aggregate,
+        other: AggregateOperator,
         targets: Ints,
         recounted: Iterable[Batch],
         key_tags: Callable[[Sequence[Vector]], Tags] | None,
@@ -301,7 +285,7 @@ class Aggregate(Operator):
         self._check(new)
         picked = self._firsts.nothing()
         if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
-            changed = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
+            changed = ChangedGroups(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
             new.update(self._extremes.change(rows, changed, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
         clear_empty(new, (*self.accumulators, *self._extremes.parts))
@@ -387,7 +371,7 @@ class GroupsRead(Operator):
     can_rebuild = True
 
     def __init__(
-        self, columns: Sequence[tuple[AttributeId, SqlType]], made: Callable[[], Aggregate]
+        self, columns: Sequence[tuple[AttributeId, SqlType]], made: Callable[[], AggregateOperator]
     ) -> None:
         """`made` gives a new, empty grouping each time, which keeps all values of its extremes."""
         self._made = made
@@ -396,7 +380,7 @@ class GroupsRead(Operator):
         self._can_refill, self._counters = form.can_refill, form.counters()
         self.piece = form.piece
         self._rows = DistantRows(form.piece, columns, self.group_keys, form.accesses)
-        self._filling: Aggregate | None = None
+        self._filling: AggregateOperator | None = None
         self._filled_bytes = 0
 
     def fill(self, is_filling: bool) -> None:

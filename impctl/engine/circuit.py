@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from impctl.data.memory import reserve
 from impctl.engine.batch import Batch, stacked_batches
-from impctl.engine.linear import Select
+from impctl.engine.linear import SelectOperator
 from impctl.engine.operator import Keeper, Limits, Operator
 from impctl.stopwatch import Stopwatch
 
@@ -99,13 +99,13 @@ class Circuit(Operator):
         assert result is not None, "an operator without state puts out a batch for each"
         return result
 
-    def selections_above(self, source: int, count: int) -> tuple[Select, ...]:
+    def selections_above(self, source: int, count: int) -> tuple[SelectOperator, ...]:
         """The `count` selections that the rows of a source pass first, the lowest first."""
         wire, result = -1 - source, []
         for _ in range(count):
             (at,) = (at for at, wires in enumerate(self._inputs) if wire in wires)
             operator = self._operators[at]
-            assert isinstance(operator, Select), "a condition on a scan is a selection above it"
+            assert isinstance(operator, SelectOperator), "a condition on a scan is a selection above it"
             result.append(operator)
             wire = at
         return tuple(result)

@@ -16,7 +16,7 @@ from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, never_held
 from impctl.engine.lookups import COMPLETE, edge_after
-from impctl.engine.trace import LoggedState, RowIndex, RunLog
+from impctl.engine.trace import LoggedState, RowIndex, Spine
 from impctl.errors import NotExactError
 from impctl.values import dataclass
 
@@ -94,7 +94,7 @@ _MOST_TIES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstValue:
     """The value of one argument where another is least, or with `reverse` greatest.
 
     MIN and MAX are their own key. `slot` is that of the key's count.
@@ -118,7 +118,7 @@ class First:
 class OrderedValues:
     """The state of one `First`; types are those of its key and its value."""
 
-    def __init__(self, name: str, first: First, key: SqlType, value: SqlType) -> None:
+    def __init__(self, name: str, first: FirstValue, key: SqlType, value: SqlType) -> None:
         self._order = OrderKey(_KEY, first.reverse, nulls_first=False)
         self._has_value = not first.is_own_key
         columns = [(_ORDERED_GROUP, LONG), (_CODE, LONG), (_KEY, key)]
@@ -289,7 +289,7 @@ class OrderedCounts(LoggedState[_Counts]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._log = RunLog(lambda runs, _: _merged(runs), _to_arrow)
+        self._log = Spine(lambda runs, _: _merged(runs), _to_arrow)
 
     @property
     def bytes_held(self) -> int:

@@ -14,7 +14,7 @@ from impctl.data.memory import reserve
 from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_or_empty
 from impctl.engine.exact_sums import Rejoined
-from impctl.engine.linear import Select
+from impctl.engine.linear import SelectOperator
 from impctl.engine.lookups import DistantRows, KeyFilter
 from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
@@ -56,7 +56,7 @@ class Side:
     """Bytes of rows that may be held to be kept later (`keep_at_hand`)."""
 
 
-class Join(Operator):
+class JoinOperator(Operator):
     """Rows of `left` and `right` with equal keys; `null_safe[i]` says that NULL equals NULL in the
     i-th key."""
 
@@ -266,7 +266,7 @@ class SelectByScalars(Operator):
         self.form = (tuple(rows), tuple(scalars))
         self._bounded = Rejoined(bounds)
         self._names = tuple(column for column, _ in rows)
-        self._select = Select(predicate, must_be_sure=must_be_sure)
+        self._select = SelectOperator(predicate, must_be_sure=must_be_sure)
         self._accesses = accesses
         self._rows = DistantRows(f"{name}.rows", rows, (), accesses, has_filter=False)
         self._scalars = RowIndex(f"{name}.scalars", scalars, (), 0)

@@ -16,7 +16,7 @@ from impctl.engine.tags import RowTags, no_fragments
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import ColumnRef, Expr
-from impctl.sketch.partition import Fragments, RangePartition
+from impctl.sketch.partition import RangeIds, RangePartition
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId, ColumnName
 
 
-class OneRow(Operator):
+class OneRowOperator(Operator):
     """A single row, emitted by `start`."""
 
     form = ()
@@ -41,7 +41,7 @@ class OneRow(Operator):
         return self.step()
 
 
-class Scan:
+class TableScan:
     """Turns rows of one table into batches; `columns` are (identity, table column, type)."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Scan:
         """
         if shared is None:
             return self._read(rows, weights, None)
-        question = (Scan, self.columns, tuple(partition.id for partition in self.partitions))
+        question = (TableScan, self.columns, tuple(partition.id for partition in self.partitions))
         return shared.of(question, lambda: self._read(rows, weights, shared))
 
     def _read(self, rows: pa.Table, weights: Ints, shared: Once | None) -> Batch:
@@ -87,7 +87,7 @@ class Scan:
         return Batch(vectors, weights, tuple(tags), None if shared is None else Once())
 
 
-def fragments_of(partition: RangePartition, column: Vector, shared: Once | None) -> Fragments:
+def fragments_of(partition: RangePartition, column: Vector, shared: Once | None) -> RangeIds:
     """The range of each row by the partition's column, shape (n,); computed once for `shared` rows.
     Callers may not write into it."""
     return once(shared, (RangePartition, partition.id), lambda: partition.fragments_of(column))
@@ -115,7 +115,7 @@ class KeyTags(Operator):
         return column
 
 
-class Select(Operator):
+class SelectOperator(Operator):
     """Keeps the rows for which `predicate` is true or, where that is sound, unsure."""
 
     is_rowwise = True
@@ -129,7 +129,7 @@ class Select(Operator):
     def step(self, batch: Batch) -> Batch:
         if len(batch) == 0:
             return batch
-        question = (Select, self.predicate, self.must_be_sure)
+        question = (SelectOperator, self.predicate, self.must_be_sure)
         kept, unsure = once(batch.shared, question, lambda: self._kept(batch))
         self._unsure_rows += unsure
         return kept
@@ -143,10 +143,10 @@ class Select(Operator):
         return self.outcome(batch).may_true
 
     def says_like(self, other: Operator) -> bool:
-        return isinstance(other, Select) and self.predicate == other.predicate
+        return isinstance(other, SelectOperator) and self.predicate == other.predicate
 
     def turned(self, rows: Batch, was: Operator) -> Batch:
-        assert isinstance(was, Select)
+        assert isinstance(was, SelectOperator)
         rows = rows.keep(was.passing(rows) != self.passing(rows))
         return difference(self.step(rows), was.step(rows))
 
@@ -169,7 +169,7 @@ class Select(Operator):
         return column
 
 
-class Project(Operator):
+class ProjectOperator(Operator):
     """Computes `outputs`, pairs of a column identity and its expression."""
 
     is_rowwise = True
@@ -182,14 +182,14 @@ class Project(Operator):
     def step(self, batch: Batch) -> Batch:
         if len(batch) == 0:
             return Batch({}, batch.weights, batch.tags)
-        return once(batch.shared, (Project, self.outputs), lambda: self._computed(batch))
+        return once(batch.shared, (ProjectOperator, self.outputs), lambda: self._computed(batch))
 
     def _computed(self, batch: Batch) -> Batch:
         columns = {name: one.values(batch.columns, len(batch)) for name, one in self._evaluators}
         return batch.shares(Batch(columns, batch.weights, batch.tags))
 
     def says_like(self, other: Operator) -> bool:
-        return isinstance(other, Project) and self.outputs == other.outputs
+        return isinstance(other, ProjectOperator) and self.outputs == other.outputs
 
     def turned(self, rows: Batch, was: Operator) -> Batch:
         """The difference without most rows that are in both."""
@@ -237,7 +237,7 @@ class Repeat(Operator):
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class UnionBranch:
     """One input: the column behind each output, its sign, and the tag behind each output tag."""
 
     columns: tuple[tuple[AttributeId, AttributeId], ...]
@@ -250,7 +250,7 @@ class Branch:
 class Union(Operator):
     is_linear = True
 
-    def __init__(self, branches: Sequence[Branch]) -> None:
+    def __init__(self, branches: Sequence[UnionBranch]) -> None:
         self.branches = tuple(branches)
 
     def step(self, *batches: Batch | None) -> Batch:
@@ -260,7 +260,7 @@ class Union(Operator):
         return stacked_batches(filled) if filled else parts[0]
 
 
-def _moved(branch: Branch, batch: Batch) -> Batch:
+def _moved(branch: UnionBranch, batch: Batch) -> Batch:
     columns = {}
     if len(batch):
         columns = {output: batch.columns[name] for output, name in branch.columns}

@@ -94,7 +94,7 @@ class GroupSets:
         return Pairs(owners, codes & _FRAGMENT_MASK, np.ones(len(counts), dtype=np.int64))
 
 
-class FragmentCounts:
+class RangeCounts:
     def __init__(self, name: str) -> None:
         self.arrangement = Arrangement(name, (), _COUNT)
 
@@ -137,7 +137,7 @@ class FragmentCounts:
         self.arrangement.put(codes, (), {_COUNT: new})
         return old, new
 
-    def adopt(self, other: FragmentCounts, targets: Ints) -> None:
+    def adopt(self, other: RangeCounts, targets: Ints) -> None:
         """Adopt counts under new range numbers, where nothing was counted yet.
 
         `targets` is the new range of each old one; counts of those at -1 are skipped.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from impctl.data.vector import Bools, Ints, slice_positions
 from impctl.values import dataclass
 
-FragmentIds = npt.NDArray[np.int32]
+RangeIds = npt.NDArray[np.int32]
 
 FRAGMENT_BITS = 24
 """Bits of a range's number where it shares one number with a group or slot: room for 16 million. A
@@ -48,7 +48,7 @@ class Tags(Protocol):
 class RowTags:
     """One range per row; shape (n,), int32."""
 
-    fragments: FragmentIds
+    fragments: RangeIds
 
     def __len__(self) -> int:
         return len(self.fragments)
@@ -69,7 +69,7 @@ class SetTags:
     """Any set per row: that of row i is `fragments[offsets[i]:offsets[i + 1]]`, ascending."""
 
     offsets: Ints
-    fragments: FragmentIds
+    fragments: RangeIds
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -95,7 +95,7 @@ class SpanTags:
 
     rows: int
     start: int
-    fragments: FragmentIds
+    fragments: RangeIds
 
     def __len__(self) -> int:
         return self.rows

@@ -43,14 +43,14 @@ _EVERYTHING = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class RequestedGroups:
     """Requested groups: codes, ascending, and key columns; shapes (groups,)."""
 
     codes: Ints
     keys: Sequence[Vector]
 
-    def take(self, at: Ints) -> Groups:
-        return Groups(self.codes[at], [key.take(at) for key in self.keys])
+    def take(self, at: Ints) -> RequestedGroups:
+        return RequestedGroups(self.codes[at], [key.take(at) for key in self.keys])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class BufferSize:
     by_code: bool
 
 
-class BestRows:
+class BufferedRows:
     """The edges of the groups of a RowIndex in the order of its column `code`."""
 
     def __init__(
@@ -83,7 +83,7 @@ class BestRows:
         self._code = code
         self._codes_of = codes_of
 
-    def admitted(self, groups: Groups, owners: Ints, codes: Ints, weights: Ints) -> Bools:
+    def admitted(self, groups: RequestedGroups, owners: Ints, codes: Ints, weights: Ints) -> Bools:
         """Which rows of a change are in the buffers; an overfull buffer's edge is lowered."""
         edges = self._edges_of(groups)
         new = np.flatnonzero((weights > 0) & (codes <= edges[owners]))
@@ -94,7 +94,7 @@ class BestRows:
         self._move(groups, edges, lowered)
         return codes <= lowered[owners]
 
-    def settle(self, groups: Groups) -> None:
+    def settle(self, groups: RequestedGroups) -> None:
         """Trim the buffers of these groups, and refill exhausted ones."""
         edges = self._edges_of(groups)
         result = self._rows.leading(groups.codes, groups.keys, _EVERYTHING).found
@@ -122,7 +122,7 @@ class BestRows:
             self._take_away(groups, owners, rows, inside & np.isin(owners, lacking))
             self._refilled(groups.take(lacking), lowered[lacking], held[lacking])
 
-    def _refilled(self, groups: Groups, edges: Ints, held: Ints) -> None:
+    def _refilled(self, groups: RequestedGroups, edges: Ints, held: Ints) -> None:
         owners, rows = owners_of(
             groups.keys, len(groups.codes), self.refill(groups.keys), self._rows.keys
         )
@@ -134,7 +134,7 @@ class BestRows:
             raise refill_differs()
         self.fill(groups, owners, codes, rows)
 
-    def fill(self, groups: Groups, owners: Ints, codes: Ints, rows: Batch) -> None:
+    def fill(self, groups: RequestedGroups, owners: Ints, codes: Ints, rows: Batch) -> None:
         """Fill the empty buffers of these groups with the best of these rows, which are all."""
         order = np.lexsort((codes, owners))
         owners, codes, rows = owners[order], codes[order], rows.take(order)
@@ -148,7 +148,7 @@ class BestRows:
             columns = {**best.columns, self._code: Vector(LONG, codes[kept])}
             self._rows.add(Batch(columns, best.weights, best.tags), groups.codes[owners[kept]])
 
-    def _take_away(self, groups: Groups, owners: Ints, rows: Batch, mask: Bools) -> None:
+    def _take_away(self, groups: RequestedGroups, owners: Ints, rows: Batch, mask: Bools) -> None:
         gone = np.flatnonzero(mask)
         if len(gone):
             self._rows.add(rows.take(gone).negated(), groups.codes[owners[gone]])
@@ -156,12 +156,12 @@ class BestRows:
     def _counts(self, owners: Ints, codes: Ints, weights: Ints) -> Ints:
         return starts_in(owners, codes).astype(np.int64) if self.size.by_code else weights
 
-    def _edges_of(self, groups: Groups) -> Ints:
+    def _edges_of(self, groups: RequestedGroups) -> Ints:
         located = self.edges.find(groups.codes, groups.keys)
         result: Ints = self.edges.gather(located, _EDGE)
         return stored_edges(result)
 
-    def _move(self, groups: Groups, before: Ints, after: Ints) -> None:
+    def _move(self, groups: RequestedGroups, before: Ints, after: Ints) -> None:
         moved = np.flatnonzero(before != after)
         if len(moved):
             at = groups.take(moved)
@@ -193,7 +193,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstRows:
     """First rows with their group, and the code beyond which rows change nothing, per group."""
 
     owners: Ints
@@ -246,7 +246,7 @@ class Top(Operator):
         self._buffer = (
             None
             if buffer is None
-            else BestRows(name, self._rows, self._code, types, size, self._codes)
+            else BufferedRows(name, self._rows, self._code, types, size, self._codes)
         )
 
     @property
@@ -266,7 +266,7 @@ class Top(Operator):
         if not len(rows):
             return
         keys, grouping = rows.grouped_by(self._partition)
-        groups = Groups(grouping.codes, [key.take(grouping.first) for key in keys])
+        groups = RequestedGroups(grouping.codes, [key.take(grouping.first) for key in keys])
         self._rows.clear()
         self._buffer.fill(groups, grouping.index(), rows.columns[self._code].values, rows)
 
@@ -291,7 +291,7 @@ class Top(Operator):
             return empty_batch(self._accesses)
         codes = self._codes(batch)
         keys, grouping = batch.grouped_by(self._partition)
-        groups = Groups(grouping.codes, [key.take(grouping.first) for key in keys])
+        groups = RequestedGroups(grouping.codes, [key.take(grouping.first) for key in keys])
         owners = grouping.index()
         old = self._first(groups)
         least = np.full(grouping.groups, INT64_MAX)
@@ -311,9 +311,9 @@ class Top(Operator):
             return empty_batch(self._accesses)
         keys, grouping = rows.grouped_by(self._partition)
         leaders = [key.take(grouping.first) for key in keys]
-        return self._first(Groups(grouping.codes, leaders)).rows
+        return self._first(RequestedGroups(grouping.codes, leaders)).rows
 
-    def _add(self, batch: Batch, groups: Groups, owners: Ints, codes: Ints) -> None:
+    def _add(self, batch: Batch, groups: RequestedGroups, owners: Ints, codes: Ints) -> None:
         if self._buffer is None:
             self._rows.add(batch, groups.codes[owners])
             return
@@ -322,7 +322,7 @@ class Top(Operator):
             self._rows.add(batch.take(kept), groups.codes[owners[kept]])
             self._buffer.settle(groups.take(np.unique(owners[kept])))
 
-    def _first(self, groups: Groups) -> First:
+    def _first(self, groups: RequestedGroups) -> FirstRows:
         owners, parts = [], []
         open_ = np.arange(len(groups.codes), dtype=np.int64)
         window = self.limit.size + _SPARE
@@ -347,7 +347,7 @@ class Top(Operator):
         if not parts:
             nothing = np.zeros(0, np.int64)
             borders = np.full(len(groups.codes), INT64_MAX)
-            return First(nothing, empty_batch(self._accesses), borders)
+            return FirstRows(nothing, empty_batch(self._accesses), borders)
         return self._cut(np.concatenate(owners), stacked_batches(parts), len(groups.codes))
 
     def _counted(
@@ -366,7 +366,7 @@ class Top(Operator):
             np.add.at(counts, owners[starts_in(owners, codes)], 1)
         return counts >= self.limit.size
 
-    def _cut(self, owners: Ints, rows: Batch, groups: int) -> First:
+    def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRows:
         """Exactly the first rows among these, which are enough, with their rank."""
         ranks = [exact_ranks(rows.columns[key.column], key) for key in self.order]
         last = self._contents(rows) if self.limit.cut is Cut.ROW else []
@@ -398,7 +398,7 @@ class Top(Operator):
         kept = np.flatnonzero(weights)
         owners, weights, numbers = owners[kept], weights[kept], numbers[kept]
         owners, first = self._numbered(owners, rows.take(kept), weights, numbers)
-        return First(owners, first, borders)
+        return FirstRows(owners, first, borders)
 
     def _numbered(
         self, owners: Ints, rows: Batch, weights: Ints, numbers: Ints
@@ -556,7 +556,7 @@ class LikelyTop(Top):
         np.add.at(result, owners[places], np.where(is_open, copies, 1))
         return result
 
-    def _cut(self, owners: Ints, rows: Batch, groups: int) -> First:
+    def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRows:
         borders = self._border(owners, rows, groups)
         kept = np.flatnonzero(rows.columns[self._code].values <= borders[owners])
         owners, rows = owners[kept], rows.take(kept)
@@ -575,4 +575,4 @@ class LikelyTop(Top):
         if self._is_sure and beyond[has_open | self._must_end].any():
             raise unsure_value("The choice of the first rows")
         self._unsure_rows += int(beyond[has_open].sum())
-        return First(owners, rows, borders)
+        return FirstRows(owners, rows, borders)

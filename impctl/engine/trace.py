@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import (
-    MANY,
-    are_codes,
-    are_told_by_codes,
-    ascending,
-    ends_of,
-    is_told_by_code,
-    key_codes,
-    normalise,
-    perhaps_in,
-    same_keys,
-    when_many,
-)
+from impctl.data.keys import MANY, are_codes, have_injective_codes, ascending, ends_of, is_told_by_code, key_codes, normalise, perhaps_in, same_keys, when_many
 from impctl.data.memory import reserve
 from impctl.data.pages import (
     CheckedPages,
@@ -318,7 +306,7 @@ class AnyRun(Protocol):
 R = TypeVar("R", bound=AnyRun)
 
 
-class RunLog(Generic[R]):
+class Spine(Generic[R]):
     """Runs of one kind; `merge` makes one of several, given whether they include the oldest."""
 
     def __init__(
@@ -391,7 +379,7 @@ class RunLog(Generic[R]):
 class LoggedState(Generic[R]):
     """State whose runs are in a log; the part of a keeper that all such state has in common."""
 
-    _log: RunLog[R]
+    _log: Spine[R]
 
     def clear(self) -> None:
         self._log.clear()
@@ -458,7 +446,7 @@ class Arrangement(LoggedState[Run]):
         self.key_types = tuple(key_types)
         self.alive = alive
         self._columns = columns
-        self._log = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
+        self._log = Spine(partial(_folded, self.key_types, alive), Run.to_arrow)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -758,7 +746,7 @@ class RowIndex(LoggedState[IndexRun]):
         self.keys = tuple(keys)
         self._accesses = accesses
         form = self._form = _Form(self.columns, order)
-        self._log = RunLog(
+        self._log = Spine(
             lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
         )
         self._waiting: list[IndexRun] = []
@@ -825,7 +813,7 @@ class RowIndex(LoggedState[IndexRun]):
             owner = owner if requested is None else requested[owner]
             batch = run.at(positions)
             held = [batch.columns[key] for key in self.keys]
-            if not are_told_by_codes(held, keys):
+            if not have_injective_codes(held, keys):
                 of_held = [column.take(positions) for column in held]
                 same = same_keys(of_held, [key.take(owner) for key in keys])
                 if same is not None and not bool(same.all()):

@@ -23,12 +23,12 @@ from impctl.service.resolve import is_for_others
 from impctl.service.spark_answer import answer_of
 from impctl.service.stored import kept_plan
 from impctl.service.verify import same_rows
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.spark.render import Renderer
-from impctl.sql.text import without_levels
+from impctl.sql.text import without_recursion_limits
 from impctl.tables.rows import why_not_plain
 from impctl.tables.schema import to_arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot
@@ -39,13 +39,13 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.measure.scratch import MeasuredQuery
     from impctl.safety.judge import Verdict
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
 
 
-Fragments = Mapping[AccessId, FragmentSet]
+Fragments = Mapping[AccessId, RangeSet]
 
 Files = Mapping[TableName, Sequence[DataFile]]
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Offered(Generic[T]):
+class DuckDbRun(Generic[T]):
     """How DuckDB computes the same result; `run` is None, for `reason`, if it cannot."""
 
     run: Callable[[], T] | None
@@ -64,45 +64,45 @@ class Offered(Generic[T]):
 
 def duckdb_recapture(
     connection: ParquetSql,
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     expected: Fragments,
-) -> Offered[Fragments]:
+) -> DuckDbRun[Fragments]:
     """Recapture at the pinned versions, checked once against the `expected` sketches."""
     reason = _unreadable(desk.tables, prepared)
     if reason:
-        return Offered(None, reason)
+        return DuckDbRun(None, reason)
 
     def recapture() -> Fragments:
         for scan in prepared.scans:
             snapshot = desk.tables.snapshot(scan.table)
             _view(connection, scan.table, snapshot, snapshot.files)
-        sketches: dict[AccessId, FragmentSet] = {}
+        sketches: dict[AccessId, RangeSet] = {}
         for accesses, text in passes:
             answer = connection.run(text)
             for access, lists in zip(accesses, answer.columns, strict=True):
                 partition = partitions[access]
                 values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
                 fragments = partition.fragments_of(from_arrow(values, partition.type))
-                sketches[access] = FragmentSet.of(np.unique(fragments).tolist(), partition.size)
+                sketches[access] = RangeSet.of(np.unique(fragments).tolist(), partition.size)
         return sketches
 
     try:
         passes = _passes(prepared, verdict, partitions)
         result = recapture()
     except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
-        return Offered(None, f"DuckDB cannot run the capture: {error}")
+        return DuckDbRun(None, f"DuckDB cannot run the capture: {error}")
     wrong = [access for access, fragments in expected.items() if result[access] != fragments]
     if wrong:
-        return Offered(None, "DuckDB's arithmetic gives a different sketch than Spark's")
-    return Offered(recapture)
+        return DuckDbRun(None, "DuckDB's arithmetic gives a different sketch than Spark's")
+    return DuckDbRun(recapture)
 
 
 def duckdb_plain(
     connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery
-) -> Offered[pa.Table]:
+) -> DuckDbRun[pa.Table]:
     """The query over whole tables; `run` returns an Arrow table for the caller to compare."""
 
     def whole() -> tuple[str, Files]:
@@ -118,12 +118,12 @@ def duckdb_query(
     tables: PinnedTables,
     prepared: PreparedQuery,
     read: Callable[[], tuple[str, Files]],
-) -> Offered[pa.Table]:
+) -> DuckDbRun[pa.Table]:
     """Run the text over the files that `read` returns, which is part of a run. Spark's text is
     translated; what Spark does not support is in DuckDB's dialect already."""
     reason = _unreadable(tables, prepared)
     if reason:
-        return Offered(None, reason)
+        return DuckDbRun(None, reason)
 
     def run() -> pa.Table:
         text, files = read()
@@ -137,8 +137,8 @@ def duckdb_query(
     try:
         run()
     except (SqlFailed, SqlglotError) as error:
-        return Offered(None, f"DuckDB cannot run the query: {error}")
-    return Offered(run)
+        return DuckDbRun(None, f"DuckDB cannot run the query: {error}")
+    return DuckDbRun(run)
 
 
 class _NoPassError(Exception):
@@ -180,7 +180,7 @@ def _passes(
 
 
 def _translated(select: exp.Select) -> str:
-    tree = sqlglot.parse_one(without_levels(select.sql(DIALECT)), dialect=DIALECT)
+    tree = sqlglot.parse_one(without_recursion_limits(select.sql(DIALECT)), dialect=DIALECT)
     for call in tree.find_all(exp.Anonymous):
         # sqlglot does not know the function by which a second row of a subquery fails.
         if call.name.upper() == "RAISE_ERROR":
@@ -215,18 +215,18 @@ def _column(table: str, name: str) -> exp.Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class DuckDbMetrics:
     """Metrics to add to a cell, and a note on them."""
 
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     note: str = ""
 
 
-def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
+def duckdb_recapture_metrics(measured: MeasuredQuery, turns: int) -> DuckDbMetrics:
     """Measure `duckdb_ms`, the recapture in DuckDB, if its sketches equal Spark's. Call it while
     the table is unchanged: the sketches are compared with those captured."""
 
-    def beside(connection: ParquetSql) -> Beside:
+    def beside(connection: ParquetSql) -> DuckDbMetrics:
         offered = duckdb_recapture(
             connection,
             measured.scratch,
@@ -240,37 +240,37 @@ def recapture_beside(measured: MeasuredQuery, turns: int) -> Beside:
     return _connected(beside)
 
 
-def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
+def duckdb_query_metrics(measured: MeasuredQuery, expected: pa.Table, turns: int) -> DuckDbMetrics:
     """Measure `duckdb_plain_ms`, the query that returned the `expected` rows."""
 
-    def beside(connection: ParquetSql) -> Beside:
+    def beside(connection: ParquetSql) -> DuckDbMetrics:
         offered = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
         if offered.run is not None and not same_answer(offered.run(), expected):
-            return Beside(note="DuckDB gives a different result than Spark")
+            return DuckDbMetrics(note="DuckDB gives a different result than Spark")
         return _timed("duckdb_plain_ms", offered, turns)
 
     return _connected(beside)
 
 
-def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
+def duckdb_sketch_metrics(measured: MeasuredQuery, expected: pa.Table, turns: int) -> DuckDbMetrics:
     """Measure `duckdb_plain_ms`, and `duckdb_sketch_ms` over the text and files of `rewrite`."""
 
-    def beside(connection: ParquetSql) -> Beside:
+    def beside(connection: ParquetSql) -> DuckDbMetrics:
         plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
         through = duckdb_sketch(connection, measured)
         runs = {"duckdb_plain_ms": plain.run, "duckdb_sketch_ms": through.run}
         works = {name: run for name, run in runs.items() if run is not None}
         if len(works) < len(runs):
-            return Beside(note=plain.reason or through.reason)
+            return DuckDbMetrics(note=plain.reason or through.reason)
         if not all(same_answer(work(), expected) for work in works.values()):
-            return Beside(note="DuckDB gives a different result than Spark")
+            return DuckDbMetrics(note="DuckDB gives a different result than Spark")
         times = in_turns(works, turns)
-        return Beside({name: Metric.of(result) for name, result in times.items()})
+        return DuckDbMetrics({name: Metric.of(result) for name, result in times.items()})
 
     return _connected(beside)
 
 
-def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> Offered[pa.Table]:
+def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> DuckDbRun[pa.Table]:
     """The query over the text and files of `rewrite`, which every run computes again."""
 
     def read() -> tuple[str, Files]:
@@ -280,22 +280,22 @@ def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> Offered[pa
     return duckdb_query(connection, measured.scratch.tables, measured.prepared, read)
 
 
-def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:
+def _connected(beside: Callable[[ParquetSql], DuckDbMetrics]) -> DuckDbMetrics:
     """Run on a new connection. A query that fails after its check becomes a note."""
     connection = ParquetSql.open()
     if connection is None:
-        return Beside()
+        return DuckDbMetrics()
     with closing(connection):
         try:
             return beside(connection)
         except (SqlFailed, pa.ArrowException) as error:
-            return Beside(note=f"DuckDB failed after one successful answer: {error}")
+            return DuckDbMetrics(note=f"DuckDB failed after one successful answer: {error}")
 
 
-def _timed(name: str, offered: Offered[Any], turns: int) -> Beside:
+def _timed(name: str, offered: DuckDbRun[Any], turns: int) -> DuckDbMetrics:
     if offered.run is None:
-        return Beside(note=offered.reason)
-    return Beside({name: Metric.of([milliseconds(offered.run) for _ in range(turns)])})
+        return DuckDbMetrics(note=offered.reason)
+    return DuckDbMetrics({name: Metric.of([milliseconds(offered.run) for _ in range(turns)])})
 
 
 def same_answer(table: pa.Table, expected: pa.Table) -> bool:

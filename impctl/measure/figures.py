@@ -14,7 +14,7 @@ from impctl.workload.yaml import shown, suggestion
 
 if TYPE_CHECKING:
     from impctl.measure.scratch import AgainstRecapture
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.types import QueryName, TableName
     from impctl.workload.models import QuerySpec
 
@@ -65,11 +65,11 @@ def words_of(sql: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class CaseContext:
     """One case of one figure, the only one in `figure.cases`. Tables are already scaled by `scale`;
     sizes among the options go through `scaled`."""
 
-    desk: Workbench
+    desk: Context
     figure: FigureSpec
     repeat: int
     seed: int

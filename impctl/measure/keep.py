@@ -25,7 +25,7 @@ _MOST_BYTES = 256 << 20
 """Maximum size of a record to read."""
 
 
-def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
+def check_outputs(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
     """Raise StorageError if a requested file could not be written. Raise UsageError if both are the
     same file, or if the package that renders reports is missing."""
     requested = {"record": request.out, "report": request.report}
@@ -44,7 +44,7 @@ def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
             try_output(path, reserved)
 
 
-def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, ...]:
+def write_outputs(request: MeasureRequest, record: Record) -> tuple[WrittenResult, ...]:
     """Write the record and its report, if requested."""
     written: list[WrittenResult] = []
     if request.out is not None:

@@ -12,23 +12,10 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Label, Metric
 from impctl.bench.timing import in_turns, milliseconds, warm_up
 from impctl.errors import ImpctlError
-from impctl.measure.duckdb import (
-    Beside,
-    answer_beside,
-    duckdb_plain,
-    duckdb_sketch,
-    recapture_beside,
-    same_answer,
-)
-from impctl.measure.scratch import (
-    AgainstRecapture,
-    Followed,
-    MeasuredQuery,
-    measured_copy,
-    worse_of,
-)
+from impctl.measure.duckdb import DuckDbMetrics, duckdb_query_metrics, duckdb_plain, duckdb_sketch, duckdb_recapture_metrics, same_answer
+from impctl.measure.scratch import AgainstRecapture, MeasuredStep, MeasuredQuery, measured_copy, worse_of
 from impctl.service.engine_answer import engine_answer
-from impctl.service.kept_answer import kept_answer
+from impctl.service.kept_answer import materialized_result
 from impctl.service.spark_answer import answer_of
 from impctl.service.stored import known_ending
 from impctl.service.verify import same_rows
@@ -37,7 +24,7 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.measure.figures import Ground
+    from impctl.measure.figures import CaseContext
     from impctl.service.filters import Pruned
 
 
@@ -50,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class CallTimes:
     cpu_ms: float
     wall_ms: float
 
@@ -60,19 +47,19 @@ class Took:
         return min(self.cpu_ms, self.wall_ms)
 
 
-def timed(run: Callable[[], T]) -> tuple[T, Took]:
+def timed(run: Callable[[], T]) -> tuple[T, CallTimes]:
     """Run the work; return its result and times."""
     began, cpu = time.perf_counter(), time.process_time()
     result = run()
     cpu_ms = (time.process_time() - cpu) * 1000.0
-    return result, Took(cpu_ms, (time.perf_counter() - began) * 1000.0)
+    return result, CallTimes(cpu_ms, (time.perf_counter() - began) * 1000.0)
 
 
-def cpu_of(runs: Sequence[Took]) -> Metric:
+def cpu_of(runs: Sequence[CallTimes]) -> Metric:
     return Metric.of([run.cpu_ms for run in runs])
 
 
-def wall_of(runs: Sequence[Took]) -> Metric:
+def wall_of(runs: Sequence[CallTimes]) -> Metric:
     return Metric.of([run.wall_ms for run in runs])
 
 
@@ -91,13 +78,13 @@ _MOST = 3
 """Maximum captures timed; they are long enough to be steady."""
 
 
-def measure_capture(ground: Ground) -> Iterator[Cell]:
+def measure_capture(ground: CaseContext) -> Iterator[Cell]:
     """Measure one cell."""
     ground.only()
     return _capture_cells(ground)
 
 
-def _capture_cells(ground: Ground) -> Iterator[Cell]:
+def _capture_cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
         checked = measured.checked()
@@ -117,13 +104,13 @@ def _capture_cells(ground: Ground) -> Iterator[Cell]:
         yield ground.cell(metrics, checked=checked)
 
 
-def measure_query(ground: Ground) -> Iterator[Cell]:
+def measure_query(ground: CaseContext) -> Iterator[Cell]:
     """Measure one cell."""
     ground.only()
     return _query_cells(ground)
 
 
-def _query_cells(ground: Ground) -> Iterator[Cell]:
+def _query_cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"running {ground.query.name} with and without its sketch")
     with measured_copy(ground.desk, ground.query) as measured:
         pruned = measured.pruned()
@@ -138,7 +125,7 @@ def _query_cells(ground: Ground) -> Iterator[Cell]:
             warm_up(work)
         times = in_turns(works, ground.repeat)
         without_ms, with_ms = Metric.of(times["plain_ms"]), Metric.of(times["sketch_ms"])
-        beside = answer_beside(measured, whole, ground.repeat)
+        beside = duckdb_query_metrics(measured, whole, ground.repeat)
         shares = {
             "files_share": pruned.files_kept / max(pruned.files_total, 1),
             "rows_share": _rows_share(measured, pruned),
@@ -186,11 +173,11 @@ class _Size:
     rows: int
     share: float
     checked: Mapping[str, AgainstRecapture]
-    runs: Sequence[tuple[str, Followed]]
+    runs: Sequence[tuple[str, MeasuredStep]]
     state_bytes: int
 
 
-def measure_maintain(ground: Ground) -> Iterator[Cell]:
+def measure_maintain(ground: CaseContext) -> Iterator[Cell]:
     """Measure cells for every size and kind of change."""
     ground.only("changes", "shares", "kind")
     shares = ground.numbers("shares")
@@ -200,7 +187,7 @@ def measure_maintain(ground: Ground) -> Iterator[Cell]:
 
 
 def _maintain_cells(
-    ground: Ground, changes: Sequence[int], shares: Sequence[float], kinds: Sequence[str]
+    ground: CaseContext, changes: Sequence[int], shares: Sequence[float], kinds: Sequence[str]
 ) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
@@ -216,7 +203,7 @@ def _maintain_cells(
             # Last and warm: a cold baseline would flatter us.
             recaptures = recapture_times(ground, measured, len(result)) if result else []
             # After a failure nobody knows whether the change is still there.
-            beside = duckdb_beside(ground, measured) if failure is None else Beside()
+            beside = duckdb_recapture_with_note(ground, measured) if failure is None else DuckDbMetrics()
         for entry in result:
             for kind in kinds:
                 yield _cell(ground, entry, kind, recaptures, beside, len(kinds) > 1)
@@ -241,7 +228,7 @@ def _real_share(share: float, size: int, total: int) -> float:
     return size / total if total and abs(size - share * total) > 0.005 * size else share
 
 
-def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _Size:
+def _size(ground: CaseContext, measured: MeasuredQuery, size: int, share: float) -> _Size:
     """Check one size, then maintain insertions and deletions in turn."""
     ground.step(f"{ground.query.name} with {size} changes")
     rows = measured.rows_like_the_table(size, ground.seed)
@@ -254,9 +241,9 @@ def _size(ground: Ground, measured: MeasuredQuery, size: int, share: float) -> _
     return _Size(size, share, checked, runs, measured.state_bytes)
 
 
-def duckdb_beside(ground: Ground, measured: MeasuredQuery) -> Beside:
+def duckdb_recapture_with_note(ground: CaseContext, measured: MeasuredQuery) -> DuckDbMetrics:
     """Measure DuckDB's recapture, with a note on missing ranges too."""
-    beside = recapture_beside(measured, min(ground.repeat, _RECAPTURES))
+    beside = duckdb_recapture_metrics(measured, min(ground.repeat, _RECAPTURES))
     note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
     return replace(beside, note=note)
 
@@ -274,7 +261,7 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
     return "; ".join(result.values())
 
 
-def recapture_times(ground: Ground, measured: MeasuredQuery, sizes: int) -> list[float]:
+def recapture_times(ground: CaseContext, measured: MeasuredQuery, sizes: int) -> list[float]:
     """Time recaptures; the checks made one per size and one without a change."""
     ground.step(f"recapturing {ground.query.name}")
     warm_up(measured.recapture, done=sizes + 1)
@@ -282,11 +269,11 @@ def recapture_times(ground: Ground, measured: MeasuredQuery, sizes: int) -> list
 
 
 def _cell(
-    ground: Ground,
+    ground: CaseContext,
     entry: _Size,
     kind: str,
     recaptures: Sequence[float],
-    beside: Beside,
+    beside: DuckDbMetrics,
     labelled: bool,
 ) -> Cell:
     labels: dict[str, Label] = {"changes": entry.rows, "share": float(f"{entry.share:.3g}")}
@@ -298,7 +285,7 @@ def _cell(
 
 
 def metrics_of(
-    runs: Sequence[Followed], recaptures: Sequence[float], state_bytes: int
+    runs: Sequence[MeasuredStep], recaptures: Sequence[float], state_bytes: int
 ) -> dict[str, Metric]:
     """The metrics of steps, compared with recaptures."""
     maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
@@ -327,13 +314,13 @@ class _TimedWay:
     files: int
 
 
-def measure_ways(ground: Ground) -> Iterator[Cell]:
+def measure_ways(ground: CaseContext) -> Iterator[Cell]:
     """Measure a cell for each way."""
     ground.only()
     return _way_cells(ground)
 
 
-def _way_cells(ground: Ground) -> Iterator[Cell]:
+def _way_cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     spec = replace(ground.query, answer=True)
     connection = ParquetSql.open()
@@ -376,7 +363,7 @@ def from_state(measured: MeasuredQuery) -> pa.Table:
         plan = scratch.memory.answer(measured.prepared.planned)
         ending = plan.ending
     store, generation = scratch.store(), stored.generation
-    result = kept_answer(scratch, store, stored.query, ending, generation, plan=plan)
+    result = materialized_result(scratch, store, stored.query, ending, generation, plan=plan)
     assert result is not None, "nobody else advances the copy's store"
     return result
 
@@ -402,7 +389,7 @@ def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Tim
 
 
 def _timed(
-    ground: Ground, measured: MeasuredQuery, ways: list[_TimedWay], note: str
+    ground: CaseContext, measured: MeasuredQuery, ways: list[_TimedWay], note: str
 ) -> Iterator[Cell]:
     """Compare each way with the first, time them in turn, and yield the slowest first."""
     from impctl.spark.session import jvm_cpu_ms
@@ -413,13 +400,13 @@ def _timed(
         warm_up(way.run, done=1 if way.name != _SPARK else 2)
     session = measured.scratch.spark()
     ground.step(f"timing {ground.query.name} in {len(ways)} ways")
-    runs: dict[str, list[Took]] = {way.name: [] for way in ways}
+    runs: dict[str, list[CallTimes]] = {way.name: [] for way in ways}
     for _ in range(ground.repeat):
         for way in ways:
             before = jvm_cpu_ms(session) or 0.0
             _, took = timed(way.run)
             used = (jvm_cpu_ms(session) or 0.0) - before
-            runs[way.name].append(Took(took.cpu_ms + used, took.wall_ms))
+            runs[way.name].append(CallTimes(took.cpu_ms + used, took.wall_ms))
     knows_jvm = jvm_cpu_ms(session) is not None
     wall = {name: wall_of(took) for name, took in runs.items()}
     cpu = {name: cpu_of(took) for name, took in runs.items()}

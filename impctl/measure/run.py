@@ -33,17 +33,17 @@ from impctl.errors import (
     UsageError,
     WorkloadError,
 )
-from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, Ground, OptionValue, words_of
-from impctl.measure.keep import try_kept, write_kept
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, CaseContext, OptionValue, words_of
+from impctl.measure.keep import check_outputs, write_outputs
 from impctl.measure.kinds import measure_capture, measure_maintain, measure_query, measure_ways
 from impctl.measure.scratch import folder_beside
-from impctl.service.context import Isolated, Reporter, Workbench, master_of
+from impctl.service.context import Isolated, Reporter, Context, master_of
 from impctl.service.prepare import prepare
 from impctl.service.results import Failure, Outcome
 from impctl.spark.session import find_java, shown
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.values import dataclass
-from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
+from impctl.workload.models import LineageMode, PartitionSpec, QuerySpec
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Measure:
     labelled with it, or only adds a metric to one; not those whose values act together on a cell,
     as `changes` of `memory`. A fingerprint does not include them."""
 
-    run: Callable[[Ground], Iterator[Cell]]
+    run: Callable[[CaseContext], Iterator[Cell]]
     labelled: tuple[str, ...]
     drawable: Drawable
 
@@ -143,7 +143,7 @@ def _query_facts(query: QuerySpec) -> dict[str, object]:
         "settings": [query.policy, query.maintain, query.join, query.buffer],
     }
     # Records from before the setting have the same fingerprint.
-    return facts if query.lineage is Lineage.ALL else {**facts, "lineage": query.lineage}
+    return facts if query.lineage is LineageMode.ALL else {**facts, "lineage": query.lineage}
 
 
 def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
@@ -223,7 +223,7 @@ class PlannedFigure:
 class PlannedRun:
     """A run that is ready to start; the noise of the machine is measured in `folder`."""
 
-    desk: Workbench
+    desk: Context
     figures: tuple[PlannedFigure, ...]
     _: KW_ONLY
     name: str
@@ -237,7 +237,7 @@ class PlannedRun:
 
 
 def planned_workload(
-    desk: Workbench,
+    desk: Context,
     request: MeasureRequest,
     queries: Sequence[QueryName] | None,
     delta_rows: Sequence[int],
@@ -274,7 +274,7 @@ def chosen_figures(figures: Sequence[FigureSpec], names: Sequence[str]) -> tuple
 
 
 def planned_figures(
-    desk: Workbench,
+    desk: Context,
     figures: Sequence[FigureSpec],
     measures: Mapping[str, Measure],
     *,
@@ -289,7 +289,7 @@ def planned_figures(
         measure = measures[figure.measure]
         cases: list[tuple[CaseSpec, Iterator[Cell]]] = []
         for case in figure.cases:
-            ground = Ground(desk, replace(figure, cases=(case,)), repeat, seed, scale)
+            ground = CaseContext(desk, replace(figure, cases=(case,)), repeat, seed, scale)
             try:
                 cases.append((case, measure.run(ground)))
             except WorkloadError as error:
@@ -306,7 +306,7 @@ def planned_figures(
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 
 
-def machine_facts(desk: Workbench) -> dict[str, str]:
+def machine_facts(desk: Context) -> dict[str, str]:
     """Describe the machine, with `java` and `spark`: its master, memory and shuffle partitions."""
     facts = describe_machine()
     # Where nothing needs Spark no Java is needed either.
@@ -323,14 +323,14 @@ def machine_facts(desk: Workbench) -> dict[str, str]:
 
 
 def run_workload(
-    desk: Workbench,
+    desk: Context,
     request: MeasureRequest,
     queries: Sequence[QueryName] | None,
     *,
     delta_rows: Sequence[int],
 ) -> Outcome:
     """Measure an open workload; the yardstick runs on the disk of its tables."""
-    try_kept(request, desk.reserved)
+    check_outputs(request, desk.reserved)
     with scratch_folder(BENCH_SCRATCH, folder_beside(desk, desk.workload.tables)) as folder:
         planned = planned_workload(desk, request, queries, delta_rows, folder)
         return measured(planned, request, desk.reporter)
@@ -343,7 +343,7 @@ def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -
     for record in run.records():
         # After every cell: an interrupt costs the one at hand, not hours.
         try:
-            written, unwritten = write_kept(request, record), None
+            written, unwritten = write_outputs(request, record), None
         except StorageError as error:
             # Measuring continues, and the results are shown in any case.
             written, unwritten = (), error

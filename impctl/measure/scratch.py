@@ -15,25 +15,19 @@ import pyarrow as pa
 
 from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
 from impctl.service.capture import capture_query
-from impctl.service.context import Workbench
-from impctl.service.decide import Moved
-from impctl.service.fill import filled_circuit, needed, recaptured
+from impctl.service.context import Context
+from impctl.service.decide import TableDelta
+from impctl.service.fill import filled_circuit, needed, capture_sketches_alone
 from impctl.service.filters import Pruned, filters_of
-from impctl.service.maintenance_plan import (
-    TakenUp,
-    chooser_for,
-    chooser_of,
-    chosen_way,
-    restored_verdict,
-)
+from impctl.service.maintenance_plan import QueryState, chooser_for, chooser_of, chosen_way, restored_verdict
 from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.resolve import Weighed, WrittenQuery, weighed, written_query
+from impctl.service.resolve import ReadChoice, WrittenQuery, read_choice, written_query
 from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
 from impctl.service.stored import StateMeta
 from impctl.service.table_deltas import need_of
-from impctl.sketch.sketch import FragmentSet, Mode, compare
+from impctl.sketch.sketch import RangeSet, MaintenanceMode, compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.tables.changes import read_changes
@@ -53,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def scratch_copy(desk: Workbench, tables: tuple[TableName, ...]) -> Iterator[Workbench]:
+def scratch_copy(desk: Context, tables: tuple[TableName, ...]) -> Iterator[Context]:
     """Open a workbench on clones of these tables, with its own store."""
     for table in tables:
         if local_path(desk.workload.tables[table].path) is None:
@@ -71,14 +65,14 @@ def scratch_copy(desk: Workbench, tables: tuple[TableName, ...]) -> Iterator[Wor
             cloned[table] = replace(specs[table], path=str(target))
         workload = replace(desk.workload, tables=cloned)
         settings: Settings = replace(desk.settings, store=folder / "store", dry_run=False)
-        scratch = Workbench(settings, workload, desk.reporter)
+        scratch = Context(settings, workload, desk.reporter)
         try:
             yield scratch
         finally:
             scratch.close()
 
 
-def folder_beside(desk: Workbench, tables: Iterable[TableName]) -> Path | None:
+def folder_beside(desk: Context, tables: Iterable[TableName]) -> Path | None:
     """A folder on the tables' device, where hard links work; None if any folder will do."""
     for table in tables:
         path = local_path(desk.workload.tables[table].path)
@@ -92,7 +86,7 @@ def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableNam
     return max(tables, key=lambda table: pinned.snapshot(table).likely_rows)
 
 
-def drawn_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:
+def sample_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:
     """Draw so many rows of the table, with all columns; UsageError for an empty table."""
     counts = [(file, _rows_of(snapshot, file)) for file in snapshot.files]
     filled = [(file, rows) for file, rows in counts if rows]
@@ -123,7 +117,7 @@ def _rows_of(snapshot: Snapshot, file: DataFile) -> int:
 _CHECKPOINT_EVERY = 10
 
 
-def settle(tables: PinnedTables, table: TableName, commits: int) -> None:
+def sync_commit(tables: PinnedTables, table: TableName, commits: int) -> None:
     """After commit number `commits`, checkpoint the log when it is time, and sync the disk."""
     if commits % _CHECKPOINT_EVERY == 0:
         checkpoint(tables.source(table).path)
@@ -131,7 +125,7 @@ def settle(tables: PinnedTables, table: TableName, commits: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class MeasuredStep:
     """One step: its times and what it did."""
 
     read_ms: float
@@ -154,11 +148,11 @@ def worse_of(one: AgainstRecapture, other: AgainstRecapture) -> AgainstRecapture
     return AgainstRecapture(one.covers and other.covers, max(one.slack, other.slack))
 
 
-class Follower:
+class RestoredQuery:
     """A stored query restored from the store; `captured` makes one. A query that can only be
     recaptured has a sketch, but `taken` and `follow` raise UnsupportedError."""
 
-    def __init__(self, scratch: Workbench, prepared: PreparedQuery) -> None:
+    def __init__(self, scratch: Context, prepared: PreparedQuery) -> None:
         self.scratch = scratch
         self.prepared = prepared
         stored = scratch.store().load(prepared.spec.name)
@@ -167,17 +161,17 @@ class Follower:
         self._captured = stored
         chooser = chooser_of(prepared, StateMeta.read(stored.query, stored.state_meta))
         self._way = chosen_way(prepared, self.verdict, self.partitions, chooser)
-        self._taken: TakenUp | None = None
-        if self._way.mode is not Mode.RECAPTURE:
+        self._taken: QueryState | None = None
+        if self._way.mode is not MaintenanceMode.RECAPTURE:
             runs = scratch.store().load_runs(stored.query)
-            self._taken = TakenUp(self._way, stored, runs)
+            self._taken = QueryState(self._way, stored, runs)
         self._endings: dict[TableName, Snapshot] = {
             table: scratch.tables.snapshot(table, version)
             for table, version in stored.versions.items()
         }
 
     @property
-    def taken(self) -> TakenUp:
+    def taken(self) -> QueryState:
         """The state that processes changes; UnsupportedError if the query can only be
         recaptured."""
         if self._taken is None:
@@ -199,7 +193,7 @@ class Follower:
         """Whether a capture fills operator state too."""
         return self._taken is not None and self._taken.session is not None
 
-    def follow(self) -> Followed | None:
+    def follow(self) -> MeasuredStep | None:
         """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
         moved = {}
@@ -213,9 +207,9 @@ class Follower:
         partners = partners_of(self.scratch, self._way, self.partitions)
         maintainer = Maintainer(self.scratch.store(), self.taken, partners)
         done = maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
-        return Followed(read_ms, done)
+        return MeasuredStep(read_ms, done)
 
-    def _moved(self, table: TableName) -> Moved:
+    def _moved(self, table: TableName) -> TableDelta:
         source = self.scratch.tables.source(table)
         until = source.version
         need = need_of(self.taken, table, until, per_version=False)
@@ -225,7 +219,7 @@ class Follower:
         )
         assert changes.ending is not None
         self._endings[table] = changes.ending
-        return Moved(
+        return TableDelta(
             changes,
             until,
             changes.ending,
@@ -234,7 +228,7 @@ class Follower:
             lambda: self.scratch.tables.snapshot(table, until),
         )
 
-    def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> AgainstRecapture:
+    def checked(self, accurate: Mapping[AccessId, RangeSet] | None = None) -> AgainstRecapture:
         """Compare the sketches with those given, else with recapture at their versions."""
         sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
         if accurate is None:
@@ -243,10 +237,10 @@ class Follower:
         relations = [compare(fragments, accurate[a]) for a, (_, fragments) in sketches.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
-    def recapture(self) -> Mapping[AccessId, FragmentSet]:
+    def recapture(self) -> Mapping[AccessId, RangeSet]:
         """Compute the accurate sketches by Spark's fastest pass; nothing is stored."""
         versions = self.stored.versions
-        return recaptured(self.scratch, self.prepared, self.verdict, self.partitions, versions)
+        return capture_sketches_alone(self.scratch, self.prepared, self.verdict, self.partitions, versions)
 
     @property
     def state_bytes(self) -> int:
@@ -255,35 +249,35 @@ class Follower:
         return 0 if session is None else session.state_bytes()
 
 
-def captured(scratch: Workbench, spec: QuerySpec) -> Follower:
+def captured(scratch: Context, spec: QuerySpec) -> RestoredQuery:
     """Capture the query at the pinned versions of its tables, and restore it."""
-    return Follower(scratch, _captured(scratch, spec))
+    return RestoredQuery(scratch, _captured(scratch, spec))
 
 
-def _captured(scratch: Workbench, spec: QuerySpec) -> PreparedQuery:
+def _captured(scratch: Context, spec: QuerySpec) -> PreparedQuery:
     prepared = prepare(scratch, spec)
     capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
     return prepared
 
 
-class MeasuredQuery(Follower):
+class MeasuredQuery(RestoredQuery):
     """One query on its scratch copy; maintain only while the copy's store is locked (`writing`)."""
 
-    def __init__(self, scratch: Workbench, spec: QuerySpec) -> None:
+    def __init__(self, scratch: Context, spec: QuerySpec) -> None:
         super().__init__(scratch, _captured(scratch, spec))
         self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
 
     @property
-    def follower(self) -> Follower:
+    def follower(self) -> RestoredQuery:
         """The query itself: benchmarks use this name."""
         return self
 
-    def maintain(self, rows: pa.Table, *, forth: bool) -> Followed:
+    def maintain(self, rows: pa.Table, *, forth: bool) -> MeasuredStep:
         """Commit the change, then maintain: read, engine and commit."""
         self.commit(rows, forth=forth)
         return self.followed(len(rows))
 
-    def followed(self, wanted: int) -> Followed:
+    def followed(self, wanted: int) -> MeasuredStep:
         """Maintain what was committed; RecaptureNeededError unless it has `wanted` changed rows."""
         step = self.follow()
         changes = 0 if step is None else step.done.changes
@@ -302,7 +296,7 @@ class MeasuredQuery(Follower):
             append_rows(source.path, rows)
         else:
             rewind(source.path, source.version - 1)
-        settle(self.scratch.tables, self.table, source.version)
+        sync_commit(self.scratch.tables, self.table, source.version)
 
     def checked_both_ways(self, rows: pa.Table) -> tuple[AgainstRecapture, AgainstRecapture]:
         """Compare sketches with recapture after this change, and after it was reverted."""
@@ -312,7 +306,7 @@ class MeasuredQuery(Follower):
         return inserted, self.checked(self.unchanged)
 
     @cached_property
-    def unchanged(self) -> Mapping[AccessId, FragmentSet]:
+    def unchanged(self) -> Mapping[AccessId, RangeSet]:
         """The accurate sketches without any change: reverting one restores the same rows."""
         return self.recapture()
 
@@ -327,10 +321,10 @@ class MeasuredQuery(Follower):
         stored = self.stored
         return filters_of(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
 
-    def weighed(self) -> Weighed:
+    def weighed(self) -> ReadChoice:
         """What `query` reads with sketches that pay, and without."""
         stored = self.stored
-        return weighed(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
+        return read_choice(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
 
     def unsketched(self) -> Pruned:
         """What remains to read by the query's own conditions, without any sketch."""
@@ -349,11 +343,11 @@ class MeasuredQuery(Follower):
     def rows_like_the_table(self, size: int, seed: int) -> pa.Table:
         """Draw so many rows from all over the table, file by file."""
         snapshot = self.scratch.tables.snapshot(self.table)
-        return drawn_rows(snapshot, size, np.random.default_rng(seed + size))
+        return sample_rows(snapshot, size, np.random.default_rng(seed + size))
 
 
 @contextmanager
-def measured_copy(desk: Workbench, spec: QuerySpec) -> Iterator[MeasuredQuery]:
+def measured_copy(desk: Context, spec: QuerySpec) -> Iterator[MeasuredQuery]:
     """Capture the query on a scratch copy of its tables, which is removed at the end."""
     with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
         yield MeasuredQuery(scratch, spec)

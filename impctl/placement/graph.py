@@ -11,7 +11,7 @@ from impctl.types import AttributeId, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import Compiled
+    from impctl.compile.compile import Dataflow
     from impctl.engine.operator import Operator
 
 
@@ -48,7 +48,7 @@ PerKind = tuple[float, ...]
 """Milliseconds (or a chance) for each kind of change, in the graph's order."""
 
 
-class Mode(StrEnum):
+class PieceMode(StrEnum):
     """How a piece of state is kept."""
 
     KEPT = "kept"
@@ -88,7 +88,7 @@ class Piece:
     costs is zero. What is only done in some runs is multiplied with `hit`."""
 
     name: str
-    sizes: Mapping[Mode, int]  # Bytes in each allowed mode
+    sizes: Mapping[PieceMode, int]  # Bytes in each allowed mode
     opened: PerKind = ()
     """Kept or bounded: stored state opened, in runs that reach its operator at all."""
     upkeep: PerKind = ()  # Kept or bounded: the change of its input applied
@@ -111,17 +111,17 @@ class Piece:
     """Read: all of its rows each time, since no key narrows them; users see it as rebuilt."""
 
     @property
-    def modes(self) -> tuple[Mode, ...]:
+    def modes(self) -> tuple[PieceMode, ...]:
         """The allowed modes."""
         return tuple(self.sizes)
 
-    def word(self, mode: Mode) -> str:
+    def word(self, mode: PieceMode) -> str:
         """The mode in users' words."""
-        return str(Mode.REBUILT if mode is Mode.READ and self.is_whole else mode)
+        return str(PieceMode.REBUILT if mode is PieceMode.READ and self.is_whole else mode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class CostNode:
     """One operator: its work, the nodes it reads, its pieces, and costs that no mode changes.
     `delta`, `keys` and `whole` are what it adds for each demand; of a scan, `keys` is a keyed read
     of its `table` and `whole` one of all of it."""
@@ -141,7 +141,7 @@ class Graph:
     how many runs of each kind its costs were learned from, empty for prior times. ValueError if
     wires and pieces are no valid graph."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[CostNode, ...]
     kinds: tuple[KindOfChange, ...]
     runs: tuple[int, ...] = ()
     active: tuple[tuple[bool, ...], ...] = field(init=False)
@@ -177,17 +177,17 @@ class Graph:
                 count[wire] += 1
         return tuple(at for at, number in enumerate(count) if number > 1)
 
-    def bytes_of(self, modes: Mapping[str, Mode]) -> int:
+    def bytes_of(self, modes: Mapping[str, PieceMode]) -> int:
         """Bytes of all pieces in these modes, by the pieces' names."""
         return sum(piece.sizes[modes[piece.name]] for piece in self.pieces)
 
 
-def pinned(graph: Graph, modes: Mapping[str, Mode]) -> Graph:
+def pinned(graph: Graph, modes: Mapping[str, PieceMode]) -> Graph:
     """The graph in which these pieces have only these modes; ValueError for one not allowed."""
     return restricted(graph, {name: (mode,) for name, mode in modes.items()})
 
 
-def restricted(graph: Graph, modes: Mapping[str, Collection[Mode]]) -> Graph:
+def restricted(graph: Graph, modes: Mapping[str, Collection[PieceMode]]) -> Graph:
     """The graph with these pieces limited to these modes; ValueError if none is left or one not
     allowed."""
     nodes = []
@@ -197,7 +197,7 @@ def restricted(graph: Graph, modes: Mapping[str, Collection[Mode]]) -> Graph:
     return Graph(tuple(nodes), graph.kinds, graph.runs)
 
 
-def _restricted(piece: Piece, modes: Collection[Mode] | None) -> Piece:
+def _restricted(piece: Piece, modes: Collection[PieceMode] | None) -> Piece:
     if modes is None:
         return piece
     if not modes or not piece.sizes.keys() >= set(modes):
@@ -207,7 +207,7 @@ def _restricted(piece: Piece, modes: Collection[Mode] | None) -> Piece:
 
 
 _PIECES = {Work.SCAN: 0, Work.ROWS: 0, Work.JOIN: 2, Work.KEYED: 1}
-_ASKED = {Work.JOIN: {Mode.KEPT, Mode.READ, Mode.REBUILT}, Work.KEYED: set(Mode)}
+_ASKED = {Work.JOIN: {PieceMode.KEPT, PieceMode.READ, PieceMode.REBUILT}, Work.KEYED: set(PieceMode)}
 _NODE_COSTS = ("delta", "keys", "whole")
 _PIECE_COSTS = (
     *("opened", "upkeep", "probe", "noted", "read", "hit"),
@@ -215,7 +215,7 @@ _PIECE_COSTS = (
 )
 
 
-def _check(node: Node, at: int, kinds: int) -> None:
+def _check(node: CostNode, at: int, kinds: int) -> None:
     """ValueError if a node does not fit its work, its place, or the number of kinds."""
     is_leaf = node.work is Work.SCAN
     if is_leaf == bool(node.inputs) or not all(0 <= wire < at for wire in node.inputs):
@@ -270,11 +270,11 @@ class Numbers:
 
 
 def graph_of(
-    compiled: Compiled,
+    compiled: Dataflow,
     kinds: Sequence[KindOfChange],
     numbers: Numbers,
     *,
-    allowed: Collection[Mode] = tuple(Mode),
+    allowed: Collection[PieceMode] = tuple(PieceMode),
     priors: Priors = PRIORS,
 ) -> Graph:
     """The circuit's operators with the costs of their pieces, by prior times. Every piece can be
@@ -285,10 +285,10 @@ def graph_of(
 class _Maker:
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: Dataflow,
         kinds: tuple[KindOfChange, ...],
         numbers: Numbers,
-        allowed: frozenset[Mode],
+        allowed: frozenset[PieceMode],
         priors: Priors,
     ) -> None:
         self._sources = compiled.sources
@@ -308,37 +308,37 @@ class _Maker:
         nodes += [self._operator(at) for at in range(len(self._operators))]
         return Graph(tuple(nodes), self._kinds)
 
-    def _scan(self, at: int) -> Node:
+    def _scan(self, at: int) -> CostNode:
         source, priors = self._sources[at], self._priors
         rows = self._numbers.rows(-1 - at)
         width = max(1, len(source.scan.table_columns))
         whole = rows * (priors.read_value_ns * width + priors.tag_row_ns) * _MS
-        return Node(
+        return CostNode(
             work=Work.SCAN,
             table=source.table,
             keys=self._always(priors.keyed_read_ms + rows * priors.keyed_row_ns * _MS),
             whole=self._always(whole),
         )
 
-    def _operator(self, at: int) -> Node:
+    def _operator(self, at: int) -> CostNode:
         operator = self._operators[at]
         inputs = tuple(self._node(wire) for wire in self._wires[at])
         if not inputs:
             # Its rows are those of no table: no change reaches them, and nothing is read.
-            return Node(work=Work.SCAN)
+            return CostNode(work=Work.SCAN)
         if operator.held_sides:
-            return Node(work=Work.JOIN, inputs=inputs, pieces=self._sides(operator, at))
+            return CostNode(work=Work.JOIN, inputs=inputs, pieces=self._sides(operator, at))
         keepers = [keeper.name for keeper in operator.arrangements()]
         fresh = [name for name in keepers if name not in self._seen]
         self._seen.update(fresh)
         if not fresh:
             return self._row_by_row(at, inputs)
-        return Node(work=Work.KEYED, inputs=inputs, pieces=(self._keyed(operator, at, fresh),))
+        return CostNode(work=Work.KEYED, inputs=inputs, pieces=(self._keyed(operator, at, fresh),))
 
-    def _row_by_row(self, at: int, inputs: tuple[int, ...]) -> Node:
+    def _row_by_row(self, at: int, inputs: tuple[int, ...]) -> CostNode:
         each = self._priors.row_ns * _MS
         wires = self._wires[at]
-        return Node(
+        return CostNode(
             work=Work.ROWS,
             inputs=inputs,
             delta=self._each(lambda k: each * sum(self._numbers.changed(w, k) for w in wires)),
@@ -368,12 +368,12 @@ class _Maker:
         by_grouping = bool(keys) and self._is_told(own, keys)
         tables = self._tables(own)
         probe = self._each(lambda k: numbers.changed(other, k) * priors.probe_key_ns * _MS)
-        sizes = {Mode.KEPT: numbers.bytes(name)}
+        sizes = {PieceMode.KEPT: numbers.bytes(name)}
         if can_read:
-            sizes[Mode.READ] = self._filter_bytes(name, rows)
+            sizes[PieceMode.READ] = self._filter_bytes(name, rows)
         elif by_grouping:
-            sizes[Mode.READ] = 0
-        sizes[Mode.REBUILT] = 0
+            sizes[PieceMode.READ] = 0
+        sizes[PieceMode.REBUILT] = 0
         return Piece(
             name=name,
             sizes=self._only_allowed(sizes),
@@ -410,18 +410,18 @@ class _Maker:
         rows = numbers.rows(at)
         # Of groups that are not kept only the filter is stored; their size is reported.
         stored = (name,) if operator.reads and operator.group_keys else keepers
-        sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
+        sizes = {PieceMode.KEPT: sum(map(numbers.bytes, stored))}
         if operator.group_keys and self._is_from(wires[0], name):
-            sizes[Mode.READ] = self._filter_bytes(name, rows)
+            sizes[PieceMode.READ] = self._filter_bytes(name, rows)
         if operator.can_rebuild:
-            sizes[Mode.REBUILT] = 0
+            sizes[PieceMode.REBUILT] = 0
         refill: PerKind = ()
         bounded = numbers.bounded.get(name)
         if bounded is not None:
-            sizes[Mode.BOUNDED] = bounded.bytes
+            sizes[PieceMode.BOUNDED] = bounded.bytes
             refill = tuple(float(bounded.chance(k) * bounded.refill_ms) for k in self._kinds)
             if bounded.kept_bytes is not None:
-                sizes[Mode.KEPT] = bounded.kept_bytes
+                sizes[PieceMode.KEPT] = bounded.kept_bytes
         return Piece(
             name=name,
             sizes=self._only_allowed(sizes),
@@ -506,8 +506,8 @@ class _Maker:
     def _node(self, wire: int) -> int:
         return -1 - wire if wire < 0 else len(self._sources) + wire
 
-    def _only_allowed(self, sizes: Mapping[Mode, int]) -> dict[Mode, int]:
-        allowed = self._allowed | {Mode.KEPT}
+    def _only_allowed(self, sizes: Mapping[PieceMode, int]) -> dict[PieceMode, int]:
+        allowed = self._allowed | {PieceMode.KEPT}
         return {mode: size for mode, size in sizes.items() if mode in allowed}
 
     def _each(self, cost: Callable[[KindOfChange], float]) -> PerKind:
@@ -535,7 +535,7 @@ class Own:
 
 
 def own(
-    node: Node, active: Sequence[bool], modes: Sequence[Mode], kind: int, demand: Demand
+    node: CostNode, active: Sequence[bool], modes: Sequence[PieceMode], kind: int, demand: Demand
 ) -> Own:
     """What the node costs in a run of this kind of change. `active` says of each input whether it
     changes in such a run (of a scan: of itself, once); `modes` are those of the node's pieces."""
@@ -566,7 +566,7 @@ def at_kind(costs: PerKind, kind: int) -> float:
     return costs[kind] if costs else 0.0
 
 
-def _scan(node: Node, kind: int, demand: Demand) -> Own:
+def _scan(node: CostNode, kind: int, demand: Demand) -> Own:
     if demand is Demand.DELTA:
         return Own(0.0, (), ())
     cost = at_kind(node.whole, kind)
@@ -575,7 +575,7 @@ def _scan(node: Node, kind: int, demand: Demand) -> Own:
     return Own(0.0, (((node.table,), cost),), ())
 
 
-def _shared_by_modes(node: Node, active: Sequence[bool], kind: int, demand: Demand) -> float:
+def _shared_by_modes(node: CostNode, active: Sequence[bool], kind: int, demand: Demand) -> float:
     work = at_kind(node.delta, kind) if any(active) else 0.0
     if demand is Demand.KEYS:
         work += min(at_kind(node.keys, kind), at_kind(node.whole, kind))
@@ -585,7 +585,7 @@ def _shared_by_modes(node: Node, active: Sequence[bool], kind: int, demand: Dema
 
 
 def _join(
-    node: Node, active: Sequence[bool], modes: Sequence[Mode], kind: int, demand: Demand
+    node: CostNode, active: Sequence[bool], modes: Sequence[PieceMode], kind: int, demand: Demand
 ) -> Own:
     # What some keys of pairs are is not known by side, so a join makes all of them.
     makes_all = demand is not Demand.DELTA
@@ -595,26 +595,26 @@ def _join(
     is_built = [False, False]
     for at, (piece, mode) in enumerate(zip(node.pieces, modes, strict=True)):
         other_changes = active[1 - at]
-        ask = Demand.FULL if makes_all and mode is not Mode.KEPT else Demand.DELTA
-        if mode is Mode.KEPT and (makes_all or any(active)):
+        ask = Demand.FULL if makes_all and mode is not PieceMode.KEPT else Demand.DELTA
+        if mode is PieceMode.KEPT and (makes_all or any(active)):
             work += at_kind(piece.opened, kind)
-        if mode is Mode.KEPT and active[at]:
+        if mode is PieceMode.KEPT and active[at]:
             work += at_kind(piece.upkeep, kind)
-        if mode is Mode.READ and any(active):
+        if mode is PieceMode.READ and any(active):
             work += at_kind(piece.noted, kind)
-        if other_changes and mode is Mode.READ:
+        if other_changes and mode is PieceMode.READ:
             read, keys = _read(piece, kind)
             reads += read
             ask = max(ask, keys)
         elif other_changes:
             work += at_kind(piece.probe, kind)
-        if other_changes and mode is Mode.REBUILT:
+        if other_changes and mode is PieceMode.REBUILT:
             work += at_kind(piece.build, kind)
             is_built[at] = True
             ask = Demand.FULL
         asks.append(ask)
     if makes_all:
-        is_there = [mode is Mode.KEPT or is_built[at] for at, mode in enumerate(modes)]
+        is_there = [mode is PieceMode.KEPT or is_built[at] for at, mode in enumerate(modes)]
         work += min(
             at_kind(streamed.stream, kind) + (0 if there else at_kind(passed.build, kind))
             for streamed, passed, there in zip(
@@ -640,17 +640,17 @@ def _chance(piece: Piece, kind: int) -> float:
 
 
 def _keyed(
-    node: Node, active: Sequence[bool], modes: Sequence[Mode], kind: int, demand: Demand
+    node: CostNode, active: Sequence[bool], modes: Sequence[PieceMode], kind: int, demand: Demand
 ) -> Own:
     (piece,), (mode,) = node.pieces, modes
     is_active = any(active)
     work = _shared_by_modes(node, active, kind, demand)
     build, stream = at_kind(piece.build, kind), at_kind(piece.stream, kind)
     reads: list[Read] = []
-    is_built = mode is Mode.READ and demand is Demand.FULL
-    if mode is Mode.REBUILT:
+    is_built = mode is PieceMode.READ and demand is Demand.FULL
+    if mode is PieceMode.REBUILT:
         is_built = is_active or demand is not Demand.DELTA
-    elif mode is Mode.READ:
+    elif mode is PieceMode.READ:
         work += at_kind(piece.noted, kind) if is_active else 0.0
         read = _chance(piece, kind) * at_kind(piece.read, kind)
         reads += [(piece.source, read)] * is_active
@@ -658,7 +658,7 @@ def _keyed(
     else:
         if is_active:
             work += at_kind(piece.upkeep, kind)
-            work += at_kind(piece.refill, kind) if mode is Mode.BOUNDED else 0.0
+            work += at_kind(piece.refill, kind) if mode is PieceMode.BOUNDED else 0.0
         if is_active or demand is not Demand.DELTA:
             work += at_kind(piece.opened, kind)
         if demand is Demand.KEYS:

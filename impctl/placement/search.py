@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from impctl.bench.quantity import number
-from impctl.placement.graph import (
-    Demand,
-    Graph,
-    KindOfChange,
-    Mode,
-    Node,
-    PerKind,
-    Piece,
-    Work,
-    own,
-)
+from impctl.placement.graph import Demand, Graph, KindOfChange, PieceMode, CostNode, PerKind, Piece, Work, own
 from impctl.types import TableName
 from impctl.values import dataclass
 
@@ -30,9 +20,9 @@ if TYPE_CHECKING:
     from impctl.data.vector import Bools, Floats, Ints
 
 
-def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:
+def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
     """Per side and grouping the milliseconds to bring it to each mode."""
-    result: dict[str, Mapping[Mode, float]] = {}
+    result: dict[str, Mapping[PieceMode, float]] = {}
     for node in graph.nodes:
         # A grouping has one piece, over all of its inputs.
         below = [[wire] for wire in node.inputs] if node.work is Work.JOIN else [node.inputs]
@@ -42,8 +32,8 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:
             build = max(piece.build, default=0.0)
             told = max(piece.stream, default=0.0)
             is_side = node.work is Work.JOIN
-            others = {Mode.READ: build} if is_side else {Mode.READ: told, Mode.BOUNDED: told}
-            result[piece.name] = {Mode.KEPT: read + build, **others}
+            others = {PieceMode.READ: build} if is_side else {PieceMode.READ: told, PieceMode.BOUNDED: told}
+            result[piece.name] = {PieceMode.KEPT: read + build, **others}
     return result
 
 
@@ -61,10 +51,10 @@ Asked = tuple[int, ...]  # The `Demand` on a flow for each kind of change
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class NodeOption:
     """Modes of an operator's pieces: bytes, milliseconds a day, and the demands on its inputs."""
 
-    modes: tuple[tuple[str, Mode], ...]
+    modes: tuple[tuple[str, PieceMode], ...]
     bytes: int
     cost: float
     asks: tuple[Asked, ...]
@@ -104,15 +94,15 @@ class Options:
         shape = (len(costs), len(graph.kinds), len(Demand))
         rates = np.array([kind.rate for kind in graph.kinds], dtype=np.float64)
         self._costs: Floats = np.array(costs, dtype=np.float64).reshape(shape) * rates[:, None]
-        self._asked: dict[Asked, list[Option]] = {}
+        self._asked: dict[Asked, list[NodeOption]] = {}
 
-    def asked(self, demand: Asked) -> list[Option]:
+    def asked(self, demand: Asked) -> list[NodeOption]:
         """The undominated combinations for these demands."""
         if demand not in self._asked:
             self._asked[demand] = self._undominated(demand)
         return self._asked[demand]
 
-    def _undominated(self, demand: Asked) -> list[Option]:
+    def _undominated(self, demand: Asked) -> list[NodeOption]:
         costs = self._costs[:, self._every, list(demand)].sum(axis=1)
         alike: dict[tuple[Asked, ...], list[int]] = {}
         for at, kinds in enumerate(self._found):
@@ -125,7 +115,7 @@ class Options:
                 if costs[at] < best:
                     best = float(costs[at])
                     modes = tuple(zip(self._names, self._combinations[at], strict=True))
-                    result.append(Option(modes, self._bytes[at], best, demands))
+                    result.append(NodeOption(modes, self._bytes[at], best, demands))
         return result
 
 
@@ -159,7 +149,7 @@ def priced(graph: Graph, learned: Learned) -> Graph:
     return Graph(tuple(nodes), graph.kinds, learned.runs)
 
 
-def _node(node: Node, at: int, learned: Learned) -> Node:
+def _node(node: CostNode, at: int, learned: Learned) -> CostNode:
     if node.work is Work.SCAN:
         # Nobody but a side that is rebuilt asks it for more than its change.
         return node
@@ -195,7 +185,7 @@ _AT_ONCE = 1 << 20  # Pairs of points compared in one array
 class Part:
     """Where points come from: modes chosen here, and points of up to two other frontiers."""
 
-    modes: tuple[tuple[str, Mode], ...]
+    modes: tuple[tuple[str, PieceMode], ...]
     left: Frontier | None = None
     right: Frontier | None = None
 
@@ -216,16 +206,16 @@ class Frontier:
     def __len__(self) -> int:
         return len(self.bytes)
 
-    def modes(self, point: int) -> dict[str, Mode]:
+    def modes(self, point: int) -> dict[str, PieceMode]:
         """The mode of each piece at a point; a piece with two modes is kept if either says so."""
-        result: dict[str, Mode] = {}
+        result: dict[str, PieceMode] = {}
         for name, mode in self._chosen(point):
             # Copies of one flow may differ where its choice was not made once: kept wins.
-            if name not in result or mode is Mode.KEPT:
+            if name not in result or mode is PieceMode.KEPT:
                 result[name] = mode
         return result
 
-    def _chosen(self, point: int) -> Iterator[tuple[str, Mode]]:
+    def _chosen(self, point: int) -> Iterator[tuple[str, PieceMode]]:
         waiting: list[tuple[Frontier, int]] = [(self, point)]
         while waiting:
             frontier, at = waiting.pop()
@@ -241,13 +231,13 @@ class Frontier:
         return max(0, int(np.searchsorted(self.bytes, budget, side="right")) - 1)
 
 
-def single(modes: Sequence[tuple[str, Mode]] = (), size: int = 0, cost: float = 0.0) -> Frontier:
+def single(modes: Sequence[tuple[str, PieceMode]] = (), size: int = 0, cost: float = 0.0) -> Frontier:
     none = np.zeros(1, dtype=np.int64)
     sizes, costs = np.array([size], dtype=np.int64), np.array([cost], dtype=np.float64)
     return Frontier(sizes, costs, none, none, none, (Part(tuple(modes)),))
 
 
-def of_choices(choices: Sequence[tuple[Mapping[str, Mode], int, float]]) -> Frontier:
+def of_choices(choices: Sequence[tuple[Mapping[str, PieceMode], int, float]]) -> Frontier:
     """The undominated ones of whole choices: modes, bytes, cost."""
     size = np.array([size for _, size, _ in choices], dtype=np.int64)
     cost = np.array([cost for _, _, cost in choices], dtype=np.float64)
@@ -291,7 +281,7 @@ def _beside(
 
 
 def united(
-    options: Sequence[tuple[tuple[tuple[str, Mode], ...], int, float, Frontier]], thin: float
+    options: Sequence[tuple[tuple[tuple[str, PieceMode], ...], int, float, Frontier]], thin: float
 ) -> Frontier:
     """The points of all options: modes chosen here with their bytes and cost, over a frontier."""
     if len(options) == 1:
@@ -353,7 +343,7 @@ def _apart(cost: Floats, thin: float) -> Bools:
     return is_first
 
 
-Modes = Mapping[str, Mode]  # The mode of each piece, by its name
+Modes = Mapping[str, PieceMode]  # The mode of each piece, by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +420,7 @@ def improved(graph: Graph, copied: Frontier) -> Frontier:
     places = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
     starts = [copied.modes(int(at)) for at in places]
     starts += [_least(graph), {piece.name: piece.modes[0] for piece in graph.pieces}]
-    result: list[tuple[dict[str, Mode], int, float]] = []
+    result: list[tuple[dict[str, PieceMode], int, float]] = []
     for modes in starts:
         budget = graph.bytes_of(modes)
         cost = per_day(graph, modes)
@@ -443,13 +433,13 @@ def improved(graph: Graph, copied: Frontier) -> Frontier:
     return of_choices(result)
 
 
-def _least(graph: Graph) -> dict[str, Mode]:
+def _least(graph: Graph) -> dict[str, PieceMode]:
     return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in graph.pieces}
 
 
 def _better(
-    graph: Graph, modes: dict[str, Mode], budget: int, cost: float
-) -> tuple[dict[str, Mode], float] | None:
+    graph: Graph, modes: dict[str, PieceMode], budget: int, cost: float
+) -> tuple[dict[str, PieceMode], float] | None:
     """The cheapest choice within the bytes that differs in one mode, or in two."""
     for changes in (_one(graph, modes), _two(graph, modes)):
         best = None
@@ -465,14 +455,14 @@ def _better(
     return None
 
 
-def _one(graph: Graph, modes: dict[str, Mode]) -> Iterator[dict[str, Mode]]:
+def _one(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
     for piece in graph.pieces:
         for mode in piece.modes:
             if mode is not modes[piece.name]:
                 yield {**modes, piece.name: mode}
 
 
-def _two(graph: Graph, modes: dict[str, Mode]) -> Iterator[dict[str, Mode]]:
+def _two(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
     left = _MOST_PAIRS
     for one, other in combinations(graph.pieces, 2):
         for mine in one.modes:
@@ -491,7 +481,7 @@ Assumed = tuple[tuple[int, Asked], ...]  # A demand for each of some shared flow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choices:
+class RankedChoices:
     """Undominated choices for one query, and whether no better one exists."""
 
     frontier: Frontier
@@ -500,17 +490,17 @@ class Choices:
 
 def choices_of(
     graph: Graph, *, thin: float = THIN, most_assumptions: int = MOST_ASSUMPTIONS
-) -> Choices:
+) -> RankedChoices:
     """All choices worth making for the query, by rising bytes and falling cost a day."""
     asks_keys = any(piece.reads_below for piece in graph.pieces)
     options = [Options(graph, at, asks_keys=asks_keys) for at in range(len(graph.nodes))]
     if not graph.shared:
-        return Choices(_FrontierSearch(graph, options, thin, {}).root(), is_exact=True)
+        return RankedChoices(_FrontierSearch(graph, options, thin, {}).root(), is_exact=True)
     possible = _possible(graph, options, most_assumptions)
     if possible is None:
         copied = _FrontierSearch(graph, options, thin, {}, are_copied=True).root()
-        return Choices(improved(graph, copied), is_exact=False)
-    return Choices(_FrontierSearch(graph, options, thin, possible).least(), is_exact=True)
+        return RankedChoices(improved(graph, copied), is_exact=False)
+    return RankedChoices(_FrontierSearch(graph, options, thin, possible).least(), is_exact=True)
 
 
 class _FrontierSearch:
@@ -570,7 +560,7 @@ class _FrontierSearch:
         ]
         return united(result, self._thin) if result else None
 
-    def _inputs(self, at: int, option: Option, assumed: dict[int, Asked]) -> Frontier | None:
+    def _inputs(self, at: int, option: NodeOption, assumed: dict[int, Asked]) -> Frontier | None:
         """The inputs of a node combined, under their demands."""
         wires = self._graph.nodes[at].inputs
         key = (wires, option.asks, self._assumed(at, assumed))
@@ -767,7 +757,7 @@ class PieceChoice:
     """The choice for one piece: bytes now and if kept, and why."""
 
     name: str
-    mode: Mode
+    mode: PieceMode
     bytes: int
     kept_bytes: int | None  # None if it may not be kept
     reason: str
@@ -862,7 +852,7 @@ def _urged(graph: Graph, urgency: Sequence[float]) -> Graph:
 
 
 def _within(
-    graphs: Sequence[Graph], choices: Sequence[Choices], budget: int | None, per_byte: float
+    graphs: Sequence[Graph], choices: Sequence[RankedChoices], budget: int | None, per_byte: float
 ) -> list[Modes]:
     frontiers = [one.frontier for one in choices]
     if not frontiers:
@@ -899,7 +889,7 @@ def _repriced(graphs: Sequence[Graph], modes: Sequence[Modes]) -> list[Graph] | 
     ]
 
 
-def _shared_reads(node: Node, count: _Sharers) -> Node:
+def _shared_reads(node: CostNode, count: _Sharers) -> CostNode:
     if node.work is Work.SCAN:
         source = (node.table,)
         keys, whole = (_divided(costs, source, count) for costs in (node.keys, node.whole))
@@ -923,7 +913,7 @@ def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
     for piece in graph.pieces:
         mode = modes[piece.name]
         reason = _reason(graph, modes, costs, piece)
-        kept = piece.sizes.get(Mode.KEPT)
+        kept = piece.sizes.get(PieceMode.KEPT)
         pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
     return QueryChoice(pieces, graph.bytes_of(modes), _day(graph, costs), is_exact)
 
@@ -932,17 +922,17 @@ def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> 
     """Why a piece has its mode: what the next best, or keeping it, would change."""
     mode = modes[piece.name]
     if len(piece.modes) == 1:
-        return "nothing can replace it" if mode is Mode.KEPT else "requested"
-    if mode is Mode.KEPT:
-        others = [other for other in piece.modes if other is not Mode.KEPT]
+        return "nothing can replace it" if mode is PieceMode.KEPT else "requested"
+    if mode is PieceMode.KEPT:
+        others = [other for other in piece.modes if other is not PieceMode.KEPT]
         costs = {other: evaluate(graph, {**modes, piece.name: other}) for other in others}
         best = min(others, key=lambda other: _day(graph, costs[other].per_kind))
         when = f"if it is {piece.word(best)}"
         return _difference(graph, costs[best].per_kind, mine, when, "costs nothing more")
-    if Mode.KEPT not in piece.modes:
+    if PieceMode.KEPT not in piece.modes:
         return "it cannot be kept"
-    kept = evaluate(graph, {**modes, piece.name: Mode.KEPT}).per_kind
-    nothing = "no change exhausts it" if mode is Mode.BOUNDED else "no change needs it"
+    kept = evaluate(graph, {**modes, piece.name: PieceMode.KEPT}).per_kind
+    nothing = "no change exhausts it" if mode is PieceMode.BOUNDED else "no change needs it"
     return _difference(graph, mine, kept, f"because it is {piece.word(mode)}", nothing)
 
 

@@ -363,7 +363,7 @@ def for_answer(plan: Plan) -> Plan:
     return result
 
 
-def is_open(node: Fixpoint) -> bool:
+def is_sketched_for_answer(node: Fixpoint) -> bool:
     """Whether the fixpoint is no barrier; a rule may have decided since that only the best rows
     count."""
     return node.answers and not _why_whole(node)

@@ -110,19 +110,19 @@ def _is_widening(source: SqlType | None, target: SqlType) -> bool:
     return False
 
 
-Loose = dict[AttributeId, tuple[str, Span | None]]
+OrderDependentColumns = dict[AttributeId, tuple[str, Span | None]]
 """Columns with such values, and the function of each with its place."""
 _LOOSE = ORDER_DEPENDENT - TIE_DEPENDENT
 
 
-def deciding(root: Plan) -> tuple[tuple[str, Span | None], ...]:
+def deciding_functions(root: Plan) -> tuple[tuple[str, Span | None], ...]:
     """Order-dependent functions that affect something in the plan, with places."""
     result: list[tuple[str, Span | None]] = []
     _follow(root, result)
     return tuple(dict.fromkeys(result))
 
 
-def loose_columns(root: Plan) -> frozenset[int]:
+def order_dependent_columns(root: Plan) -> frozenset[int]:
     """Positions of result columns that depend on the order of rows."""
     loose = _follow(root, [])
     return frozenset(
@@ -130,9 +130,9 @@ def loose_columns(root: Plan) -> frozenset[int]:
     )
 
 
-def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> Loose:
+def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> OrderDependentColumns:
     """The loose columns of a node's output; adds those that decide in it or below to `deciding`."""
-    loose: Loose = {}
+    loose: OrderDependentColumns = {}
     for below in inputs_of(node):
         loose |= _follow(below, deciding)
     if isinstance(node, Aggregate):
@@ -159,7 +159,7 @@ def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> Loose:
     return loose
 
 
-def _read_by(exprs: Iterable[Expr], loose: Loose) -> list[tuple[str, Span | None]]:
+def _read_by(exprs: Iterable[Expr], loose: OrderDependentColumns) -> list[tuple[str, Span | None]]:
     used = frozenset[AttributeId]().union(*(columns_of(expr) for expr in exprs))
     return [loose[name] for name in loose if name in used]
 

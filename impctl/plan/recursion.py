@@ -71,7 +71,7 @@ def is_linear(fixpoint: Fixpoint) -> bool:
     return ways is not None and all(len(way.leaves) <= 1 for way in ways)
 
 
-def reads_once(fixpoint: Fixpoint) -> bool:
+def is_derived_from_one_row(fixpoint: Fixpoint) -> bool:
     """Whether every row of the step is derived from exactly one row of the fixpoint."""
     ways = _ways(fixpoint.step, fixpoint.id)
     return bool(ways) and all(len(way.leaves) == 1 for way in ways or ())
@@ -271,11 +271,11 @@ def is_recursive(plan: Plan) -> bool:
     return next(outer_fixpoints(plan), None) is not None
 
 
-def over_tables(plan: Plan) -> Plan:
+def with_fixpoint_tables(plan: Plan) -> Plan:
     """The plan with tables instead of its outer fixpoints."""
     if isinstance(plan, Fixpoint):
         return table_of(plan)
-    return map_inputs(plan, over_tables)
+    return map_inputs(plan, with_fixpoint_tables)
 
 
 def leaves_of(fixpoint: Fixpoint) -> tuple[Recursive, ...]:
@@ -294,7 +294,7 @@ def _over_table(plan: Plan, fixpoint: Fixpoint) -> Plan:
     return map_inputs(plan, lambda child: _over_table(child, fixpoint))
 
 
-def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
+def base_and_step(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
     """The base, and the step over the table: both derive rows of the fixpoint."""
     step = step_over_table(fixpoint)
     if fixpoint.best is None:
@@ -323,7 +323,7 @@ class NotBestOnlyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequiredRows:
     """Rows required of a fixpoint: the best of these values, in groups by at least these columns.
     `has_bounds` where conditions above bound the value."""
 
@@ -356,7 +356,7 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
         keys |= _places(way, (way.over(key.expr) for key in plan.keys))
         read, is_bounding = _read_by_conditions(way, wanted)
         keys, has_bounds = keys | read, has_bounds or is_bounding
-    return best_only(fixpoint, Wanted(frozenset(keys), wanted, has_bounds))
+    return best_only(fixpoint, RequiredRows(frozenset(keys), wanted, has_bounds))
 
 
 def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
@@ -376,7 +376,7 @@ def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
     raise NotBestOnlyError("MIN or MAX reads a value computed from them")
 
 
-def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
+def best_only(fixpoint: Fixpoint, wanted: RequiredRows) -> BestOnly:
     """Rows that must stay, as far as the fixpoint decides; NotBestOnlyError where all must."""
     if not fixpoint.is_set:
         raise NotBestOnlyError("UNION ALL counts every derivation")
@@ -426,7 +426,7 @@ def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute])
 
 
 def _refuse(
-    fixpoint: Fixpoint, wanted: Wanted, keys: set[int], ways: Sequence[LeafWay], *, has_bounds: bool
+    fixpoint: Fixpoint, wanted: RequiredRows, keys: set[int], ways: Sequence[LeafWay], *, has_bounds: bool
 ) -> None:
     """NotBestOnlyError where a value decides on more than itself."""
     values = {value.place for value in wanted.values}

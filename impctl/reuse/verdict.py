@@ -44,8 +44,8 @@ from impctl.plan.nodes import (
 )
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
-from impctl.safety.direction import Columns, NodeState, Relation, Status, direction
-from impctl.safety.judge import PlanJudge, Verdict, check_safety, of_core
+from impctl.safety.direction import Columns, SafetyState, Relation, Status, direction
+from impctl.safety.judge import PlanJudge, Verdict, check_safety, verdict_of_core
 from impctl.safety.messages import Wording, condition_name
 from impctl.safety.transfer import branch, relation_of
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId
@@ -258,13 +258,13 @@ class Mismatch:
         return f"{self.reason} `{there}`{now}"
 
 
-def has_recursion_like(requested: Plan, captured: Plan) -> bool:
+def has_similar_recursion(requested: Plan, captured: Plan) -> bool:
     """Whether some fixpoints of both differ at most in constants of conditions."""
     own = {template(node) for _, node in _fixpoints(requested)}
     return bool(own) and any(template(node) in own for _, node in _fixpoints(captured))
 
 
-def held_accesses(
+def shared_fixpoint_accesses(
     requested: Plan, captured: Plan, barriers: Collection[int]
 ) -> Mapping[AccessId, AccessId]:
     """By access of the requested plan below a fixpoint that is also one of the captured plan's
@@ -349,7 +349,7 @@ def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> M
 class _Walker:
     """Walks both plans side by side; positions are those of `nodes_of`, for the facts."""
 
-    def __init__(self, requested: Sequence[NodeState], captured: Sequence[NodeState]) -> None:
+    def __init__(self, requested: Sequence[SafetyState], captured: Sequence[SafetyState]) -> None:
         self._requested = requested
         self._captured = captured
         self._position = 0
@@ -597,7 +597,7 @@ def _combine(requested: SetOperation, captured: SetOperation, left: _Pair, right
         raise _Mismatched("the queries differ in more than the constants in their conditions")
     sides = ((captured.left, left), (captured.right, right))
     here, there = (
-        branch(captured, side, NodeState(Status.CONTAINED, pair.columns)).columns.relations
+        branch(captured, side, SafetyState(Status.CONTAINED, pair.columns)).columns.relations
         for side, pair in sides
     )
     equal = left.difference == right.difference == _EQUAL_RESULTS
@@ -695,7 +695,7 @@ def check_reuse(
     be true of the very versions that the sketch stands for and the query reads."""
     core, model = core_of(requested.root), core_of(captured.root)
     plan = aligned(core, model)
-    is_alike = has_recursion_like(core, model)
+    is_alike = has_similar_recursion(core, model)
     result = ReuseVerdict(False, _OTHER_RECURSION if is_alike else _OTHER)
     if plan is not None:
         result = _of_one_template(requested, captured, core, model, plan, sketched, facts)
@@ -726,8 +726,8 @@ def _of_one_template(
     before = check_safety(captured, sketched, facts)
     if not before.safe:
         return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {before.reason}")
-    here = of_core(safety, requested, core, own)
-    there = of_core(before, captured, model, sketched)
+    here = verdict_of_core(safety, requested, core, own)
+    there = verdict_of_core(before, captured, model, sketched)
     for core_verdict in (here, there):
         if not core_verdict.safe:
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
@@ -739,7 +739,7 @@ def _of_one_template(
         return ReuseVerdict(
             True, "it was captured for the same conditions and limits", None, accesses
         )
-    held = held_accesses(core, model, there.barrier_positions)
+    held = shared_fixpoint_accesses(core, model, there.barrier_positions)
     if sketched and all(held.get(access) == accesses[access] for access in own):
         return ReuseVerdict(True, _SAME_RECURSION, None, accesses)
     result = find_mismatch(plan, model, facts)
@@ -760,19 +760,19 @@ def _of_one_recursion(
     """Judge what the sketches contain of fixpoints that both queries have; None where that is
     nothing. Sketches restrict only reads below these; everything else is read whole."""
     before = check_safety(captured, sketched, facts)
-    there = of_core(before, captured, model, sketched) if before.safe else before
+    there = verdict_of_core(before, captured, model, sketched) if before.safe else before
     if not there.safe:
         return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {there.reason}")
-    held = held_accesses(core, model, there.barrier_positions)
+    held = shared_fixpoint_accesses(core, model, there.barrier_positions)
     accesses = {here: other for here, other in held.items() if other in sketched}
     if not accesses:
-        if not held_accesses(core, model, range(len(list(nodes_of(model))))):
+        if not shared_fixpoint_accesses(core, model, range(len(list(nodes_of(model))))):
             return None
         return ReuseVerdict(False, _KEYED if there.has_keyed_fixpoints else _UNREAD)
     own = {here: sketched[other] for here, other in accesses.items()}
     # As barriers, whatever the requested query could make of them: the sketches are for those.
     safety = check_safety(requested, own, facts, has_keyed_fixpoints=False)
-    here = of_core(safety, requested, core, own) if safety.safe else safety
+    here = verdict_of_core(safety, requested, core, own) if safety.safe else safety
     if not here.safe:
         return ReuseVerdict(
             False, f"for the recursion that both queries share: {here.reason}", here.span

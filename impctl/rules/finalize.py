@@ -39,7 +39,7 @@ class FirstRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class FinalSteps:
     """Final steps over rows with `columns`: filter by `predicates`, cut, order, cut, output."""
 
     columns: tuple[Attribute, ...]
@@ -71,25 +71,25 @@ Written = Any
 
 _RECORDS: Mapping[str, type] = {
     record.__name__: record
-    for record in (Ending, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
+    for record in (FinalSteps, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
 }
 _NAMES: Mapping[str, type[StrEnum]] = {
     kind.__name__: kind for kind in (Kind, ArithmeticOp, CompareOp)
 }
 
 
-def written_ending(ending: Ending) -> Written:
+def written_ending(ending: FinalSteps) -> Written:
     """The ending as JSON; TypeError where it holds a value of an unknown class."""
     return _written(ending)
 
 
-def read_ending(written: Written) -> Ending:
+def read_ending(written: Written) -> FinalSteps:
     """Read what `written_ending` wrote; ValueError for anything else."""
     try:
         result = _read(written)
     except (TypeError, ValueError, LookupError, InvalidOperation) as error:
         raise ValueError("not the end of a plan") from error
-    if not isinstance(result, Ending):
+    if not isinstance(result, FinalSteps):
         raise ValueError("not the end of a plan")
     return result
 
@@ -153,7 +153,7 @@ class AnswerPlan:
     """The plan of the rows, and the final steps, whose expressions read its columns."""
 
     kept: Plan
-    ending: Ending
+    ending: FinalSteps
 
     @property
     def decided(self) -> Plan:
@@ -181,7 +181,7 @@ def answer_plan(query: Query) -> AnswerPlan:
     order = end.order if end.order or first is None else first.order
     ruled = apply_rules(kept)
     columns = attributes_of(ruled)
-    ending = Ending(columns, end.predicates, first, order, query.cut, end.outputs)
+    ending = FinalSteps(columns, end.predicates, first, order, query.cut, end.outputs)
     return AnswerPlan(ruled, ending)
 
 

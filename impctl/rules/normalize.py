@@ -52,13 +52,7 @@ from impctl.plan.nodes import (
     inputs_of,
     map_inputs,
 )
-from impctl.plan.recursion import (
-    NotBestOnlyError,
-    Wanted,
-    best_of_groups,
-    best_only,
-    outer_fixpoints,
-)
+from impctl.plan.recursion import NotBestOnlyError, RequiredRows, best_of_groups, best_only, outer_fixpoints
 from impctl.safety.transfer import rank_bound
 from impctl.types import AttributeId
 from impctl.values import dataclass
@@ -327,7 +321,7 @@ def _renamed(
 
 def _wanted(
     rows: Plan, fixpoint: Fixpoint, values: _BestValues, on: Sequence[Expr]
-) -> Wanted | None:
+) -> RequiredRows | None:
     """What is required of it, where these conditions match rows with their group's best."""
     try:
         ways = ways_of(rows, lambda node: node is fixpoint)
@@ -345,7 +339,7 @@ def _wanted(
                 best.append(value)
     if not best or met != values.places:
         return None
-    return Wanted(values.places, tuple(dict.fromkeys(best[:1])))
+    return RequiredRows(values.places, tuple(dict.fromkeys(best[:1])))
 
 
 def _pairs(way: LeafWay, condition: Expr) -> Iterator[tuple[int, AttributeId, bool]]:

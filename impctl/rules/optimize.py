@@ -145,13 +145,13 @@ def _plan(
     live: Mapping[TableName, LiveRows],
 ) -> tuple[_LookedUp, Planned]:
     watched = _Watched(catalog)
-    query = whole_answer(parse_query(sql, watched, name=name, zone=zone, names=names, live=live))
+    query = without_free_limit(parse_query(sql, watched, name=name, zone=zone, names=names, live=live))
     ruled = replace(query, root=apply_rules(query.root))
     looked_up = _LookedUp(names, watched.seen, {table: live.get(table) for table in watched.seen})
     return looked_up, Planned(query, ruled, core_of(query.root))
 
 
-def whole_answer(query: Query) -> Query:
+def without_free_limit(query: Query) -> Query:
     """The query without a last LIMIT that does not decide which rows remain. Any rows of the whole
     answer are its answer. A sketch that is safe for the whole answer keeps all of them, so over it
     Spark may return only what it may return over the tables."""

@@ -386,7 +386,7 @@ class ScanColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Tied:
+class ColumnTie:
     """Rows of `column` are needed only for values that `to` has."""
 
     column: ScanColumn
@@ -401,13 +401,13 @@ _NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKi
 """Kinds without rows of a side that have no partner on the other."""
 
 
-def tied_columns(root: Plan) -> tuple[Tied, ...]:
+def tied_columns(root: Plan) -> tuple[ColumnTie, ...]:
     """All ties between accesses of the plan."""
     if not any(isinstance(node, Join) for node in nodes_of(root)):
         return ()
     result = _Marking({}, [])
     marked = push_selections(result.of(root)[0])
-    ties: dict[Tied, None] = {}
+    ties: dict[ColumnTie, None] = {}
     accesses = {scan.access: scan for scan in scans_of(root)}
     for access, conditions in scan_conditions(marked).items():
         own = {attribute.id: attribute for attribute in accesses[access].attributes}
@@ -418,7 +418,7 @@ def tied_columns(root: Plan) -> tuple[Tied, ...]:
             column = ScanColumn(access, own[condition.operand.id]) if sources else None
             if column is not None:
                 ties |= dict.fromkeys(
-                    Tied(column, other) for other in sources if other.access != access
+                    ColumnTie(column, other) for other in sources if other.access != access
                 )
     return tuple(sorted(ties, key=lambda tied: (tied.column.access, tied.to.access)))
 

@@ -53,7 +53,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.safety.direction import NodeState, Relation, Status
+from impctl.safety.direction import SafetyState, Relation, Status
 from impctl.safety.judge import Verdict, states_of
 from impctl.safety.transfer import LARGEST, SMALLEST, grouped_keys
 from impctl.values import dataclass
@@ -92,7 +92,7 @@ def first_by(node: Witness, order: tuple[SortKey, ...]) -> TopK:
 class _Placer:
     """Walks the plan; `states` are in the order of `nodes_of`."""
 
-    states: Sequence[NodeState]
+    states: Sequence[SafetyState]
     columns: Mapping[AccessId, Column]
     notes: dict[int, str]
     _position: int = 0
@@ -135,7 +135,7 @@ class _Placer:
         self.notes[position] = _CHOOSES
         return replace(node, chooses=True)
 
-    def _grouped(self, node: Aggregate, state: NodeState, below: NodeState, position: int) -> Plan:
+    def _grouped(self, node: Aggregate, state: SafetyState, below: SafetyState, position: int) -> Plan:
         if not _has_choice(below) or len(grouped_keys(node, below)) == len(below.sketched):
             return node
         if node.grouping_sets is not None:
@@ -157,13 +157,13 @@ class _Placer:
         keys = tuple(key.expr for key in node.keys)
         return self._with_witness(node, node.child, keys, orders or [()], position)
 
-    def _distinct(self, node: Distinct, below: NodeState, position: int) -> Plan:
+    def _distinct(self, node: Distinct, below: SafetyState, position: int) -> Plan:
         if not _has_choice(below) or below.status is Status.KEYED:
             return node
         parts = tuple(attribute.ref() for attribute in attributes_of(node))
         return self._with_witness(node, node.child, parts, [()], position)
 
-    def _matched(self, node: Join, right: NodeState, position: int) -> Plan:
+    def _matched(self, node: Join, right: SafetyState, position: int) -> Plan:
         """The right side cut to one partner per key, after the conditions on it alone."""
         partners = _partners(node)
         if not _has_choice(right) or (partners is not None and _is_keyed(partners[0], right)):
@@ -242,12 +242,12 @@ def _adds_doubles(node: Plan) -> bool:
     )
 
 
-def _has_choice(below: NodeState) -> bool:
+def _has_choice(below: SafetyState) -> bool:
     """Whether rows below carry ranges that a choice among them could avoid."""
     return below.status is not Status.EXACT and bool(below.sketched)
 
 
-def _is_keyed(parts: tuple[Expr, ...], below: NodeState) -> bool:
+def _is_keyed(parts: tuple[Expr, ...], below: SafetyState) -> bool:
     """Whether all rows with equal parts are in one range."""
     used = {part.id for part in parts if isinstance(part, ColumnRef)}
     is_keyed = below.status is Status.KEYED

@@ -60,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SafeChoice:
     """The column to sketch per access, the verdict on all of them together, and why."""
 
     sketched: Mapping[AccessId, ColumnName]
@@ -83,7 +83,7 @@ class _CandidateJudge:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class JudgedCandidate:
     """A candidate judged alone; smaller rank is better."""
 
     scan: Scan
@@ -92,7 +92,7 @@ class Option:
     rank: tuple[float, bool, int]
 
 
-Weigher = Callable[[Sequence[Option]], Costs]
+Weigher = Callable[[Sequence[JudgedCandidate]], Costs]
 
 
 def choose_attributes(
@@ -105,7 +105,7 @@ def choose_attributes(
     weigh: Weigher | None = None,
     name: QueryName = "query",
     judges: Judges | None = None,
-) -> Choice:
+) -> SafeChoice:
     """Choose a safe set of attributes: the requested ones, else the cheapest, a grouping one first.
     `core`: the plan that a sketch is kept by, where it is not the query's own. `weigh` gives the
     costs of safe options; options without a cost come last. Raises UnsafeSketchError where a
@@ -123,14 +123,14 @@ def choose_attributes(
     if not sketched:
         raise _nothing_safe(judge, options, name)
     considered = tuple(_explained(option, options, sketched) for option in options)
-    return Choice(sketched, considered, judge.of(sketched))
+    return SafeChoice(sketched, considered, judge.of(sketched))
 
 
 def _options(
     judge: _CandidateJudge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     wanted: Mapping[TableName, ColumnName],
-) -> tuple[Option, ...]:
+) -> tuple[JudgedCandidate, ...]:
     """Every candidate of every access, judged alone, in order of text and preference."""
     result = []
     for scan in scans_of(judge.query.root):
@@ -138,11 +138,11 @@ def _options(
         for preference, column in enumerate(dict.fromkeys(columns)):
             verdict = judge.of({scan.access: column})
             rank = (0.0, not _is_keyed(verdict, scan.access), preference)
-            result.append(Option(scan, column, verdict, rank))
+            result.append(JudgedCandidate(scan, column, verdict, rank))
     return tuple(result)
 
 
-def _weighed(options: Sequence[Option], weigh: Weigher) -> tuple[Option, ...]:
+def _weighed(options: Sequence[JudgedCandidate], weigh: Weigher) -> tuple[JudgedCandidate, ...]:
     """The options with their costs."""
     costs = weigh([option for option in options if option.verdict.safe])
     none = float("inf")
@@ -159,7 +159,7 @@ def _is_keyed(verdict: Verdict, access: AccessId) -> bool:
 def _require(
     table: TableName,
     column: ColumnName,
-    options: Sequence[Option],
+    options: Sequence[JudgedCandidate],
     judge: _CandidateJudge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     name: QueryName,
@@ -198,10 +198,10 @@ def _location(span: Span | None, name: QueryName) -> Location | None:
 
 
 def _joint(
-    judge: _CandidateJudge, options: Sequence[Option], wanted: Mapping[TableName, ColumnName]
+    judge: _CandidateJudge, options: Sequence[JudgedCandidate], wanted: Mapping[TableName, ColumnName]
 ) -> dict[AccessId, ColumnName]:
     """Accesses added one by one, the requested and best first, as long as all are safe together."""
-    by_access: dict[AccessId, list[Option]] = {}
+    by_access: dict[AccessId, list[JudgedCandidate]] = {}
     for option in options:
         if option.verdict.safe:
             by_access.setdefault(option.scan.access, []).append(option)
@@ -223,7 +223,7 @@ def _joint(
 
 
 def _is_taken(
-    table: TableName, options: Iterable[Option], sketched: Mapping[AccessId, ColumnName]
+    table: TableName, options: Iterable[JudgedCandidate], sketched: Mapping[AccessId, ColumnName]
 ) -> bool:
     return any(o.scan.table == table and o.scan.access in sketched for o in options)
 
@@ -241,7 +241,7 @@ def _not_together(
 
 
 def _nothing_safe(
-    judge: _CandidateJudge, options: Sequence[Option], name: QueryName
+    judge: _CandidateJudge, options: Sequence[JudgedCandidate], name: QueryName
 ) -> UnsafeSketchError:
     would_serve = [] if judge.query.nondeterministic else _would_serve(judge, options)
     if not options:
@@ -274,7 +274,7 @@ def _nothing_safe(
     )
 
 
-def _is_safe_for_all(judge: _CandidateJudge, options: Sequence[Option]) -> bool:
+def _is_safe_for_all(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> bool:
     """Whether one of them would be safe if sketches had what derives all rows of recursions."""
     root = for_all(judge.query.root)
     if root == judge.query.root:
@@ -283,7 +283,7 @@ def _is_safe_for_all(judge: _CandidateJudge, options: Sequence[Option]) -> bool:
     return any(whole.of({option.scan.access: option.column}).safe for option in options)
 
 
-def _would_serve(judge: _CandidateJudge, options: Sequence[Option]) -> list[str]:
+def _would_serve(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> list[str]:
     """Safe columns that the query reads but that were not candidates."""
     known = {(option.scan.access, option.column) for option in options}
     result: dict[str, None] = {}
@@ -298,7 +298,7 @@ def _would_serve(judge: _CandidateJudge, options: Sequence[Option]) -> list[str]
 
 
 def _explained(
-    option: Option, options: Sequence[Option], sketched: Mapping[AccessId, ColumnName]
+    option: JudgedCandidate, options: Sequence[JudgedCandidate], sketched: Mapping[AccessId, ColumnName]
 ) -> Candidate:
     access, verdict = option.scan.access, option.verdict
     result = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)
@@ -313,7 +313,7 @@ def _explained(
     return replace(result, reason=f"safe, but `{taken}` {_advantage(best, option)}")
 
 
-def _advantage(best: Option, other: Option) -> str:
+def _advantage(best: JudgedCandidate, other: JudgedCandidate) -> str:
     cost, plain, preference = best.rank
     if cost < other.rank[0]:
         return "is expected to read less"

@@ -64,7 +64,7 @@ class Relation(StrEnum):
         return other if self is Relation.EQUAL else Relation.UNKNOWN
 
 
-Asked = Callable[[Expr], tuple[Relation, Signs]]
+RelationOf = Callable[[Expr], tuple[Relation, Signs]]
 """How an argument compares, and what is known of its values."""
 
 _WHOLE = frozenset({"floor", "ceil", "ceiling"})
@@ -73,7 +73,7 @@ _LOGARITHMS = frozenset({"ln", "log", "log10", "log2", "log1p"})
 """NULL for too small arguments, which a greater argument can only avoid."""
 
 
-def relation_of_call(call: Call, asked: Asked) -> Relation:
+def relation_of_call(call: Call, asked: RelationOf) -> Relation:
     """How the function's value over the sketch compares; UNKNOWN where nothing is claimed."""
     name, arguments = call.name.lower(), call.arguments
     if name in ("greatest", "least"):
@@ -109,7 +109,7 @@ def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, sig
     return name == "exp"
 
 
-def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], asked: Asked) -> Relation:
+def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], asked: RelationOf) -> Relation:
     """GREATEST and LEAST, which ignore NULLs. One more argument can only make GREATEST greater: so
     it may be missing where the whole must be at most its value over the table, and not where it
     must be at least that."""
@@ -130,7 +130,7 @@ def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], asked: Asked) -> 
     return result
 
 
-def _of_days_between(arguments: tuple[Expr, ...], asked: Asked) -> Relation:
+def _of_days_between(arguments: tuple[Expr, ...], asked: RelationOf) -> Relation:
     """Only of dates: a time zone's clock may reverse the order of instants' dates."""
     if not all(map(_is_date, arguments)):
         return Relation.UNKNOWN
@@ -427,7 +427,7 @@ Keys = Mapping[AccessId, frozenset[AttributeId]]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
+class SafetyState:
     """The state of one node. `sketched` are all sketched accesses below, `keys` only means
     something for KEYED. `identifiers` are sets of columns that each identify rows uniquely. `ties`
     is set where the rows depend on a choice among tied rows that may differ between runs. `causes`
@@ -453,9 +453,9 @@ class NodeState:
         return all(r is Relation.EQUAL for r in self.columns.relations.values())
 
 
-def refused(reason: str, span: Span | None) -> NodeState:
+def refused(reason: str, span: Span | None) -> SafetyState:
     """The state of a node that no sketch of the chosen attributes is safe for."""
-    return NodeState(Status.UNSAFE, Columns({}, {}), refusal=Refusal(reason, span))
+    return SafetyState(Status.UNSAFE, Columns({}, {}), refusal=Refusal(reason, span))
 
 
 def equal_columns(attributes: tuple[Attribute, ...], signs: KnownSigns) -> Columns:
@@ -463,7 +463,7 @@ def equal_columns(attributes: tuple[Attribute, ...], signs: KnownSigns) -> Colum
     return Columns({attribute.id: Relation.EQUAL for attribute in attributes}, signs)
 
 
-def with_equalities(state: NodeState, predicate: Expr | None) -> NodeState:
+def with_equalities(state: SafetyState, predicate: Expr | None) -> SafetyState:
     """KEYED: columns that the predicate equates with a key are keys too."""
     if state.status is not Status.KEYED or predicate is None:
         return state

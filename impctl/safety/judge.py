@@ -33,7 +33,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.safety.direction import NodeState, Refusal, Status
+from impctl.safety.direction import SafetyState, Refusal, Status
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import (
@@ -147,10 +147,10 @@ def keyed_groups(
 class Judged:
     """A node's state with those of everything below it."""
 
-    state: NodeState
+    state: SafetyState
     inputs: tuple[Judged, ...] = ()
 
-    def flat(self) -> tuple[NodeState, ...]:
+    def flat(self) -> tuple[SafetyState, ...]:
         """All states, in the order of `nodes_of`."""
         result, left = [], [self]
         while left:
@@ -168,11 +168,11 @@ class Analysis:
     judged: Judged
 
     @property
-    def root(self) -> NodeState:
+    def root(self) -> SafetyState:
         return self.judged.state
 
     @cached_property
-    def states(self) -> tuple[NodeState, ...]:
+    def states(self) -> tuple[SafetyState, ...]:
         return self.judged.flat()
 
 
@@ -185,7 +185,7 @@ class _Place:
     """Nothing above drops rows."""
     inputs: tuple[_Place, ...]
     accesses: frozenset[AccessId]
-    changing: NodeState | None
+    changing: SafetyState | None
     """The state of a node whose values change from run to run."""
     concerning: int = 0
     """The bits of all facts that concern the columns read from here down."""
@@ -194,8 +194,8 @@ class _Place:
     columns: dict[int, Columns] = field(default_factory=dict)
     """For a scan: what is known of its columns, by fact bits."""
     found: dict[tuple[object, ...], Judged] = field(default_factory=dict)
-    states: dict[tuple[object, ...], NodeState] = field(default_factory=dict)
-    distinct: dict[tuple[object, ...], list[NodeState]] = field(default_factory=dict)
+    states: dict[tuple[object, ...], SafetyState] = field(default_factory=dict)
+    distinct: dict[tuple[object, ...], list[SafetyState]] = field(default_factory=dict)
 
     def columns_of(self, known: int) -> Columns:
         """Columns of a scan where these facts are known."""
@@ -207,7 +207,7 @@ class _Place:
             result = self.columns[known] = scan_columns(self.node, facts)
         return result
 
-    def same(self, state: NodeState) -> NodeState:
+    def same(self, state: SafetyState) -> SafetyState:
         """An equal earlier state, so that what rests on it need not be judged again."""
         # What differs most often separates most of them before all is compared.
         rough = (state.status, state.sketched, frozenset(state.keys.items()))
@@ -356,7 +356,7 @@ class PlanJudge:
                 return Judged(place.same(state), (first, other))
         return None
 
-    def _state(self, place: _Place, inputs: tuple[Judged, ...], request: _Request) -> NodeState:
+    def _state(self, place: _Place, inputs: tuple[Judged, ...], request: _Request) -> SafetyState:
         node = place.node
         if place.changing is not None:
             return place.changing
@@ -374,7 +374,7 @@ class PlanJudge:
             return state if ranked is None else place.same(ranked)
         return state
 
-    def _by_inputs(self, place: _Place, inputs: list[NodeState], request: _Request) -> NodeState:
+    def _by_inputs(self, place: _Place, inputs: list[SafetyState], request: _Request) -> SafetyState:
         # States live as long as the places, so no two states of a place have one `id`.
         key = (*map(id, inputs), request.has_rank_barriers)
         state = place.states.get(key)
@@ -384,7 +384,7 @@ class PlanJudge:
             state = place.states[key] = place.same(state)
         return state
 
-    def _ranked(self, node: Plan, inputs: tuple[Judged, ...]) -> NodeState | None:
+    def _ranked(self, node: Plan, inputs: tuple[Judged, ...]) -> SafetyState | None:
         """`rank <= k` over a window, judged from the window's own input; None for anything else.
         Projections between the two work row by row, so the filter is read below them."""
         if not isinstance(node, Select):
@@ -459,11 +459,11 @@ __all__ = [
     "Refusal",
     "Status",
     "Verdict",
-    "carried",
+    "carried_verdict",
     "check_kept",
     "check_safety",
     "node_states",
-    "of_core",
+    "verdict_of_core",
     "states_of",
 ]
 
@@ -617,11 +617,11 @@ def check_kept(
     verdict = check_safety(query, sketched, facts, judges=judges)
     if not verdict.safe or core == query.root:
         return verdict
-    kept = of_core(verdict, query, core, sketched, judges)
+    kept = verdict_of_core(verdict, query, core, sketched, judges)
     return verdict if kept.safe else kept
 
 
-def of_core(
+def verdict_of_core(
     verdict: Verdict,
     query: Query,
     core: Plan,
@@ -635,7 +635,7 @@ def of_core(
     return replace(kept, reason=f"the contents of a sketch cannot be determined: {kept.reason}")
 
 
-def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+def carried_verdict(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
     """The verdict on another plan of the same rows, resting on the facts of the first one.
     InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
     to have no barriers."""
@@ -770,7 +770,7 @@ def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Mapping[AccessId, C
 
 def states_of(
     verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]
-) -> tuple[NodeState, ...]:
+) -> tuple[SafetyState, ...]:
     """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
     result = verdict.required()
     barriers = (result.has_rank_barriers, result.has_keyed_fixpoints)

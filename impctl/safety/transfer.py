@@ -11,7 +11,7 @@ from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Span, walk
 from impctl.expr.types import type_of
 from impctl.plan.functions import TIE_DEPENDENT, VOLATILE
-from impctl.plan.lineage import is_open
+from impctl.plan.lineage import is_sketched_for_answer
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -41,19 +41,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.properties import is_whole
 from impctl.plan.recursion import leaves_of, table_of
-from impctl.safety.direction import (
-    Columns,
-    Keys,
-    NodeState,
-    Refusal,
-    Relation,
-    Status,
-    direction,
-    equal_columns,
-    find_objection,
-    refused,
-    with_equalities,
-)
+from impctl.safety.direction import Columns, Keys, SafetyState, Refusal, Relation, Status, direction, equal_columns, find_objection, refused, with_equalities
 from impctl.safety.facts import (
     NOTHING,
     Fact,
@@ -74,7 +62,7 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, ColumnName
 
 
-def join(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
+def join(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
     """The state of a join of any kind."""
     clash = _clash_of_ties(left, right)
     if clash is not None:
@@ -94,7 +82,7 @@ def join(node: Join, left: NodeState, right: NodeState, wording: Wording) -> Nod
             return _full(node, left, right)
 
 
-def _clash_of_ties(left: NodeState, right: NodeState) -> NodeState | None:
+def _clash_of_ties(left: SafetyState, right: SafetyState) -> SafetyState | None:
     for chosen, other in ((left, right), (right, left)):
         if chosen.ties is not None and other.sketched:
             return refused(
@@ -115,9 +103,9 @@ def _joined(node: Join, left: Columns, right: Columns) -> Columns:
     return left.once(made, node, right)
 
 
-def _merged(left: NodeState, right: NodeState, columns: Columns) -> NodeState:
+def _merged(left: SafetyState, right: SafetyState, columns: Columns) -> SafetyState:
     """Both sides' rows side by side, status still open."""
-    return NodeState(
+    return SafetyState(
         Status.EXACT,
         columns,
         sketched=left.sketched | right.sketched,
@@ -128,11 +116,11 @@ def _merged(left: NodeState, right: NodeState, columns: Columns) -> NodeState:
     )
 
 
-def _live_keys(state: NodeState) -> Keys:
+def _live_keys(state: SafetyState) -> Keys:
     return state.keys if state.status is Status.KEYED else {}
 
 
-def _inner(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
+def _inner(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
     both = _merged(left, right, _joined(node, left.columns, right.columns))
     if left.is_whole and right.is_whole:
         status = Status.KEYED if both.keys else Status.EXACT
@@ -141,7 +129,7 @@ def _inner(node: Join, left: NodeState, right: NodeState, wording: Wording) -> N
     return objection if objection is not None else replace(both, status=Status.CONTAINED, keys={})
 
 
-def _unpreserved(condition: Expr | None, both: NodeState, wording: Wording) -> NodeState | None:
+def _unpreserved(condition: Expr | None, both: SafetyState, wording: Wording) -> SafetyState | None:
     if condition is None:
         return None
     objection = find_objection(condition, both.columns)
@@ -150,7 +138,7 @@ def _unpreserved(condition: Expr | None, both: NodeState, wording: Wording) -> N
     return refused(objection_text("The join", objection, both.causes, wording), objection.atom.span)
 
 
-def _semi(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:
+def _semi(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
     joined = _joined(node, left.columns, right.columns)
     plain = {**left.columns.signs, **right.columns.signs}
     both = _merged(left, right, Columns(joined.relations, plain))
@@ -162,15 +150,15 @@ def _semi(node: Join, left: NodeState, right: NodeState, wording: Wording) -> No
     return objection if objection is not None else replace(result, status=Status.CONTAINED, keys={})
 
 
-def _with_left_equalities(result: NodeState, left: NodeState, condition: Expr | None) -> NodeState:
+def _with_left_equalities(result: SafetyState, left: SafetyState, condition: Expr | None) -> SafetyState:
     grown = with_equalities(result, condition)
     own = frozenset(left.columns.relations)
     return replace(grown, keys={access: keys & own for access, keys in grown.keys.items()})
 
 
 def _kept_side(
-    node: Join, kept: NodeState, other: NodeState, name: str, wording: Wording
-) -> NodeState:
+    node: Join, kept: SafetyState, other: SafetyState, name: str, wording: Wording
+) -> SafetyState:
     """LEFT, RIGHT and anti joins: `other` must be EXACT, for its missing rows let rows through."""
     if other.status is not Status.EXACT:
         return refused(
@@ -199,7 +187,7 @@ def _columns_only(signs: KnownSigns) -> dict[AttributeId | Expr, Signs]:
     return {key: result for key, result in signs.items() if isinstance(key, str)}
 
 
-def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
+def _full(node: Join, left: SafetyState, right: SafetyState) -> SafetyState:
     if left.status is not Status.EXACT or right.status is not Status.EXACT:
         return refused(
             "FULL JOIN keeps rows without a match, and a sketch could hide a match", node.span
@@ -213,7 +201,7 @@ def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
     return _merged(left, right, Columns(relations, signs))
 
 
-def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
+def combine(node: SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
     """The state of UNION, EXCEPT or INTERSECT, before duplicates are removed."""
     clash = _clash_of_ties(left, right)
     if clash is not None:
@@ -228,7 +216,7 @@ def combine(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
             return _intersect(node, *sides)
 
 
-def branch(node: SetOperation, side: Plan, state: NodeState) -> NodeState:
+def branch(node: SetOperation, side: Plan, state: SafetyState) -> SafetyState:
     """A branch under the outputs' ids; casts to the common type may happen on the way."""
     pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
     outputs = {output.id: source.id for output, source in pairs}
@@ -271,7 +259,7 @@ def _only_equal(relation: Relation) -> Relation:
     return relation if relation is Relation.EQUAL else Relation.UNKNOWN
 
 
-def _union(left: NodeState, right: NodeState) -> NodeState:
+def _union(left: SafetyState, right: SafetyState) -> SafetyState:
     whole = left.status is Status.EXACT and right.status is Status.EXACT
     relations = {
         column: relation.meet(right.columns.relations[column])
@@ -281,7 +269,7 @@ def _union(left: NodeState, right: NodeState) -> NodeState:
         column: known.meet(right.columns.signs.get(column, NOTHING))
         for column, known in left.columns.signs.items()
     }
-    return NodeState(
+    return SafetyState(
         Status.EXACT if whole else Status.CONTAINED,
         Columns(relations, signs),
         sketched=left.sketched | right.sketched,
@@ -290,7 +278,7 @@ def _union(left: NodeState, right: NodeState) -> NodeState:
     )
 
 
-def _except(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
+def _except(node: SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
     if right.status is not Status.EXACT:
         return refused(
             "EXCEPT keeps rows that are not on its right side, and a sketch could hide rows there",
@@ -304,7 +292,7 @@ def _except(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
     return replace(left, sketched=left.sketched | right.sketched, ties=ties)
 
 
-def _intersect(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
+def _intersect(node: SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
     ties = left.ties if left.ties is not None else right.ties
     result = replace(left, sketched=left.sketched | right.sketched, ties=ties)
     if left.is_whole and right.status is Status.EXACT:
@@ -324,11 +312,11 @@ _NONNEGATIVE = frozenset(
 )  # fmt: skip
 
 
-def group(node: Aggregate, child: NodeState, wording: Wording) -> NodeState:
+def group(node: Aggregate, child: SafetyState, wording: Wording) -> SafetyState:
     """The state of an aggregate over its child's state."""
     identifiers = _identifiers(node)
     ties = child.ties if child.ties is not None else _order_dependence(node, wording)
-    base = NodeState(
+    base = SafetyState(
         Status.EXACT,
         child.columns.once(lambda: _grouped(node, child.columns), node),
         sketched=child.sketched,
@@ -348,7 +336,7 @@ def _grouped(node: Aggregate, columns: Columns) -> Columns:
     return equal_columns(attributes, _signs_of_outputs(node, columns.signs))
 
 
-def grouped_keys(node: Aggregate, child: NodeState) -> Keys:
+def grouped_keys(node: Aggregate, child: SafetyState) -> Keys:
     """Per access of a KEYED child, the outputs grouped on that equal its partition attribute."""
     if child.status is not Status.KEYED:
         return {}
@@ -383,8 +371,8 @@ def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
 
 
 def _contained_groups(
-    node: Aggregate, child: NodeState, base: NodeState, wording: Wording
-) -> NodeState:
+    node: Aggregate, child: SafetyState, base: SafetyState, wording: Wording
+) -> SafetyState:
     relations: dict[AttributeId, Relation] = {}
     causes: dict[AttributeId, str] = {}
     for key in node.keys:
@@ -501,8 +489,8 @@ _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
 def first_rows(
-    node: TopK, child: NodeState, wording: Wording, *, as_barrier: bool = False
-) -> NodeState:
+    node: TopK, child: SafetyState, wording: Wording, *, as_barrier: bool = False
+) -> SafetyState:
     """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's. Ranks
     within the keys of a KEYED child stay KEYED, unless all first rows must be kept."""
     ties = child.ties if child.ties is not None else _ties(node, child)
@@ -540,12 +528,12 @@ def _placed(refusal: Refusal | None, span: Span | None) -> Refusal | None:
     return replace(refusal, span=span) if refusal is not None and refusal.span is None else refusal
 
 
-def _equal(state: NodeState) -> Columns:
+def _equal(state: SafetyState) -> Columns:
     relations = dict.fromkeys(state.columns.relations, Relation.EQUAL)
     return Columns(relations, state.columns.signs)
 
 
-def _ties(node: TopK, child: NodeState) -> Refusal | None:
+def _ties(node: TopK, child: SafetyState) -> Refusal | None:
     if node.rank is not None and node.rank.function in _TIE_FREE:
         return None
     terms = (*node.partition_by, *(key.expr for key in node.order))
@@ -564,8 +552,8 @@ def _ties(node: TopK, child: NodeState) -> Refusal | None:
 
 
 def order_objection(
-    order: tuple[SortKey, ...], child: NodeState, wording: Wording
-) -> NodeState | None:
+    order: tuple[SortKey, ...], child: SafetyState, wording: Wording
+) -> SafetyState | None:
     """Refusal for the first ORDER BY term by which a row could overtake; None if there is none."""
     for key in order:
         relation = direction(key.expr, child.columns)
@@ -591,7 +579,7 @@ def _has_own_order(expr: Expr) -> bool:
     return result is not None and result.kind is not Kind.OTHER
 
 
-def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
+def window(node: Window, child: SafetyState, wording: Wording) -> SafetyState:
     """Exact where all rows of a window's partition are kept or dropped together."""
     columns = child.columns
     added = tuple(call.attribute for call in node.calls)
@@ -611,12 +599,12 @@ def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
     return result
 
 
-def _is_partitioned(call: WindowCall, child: NodeState) -> bool:
+def _is_partitioned(call: WindowCall, child: SafetyState) -> bool:
     columns = {expr.id for expr in call.partition_by if isinstance(expr, ColumnRef)}
     return all(columns & keys for keys in child.keys.values())
 
 
-def _window_ties(node: Window, child: NodeState) -> Refusal | None:
+def _window_ties(node: Window, child: SafetyState) -> Refusal | None:
     for call in node.calls:
         terms = (*call.partition_by, *(key.expr for key in call.order))
         columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
@@ -634,8 +622,8 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
 
 
 def first_rows_per_partition(
-    predicate: Expr, below: Window, child: NodeState, wording: Wording
-) -> NodeState | None:
+    predicate: Expr, below: Window, child: SafetyState, wording: Wording
+) -> SafetyState | None:
     """`rank <= k` directly above the window, at the root; None if it is another shape. Sound
     because the rows of rank k and better are all in the result, so their lineage is in the sketch,
     and no other row can overtake them. For `row_number` all columns must be EQUAL, because which of
@@ -694,18 +682,18 @@ def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
             return None
 
 
-def leaf(node: Recursive, key: int | None = None) -> NodeState:
+def leaf(node: Recursive, key: int | None = None) -> SafetyState:
     """The state of a fixpoint's own rows inside its step; KEYED on the column at `key`."""
     signs: KnownSigns = {attribute.id: NOTHING for attribute in node.attributes}
     columns = equal_columns(node.attributes, signs)
     if key is None:
-        return NodeState(Status.CONTAINED, columns)
+        return SafetyState(Status.CONTAINED, columns)
     # A leaf has a key of its own: rows derived from two have the same one only by a condition.
     keys = {table_of(node).access: frozenset({node.attributes[key].id})}
-    return NodeState(Status.KEYED, columns, keys=keys)
+    return SafetyState(Status.KEYED, columns, keys=keys)
 
 
-def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
+def recursion(node: Recursive | Fixpoint, inputs: list[SafetyState]) -> SafetyState:
     """The state of a fixpoint over those of its base and step, or of its rows inside the step."""
     if isinstance(node, Recursive):
         return leaf(node)
@@ -721,8 +709,8 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
             refusal = _inexact(node, side, state)
             if refusal is not None:
                 return refusal
-    return NodeState(
-        Status.CONTAINED if sketched and is_open(node) else Status.EXACT,
+    return SafetyState(
+        Status.CONTAINED if sketched and is_sketched_for_answer(node) else Status.EXACT,
         equal_columns(node.attributes, _signs(node, base, step)),
         sketched=sketched,
         identifiers=_step_identifiers(node),
@@ -731,7 +719,7 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
 
 
 def key_candidates(
-    node: Fixpoint, base: NodeState, sketched: Mapping[AccessId, ColumnName]
+    node: Fixpoint, base: SafetyState, sketched: Mapping[AccessId, ColumnName]
 ) -> Iterator[int]:
     """Positions of the columns that the base is KEYED on for all sketches below. None where
     sketches below are of several tables or columns: each has its own ranges then."""
@@ -751,8 +739,8 @@ def key_candidates(
 
 
 def keyed_fixpoint(
-    node: Fixpoint, place: int, base: NodeState, step: NodeState
-) -> NodeState | None:
+    node: Fixpoint, place: int, base: SafetyState, step: SafetyState
+) -> SafetyState | None:
     """The state of a fixpoint KEYED on one of the candidates; None where its step is not. `step` is
     judged with the leaves KEYED on that column."""
     leaves = {table_of(one).access for one in leaves_of(node)}
@@ -770,7 +758,7 @@ def keyed_fixpoint(
     if not is_keyed:
         return None
     sketched = base.sketched | step.sketched
-    return NodeState(
+    return SafetyState(
         Status.KEYED,
         equal_columns(node.attributes, _signs(node, base, step)),
         sketched=sketched,
@@ -779,7 +767,7 @@ def keyed_fixpoint(
     )
 
 
-def facts_of_rows(node: Fixpoint, state: NodeState) -> Iterator[Fact]:
+def facts_of_rows(node: Fixpoint, state: SafetyState) -> Iterator[Fact]:
     """What is known of a fixpoint's columns, as facts of the table that has its rows."""
     for attribute in table_of(node).attributes:
         signs = state.columns.signs.get(attribute.id, NOTHING)
@@ -800,12 +788,12 @@ def _step_identifiers(node: Fixpoint) -> frozenset[frozenset[AttributeId]]:
     return frozenset({every}) if node.is_set else frozenset()
 
 
-def _is_key(attribute: Attribute, state: NodeState) -> bool:
+def _is_key(attribute: Attribute, state: SafetyState) -> bool:
     """Whether the column equals the keys of all accesses."""
     return all(attribute.id in columns for columns in state.keys.values())
 
 
-def _inexact(node: Fixpoint, side: Plan, state: NodeState) -> NodeState | None:
+def _inexact(node: Fixpoint, side: Plan, state: SafetyState) -> SafetyState | None:
     """Refusal where a side may have different rows over part of the tables."""
     if state.is_whole:
         return None
@@ -817,7 +805,7 @@ def _inexact(node: Fixpoint, side: Plan, state: NodeState) -> NodeState | None:
     return None
 
 
-def _signs(node: Fixpoint, base: NodeState, step: NodeState) -> KnownSigns:
+def _signs(node: Fixpoint, base: SafetyState, step: SafetyState) -> KnownSigns:
     """What is known of a column in both parts."""
     return {
         own.id: _sign(base.columns, here).meet(_sign(step.columns, there))
@@ -832,8 +820,8 @@ def _sign(columns: Columns, attribute: Attribute) -> Signs:
 
 
 def state_of(
-    node: Plan, inputs: list[NodeState], wording: Wording, *, has_rank_barriers: bool = False
-) -> NodeState:
+    node: Plan, inputs: list[SafetyState], wording: Wording, *, has_rank_barriers: bool = False
+) -> SafetyState:
     """The state of a node over its inputs' states, where it has no `changing_state`. A scan's is
     EXACT here, and `scan_state` says more. `has_rank_barriers`: first ranks are barriers also where
     they could stay KEYED."""
@@ -845,11 +833,11 @@ def state_of(
 
 
 def _state(
-    node: Plan, inputs: list[NodeState], wording: Wording, *, has_rank_barriers: bool
-) -> NodeState:
+    node: Plan, inputs: list[SafetyState], wording: Wording, *, has_rank_barriers: bool
+) -> SafetyState:
     match node:
         case Scan() | OneRow():
-            return NodeState(Status.EXACT, scan_columns(node, ()))
+            return SafetyState(Status.EXACT, scan_columns(node, ()))
         case Select():
             return _select(node, inputs[0], wording)
         case Project():
@@ -880,7 +868,7 @@ def _state(
             assert_never(node)
 
 
-def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -> NodeState:
+def _without_loose_ties(node: Plan, inputs: list[SafetyState], state: SafetyState) -> SafetyState:
     """Refuse to combine rows chosen among ties whose losers are not in the sketch too. Filtering
     them one by one is fine: a choice made at capture and another made at use combine to an answer
     of the query. Grouping or joining them mixes the two."""
@@ -895,7 +883,7 @@ def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -
     return state
 
 
-def changing_state(node: Plan) -> NodeState | None:
+def changing_state(node: Plan) -> SafetyState | None:
     """The state of a node with a call whose value changes from run to run; None without one."""
     for expr in expressions_of(node):
         for part in walk(expr):
@@ -916,10 +904,10 @@ def scan_columns(node: Scan | OneRow, facts: Collection[Fact]) -> Columns:
     return equal_columns(node.attributes, signs_of_scan(node, facts))
 
 
-def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> NodeState:
+def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> SafetyState:
     """The state of an access that is sketched on the column of that name, or is not."""
     if name is None:
-        return NodeState(Status.EXACT, columns)
+        return SafetyState(Status.EXACT, columns)
     # Column pruning may have dropped the attribute, and types impctl does not know may count
     # different values as equal (collations): what is left is still a part of the table.
     keys = frozenset(
@@ -927,7 +915,7 @@ def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> NodeSta
         for a in node.attributes
         if a.name.lower() == name.lower() and a.type is not None and a.type.kind is not Kind.OTHER
     )
-    return NodeState(
+    return SafetyState(
         Status.KEYED if keys else Status.CONTAINED,
         columns,
         sketched=frozenset({node.access}),
@@ -935,7 +923,7 @@ def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> NodeSta
     )
 
 
-def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
+def _select(node: Select, child: SafetyState, wording: Wording) -> SafetyState:
     own = child.columns
     columns = own.once(lambda: Columns(own.relations, learn(node.predicate, own.signs)), node)
     result = replace(child, columns=columns)
@@ -949,7 +937,7 @@ def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
     return refused(text, span)
 
 
-def _explode(node: Explode, child: NodeState) -> NodeState:
+def _explode(node: Explode, child: SafetyState) -> SafetyState:
     """Row by row; a row that is there twice is exploded twice, so nothing identifies rows."""
     if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
         return refused(
@@ -960,7 +948,7 @@ def _explode(node: Explode, child: NodeState) -> NodeState:
     return replace(child, columns=columns, identifiers=frozenset())
 
 
-def project_state(node: Project, child: NodeState) -> NodeState:
+def project_state(node: Project, child: SafetyState) -> SafetyState:
     """The state of a projection over its child's state."""
     causes: dict[AttributeId, str] = {}
     renamed: dict[AttributeId, frozenset[AttributeId]] = {}
@@ -1001,7 +989,7 @@ def _projected(node: Project, columns: Columns) -> Columns:
     return Columns(relations, signs)
 
 
-def _distinct(child: NodeState, node: Distinct | SetOperation) -> NodeState:
+def _distinct(child: SafetyState, node: Distinct | SetOperation) -> SafetyState:
     if not child.is_whole and not child.is_equal:
         return refused("DISTINCT compares values that can differ over part of a group", node.span)
     every = frozenset(child.columns.relations)

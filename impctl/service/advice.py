@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from impctl.errors import ImpctlError, StateCorruptError, count_text
-from impctl.service.context import Isolated, Workbench
+from impctl.service.context import Isolated, Context
 from impctl.service.results import ClusteredSketch, Failure, RangesEntry
 from impctl.service.settings import imbalance_of
 from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stored_moments
@@ -61,7 +61,7 @@ def has_drifted(depth: RangeDepth, threshold: float) -> bool:
     return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
 
 
-def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, ...]:
+def ranges_entries(desk: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
     """Entries for the ranges of a query; empty where they are not counted."""
     threshold = imbalance_of(desk.settings)
     entries = []
@@ -82,14 +82,14 @@ def ranges_entries(desk: Workbench, stored: StoredQuery) -> tuple[RangesEntry, .
 
 
 def ranges_entry(
-    desk: Workbench, stored: StoredQuery, table: TableName, attribute: ColumnName
+    desk: Context, stored: StoredQuery, table: TableName, attribute: ColumnName
 ) -> RangesEntry | None:
     """The entry of one sketch, if its ranges are counted."""
     result = ranges_entries(desk, stored)
     return next((e for e in result if (e.table, e.attribute) == (table, attribute)), None)
 
 
-def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName) -> bool:
+def has_own_boundaries(desk: Context, table: TableName, attribute: ColumnName) -> bool:
     return any(
         part.table == table
         and part.column.lower() == attribute.lower()
@@ -105,7 +105,7 @@ _BUFFER = 1000
 """The buffer that the saving is computed for; 100 to 10,000 serve most queries."""
 
 
-def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery) -> list[str]:
+def state_warnings(desk: Context, store: StoreReader, prepared: PreparedQuery) -> list[str]:
     """Warn if the stored state of the query is larger than its tables."""
     name = prepared.spec.name
     runs = store.run_refs(name)
@@ -122,7 +122,7 @@ def state_warnings(desk: Workbench, store: StoreReader, prepared: PreparedQuery)
 
 
 def _saving(
-    desk: Workbench, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
+    desk: Context, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
     """What `buffer` would save; None if no state can be bounded."""
     from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
@@ -176,7 +176,7 @@ _BACK, _USED, _ROWS = ".back.", ".used.", "rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class BackwardFixpoint:
     name: str
     rows: int
     led: int
@@ -194,19 +194,19 @@ class Followed:
         return f"{said}, so `lineage: all` would need {size_text(self.bytes)} less state"
 
 
-def followed(runs: Sequence[RunRef]) -> list[Followed]:
+def backward_fixpoints(runs: Sequence[RunRef]) -> list[BackwardFixpoint]:
     sizes = _by_piece(runs)
     names = [piece[: -len(_BACK + _ROWS)] for piece in sizes if piece.endswith(_BACK + _ROWS)]
     return [_followed(name, sizes) for name in sorted(names)]
 
 
-def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> Followed:
+def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> BackwardFixpoint:
     rows, _ = sizes.get(f"{name}.{_ROWS}", (0, 0))
     # One number stands for what is derived from no row.
     led = min(rows, max(0, sizes[f"{name}{_BACK}{_ROWS}"][0] - 1))
     own = (f"{name}{_BACK}", f"{name}{_USED}")
     held = sum(size for piece, (_, size) in sizes.items() if piece.startswith(own))
-    return Followed(name, rows, led, held)
+    return BackwardFixpoint(name, rows, led, held)
 
 
 def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
@@ -216,7 +216,7 @@ def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
         f"{one.rows:,} rows of its recursion lead to the answer. It needs "
         f"{size_text(one.bytes)} of the {size_text(sum(run.bytes for run in runs))} of "
         "state; `lineage: all` would need no such state and few more ranges"
-        for one in followed(runs)
+        for one in backward_fixpoints(runs)
         if one.is_nearly_all and one.bytes >= _SMALL
     ]
 
@@ -230,7 +230,7 @@ _MOST_COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SketchUse:
+class StoredSketchUse:
     """A sketch with its query, and the table's rows in each of its ranges."""
 
     prepared: PreparedQuery
@@ -238,7 +238,7 @@ class SketchUse:
     sketches: tuple[StoredSketch, ...]
     rows: Ints
 
-    def left(self, desk: Workbench) -> Pruned:
+    def left(self, desk: Context) -> Pruned:
         from impctl.service.filters import filters_of
 
         versions = desk.tables.versions_of(self.prepared.tables)
@@ -263,12 +263,12 @@ class ClusterForecast:
 
 
 def sketch_uses(
-    desk: Workbench, store: StoreReader | None, failures: list[Failure]
-) -> dict[TableName, list[SketchUse]]:
+    desk: Context, store: StoreReader | None, failures: list[Failure]
+) -> dict[TableName, list[StoredSketchUse]]:
     """The sketches stored for the file's current queries, by table."""
     from impctl.service.prepare import prepare
 
-    result: dict[TableName, list[SketchUse]] = {}
+    result: dict[TableName, list[StoredSketchUse]] = {}
     if store is None:
         return result
     for spec in desk.sketched(None):
@@ -279,7 +279,7 @@ def sketch_uses(
             prepared = prepare(desk, spec, stored_moments(stored))
             for sketch in stored.sketches:
                 rows = _rows_per_range(desk.tables.snapshot(sketch.table), store, stored, sketch)
-                use = SketchUse(prepared, sketch, stored.sketches, rows)
+                use = StoredSketchUse(prepared, sketch, stored.sketches, rows)
                 result.setdefault(sketch.table, []).append(use)
     return result
 
@@ -306,7 +306,7 @@ def _rows_per_range(
     return likely_counts(snapshot, partition)
 
 
-def sketched_most(snapshot: Snapshot, uses: Sequence[SketchUse]) -> tuple[ColumnName, ...]:
+def sketched_most(snapshot: Snapshot, uses: Sequence[StoredSketchUse]) -> tuple[ColumnName, ...]:
     """The attributes sketched most often, without partition columns."""
     attributes = [use.sketch.attribute for use in uses]
     able = [name for name in attributes if name not in snapshot.partition_columns]
@@ -315,7 +315,7 @@ def sketched_most(snapshot: Snapshot, uses: Sequence[SketchUse]) -> tuple[Column
 
 
 def cluster_forecast(
-    desk: Workbench, table: TableName, columns: Sequence[ColumnName], uses: Sequence[SketchUse]
+    desk: Context, table: TableName, columns: Sequence[ColumnName], uses: Sequence[StoredSketchUse]
 ) -> ClusterForecast:
     from impctl.tables.write.maintenance import bytes_per_file
 
@@ -340,7 +340,7 @@ def cluster_forecast(
 
 
 def _is_done(
-    desk: Workbench, snapshot: Snapshot, columns: Sequence[ColumnName], files: int
+    desk: Context, snapshot: Snapshot, columns: Sequence[ColumnName], files: int
 ) -> bool:
     """Whether a rewrite in this order would change nothing relevant."""
     from impctl.tables.sample import is_sorted
@@ -353,7 +353,7 @@ def _is_done(
 
 
 def _expected(
-    desk: Workbench, use: SketchUse, columns: Sequence[ColumnName], files: int
+    desk: Context, use: StoredSketchUse, columns: Sequence[ColumnName], files: int
 ) -> ClusteredSketch:
     """What the sketch reads now, and would read in the new order."""
     from impctl.sketch.likelihood import share_after
@@ -382,10 +382,10 @@ def _expected(
 
 
 class ClusterForecasts:
-    def __init__(self, desk: Workbench, store: StoreReader | None) -> None:
+    def __init__(self, desk: Context, store: StoreReader | None) -> None:
         self._desk = desk
         self._store = store
-        self._uses: dict[TableName, list[SketchUse]] | None = None
+        self._uses: dict[TableName, list[StoredSketchUse]] | None = None
         self._made: dict[TableName, ClusterForecast | None] = {}
 
     def of(self, table: TableName) -> ClusterForecast | None:
@@ -406,7 +406,7 @@ class ClusterForecasts:
         forecast = self._forecast(sketch.table, own)
         return None if forecast is None or forecast.obstacle else forecast.sketches[0]
 
-    def _forecast(self, table: TableName, uses: Sequence[SketchUse]) -> ClusterForecast | None:
+    def _forecast(self, table: TableName, uses: Sequence[StoredSketchUse]) -> ClusterForecast | None:
         try:
             columns = sketched_most(self._desk.tables.snapshot(table), uses)
             return cluster_forecast(self._desk, table, columns, uses) if columns else None

@@ -24,7 +24,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.service.stored import result_bytes
-from impctl.store.disk import Layout
+from impctl.store.disk import StoreLayout
 from impctl.store.ledger import AnswerRun, Ledger
 from impctl.tables.storage import local_path
 from impctl.values import dataclass
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.expr.nodes import Expr
-    from impctl.service.context import Versions, Workbench
+    from impctl.service.context import Versions, Context
     from impctl.service.filters import Pruned
     from impctl.service.prepare import PreparedQuery
     from impctl.store.records import StoreReader
@@ -51,7 +51,7 @@ _LATEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class AnswerEstimate:
     """Milliseconds, with `start_ms` to start Spark; from `runs` recorded runs, or by rates if 0."""
 
     ms: float
@@ -68,43 +68,43 @@ class Fixed:
     start: float = 0.0
 
 
-def answer_runs(desk: Workbench, spec: QuerySpec) -> tuple[AnswerRun, ...]:
+def answer_runs(desk: Context, spec: QuerySpec) -> tuple[AnswerRun, ...]:
     """Return the latest recorded answers of the query, newest first."""
     runs = Ledger(desk.store_path).runs(spec.name, _mark(spec))
     return tuple(run for run in runs if _is_amount(run.elapsed_ms) and _is_amount(run.start_ms))
 
 
 def record_answer(
-    desk: Workbench,
+    desk: Context,
     spec: QuerySpec,
     by: AnsweredBy,
     read: tuple[int, int, int],
     elapsed_ms: float,
     start_ms: float = 0.0,
 ) -> None:
-    if Layout(desk.store_path).catalog.is_file():
+    if StoreLayout(desk.store_path).catalog.is_file():
         run = AnswerRun(spec.name, _mark(spec), str(by), time.time(), *read, elapsed_ms, start_ms)
         Ledger(desk.store_path).record_run(run)
 
 
-def record_told(
-    desk: Workbench, store: StoreReader, spec: QuerySpec, rows: pa.Table, elapsed_ms: float
+def record_state_read(
+    desk: Context, store: StoreReader, spec: QuerySpec, rows: pa.Table, elapsed_ms: float
 ) -> None:
     """Record how long reading the result's rows took, if they are many."""
     if result_bytes(store, spec.name) >= _SMALL_STATE:
         record_answer(desk, spec, AnsweredBy.STATE, (0, rows.num_rows, rows.nbytes), elapsed_ms)
 
 
-def is_slow_to_tell(desk: Workbench, store: StoreReader, spec: QuerySpec) -> bool:
+def is_slow_state_read(desk: Context, store: StoreReader, spec: QuerySpec) -> bool:
     if result_bytes(store, spec.name) < _SMALL_STATE:
         return False
     return state_estimate(answer_runs(desk, spec)).ms >= SLOW_STATE_MS
 
 
-def state_estimate(runs: Sequence[AnswerRun]) -> Estimate:
+def state_estimate(runs: Sequence[AnswerRun]) -> AnswerEstimate:
     """Milliseconds to read the result's rows; 0 if not recorded, since they are few."""
     times = [run.elapsed_ms for run in runs if run.by == AnsweredBy.STATE][:_LATEST]
-    return Estimate(statistics.median(times) if times else 0.0, len(times))
+    return AnswerEstimate(statistics.median(times) if times else 0.0, len(times))
 
 
 def start_of(runs: Sequence[AnswerRun], fixed: Fixed) -> float:
@@ -114,7 +114,7 @@ def start_of(runs: Sequence[AnswerRun], fixed: Fixed) -> float:
 
 def by_runs(
     runs: Sequence[AnswerRun], by: AnsweredBy, rows: int, fixed: Fixed, *, is_up: bool
-) -> Estimate | None:
+) -> AnswerEstimate | None:
     """Estimate an answer over so many rows from recorded runs; None without any. The first query of
     a new Spark takes longer, so runs like the next one are preferred."""
     mine = [run for run in runs if run.by == by]
@@ -123,7 +123,7 @@ def by_runs(
     alike = [run for run in mine if is_up == (run.start_ms == 0.0)] or mine
     each = [_scaled(run, rows, fixed, is_up=is_up) for run in alike[:_LATEST]]
     start = 0.0 if is_up else start_of(runs, fixed)
-    return Estimate(statistics.median(each) + start, len(each), start)
+    return AnswerEstimate(statistics.median(each) + start, len(each), start)
 
 
 def _scaled(run: AnswerRun, rows: int, fixed: Fixed, *, is_up: bool) -> float:
@@ -175,11 +175,11 @@ _GROUPS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class EngineChoice:
     """The estimates, why the quicker one wins, and in `quicker` what would be clearly quicker."""
 
-    engine: Estimate
-    spark: Estimate
+    engine: AnswerEstimate
+    spark: AnswerEstimate
     why: str
     quicker: str = ""
 
@@ -193,28 +193,28 @@ class Foreseen:
         return self.engine.ms <= self.spark.ms
 
     @property
-    def least(self) -> Estimate:
+    def least(self) -> AnswerEstimate:
         return self.engine if self.is_engine else self.spark
 
 
-def foreseen(
-    desk: Workbench, prepared: PreparedQuery, versions: Versions, pruned: Pruned
-) -> Foreseen:
+def compare_engines(
+    desk: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned
+) -> EngineChoice:
     """Estimate both for these files."""
     rows = {table: rows_of(files) for table, files in pruned.files.items()}
     total, is_up = sum(rows.values()), desk.has_spark
     runs = answer_runs(desk, prepared.spec)
     engine = by_runs(runs, AnsweredBy.ENGINE, total, _ENGINE_FIXED, is_up=True)
     if engine is None:
-        engine = Estimate(_by_rates(prepared, rows, _ENGINE))
+        engine = AnswerEstimate(_by_rates(prepared, rows, _ENGINE))
     spark = by_runs(runs, AnsweredBy.SPARK, total, _SPARK_FIXED, is_up=is_up)
     if spark is None:
         start = 0.0 if is_up else start_of(runs, _SPARK_FIXED)
         first = 0.0 if is_up else _SPARK_FIXED.first
-        spark = Estimate(_by_rates(prepared, rows, _SPARK) + first + start, 0, start)
+        spark = AnswerEstimate(_by_rates(prepared, rows, _SPARK) + first + start, 0, start)
     why = f"estimate for {total:,} rows: engine {_text(engine)}, Spark {_text(spark)}"
     least = min(engine.ms, spark.ms)
-    return Foreseen(engine, spark, why, _quicker(desk, prepared, versions, least))
+    return EngineChoice(engine, spark, why, _quicker(desk, prepared, versions, least))
 
 
 def _by_rates(prepared: PreparedQuery, rows: Mapping[TableName, int], rates: Rates) -> float:
@@ -254,7 +254,7 @@ def _is_double(arguments: Sequence[Expr]) -> bool:
     return any(result is not None and result.is_fractional for result in types)
 
 
-def _quicker(desk: Workbench, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
+def _quicker(desk: Context, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
     """A note if DuckDB over all files would be clearly quicker, and how to use it."""
     from impctl.tables.rows import why_not_plain
 
@@ -287,7 +287,7 @@ def _is_clearly_less(one: float, other: float) -> bool:
     return _CLEARLY * one <= other and one + _CLEARLY_MS <= other
 
 
-def _text(one: Estimate) -> str:
+def _text(one: AnswerEstimate) -> str:
     start = f", including {_time(one.start_ms)} to start" if one.start_ms else ""
     by = f" (from {count_text(one.runs, 'run')})" if one.runs else ""
     return f"{_time(one.ms)}{by}{start}"

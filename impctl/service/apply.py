@@ -15,23 +15,17 @@ from typing import TYPE_CHECKING, assert_never
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
 from impctl.service.output import held_signals
 from impctl.service.results import ApplyResult, Failure, Outcome
-from impctl.tables.write.apply import (
-    UpdateKind,
-    UpdateRequest,
-    WrittenTable,
-    commit_update,
-    prepare_batch,
-)
+from impctl.tables.write.apply import UpdateKind, UpdateRequest, TargetTable, commit_update, prepare_batch
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.types import TableName
 
 
 def apply(
-    desk: Workbench, names: Sequence[str], *, all_updates: bool, again: bool = False
+    desk: Context, names: Sequence[str], *, all_updates: bool, again: bool = False
 ) -> Outcome:
     """Commit the named batches, or all in file order; with `again` also those already applied."""
     wanted = _wanted(desk, names, all_updates)
@@ -67,7 +61,7 @@ def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunE
     )
 
 
-def _wanted(desk: Workbench, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
+def _wanted(desk: Context, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
     known = {spec.name: spec for spec in desk.workload.updates}
     if all_updates == bool(names):
         raise UsageError(
@@ -85,17 +79,17 @@ def _wanted(desk: Workbench, names: Sequence[str], all_updates: bool) -> list[Up
 
 
 class _BatchRun:
-    def __init__(self, desk: Workbench, again: bool) -> None:
+    def __init__(self, desk: Context, again: bool) -> None:
         self._desk = desk
         self._again = again
-        self._tables: dict[TableName, WrittenTable] = {}
+        self._tables: dict[TableName, TargetTable] = {}
         self._ahead: dict[TableName, int] = {}
 
     def apply(self, spec: UpdateSpec, results: list[ApplyResult]) -> None:
         request = replace(_request(spec), name=spec.name, again=self._again)
         self._desk.reporter.step(f"applying {spec.name}")
         if spec.table not in self._tables:
-            self._tables[spec.table] = WrittenTable(self._desk.tables.opened(spec.table))
+            self._tables[spec.table] = TargetTable(self._desk.tables.opened(spec.table))
         prepared = prepare_batch(self._tables[spec.table], request)
         rows = 0 if prepared.rows is None else len(prepared.rows)
         result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))

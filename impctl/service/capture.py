@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.compile.build import circuit_id, template_id, with_answer
-from impctl.compile.compile import Way
+from impctl.compile.compile import MaintenancePlan
 from impctl.compile.flows import Strategy
 from impctl.compile.jointree.shape import trees_id
 from impctl.compile.session import (
@@ -29,11 +29,11 @@ from impctl.service.advice import (
     warnings_of,
 )
 from impctl.service.budget.choice import keep_to_budget
-from impctl.service.choose import Chosen, choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Workbench, is_refused, remember_histories
+from impctl.service.choose import AttributeChoice, choose, judge_candidates, lineage_warnings
+from impctl.service.context import Isolated, Context, is_refused, remember_histories
 from impctl.service.decision import CaptureStage, capture_stage, foreseen_capture
 from impctl.service.expiry import next_expiry
-from impctl.service.fill import COULD_NOT, best_filled, recaptured, touched
+from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
 from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
@@ -48,7 +48,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.service.text import named_before
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
     Assumption,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+def captured_query(desk: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     """Return what the store has of a query; raises why it is refused, or RecaptureNeededError."""
     try:
         return stored_query(desk, store, spec)
@@ -88,7 +88,7 @@ def captured_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) 
         raise
 
 
-def refusal_of(desk: Workbench, prepared: PreparedQuery) -> UnsafeSketchError | None:
+def refusal_of(desk: Context, prepared: PreparedQuery) -> UnsafeSketchError | None:
     """The error if no sketch of the query is safe, else None."""
     try:
         if not any(judged.safe for judged in judge_candidates(desk, prepared)):
@@ -99,10 +99,10 @@ def refusal_of(desk: Workbench, prepared: PreparedQuery) -> UnsafeSketchError | 
 
 
 def commit_capture(
-    desk: Workbench,
+    desk: Context,
     store: Store,
     prepared: PreparedQuery,
-    way: Way,
+    way: MaintenancePlan,
     state: MaintainedQuery | TouchedQuery | None,
     sketches: tuple[StoredSketch, ...],
     assumptions: tuple[Assumption, ...],
@@ -159,7 +159,7 @@ def commit_capture(
 
 
 def _described(
-    tables: PinnedTables, prepared: PreparedQuery, way: Way, versions: Versions
+    tables: PinnedTables, prepared: PreparedQuery, way: MaintenancePlan, versions: Versions
 ) -> StateMeta:
     circuit = circuit_id(prepared.core if way.core is None else way.core)
     return StateMeta(
@@ -181,14 +181,14 @@ def _described(
     )
 
 
-def _side_reasons(way: Way) -> Mapping[str, str]:
+def _side_reasons(way: MaintenancePlan) -> Mapping[str, str]:
     """Why each side or grouping is read or kept; if none is read, the tables decide it."""
     if way.compiled is None or not way.sides_by(Strategy.FILES):
         return {}
     return {choice.side: choice.reason for choice in way.compiled.pieces}
 
 
-def _estimate(way: Way) -> Mapping[str, float]:
+def _estimate(way: MaintenancePlan) -> Mapping[str, float]:
     if not way.has_tree or way.trees is None or way.trees.estimate is None:
         return {}
     return {"joined": way.trees.estimate.joined, "touched": way.trees.estimate.touched}
@@ -214,8 +214,8 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     sketches: tuple[StoredSketch, ...]
-    way: Way
-    chosen: Chosen
+    way: MaintenancePlan
+    chosen: AttributeChoice
     assumptions: tuple[Assumption, ...]
     versions: Versions
     spark_ms: float
@@ -224,11 +224,11 @@ class Captured:
     elapsed_ms: float
 
 
-Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
+Tell = Callable[[MaintenancePlan, MaintainedQuery | TouchedQuery | None], None]
 
 
 def capture_query(
-    desk: Workbench,
+    desk: Context,
     store: Store,
     prepared: PreparedQuery,
     *,
@@ -297,16 +297,16 @@ def without_provenance(query: QueryName, why: str) -> str:
 
 
 def _computed(
-    desk: Workbench, stage: CaptureStage
-) -> tuple[Way, Fragments, MaintainedQuery | TouchedQuery | None, bool]:
+    desk: Context, stage: CaptureStage
+) -> tuple[MaintenancePlan, Fragments, MaintainedQuery | TouchedQuery | None, bool]:
     """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
     prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
     way, filled = stage.way, None
-    if way.mode is Mode.EXACT:
+    if way.mode is MaintenanceMode.EXACT:
         way, filled = best_filled(desk, prepared, way, chosen.verdict, partitions)
     if filled is None:
-        result = recaptured(desk, prepared, chosen.verdict, partitions)
-        state = touched(desk, prepared, partitions, result) if way.mode is Mode.TOUCH else None
+        result = capture_sketches_alone(desk, prepared, chosen.verdict, partitions)
+        state = filled_touch_state(desk, prepared, partitions, result) if way.mode is MaintenanceMode.TOUCH else None
         return way, result, state, True
     return way, filled.session.fragments(), filled.session, filled.uses_spark
 
@@ -321,7 +321,7 @@ def stored_sketches(
     )
 
 
-def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+def capture(desk: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Capture the queries named (default: all); one result per query."""
     results: list[CaptureResult] = []
     failures: list[Failure] = []
@@ -378,7 +378,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
 
 
 def _advice(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader,
     forecasts: ClusterForecasts,
     prepared: PreparedQuery,

@@ -12,35 +12,19 @@ from typing import TYPE_CHECKING
 from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
 from impctl.service.capture import captured_query
-from impctl.service.context import Reporter, Workbench, only_query, open_workbench
-from impctl.service.decide import (
-    NOT_INCREMENTALLY,
-    ReadChange,
-    Task,
-    moved_at_once,
-    needs_of,
-    open_task,
-)
+from impctl.service.context import Reporter, Context, only_query, open_context
+from impctl.service.decide import NOT_INCREMENTALLY, ReadChange, StaleQuery, changes_by_table, needs_of, open_task
 from impctl.service.engine_answer import engine_rows
 from impctl.service.expiry import next_expiry
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, write_answer
-from impctl.service.memory_limit import MemoryLimit, held_to, memory_of
+from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
 from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import AtVersions, still_there, versions_at
-from impctl.service.result_changes import (
-    NO_ROWS,
-    Lead,
-    RowsOf,
-    ToldAnswer,
-    changes_between,
-    check_kept,
-    rows_kept,
-    whole_answer,
-)
+from impctl.service.result_changes import NO_ROWS, CommitInfo, RowsOf, ChangeWriter, changes_between, check_kept, rows_kept, whole_answer
 from impctl.service.results import ChangesResult, FollowedRun, Outcome
-from impctl.service.schedule.daemon import Files, Stop, Watch
+from impctl.service.schedule.daemon import Files, StopRequest, TableWatch
 from impctl.service.step import Maintainer
 from impctl.service.stored import (
     catch_up,
@@ -78,51 +62,51 @@ class Changed:
     why: str
 
 
-class NotCarriedError(ImpctlError):
+class NotMaintainableError(ImpctlError):
     """The state cannot be carried on without a recapture or Spark; never leaves the application."""
 
 
-class AnswerAhead:
+class AdvancedState:
     """State of a query with its materialized result, ahead of the store by what was read so far."""
 
     def __init__(
-        self, desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
+        self, desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
     ) -> None:
         """Restore the state; NotCarriedError if impossible."""
         task = open_task(desk, store, spec, stored)
         if task.taken is None:
             assert task.trouble is not None
-            raise NotCarriedError(task.trouble.message)
+            raise NotMaintainableError(task.trouble.message)
         if task.taken.way.answer is None:
-            raise NotCarriedError(task.taken.way.no_answer or task.taken.way.reason)
+            raise NotMaintainableError(task.taken.way.no_answer or task.taken.way.reason)
         if task.taken.way.compiled is not None and task.taken.way.compiled.asks_spark:
-            raise NotCarriedError("Spark reads a side of a join")
-        self._task: Task = task
+            raise NotMaintainableError("Spark reads a side of a join")
+        self._task: StaleQuery = task
         self._taken = task.taken
         self._has_begun = False
-        self._writer: ToldAnswer | None = None
+        self._writer: ChangeWriter | None = None
 
     @property
     def stored(self) -> StoredQuery:
         return self._taken.stored
 
-    def on(self, desk: Workbench) -> Changed:
+    def on(self, desk: Context) -> Changed:
         """Changes up to the pinned versions; NotCarriedError if they cannot be computed."""
         assert self._taken.way.answer is not None
         task, before = self._task, self._taken.versions
         if self._has_begun:
             check_pins(self.stored, desk.tables)
-            task = Task(task.spec, self.stored, self._taken)
+            task = StaleQuery(task.spec, self.stored, self._taken)
         self._has_begun = True
         if task.move is None and moved_moments(desk, self.stored):
-            raise NotCarriedError("a time-dependent constant changed")
+            raise NotMaintainableError("a time-dependent constant changed")
         collected = _Collected()
         answer = None if task.move is None else task.move.answer
-        self._writer = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])
+        self._writer = ChangeWriter(collected, desk.session_zone, self._taken.way, answer, [])
         try:
             self._step(desk, task, self._writer)
         except NOT_INCREMENTALLY as trouble:
-            raise NotCarriedError(trouble.message) from trouble
+            raise NotMaintainableError(trouble.message) from trouble
         changes = collected.changes
         if changes is None:
             nothing = RowsOf(self._taken.way.answer.ending, NO_ROWS, self._kept.bounded)
@@ -145,7 +129,7 @@ class AnswerAhead:
         assert compiled.kept is not None
         return compiled.kept
 
-    def _step(self, desk: Workbench, task: Task, writer: ToldAnswer) -> None:
+    def _step(self, desk: Context, task: StaleQuery, writer: ChangeWriter) -> None:
         needs = needs_of(desk.tables, task)
         if not needs and task.move is None:
             return
@@ -162,7 +146,7 @@ class AnswerAhead:
             told=writer,
             next_expiry=partial(next_expiry, desk),
         )
-        moved = moved_at_once(desk.tables, read)
+        moved = changes_by_table(desk.tables, read)
         maintainer.step(moved, read_ms=0.0, reason_code="incremental", reason="")
 
 
@@ -170,31 +154,31 @@ class _Collected:
     def __init__(self) -> None:
         self.changes: pa.Table | None = None
 
-    def write(self, lead: Lead, changes: pa.Table) -> None:
+    def write(self, lead: CommitInfo, changes: pa.Table) -> None:
         self.changes = changes
 
 
-class Answer:
+class FollowedAnswer:
     """A query's last answer and its next changes; RetryableError if the store changes meanwhile."""
 
-    def __init__(self, desk: Workbench, spec: QuerySpec) -> None:
+    def __init__(self, desk: Context, spec: QuerySpec) -> None:
         """UsageError if no rows are kept."""
         self._spec = spec
         self._stored = captured_query(desk, desk.reading_store(), spec)
         check_kept(spec, self._stored)
         catch_up(desk.tables, self._stored)
         self._since: Versions = self._stored.versions
-        self._ahead: AnswerAhead | None = None
+        self._ahead: AdvancedState | None = None
         self._rows: RowsOf | None = None
         """Rows of the last answer, if there is no state."""
         self._why = ""
 
-    def whole(self, desk: Workbench) -> Changed:
+    def whole(self, desk: Context) -> Changed:
         changes = whole_answer(self._kept(desk), desk.session_zone)
         moments, why = stored_moments(self._stored), "from the materialized result"
         return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
 
-    def next(self, desk: Workbench) -> Changed:
+    def next(self, desk: Context) -> Changed:
         if self._rows is None:
             before = self._ahead
             try:
@@ -203,21 +187,21 @@ class Answer:
                 result = self._ahead.on(desk)
                 self._since = result.versions
                 return result
-            except NotCarriedError as trouble:
+            except NotMaintainableError as trouble:
                 self._why = trouble.message
                 # A first step may follow the clock: then the restored state is of another time.
                 self._rows = self._kept(desk) if before is None else before.rows_before()
                 self._ahead = None
         return self._compared(desk, self._rows)
 
-    def _restored(self, desk: Workbench) -> AnswerAhead:
+    def _restored(self, desk: Context) -> AdvancedState:
         store = desk.reading_store()
         assert store is not None
-        ahead = AnswerAhead(desk, store, self._spec, self._stored)
+        ahead = AdvancedState(desk, store, self._spec, self._stored)
         self._check_unmoved(store)
         return ahead
 
-    def _kept(self, desk: Workbench) -> RowsOf:
+    def _kept(self, desk: Context) -> RowsOf:
         store = desk.reading_store()
         assert store is not None
         rows = rows_kept(desk, store, self._spec, self._stored)
@@ -229,10 +213,10 @@ class Answer:
         if now is None or now.generation != self._stored.generation:
             raise moved_meanwhile(self._spec.name)
 
-    def _compared(self, desk: Workbench, before: RowsOf) -> Changed:
+    def _compared(self, desk: Context, before: RowsOf) -> Changed:
         prepared = prepare(desk, self._spec)
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
-        with held_to(limit):
+        with limited_to(limit):
             after = _by_engine(desk, limit, prepared)
         _check_same_columns(self._spec, before, after)
         changes = changes_between(before, after, desk.session_zone)
@@ -242,7 +226,7 @@ class Answer:
         return Changed(changes, since, versions, prepared.moments, AnsweredBy.ENGINE, why)
 
 
-def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
+def changed_since(desk: Context, spec: QuerySpec, at: AtVersions) -> Changed:
     """Changes since older versions of the tables, from two answers of the engine."""
     prepared = prepare(desk, spec)
     wanted = versions_at(spec, prepared.tables, at, desk.workload.names, option="--since")
@@ -260,7 +244,7 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
     # At one instant, so that only changes by commits are reported.
     prepared_then = prepare(past, spec, prepared.moments)
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
-    with held_to(limit):
+    with limited_to(limit):
         with still_there("--since"):
             before = _by_engine(past, limit, prepared_then)
         after = _by_engine(desk, limit, prepared)
@@ -271,7 +255,7 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
     return Changed(changes, wanted, versions, prepared.moments, AnsweredBy.ENGINE, why)
 
 
-def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
+def _by_engine(desk: Context, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
     """The answer's rows over the pinned tables; QueryError if the engine cannot compute them."""
     versions = desk.tables.versions_of(prepared.tables)
     pruned = filters_of(desk.tables, prepared, (), versions)
@@ -308,7 +292,7 @@ _ATTEMPTS = 10
 
 
 def changes(
-    desk: Workbench,
+    desk: Context,
     query: QueryName | None,
     since: AtVersions | None = None,
     *,
@@ -337,12 +321,12 @@ def changes(
     return Outcome((result,))
 
 
-def _read(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
+def _read(desk: Context, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
     if since is not None:
         return changed_since(desk, spec, since)
     for attempt in range(_ATTEMPTS):
         try:
-            answer = Answer(desk, spec)
+            answer = FollowedAnswer(desk, spec)
             return answer.whole(desk) if whole else answer.next(desk)
         except RetryableError as error:
             if error.code != "sketch_moved" or attempt == _ATTEMPTS - 1:
@@ -374,14 +358,14 @@ def follow_changes(
     *,
     whole: bool,
     reporter: Reporter,
-    stop: Stop,
+    stop: StopRequest,
     show: ShowChanges,
 ) -> None:
     """Report changes of one query's answer until interrupted, after the answer if `whole`."""
     files = Files.of(settings)
-    with open_workbench(settings, reporter) as desk:
+    with open_context(settings, reporter) as desk:
         (spec,) = desk.queries([query if query is not None else only_query(desk)])
-        looking = _Looking(desk, Answer(desk, spec), spec.name, show)
+        looking = _Looking(desk, FollowedAnswer(desk, spec), spec.name, show)
         reporter.step(
             f"following the result of {spec.name}, checking every "
             f"{duration_text(request.interval * 1000)}"
@@ -400,11 +384,11 @@ def follow_changes(
 
 @dataclass(slots=True)
 class _Looking:
-    desk: Workbench
-    answer: Answer
+    desk: Context
+    answer: FollowedAnswer
     query: QueryName
     show: ShowChanges
-    watch: Watch = field(default_factory=Watch)
+    watch: TableWatch = field(default_factory=TableWatch)
     shown: int = 0
 
     def look(self) -> None:
@@ -420,7 +404,7 @@ class _Looking:
             desk.close()
         self.watch.saw(desk)
 
-    def tell(self, find: Callable[[Answer], Changed]) -> None:
+    def tell(self, find: Callable[[FollowedAnswer], Changed]) -> None:
         at, watch = datetime.now(UTC), Stopwatch()
         result = find(self.answer)
         if not result.changes.num_rows:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.safety.judge import Judges
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Workbench, is_refused
+from impctl.service.context import Isolated, Context, is_refused
 from impctl.service.explain import answer_entry, extra_warnings
 from impctl.service.maintenance_plan import capture_way
 from impctl.service.prepare import prepare
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    desk: Workbench, queries: Sequence[QueryName] | None = None, *, strict: bool = False
+    desk: Context, queries: Sequence[QueryName] | None = None, *, strict: bool = False
 ) -> Outcome:
     """Check each query (default: all); `strict`: every one must have a sketch."""
     results: list[CheckResult] = []
@@ -59,7 +59,7 @@ def schema_text() -> str:
 
 
 def _checked(
-    desk: Workbench, spec: QuerySpec, warnings: list[str]
+    desk: Context, spec: QuerySpec, warnings: list[str]
 ) -> tuple[CheckResult, ImpctlError | None]:
     if not spec.is_sketched:
         return replace(unsketched_check(spec.name), answered=_unsketched(desk, spec)), None
@@ -104,7 +104,7 @@ def _checked(
     return result, None
 
 
-def _unsketched(desk: Workbench, spec: QuerySpec) -> AnsweredEntry | None:
+def _unsketched(desk: Context, spec: QuerySpec) -> AnsweredEntry | None:
     try:
         return who_answers(desk, prepare(desk, spec))
     except ImpctlError as error:

@@ -11,21 +11,21 @@ from impctl.expr.nodes import columns_of
 from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
 from impctl.plan.recursion import is_recursive
-from impctl.safety.choose import Choice, Costs, Option, choose_attributes
+from impctl.safety.choose import SafeChoice, Costs, JudgedCandidate, choose_attributes
 from impctl.safety.direction import Status
 from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
-from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, Estimates, estimates
+from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
 from impctl.service.prepare import PreparedQuery, facts_of
 from impctl.service.results import CandidateEntry
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.tables.sample import clustered_columns
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
-from impctl.workload.models import Lineage
+from impctl.workload.models import LineageMode
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredSketch
@@ -45,14 +45,14 @@ def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Grou
     return result
 
 
-def evened(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[StoredSketch, ...]:
+def united_groups(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[StoredSketch, ...]:
     """The sketches, each group united; none if their ranges differ."""
     result = {sketch.access: sketch for sketch in sketches}
     for group in groups_of(prepared, sketches):
         own = [result.pop(access) for access in group if access in result]
         if len({sketch.partition.id for sketch in own}) == 1:
             ids = {one for sketch in own for one in sketch.fragments.ids}
-            every = FragmentSet.of(sorted(ids), own[0].partition.size)
+            every = RangeSet.of(sorted(ids), own[0].partition.size)
             result |= {sketch.access: replace(sketch, fragments=every) for sketch in own}
     return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)
 
@@ -60,10 +60,10 @@ def evened(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[S
 LINEAGE_UNUSED = "lineage_unused"
 
 
-def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: Chosen) -> list[str]:
+def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice) -> list[str]:
     """Warn of `lineage: answer` that leaves a table without a sketch or has no effect."""
     spec = prepared.spec
-    if spec.lineage is not Lineage.ANSWER:
+    if spec.lineage is not LineageMode.ANSWER:
         return []
     what = f"{spec.lineage_place or spec.location}: `lineage: answer` of query `{spec.name}`"
     lost: dict[TableName, CandidateEntry] = {}
@@ -95,7 +95,7 @@ def sketched_nodes(
 
 
 def _lost(
-    tables: PinnedTables, prepared: PreparedQuery, chosen: Chosen
+    tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice
 ) -> Iterator[CandidateEntry]:
     """Candidates that fixpoints could have beside the chosen ones if all were sketched."""
     query = replace(prepared.planned, root=for_all(prepared.root))
@@ -118,7 +118,7 @@ _CLUSTERED, _OTHERS = 0.25, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class AttributeChoice:
     sketched: Mapping[AccessId, ColumnName]
     verdict: Verdict
     candidates: tuple[CandidateEntry, ...]
@@ -126,7 +126,7 @@ class Chosen:
     """How many proposed ranges are merged into one, by the estimate."""
 
     def partitions(
-        self, desk: Workbench, prepared: PreparedQuery
+        self, desk: Context, prepared: PreparedQuery
     ) -> dict[AccessId, RangePartition]:
         """The partition of every sketched access; one per table and attribute."""
         tables = prepared.table_of
@@ -139,16 +139,16 @@ class Chosen:
 
 
 def choose(
-    desk: Workbench, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
-) -> Chosen:
+    desk: Context, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
+) -> AttributeChoice:
     """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones."""
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     result = NOTHING
 
-    def weigh(options: Sequence[Option]) -> Costs:
+    def weigh(options: Sequence[JudgedCandidate]) -> Costs:
         nonlocal result
-        if prepared.spec.lineage is not Lineage.ALL:
+        if prepared.spec.lineage is not LineageMode.ALL:
             # The sample shows which rows lead to answers with barriers, not which of them decide.
             return {}
         result = estimates(desk, prepared, options, every=every)
@@ -169,10 +169,10 @@ def choose(
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
     entries = _entries(choice, prepared, result)
-    return Chosen(choice.sketched, choice.verdict, entries, result.together)
+    return AttributeChoice(choice.sketched, choice.verdict, entries, result.together)
 
 
-def _costs(result: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
+def _costs(result: SketchEstimates, options: Sequence[JudgedCandidate], prepared: PreparedQuery) -> Costs:
     """Bytes each sketch is expected to read, and the cost of its upkeep and use. Between two uses
     `maintain` runs once and reads the state. Costs within a tenth of the best are equal: estimates
     are not finer, and sketches on grouping columns, which come first, are simpler to keep."""
@@ -187,7 +187,7 @@ def _costs(result: Estimates, options: Sequence[Option], prepared: PreparedQuery
 
 
 def judge_candidates(
-    desk: Workbench, prepared: PreparedQuery, judges: Judges | None = None
+    desk: Context, prepared: PreparedQuery, judges: Judges | None = None
 ) -> tuple[CandidateEntry, ...]:
     """Judge every candidate alone; `explain` shows this if nothing can be chosen."""
     query = prepared.planned
@@ -207,7 +207,7 @@ def judge_candidates(
     return tuple(entries)
 
 
-def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
+def _candidates(desk: Context, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
     result: dict[TableName, list[ColumnName]] = {}
     for table in prepared.tables:
         named = list(candidates(desk, table))
@@ -276,7 +276,7 @@ def _why_not(prepared: PreparedQuery, table: TableName) -> str:
 
 
 def _entries(
-    choice: Choice, prepared: PreparedQuery, result: Estimates
+    choice: SafeChoice, prepared: PreparedQuery, result: SketchEstimates
 ) -> tuple[CandidateEntry, ...]:
     tables, names = prepared.table_of, occurrences(prepared)
     return tuple(

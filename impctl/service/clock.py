@@ -13,16 +13,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from impctl.compile.build import with_answer
-from impctl.compile.session import (
-    MovedAbove,
-    Moves,
-    Moving,
-    differing_rows,
-    judged_alone,
-    moved_above,
-    touched_source,
-    untold,
-)
+from impctl.compile.session import MovedAbove, Moves, Moving, differing_rows, judged_alone, moved_above, touched_source, why_not_computable
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
@@ -30,19 +21,19 @@ from impctl.service.filters import files_meeting
 from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_text
-from impctl.sketch.sketch import Mode
-from impctl.sql.parameters import RUN
+from impctl.sketch.sketch import MaintenanceMode
+from impctl.sql.parameters import RUN_INSTANT
 from impctl.tables.rows import read_batches
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.compile import Way
+    from impctl.compile.compile import MaintenancePlan
     from impctl.compile.flows import Source
     from impctl.engine.batch import Batch
-    from impctl.rules.finalize import Ending
-    from impctl.service.context import Workbench
+    from impctl.rules.finalize import FinalSteps
+    from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredQuery
@@ -85,7 +76,7 @@ class Move:
     `touched` reads what moves (touch mode). `answer` is the materialized result before the move.
     `names` are the moments that moved; `files` counts what is read."""
 
-    way: Way
+    way: MaintenancePlan
     conditions: Moves
     above: MovedAbove | None
     touched: Source | None
@@ -94,12 +85,12 @@ class Move:
     reason: str
     tables: PinnedTables
     names: frozenset[str]
-    answer: Ending | None = None
+    answer: FinalSteps | None = None
     files: FilesRead = field(default_factory=FilesRead)
 
     @property
     def is_of_expiry(self) -> bool:
-        return self.names == {RUN}
+        return self.names == {RUN_INSTANT}
 
     def snapshot(self, table: TableName) -> Snapshot:
         return self.tables.snapshot(table)
@@ -122,7 +113,7 @@ class Move:
 
 
 def move_of(
-    desk: Workbench, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: Way
+    desk: Context, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: MaintenancePlan
 ) -> Move:
     """The move of a sketch captured for the query as `before`; RecaptureNeededError if none."""
     after = prepare(desk, spec)
@@ -138,7 +129,7 @@ def move_of(
         raise _stays(spec, reason, _KEPT_OTHERWISE)
     assert way.core is not None
     assert new.core is not None
-    is_exact = way.mode is Mode.EXACT
+    is_exact = way.mode is MaintenanceMode.EXACT
     conditions = moved_conditions(way.core, new.core, is_open_above=is_exact)
     if conditions is None:
         raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
@@ -165,17 +156,17 @@ def move_of(
 
 
 def _above(
-    spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves, names: frozenset[str]
+    spec: QuerySpec, reason: str, way: MaintenancePlan, new: MaintenancePlan, conditions: Moves, names: frozenset[str]
 ) -> MovedAbove:
     """What moved above conditions on rows of a table; nothing if only rows expire."""
     assert way.compiled is not None
     assert new.compiled is not None
-    if new.has_tree and names != {RUN}:
+    if new.has_tree and names != {RUN_INSTANT}:
         raise _stays(spec, reason, "its joins are a tree (`join: tree`)")
     above = moved_above(way.compiled, new.compiled, conditions)
     if above is None:
         raise _stays(spec, reason, _KEPT_OTHERWISE)
-    why = untold(new.compiled.circuit, above)
+    why = why_not_computable(new.compiled.circuit, above)
     if why is not None:
         raise _stays(spec, reason, why)
     return above

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError, UsageError, count_text
-from impctl.service.advice import SketchUse, cluster_forecast, sketch_uses, sketched_most
+from impctl.service.advice import StoredSketchUse, cluster_forecast, sketch_uses, sketched_most
 from impctl.service.output import held_signals
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import ClusterResult, Failure, Outcome
@@ -23,12 +23,12 @@ from impctl.tables.write.maintenance import check_clusterable, cluster_table
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.types import ColumnName, TableName
 
 
 def cluster(
-    desk: Workbench,
+    desk: Context,
     tables: Sequence[TableName],
     by: Sequence[ColumnName],
     *,
@@ -54,7 +54,7 @@ def cluster(
 
 
 def _wanted(
-    desk: Workbench, tables: Sequence[TableName], by: Sequence[ColumnName]
+    desk: Context, tables: Sequence[TableName], by: Sequence[ColumnName]
 ) -> tuple[TableName, ...]:
     """The named tables; UsageError for an unknown one."""
     known, result = desk.workload.tables, []
@@ -75,10 +75,10 @@ def _wanted(
 
 
 def _clustered(
-    desk: Workbench,
+    desk: Context,
     table: TableName,
     by: Sequence[ColumnName],
-    uses: Sequence[SketchUse],
+    uses: Sequence[StoredSketchUse],
     is_named: bool,
     *,
     may_lose: bool,
@@ -141,7 +141,7 @@ def _loses(result: ClusterResult) -> UsageError:
 
 
 def _columns(
-    snapshot: Snapshot, by: Sequence[ColumnName], uses: Sequence[SketchUse]
+    snapshot: Snapshot, by: Sequence[ColumnName], uses: Sequence[StoredSketchUse]
 ) -> tuple[ColumnName, ...]:
     if not by:
         often = sketched_most(snapshot, uses)

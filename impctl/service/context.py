@@ -32,7 +32,7 @@ from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
 from impctl.store.ledger import Ledger
 from impctl.store.store import Store
-from impctl.tables.log import Seen, commit_history
+from impctl.tables.log import PinnedTable, commit_history
 from impctl.tables.storage import local_path
 from impctl.types import TableName, TableVersion
 from impctl.workload.load import load_spark_profile, read_text, workload_of
@@ -42,7 +42,7 @@ from impctl.workload.yaml import sql_location, suggestion
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from impctl.compile.compile import Compiled
+    from impctl.compile.compile import Dataflow
     from impctl.engine.operator import Limits
     from impctl.forecast import History
     from impctl.plan.nodes import Plan, Query
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from impctl.safety.facts import Fact
     from impctl.service.results import Result
     from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import FragmentSet
+    from impctl.sketch.sketch import RangeSet
     from impctl.sql.parameters import Clock
     from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
     Partitions = Mapping[AccessId, RangePartition]
-    Fragments = Mapping[AccessId, FragmentSet]
+    Fragments = Mapping[AccessId, RangeSet]
 
 
 Versions = Mapping[TableName, TableVersion]
@@ -94,7 +94,7 @@ class SilentReporter:
         """Nothing."""
 
 
-def limits_of(desk: Workbench) -> Limits:
+def limits_of(desk: Context) -> Limits:
     """The workload file's limits, or the defaults."""
     from impctl.engine.operator import Limits
 
@@ -102,7 +102,7 @@ def limits_of(desk: Workbench) -> Limits:
     return Limits(limits.rounds, limits.rows)
 
 
-def limited(desk: Workbench, compiled: Compiled) -> Compiled:
+def limited(desk: Context, compiled: Dataflow) -> Dataflow:
     compiled.circuit.end_by(limits_of(desk))
     return compiled
 
@@ -157,10 +157,10 @@ def known_histories(
 ) -> dict[TableName, History]:
     """Histories of these tables up to their pinned versions, as far as they can be opened."""
     asked = tuple(dict.fromkeys(names))
-    return gone_on(tables, {} if store is None else store.arrivals(asked), asked, texts)
+    return extended_histories(tables, {} if store is None else store.arrivals(asked), asked, texts)
 
 
-def gone_on(
+def extended_histories(
     tables: PinnedTables,
     held: Mapping[TableName, History],
     names: Iterable[TableName],
@@ -181,7 +181,7 @@ CHANGE_UNEXPECTED = "change_unexpected"
 
 
 def remember_histories(
-    desk: Workbench, store: Store, before: Versions, texts: Texts | None = None
+    desk: Context, store: Store, before: Versions, texts: Texts | None = None
 ) -> list[str]:
     """Update the store's histories of the tables used; failures are warnings, since the run's work
     is committed. Also warns of each change to a table that the workload file declares unchanging,
@@ -190,7 +190,7 @@ def remember_histories(
     try:
         names = list(desk.tables.seen)
         held = store.arrivals(names, is_whole=False)
-        result = gone_on(desk.tables, held, names, texts)
+        result = extended_histories(desk.tables, held, names, texts)
         new = {name: history for name, history in result.items() if history != held.get(name)}
         if new:
             with suppress_full():
@@ -221,7 +221,7 @@ _APART = 1.0
 """Seconds between two writes, as each waits for the disk."""
 
 
-class ToldAnswers:
+class AnswerCounter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._store: Path | None = None
@@ -409,7 +409,7 @@ def _by_identity(
     return entry[1]
 
 
-class Workbench:
+class Context:
     """The collaborators of one run, opened on demand and closed together."""
 
     def __init__(
@@ -419,13 +419,13 @@ class Workbench:
         reporter: Reporter,
         sessions: Sessions | None = None,
         memory: Memory | None = None,
-        answers: ToldAnswers | None = None,
+        answers: AnswerCounter | None = None,
     ) -> None:
         self.settings = settings
         self.workload = workload
         self.reporter = reporter
         self.memory = Memory() if memory is None else memory
-        self.answers = ToldAnswers() if answers is None else answers
+        self.answers = AnswerCounter() if answers is None else answers
         self._sessions = OwnSession(reporter.spark_log) if sessions is None else sessions
         self.tables = PinnedTables(workload.tables, self._catalog_location)
         self._store: Store | None = None
@@ -440,9 +440,9 @@ class Workbench:
         if settings.params:
             self.give(settings.params)
 
-    def next_run(self, pinned: Iterable[DeltaSource]) -> Workbench:
+    def next_run(self, pinned: Iterable[DeltaSource]) -> Context:
         """A workbench for the process's next run with these tables; Spark is kept."""
-        desk = Workbench(
+        desk = Context(
             self.settings, self.workload, self.reporter, memory=self.memory, answers=self.answers
         )
         for source in pinned:
@@ -450,7 +450,7 @@ class Workbench:
         desk._spark = self._spark
         return desk
 
-    def take_spark_of(self, run: Workbench) -> None:
+    def take_spark_of(self, run: Context) -> None:
         self._spark = run._spark
 
     @property
@@ -611,17 +611,17 @@ class Workbench:
 
 
 @contextmanager
-def open_workbench(
+def open_context(
     settings: Settings,
     reporter: Reporter | None = None,
     sessions: Sessions | None = None,
     memory: Memory | None = None,
-    answers: ToldAnswers | None = None,
-) -> Iterator[Workbench]:
+    answers: AnswerCounter | None = None,
+) -> Iterator[Context]:
     """Open the context of one run; WorkloadError lists everything wrong with the file."""
     memory = Memory() if memory is None else memory
     workload = memory.workload(settings.workload, os.environ)
-    desk = Workbench(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
+    desk = Context(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
     try:
         yield desk
     finally:
@@ -661,10 +661,10 @@ _LONGEST = 600.0
 
 class OpenTables:
     def __init__(self) -> None:
-        self._seen: dict[TableName, Seen] = {}
+        self._seen: dict[TableName, PinnedTable] = {}
         self._since = time.monotonic()
 
-    def lend(self, desk: Workbench) -> None:
+    def lend(self, desk: Context) -> None:
         """Lend the open objects to one run until it returns them."""
         if time.monotonic() - self._since < _LONGEST:
             desk.tables.recall(self._seen)
@@ -672,11 +672,11 @@ class OpenTables:
             self._since = time.monotonic()
         self._seen = {}
 
-    def take_back(self, desk: Workbench) -> None:
+    def take_back(self, desk: Context) -> None:
         self._seen = {**desk.tables.unused, **desk.tables.seen}
 
 
-def only_query(desk: Workbench) -> QueryName:
+def only_query(desk: Context) -> QueryName:
     """The only query of the file; UsageError if there are several."""
     names = tuple(desk.workload.queries)
     if len(names) != 1:

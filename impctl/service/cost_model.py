@@ -101,7 +101,7 @@ _SPARK_START_MS = 8_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class MaintenanceSize:
     """The change to be maintained; `rows` is None if only its bytes are known."""
 
     rows: int | None
@@ -114,7 +114,7 @@ def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimates:
+class RunEstimates:
     """Milliseconds, None if no run was recorded, and the number of runs."""
 
     maintain_ms: float | None = None
@@ -126,12 +126,12 @@ class Estimates:
 def estimated(
     costs: Sequence[RunCost],
     kind: RunKind,
-    size: Size | None,
+    size: MaintenanceSize | None,
     *,
     has_spark: bool,
     table_rows: Callable[[], int],
     moved: Sequence[TableName] = (),
-) -> Estimates:
+) -> RunEstimates:
     """Both estimates from recorded runs; `moved` are the changed tables."""
     mine = _alike(costs, kind, moved) or _of(costs, kind)
     again = _of(costs, RunKind.RECAPTURE)
@@ -141,10 +141,10 @@ def estimated(
         maintain_ms = line.at(rows) + _start(mine, costs, has_spark)
     elif not mine and size is not None and kind is RunKind.MAINTAIN:
         maintain_ms = _guess(again, size)
-    return Estimates(maintain_ms, len(mine), _recapture(costs, has_spark, table_rows), len(again))
+    return RunEstimates(maintain_ms, len(mine), _recapture(costs, has_spark, table_rows), len(again))
 
 
-def _guess(again: Sequence[RunCost], size: Size) -> float | None:
+def _guess(again: Sequence[RunCost], size: MaintenanceSize) -> float | None:
     """The first maintenance estimated from the latest capture; None without one. Captures in Spark
     do not count: most of their time does not depend on the rows."""
     if not again or again[0].spark or again[0].bytes <= 0:
@@ -158,12 +158,12 @@ def _guess(again: Sequence[RunCost], size: Size) -> float | None:
 def dearer(
     costs: Sequence[RunCost],
     kind: RunKind,
-    size: Callable[[], Size | None],
+    size: Callable[[], MaintenanceSize | None],
     *,
     has_spark: bool,
     table_rows: Callable[[], int],
     moved: Sequence[TableName] = (),
-) -> Estimates | None:
+) -> RunEstimates | None:
     """Both estimates if maintenance is clearly dearer, else None. Unknowns are computed only when
     they matter: most runs end at the first test."""
     mine, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
@@ -184,7 +184,7 @@ def dearer(
     )
 
 
-def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Size | None]) -> Size | None:
+def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], MaintenanceSize | None]) -> MaintenanceSize | None:
     """The change, if recorded runs can predict it and it may be large enough."""
     longest = max(cost.elapsed_ms for cost in mine)
     if len(mine) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
@@ -195,7 +195,7 @@ def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Size | No
     return change if is_predicted else None
 
 
-def _by_guess(again: Sequence[RunCost], size: Callable[[], Size | None]) -> Size | None:
+def _by_guess(again: Sequence[RunCost], size: Callable[[], MaintenanceSize | None]) -> MaintenanceSize | None:
     """The change before any maintenance run, if the guess may decide."""
     if again[0].elapsed_ms < _LEAST_GAIN_MS:
         return None
@@ -203,7 +203,7 @@ def _by_guess(again: Sequence[RunCost], size: Callable[[], Size | None]) -> Size
     return change if change is not None and change.bytes > again[0].bytes else None
 
 
-def reason_text(estimates: Estimates) -> str:
+def reason_text(estimates: RunEstimates) -> str:
     assert estimates.maintain_ms is not None
     assert estimates.recapture_ms is not None
     if not estimates.maintain_runs:
@@ -232,7 +232,7 @@ def _line(costs: Sequence[RunCost]) -> CostLine | None:
     return learned([(cost.rows, cost.elapsed_ms) for cost in costs])
 
 
-def _rows(costs: Sequence[RunCost], size: Size) -> int | None:
+def _rows(costs: Sequence[RunCost], size: MaintenanceSize) -> int | None:
     if size.rows is not None:
         return size.rows
     shares = [cost.rows / cost.bytes for cost in costs if cost.bytes > 0]

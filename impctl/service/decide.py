@@ -15,15 +15,15 @@ from impctl.errors import (
     TableError,
 )
 from impctl.service.clock import Move, move_of
-from impctl.service.context import Isolated, Workbench, limited
-from impctl.service.cost_model import Size, dearer, reason_text, recorded
+from impctl.service.context import Isolated, Context, limited
+from impctl.service.cost_model import MaintenanceSize, dearer, reason_text, recorded
 from impctl.service.decision import capture_stage
-from impctl.service.maintenance_plan import TakenUp, check_circuit, reopened
+from impctl.service.maintenance_plan import QueryState, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.results import ENGINE, SPARK, Failure
 from impctl.service.stored import check_clock, check_definition, check_pins, mark_at, moved_moments
-from impctl.service.table_deltas import GroupedChange, Need, SharedChanges, is_large, need_of
-from impctl.sketch.sketch import Mode
+from impctl.service.table_deltas import GroupedChange, ChangeRequest, SharedChanges, is_large, need_of
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, FilesMark, check_same_columns, check_same_order
 from impctl.tables.schema import read_schema
@@ -31,7 +31,7 @@ from impctl.values import dataclass
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
-    from impctl.service.kept_states import KeptStates
+    from impctl.service.kept_states import StateCache
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoreReader
     from impctl.tables.snapshot import Snapshot
@@ -46,7 +46,7 @@ RECAPTURE_CHEAPER = "recapture_cheaper"
 
 @dataclass(frozen=True, slots=True)
 class ReadChange:
-    need: Need
+    need: ChangeRequest
     changes: Changes
     elapsed_ms: float
 
@@ -60,7 +60,7 @@ class Stage:
     reason_code: str
     reason: str
     by: str | None = None
-    needs: tuple[Need, ...] = ()
+    needs: tuple[ChangeRequest, ...] = ()
     read: tuple[ReadChange, ...] = ()
 
     @property
@@ -90,10 +90,10 @@ def changed_rows(read: Sequence[ReadChange]) -> int:
 
 
 @dataclass(slots=True)
-class Task:
+class StaleQuery:
     spec: QuerySpec
     stored: StoredQuery
-    taken: TakenUp | None = None
+    taken: QueryState | None = None
     trouble: ImpctlError | None = None
     move: Move | None = None
     """How the sketch moves with the clock in the same step."""
@@ -104,14 +104,14 @@ class Task:
 
 
 def open_task(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader,
     spec: QuerySpec,
     stored: StoredQuery,
-    kept: KeptStates | None = None,
-) -> Task:
+    kept: StateCache | None = None,
+) -> StaleQuery:
     """Open the task, noting what prevents maintenance; uses state `kept` by earlier runs."""
-    task = Task(spec, stored)
+    task = StaleQuery(spec, stored)
     try:
         check_definition(desk, spec, stored)
         check_clock(desk, stored)
@@ -128,7 +128,7 @@ def open_task(
     return task
 
 
-def _moves_now(desk: Workbench, task: Task) -> bool:
+def _moves_now(desk: Context, task: StaleQuery) -> bool:
     """Whether the sketch follows the clock in this step. An eager query first gets a sketch for
     every version, with the clock's values of its capture."""
     versions = task.stored.versions.items()
@@ -136,7 +136,7 @@ def _moves_now(desk: Workbench, task: Task) -> bool:
     return bool(moved_moments(desk, task.stored)) and not (task.is_eager and has_change)
 
 
-def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
+def needs_of(tables: PinnedTables, task: StaleQuery) -> list[ChangeRequest]:
     """What to read of every table that changed."""
     if task.taken is None:
         return []
@@ -149,8 +149,8 @@ def needs_of(tables: PinnedTables, task: Task) -> list[Need]:
 
 
 def _restored(
-    desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
-) -> tuple[TakenUp, Move | None]:
+    desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
+) -> tuple[QueryState, Move | None]:
     """Load the state for the current plan; RecaptureNeededError if impossible. If it `moves`,
     restored into the circuit after the move, which is still to be made."""
     result = reopened(desk, spec, stored)
@@ -160,21 +160,21 @@ def _restored(
     except RecaptureNeededError:
         _check_columns_and_order(desk.tables, prepared, stored)
         raise
-    if way.mode is Mode.RECAPTURE:
+    if way.mode is MaintenanceMode.RECAPTURE:
         raise RecaptureNeededError(
             f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
             code="not_incremental",
             hint="use policy `auto` to let `maintain` recapture it",
             location=prepared.place(way.span),
         )
-    if way.mode is Mode.TOUCH:
+    if way.mode is MaintenanceMode.TOUCH:
         _check_columns_read(desk.tables, prepared, stored)
     move = move_of(desk, spec, stored, prepared, way) if moves else None
     way = way if move is None else move.way
     reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
     if way.compiled is not None:
         limited(desk, way.compiled)
-    return TakenUp(way, stored, store.load_runs(stored.query), reads), move
+    return QueryState(way, stored, store.load_runs(stored.query), reads), move
 
 
 def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:
@@ -214,10 +214,10 @@ class Decisions:
 
     def __init__(
         self,
-        desk: Workbench,
+        desk: Context,
         store: StoreReader,
         failures: list[Failure],
-        kept: KeptStates | None = None,
+        kept: StateCache | None = None,
     ) -> None:
         self.desk = desk
         self.store = store
@@ -225,9 +225,9 @@ class Decisions:
         self.kept = kept
         self.shared = SharedChanges(desk.tables, desk.reporter)
 
-    def opened(self, stale: Stale) -> list[Task]:
+    def opened(self, stale: Stale) -> list[StaleQuery]:
         """Open the tasks and announce their changes; failing queries are recorded."""
-        tasks: list[Task] = []
+        tasks: list[StaleQuery] = []
         for spec, stored in stale:
             with Isolated(self.failures, spec):
                 task = open_task(self.desk, self.store, spec, stored, self.kept)
@@ -235,9 +235,9 @@ class Decisions:
                 tasks.append(task)
         return tasks
 
-    def stages(self, stale: Stale) -> list[tuple[Task, Stage]]:
+    def stages(self, stale: Stale) -> list[tuple[StaleQuery, Stage]]:
         """What would be done with each; failing queries are recorded."""
-        result: list[tuple[Task, Stage]] = []
+        result: list[tuple[StaleQuery, Stage]] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
                 stage = self.stage(task, is_checked=True)
@@ -247,7 +247,7 @@ class Decisions:
                 result.append((task, stage))
         return result
 
-    def stage(self, task: Task, *, is_checked: bool = False) -> Stage:
+    def stage(self, task: StaleQuery, *, is_checked: bool = False) -> Stage:
         """Decide, and read the change; `is_checked` also checks it as a run would."""
         policy = self.desk.policy(task.spec)
         _refuse(task, policy)
@@ -258,7 +258,7 @@ class Decisions:
                 return self.instead(task, trouble)
         return _recapture_stage(task)
 
-    def instead(self, task: Task, trouble: ImpctlError) -> Stage:
+    def instead(self, task: StaleQuery, trouble: ImpctlError) -> Stage:
         """The recapture after `trouble`, noted in the task; raises if the policy forbids it."""
         policy = self.desk.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
@@ -267,7 +267,7 @@ class Decisions:
         _refuse(task, policy)
         return _recapture_stage(task)
 
-    def size(self, needs: Sequence[Need]) -> Size | None:
+    def size(self, needs: Sequence[ChangeRequest]) -> MaintenanceSize | None:
         """Size of these changes by the log; None if it cannot be read."""
         result = [self.shared.size(need.span) for need in needs]
         sizes = [size for size in result if size is not None]
@@ -275,9 +275,9 @@ class Decisions:
             return None
         rows = [size.rows for size in sizes if size.rows is not None]
         counted = sum(rows) if len(rows) == len(sizes) else None
-        return Size(counted, sum(size.bytes for size in sizes))
+        return MaintenanceSize(counted, sum(size.bytes for size in sizes))
 
-    def _incremental(self, task: Task, policy: Policy, is_checked: bool) -> Stage:
+    def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Stage:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.taken is not None
         needs = tuple(needs_of(self.desk.tables, task))
@@ -295,9 +295,9 @@ class Decisions:
                 recheck(task.stored.assumptions, ending, changes.table, changes.weights)
         return replace(stage, read=read)
 
-    def _carried(self, taken: TakenUp, needs: tuple[Need, ...], move: Move | None) -> Stage:
+    def _carried(self, taken: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None) -> Stage:
         way = taken.way
-        code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
+        code = "incremental" if way.mode is MaintenanceMode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
             # With new versions their change is maintained, at another instant.
@@ -311,7 +311,7 @@ class Decisions:
             return replace(stage, by=f"{ENGINE} and {SPARK}")
         return stage
 
-    def _cheaper(self, task: Task, stage: Stage) -> Stage | None:
+    def _cheaper(self, task: StaleQuery, stage: Stage) -> Stage | None:
         """A recapture if maintenance is estimated to be clearly dearer. An eager query wants a
         sketch for every version, which no recapture gives."""
         if task.is_eager:
@@ -327,14 +327,14 @@ class Decisions:
         return None if result is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(result))
 
 
-def _refuse(task: Task, policy: Policy) -> None:
+def _refuse(task: StaleQuery, policy: Policy) -> None:
     trouble = task.trouble
     if policy is Policy.INCREMENTAL and trouble is not None:
         raise trouble
     if policy is not Policy.STRICT:
         return
     reason = trouble.message if trouble is not None else None
-    if reason is None and task.taken is not None and task.taken.way.mode is Mode.TOUCH:
+    if reason is None and task.taken is not None and task.taken.way.mode is MaintenanceMode.TOUCH:
         reason = task.taken.way.reason
     if reason is not None:
         raise PolicyRefusedError(
@@ -347,14 +347,14 @@ def _refuse(task: Task, policy: Policy) -> None:
         )
 
 
-def _recapture_stage(task: Task) -> Stage:
+def _recapture_stage(task: StaleQuery) -> Stage:
     if task.trouble is None:
         return recapture_stage("policy_full", "policy `full` always recaptures")
     return recapture_stage(task.trouble.code, task.trouble.message)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TableDelta:
     """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
     run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
     With `grouped`, Spark has grouped the change, and `changes` has no rows."""
@@ -372,17 +372,17 @@ class Moved:
         return self.changes.rows if self.grouped is None else self.grouped.rows
 
 
-def moved_to(
+def change_up_to(
     tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
-) -> Moved:
+) -> TableDelta:
     mark, ending = mark_at(tables, table, until), tables.snapshot(table)
     # Between two batches of versions the log's entry has to suffice.
     files = tables.files_mark(table) if ending.version == until else None
-    return Moved(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
+    return TableDelta(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
 
 
-def moved_at_once(tables: PinnedTables, read: Sequence[ReadChange]) -> dict[TableName, Moved]:
+def changes_by_table(tables: PinnedTables, read: Sequence[ReadChange]) -> dict[TableName, TableDelta]:
     return {
-        one.need.table: moved_to(tables, one.need.table, one.changes, one.need.until)
+        one.need.table: change_up_to(tables, one.need.table, one.changes, one.need.until)
         for one in read
     }

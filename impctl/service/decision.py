@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
-from impctl.service.choose import Chosen, choose
+from impctl.service.choose import AttributeChoice, choose
 from impctl.service.fill import is_loaded_here
 from impctl.service.filters import files_by_table, files_of_table, wanted_files
 from impctl.service.maintenance_plan import capture_way
 from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
 from impctl.service.results import ENGINE, SPARK, CaptureResult, ReadEntry, SketchEntry
 from impctl.service.stored import is_captured_alike, is_current, moved_moments
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import Way
-    from impctl.service.context import Partitions, Workbench
+    from impctl.compile.compile import MaintenancePlan
+    from impctl.service.context import Partitions, Context
     from impctl.store.records import StoreReader
     from impctl.workload.models import QuerySpec
 
@@ -28,22 +28,22 @@ class CaptureStage:
     """The choice, its partitions by access, and how sketch and state are computed and kept."""
 
     prepared: PreparedQuery
-    chosen: Chosen
+    chosen: AttributeChoice
     partitions: Partitions
-    way: Way
+    way: MaintenancePlan
 
-    def by(self, desk: Workbench) -> str:
+    def by(self, desk: Context) -> str:
         compiled = self.way.compiled
-        is_exact = self.way.mode is Mode.EXACT and compiled is not None
+        is_exact = self.way.mode is MaintenanceMode.EXACT and compiled is not None
         if not is_exact or compiled is None or not is_loaded_here(desk, compiled):
             return SPARK
         return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
 
-    def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
+    def reads(self, desk: Context) -> tuple[ReadEntry, ...]:
         """What is read of each table, after the query's conditions."""
         compiled, prepared = self.way.compiled, self.prepared
         snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
-        if self.way.mode is Mode.EXACT and compiled is not None:
+        if self.way.mode is MaintenanceMode.EXACT and compiled is not None:
             tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
             left = {name: files_of_table(result, compiled) for name, result in tables.items()}
         else:
@@ -55,7 +55,7 @@ class CaptureStage:
         )
 
 
-def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
+def capture_stage(desk: Context, prepared: PreparedQuery) -> CaptureStage:
     """Decide the capture; UnsafeSketchError if no attribute is safe."""
     chosen = choose(desk, prepared, every=False)
     partitions = chosen.partitions(desk, prepared)
@@ -63,7 +63,7 @@ def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
     return CaptureStage(prepared, chosen, partitions, way)
 
 
-def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+def foreseen_capture(desk: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """Explain the capture of a query instead of running it."""
     prepared = prepare(desk, spec)
     stage = capture_stage(desk, prepared)
@@ -90,7 +90,7 @@ def foreseen_capture(desk: Workbench, store: StoreReader | None, spec: QuerySpec
     )
 
 
-def _stored(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> str:
+def _stored(desk: Context, store: StoreReader | None, spec: QuerySpec) -> str:
     try:
         stored = None if store is None else store.load(spec.name)
         if stored is None:

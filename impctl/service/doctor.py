@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.service.advice import ClusterForecasts, advice_of
-from impctl.service.context import Reporter, Workbench, master_of, open_workbench
+from impctl.service.context import Reporter, Context, master_of, open_context
 from impctl.service.explain import extra_findings
 from impctl.service.outcome import GRAVITY
 from impctl.service.results import Area, Failure, Finding, Outcome, Subject, problems_error
@@ -28,7 +28,7 @@ from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
 from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
-from impctl.store.health import MOST_FILES, Checked, Folder, check_store, folder_of, lock_owner
+from impctl.store.health import MOST_FILES, StoreCheck, Folder, check_store, folder_of, lock_owner
 from impctl.tables.log import (
     Committed,
     committed_at,
@@ -57,7 +57,7 @@ def setting_calls(path: str, setting: str, value: str) -> str:
     return f"in Spark {spark}, or with deltalake {python}"
 
 
-def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
+def skipping_findings(desk: Context, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
     if not stored:
         # An unreadable store is reported by `store_findings`.
         return
@@ -299,7 +299,7 @@ _MOST_FILES = 100
 """A folder of more YAML files serves something else."""
 
 
-def sharing_findings(desk: Workbench) -> Iterator[Finding]:
+def sharing_findings(desk: Context) -> Iterator[Finding]:
     """Warn of files that use the same store, and of equal query names."""
     result = dict(_sharers(desk))
     if not result:
@@ -315,7 +315,7 @@ def sharing_findings(desk: Workbench) -> Iterator[Finding]:
     )
 
 
-def _sharers(desk: Workbench) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _sharers(desk: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
     own, store = Path(desk.workload.file).absolute(), os.path.realpath(desk.store_path)
     near = (file for pattern in ("*.yaml", "*.yml") for file in own.parent.glob(pattern))
     for file in sorted(near)[:_MOST_FILES]:
@@ -335,7 +335,7 @@ FileReading = Callable[[Snapshot], int | None]
 _CHECK = "spark_reads"
 
 
-def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
+def spark_findings(desk: Context, read_one: FileReading) -> Iterator[Finding]:
     """Read a file of each table."""
     for table in desk.workload.tables:
         subject = Subject.of_table(table)
@@ -358,7 +358,7 @@ _GROWTH = 2
 """A recapture writes the new state before it removes the old one."""
 
 
-def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
+def store_findings(desk: Context, *, with_state: bool) -> Iterator[Finding]:
     """Check the store; all its state only if requested."""
     path = desk.store_path
     subject = Subject(Area.STORE, str(path))
@@ -384,7 +384,7 @@ def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
     yield _room(subject, folder)
 
 
-def _contents(subject: Subject, checked: Checked, desk: Workbench) -> Iterator[Finding]:
+def _contents(subject: Subject, checked: StoreCheck, desk: Context) -> Iterator[Finding]:
     count = len(checked.queries)
     queries = count_text(count, "query", "queries")
     for name, error in checked.damaged:
@@ -608,7 +608,7 @@ _BY_FILES = "changes are found by comparing files, which reads each changed file
 
 
 def table_findings(
-    desk: Workbench, stored: Sequence[StoredQuery], every: timedelta | None
+    desk: Context, stored: Sequence[StoredQuery], every: timedelta | None
 ) -> Iterator[Finding]:
     """Check each table; `stored` are its queries."""
     for table in desk.workload.tables:
@@ -717,7 +717,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
             findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
     else:
         try:
-            with open_workbench(request.settings, reporter) as desk:
+            with open_context(request.settings, reporter) as desk:
                 findings += _of_workload(
                     desk, every, with_spark=request.spark, with_state=request.state
                 )
@@ -731,7 +731,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
 
 
 def _of_workload(
-    desk: Workbench, every: timedelta | None, *, with_spark: bool, with_state: bool
+    desk: Context, every: timedelta | None, *, with_spark: bool, with_state: bool
 ) -> Iterator[Finding]:
     spark = desk.spark_spec
     yield from extra_findings(desk.workload.queries)
@@ -753,7 +753,7 @@ def _of_workload(
     yield from tree_findings(stored)
 
 
-def _stored(desk: Workbench) -> list[StoredQuery]:
+def _stored(desk: Context) -> list[StoredQuery]:
     """The readable stored queries; unreadable ones are reported with the store."""
     result = []
     for name in desk.workload.queries:

@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Compiled, compile_answer
+from impctl.compile.compile import Dataflow, compile_answer
 from impctl.data.vector import Bools, from_arrow
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition
 from impctl.service.answer_costs import rows_of
-from impctl.service.choose import evened
-from impctl.service.context import Workbench, limited
+from impctl.service.choose import united_groups
+from impctl.service.context import Context, limited
 from impctl.service.filters import Pruned, Slices, one_ahead
-from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
+from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.result_changes import RowsOf
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
@@ -69,7 +69,7 @@ class LeftOut:
 
 
 def engine_answer(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     versions: Versions,
     pruned: Pruned,
@@ -80,13 +80,13 @@ def engine_answer(
     answer's columns. BlockedError if the engine lacks a part of the plan; NotExactError or
     EvaluationError if a value or the memory ends it."""
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
-    with held_to(limit):
+    with limited_to(limit):
         result = engine_rows(desk, limit, prepared, versions, pruned, sketches)
         return answer_of_rows(result.ending, result.rows, desk.session_zone, where)
 
 
 def engine_rows(
-    desk: Workbench,
+    desk: Context,
     limit: MemoryLimit,
     prepared: PreparedQuery,
     versions: Versions,
@@ -97,7 +97,7 @@ def engine_rows(
     """The answer's rows without `left_out`, within `held_to(limit)`; errors as `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = limited(desk, compile_answer(answer))
-    read_by = evened(prepared, sketches)
+    read_by = united_groups(prepared, sketches)
     used = {one.access: one for one in read_by if one.access in pruned.filters}
     compiled.circuit.start()
     # Rows are derived once all that they are derived from is there.
@@ -121,7 +121,7 @@ def engine_rows(
 
 def _read(
     tables: PinnedTables,
-    compiled: Compiled,
+    compiled: Dataflow,
     versions: Versions,
     pruned: Pruned,
     used: Sketches,

@@ -32,7 +32,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.properties import scan_conditions
-from impctl.safety.judge import carried
+from impctl.safety.judge import carried_verdict
 from impctl.service.partitions import partition_about, ranges_to_spare
 from impctl.service.results import ExpectedReading
 from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
@@ -46,8 +46,8 @@ from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.safety.choose import Option
-    from impctl.service.context import Workbench
+    from impctl.safety.choose import JudgedCandidate
+    from impctl.service.context import Context
     from impctl.service.prepare import PreparedQuery
 
 
@@ -427,7 +427,7 @@ _VALUES = 2_500
 
 
 @dataclass(frozen=True, slots=True)
-class Estimates:
+class SketchEstimates:
     """Expected readings by column, and proposed ranges to merge into one; `reason` if there are
     none."""
 
@@ -436,31 +436,31 @@ class Estimates:
     together: Mapping[tuple[TableName, ColumnName], int] = field(default_factory=dict)
 
 
-NOTHING = Estimates({})
+NOTHING = SketchEstimates({})
 
 
 def estimates(
-    desk: Workbench, prepared: PreparedQuery, options: Sequence[Option], *, every: bool
-) -> Estimates:
+    desk: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate], *, every: bool
+) -> SketchEstimates:
     """Estimate the sketches of these safe options on the large table. Unless `every` one is wanted,
     options that are certain to lose are dropped early."""
     result = _large(desk, prepared, options)
     if isinstance(result, str):
-        return Estimates({}, result)
+        return SketchEstimates({}, result)
     if result is None:
         return NOTHING
     try:
         return _Estimate(desk, prepared, *result).of_all(every=every)
     except BlockedError as blocked:
-        return Estimates({}, f"no estimate: {blocked.message}")
+        return SketchEstimates({}, f"no estimate: {blocked.message}")
     except ImpctlError as error:
         # The capture reports whatever prevents reading a sample, with its hint.
-        return Estimates({}, f"no estimate: {error.message}")
+        return SketchEstimates({}, f"no estimate: {error.message}")
 
 
 def _large(
-    desk: Workbench, prepared: PreparedQuery, options: Sequence[Option]
-) -> tuple[Scan, list[Option]] | str | None:
+    desk: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate]
+) -> tuple[Scan, list[JudgedCandidate]] | str | None:
     """The access to estimate and its options; a text if impossible, None if unnecessary."""
     rows = {table: desk.tables.snapshot(table).likely_rows for table in prepared.tables}
     large = max(prepared.tables, key=lambda table: rows[table])
@@ -509,10 +509,10 @@ class _SampleRun:
 class _Estimate:
     """One query over one large table, and its safe attributes."""
 
-    desk: Workbench
+    desk: Context
     prepared: PreparedQuery
     scan: Scan
-    options: Sequence[Option]
+    options: Sequence[JudgedCandidate]
 
     @cached_property
     def files(self) -> Sequence[DataFile]:
@@ -523,7 +523,7 @@ class _Estimate:
         names = {attribute.id: attribute.name for attribute in self.scan.attributes}
         return prune_by_condition(snapshot, And(tuple(conditions)), names)
 
-    def of_all(self, *, every: bool) -> Estimates:
+    def of_all(self, *, every: bool) -> SketchEstimates:
         self.desk.reporter.step(
             f"estimating what remains to read with sketches of {self.scan.table}"
         )
@@ -533,7 +533,7 @@ class _Estimate:
         overlaps = {name: mean_overlap(result) for name, result in bounds.items()}
         if all(overlaps[name] >= _NOT_CLUSTERED * len(self.files) for name in columns):
             everything = self._reading(FilesLeft.all_of(len(self.files)))
-            return Estimates({(self.scan.table, name): everything for name in columns})
+            return SketchEstimates({(self.scan.table, name): everything for name in columns})
         along = min(groups or columns, key=overlaps.__getitem__)
         read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
         snapshot = self.desk.tables.snapshot(self.scan.table)
@@ -556,7 +556,7 @@ class _Estimate:
                 continue
             left = self._left(name, sample, run, bounds[name], overlaps[name])
             result[name] = left.at_least(holding)
-        return Estimates(
+        return SketchEstimates(
             {(self.scan.table, name): self._reading(left) for name, left in result.items()},
             together={(self.scan.table, name): left.together for name, left in result.items()},
         )
@@ -586,7 +586,7 @@ class _Estimate:
         numbers = RangePartition(self.scan.table, _ROW, LONG, tuple(range(1, count)))
         option = self.options[0]
         core = replace(self.prepared.query, root=self.prepared.core)
-        verdict = carried(option.verdict, core, {self.scan.access: option.column})
+        verdict = carried_verdict(option.verdict, core, {self.scan.access: option.column})
         barriers = verdict.barrier_positions
         compiled = compile_plan(root, {self.scan.access: numbers}, {}, barriers=barriers)
         session = MaintainedQuery(compiled)

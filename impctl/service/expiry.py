@@ -23,7 +23,7 @@ from impctl.sql.parameters import NEVER, zone_of
 from impctl.types import ColumnName, TableName
 
 if TYPE_CHECKING:
-    from impctl.service.context import Versions, Workbench
+    from impctl.service.context import Versions, Context
     from impctl.tables.snapshot import Snapshot
     from impctl.workload.models import ExpirySpec, TableSpec
 
@@ -35,7 +35,7 @@ _SECOND = 1_000_000
 class LiveAt(Mapping[TableName, LiveRows]):
     """The live rows of tables with an expiry at one instant; reads schemas on demand."""
 
-    def __init__(self, desk: Workbench, now: datetime) -> None:
+    def __init__(self, desk: Context, now: datetime) -> None:
         self._desk = desk
         self._now = now
         self._known: dict[TableName, LiveRows] = {}
@@ -88,7 +88,7 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
     return LiveRows(column.name, Literal((edge - _EPOCH) // _MICROSECOND, TIMESTAMP))
 
 
-def next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
+def next_expiry(desk: Context, versions: Versions, now: str) -> str:
     """The next instant at which a row live at `now` expires, or `NEVER`. In whole seconds, as
     instants of runs are; no row expires before it. Reads the column in files that may hold both
     live and expired rows. Empty if they cannot be read without Spark, so that every later run has
@@ -99,7 +99,7 @@ def next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
         return ""
 
 
-def _next_expiry(desk: Workbench, versions: Versions, now: str) -> str:
+def _next_expiry(desk: Context, versions: Versions, now: str) -> str:
     instant, zone = datetime.fromisoformat(now), desk.session_zone
     datetimes: list[datetime] = []
     for table, version in versions.items():

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, assert_never
 
 from impctl.compile.answers import kept_rows
-from impctl.compile.compile import Way
+from impctl.compile.compile import MaintenancePlan
 from impctl.compile.flows import SideChoice, Strategy, row_bytes
 from impctl.compile.jointree import shape as join_trees_explain
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
@@ -39,10 +39,10 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import keyed_rows, recursion_notes
-from impctl.service.advice import Followed, followed
+from impctl.service.advice import BackwardFixpoint, backward_fixpoints
 from impctl.service.capture import stored_sketches
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Workbench
+from impctl.service.context import Isolated, Context
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
 from impctl.service.maintenance_plan import (
@@ -54,25 +54,9 @@ from impctl.service.maintenance_plan import (
 )
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import who_answers
-from impctl.service.results import (
-    AnswerEntry,
-    Area,
-    BuffersEntry,
-    CandidateEntry,
-    ExpectedReading,
-    ExplainResult,
-    Failure,
-    Finding,
-    GroupsEntry,
-    JoinSideEntry,
-    Outcome,
-    PlanEntry,
-    Subject,
-    TreeEntry,
-    TreeNodeEntry,
-)
+from impctl.service.results import AnswerEntry, Area, BuffersEntry, CandidateEntry, ExpectedReading, ExplainResult, Failure, Finding, GroupsEntry, JoinSideEntry, Outcome, PlanEntry, Subject, TreeResultEntry, TreeNodeEntry
 from impctl.service.stored import StateMeta, is_captured_alike, kept_plan, provenance_kept
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import live_condition
 from impctl.tables.snapshot import bytes_of, rows_in
@@ -93,7 +77,7 @@ _LEAST = "requested"
 
 
 def buffer_entries(
-    prepared: PreparedQuery, way: Way, kept: StoredPieces | None
+    prepared: PreparedQuery, way: MaintenancePlan, kept: StoredPieces | None
 ) -> tuple[BuffersEntry, ...]:
     if way.compiled is None:
         return ()
@@ -136,10 +120,10 @@ _OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
 
 def tree_entries(
     prepared: PreparedQuery,
-    way: Way | None,
+    way: MaintenancePlan | None,
     partitions: Partitions,
     pieces: Mapping[str, int] | None = None,
-) -> tuple[TreeEntry, ...]:
+) -> tuple[TreeResultEntry, ...]:
     """Entries for blocks of joins at the top; `way` None: no safe sketch; `pieces`: bytes by
     name."""
     core = prepared.core if way is None or way.core is None else way.core
@@ -167,15 +151,15 @@ def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
 def _entry(
     shape: TreeShape | NoTree,
     prepared: PreparedQuery,
-    way: Way | None,
+    way: MaintenancePlan | None,
     sketched: Mapping[AccessId, ColumnName],
     sizes: Mapping[int, int],
-) -> TreeEntry:
+) -> TreeResultEntry:
     if isinstance(shape, NoTree):
-        return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
+        return TreeResultEntry(False, f"none: {shape.text}", prepared.place(shape.span))
     is_used = way is not None and way.has_tree
     tree_entry = join_trees_explain.tree_entry(shape, sketched)
-    entry = TreeEntry(
+    entry = TreeResultEntry(
         is_used,
         _why_tree(prepared, way),
         mode=tree_entry.mode,
@@ -200,7 +184,7 @@ def _entry(
     )
 
 
-def _why_tree(prepared: PreparedQuery, way: Way | None) -> str:
+def _why_tree(prepared: PreparedQuery, way: MaintenancePlan | None) -> str:
     if prepared.spec.join is JoinStrategy.TREE:
         return "requested"
     if way is None or way.trees is None:
@@ -214,13 +198,13 @@ _NO_ANSWER = "the capture could not store it along with the sketch"
 
 
 def way_as_stored(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, way: Way, stored: StoredQuery
-) -> Way:
+    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, way: MaintenancePlan, stored: StoredQuery
+) -> MaintenancePlan:
     """The way of the stored state; `way`, which a capture would choose now, if they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     if is_less(stored, way):
         no_answer = meta.way if prepared.spec.answer else ""
-        return Way(stored.mode, meta.way, accesses=way.accesses, core=way.core, no_answer=no_answer)
+        return MaintenancePlan(stored.mode, meta.way, accesses=way.accesses, core=way.core, no_answer=no_answer)
     by_spark, from_files = way.sides_by(Strategy.SPARK), way.sides_by(Strategy.FILES)
     has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
     has_same_sides &= meta.provenance == way.provenance
@@ -268,14 +252,14 @@ class StoredPieces:
 
     stored: StoredQuery
     pieces: Mapping[str, int]
-    followed: Sequence[Followed] = ()
+    followed: Sequence[BackwardFixpoint] = ()
 
     @property
     def bytes(self) -> int:
         return sum(self.pieces.values())
 
 
-def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | None:
+def kept_state(desk: Context, spec: QuerySpec, way: MaintenancePlan) -> StoredPieces | None:
     """The stored state; None if the current query was not captured."""
     store = desk.reading_store()
     stored = None if store is None else store.load(spec.name)
@@ -287,18 +271,18 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
     pieces, runs = Counter[str](), store.run_refs(spec.name)
     for run in runs:
         pieces[run.arrangement] += run.bytes
-    return StoredPieces(stored, pieces, followed(runs))
+    return StoredPieces(stored, pieces, backward_fixpoints(runs))
 
 
-def is_less(stored: StoredQuery, way: Way) -> bool:
+def is_less(stored: StoredQuery, way: MaintenancePlan) -> bool:
     """Whether the capture could not fill the way's state, by an error, memory or close doubles."""
-    return stored.mode is Mode.RECAPTURE and way.mode is Mode.EXACT
+    return stored.mode is MaintenanceMode.RECAPTURE and way.mode is MaintenanceMode.EXACT
 
 
 def plan_entries(
     tables: PinnedTables,
     prepared: PreparedQuery,
-    way: Way | None,
+    way: MaintenancePlan | None,
     kept: StoredPieces | None,
     notes: Mapping[int, str] = _NO_NOTES,
     keyed: Collection[AttributeId] = (),
@@ -306,7 +290,7 @@ def plan_entries(
     """Lines in the order of `nodes_of`, with `notes` by position and `keyed` columns of
     fixpoints."""
     nodes = tuple(nodes_of(prepared.root))
-    blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
+    blocking = None if way is None or way.mode is MaintenanceMode.EXACT else _blocking(nodes, way.span)
     sizes, read = _kept_at(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
     more = (notes, _led_to_answer(nodes, way, kept), recursion_notes(prepared.root, keyed))
@@ -336,25 +320,25 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
         yield from _flat(child, depth + 1)
 
 
-def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> str:
+def _why(node: Plan, way: MaintenancePlan | None, *, is_blocking: bool, is_read: bool) -> str:
     if way is None:
         return ""
     if is_blocking:
         return way.reason
     match way.mode:
-        case Mode.EXACT if is_read:
+        case MaintenanceMode.EXACT if is_read:
             return "reads the rows of changed groups, stores a filter of keys; see its groups"
-        case Mode.EXACT:
+        case MaintenanceMode.EXACT:
             return _in_tree(node, way) or _exactly(node, way)
-        case Mode.TOUCH:
+        case MaintenanceMode.TOUCH:
             return "adds the ranges of changed rows, computes nothing"
-        case Mode.RECAPTURE:
+        case MaintenanceMode.RECAPTURE:
             return "recomputed with the whole query"
         case _:
             assert_never(way.mode)
 
 
-def _in_tree(node: Plan, way: Way) -> str:
+def _in_tree(node: Plan, way: MaintenancePlan) -> str:
     """How a join tree maintains this join or grouping; empty for other nodes."""
     accesses = {scan.access for scan in scans_of(node)}
     trees = (shape for shape in way.shapes if isinstance(shape, TreeShape))
@@ -375,7 +359,7 @@ _LEAVES = {
 }
 
 
-def _exactly(node: Plan, way: Way) -> str:
+def _exactly(node: Plan, way: MaintenancePlan) -> str:
     match node:
         case Scan() | Recursive() | OneRow():
             return _LEAVES[type(node)]
@@ -417,7 +401,7 @@ def _exactly(node: Plan, way: Way) -> str:
             assert_never(node)
 
 
-def _kept_at(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:
+def _kept_at(nodes: tuple[Plan, ...], way: MaintenancePlan | None, kept: StoredPieces | None) -> dict[int, int]:
     if way is None or way.compiled is None or kept is None:
         return {}
     sizes = dict.fromkeys(range(len(nodes)), 0)
@@ -429,7 +413,7 @@ def _kept_at(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None
 
 
 def _led_to_answer(
-    nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None
+    nodes: tuple[Plan, ...], way: MaintenancePlan | None, kept: StoredPieces | None
 ) -> dict[int, str]:
     if way is None or way.compiled is None or kept is None:
         return {}
@@ -439,7 +423,7 @@ def _led_to_answer(
     return {position: note for note, position in result.items() if position is not None}
 
 
-def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
+def _read(nodes: tuple[Plan, ...], way: MaintenancePlan | None) -> frozenset[int]:
     """Positions of groupings and DISTINCTs whose groups are read when they change."""
     if way is None or way.compiled is None:
         return frozenset()
@@ -534,7 +518,7 @@ def _own_spans(node: Plan) -> Iterator[Span | None]:
 
 
 def answer_entry(
-    spec: QuerySpec, way: Way | None, stored: StoredPieces | None
+    spec: QuerySpec, way: MaintenancePlan | None, stored: StoredPieces | None
 ) -> AnswerEntry | None:
     if not spec.answer:
         return None
@@ -564,14 +548,14 @@ _MOST_ROWS_OF_RUN = 3 * MOST_ROWS
 class Trials:
     """The trials of one `explain`, together at most a few seconds."""
 
-    def __init__(self, desk: Workbench) -> None:
+    def __init__(self, desk: Context) -> None:
         self._desk = desk
         self._rows_left = _MOST_ROWS_OF_RUN
 
     def tried(
         self,
         prepared: PreparedQuery,
-        way: Way,
+        way: MaintenancePlan,
         partitions: Partitions,
         candidates: Sequence[CandidateEntry],
     ) -> tuple[CandidateEntry, ...]:
@@ -580,7 +564,7 @@ class Trials:
         snapshots = [desk.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
         if (
-            way.mode is not Mode.EXACT
+            way.mode is not MaintenanceMode.EXACT
             or compiled is None
             or compiled.asks_spark
             or not 0 < rows <= min(MOST_ROWS, self._rows_left)
@@ -606,7 +590,7 @@ class Trials:
 
 
 def _reading(
-    desk: Workbench, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+    desk: Context, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> dict[TableName, ExpectedReading]:
     pruned = filters_of(desk.tables, prepared, sketches, desk.tables.versions_of(prepared.tables))
     result = {}
@@ -624,7 +608,7 @@ def _reading(
     return result
 
 
-def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+def explain(desk: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Explain each query (default: all)."""
     results: list[ExplainResult] = []
     warnings: list[str] = []
@@ -640,7 +624,7 @@ def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
 
 
 def _explained(
-    desk: Workbench, spec: QuerySpec, trials: Trials, warnings: list[str]
+    desk: Context, spec: QuerySpec, trials: Trials, warnings: list[str]
 ) -> ExplainResult:
     prepared = prepare(desk, spec)
     policy = str(desk.policy(spec))

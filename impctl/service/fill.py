@@ -19,15 +19,15 @@ from impctl.errors import (
 )
 from impctl.plan.nodes import Fixpoint, Scan, scans_of
 from impctl.plan.recursion import is_recursive, outer_fixpoints
-from impctl.service.context import Workbench, limited, limits_of
+from impctl.service.context import Context, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
 from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
-from impctl.service.memory_limit import MemoryLimit, batch_size, held_to, memory_of
-from impctl.service.partners import Partners, tagged_frame
+from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
+from impctl.service.partners import SparkPartners, tagged_frame
 from impctl.service.stored import kept_plan
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import RangeSet, MaintenanceMode
 from impctl.spark.render import render_plan
-from impctl.tables.prune import spread_counts, told_counts
+from impctl.tables.prune import spread_counts, known_counts
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
 from impctl.values import dataclass
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from impctl.compile.builder import Partials
-    from impctl.compile.compile import Compiled, Way
+    from impctl.compile.compile import Dataflow, MaintenancePlan
     from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
     from impctl.safety.judge import Verdict
@@ -57,14 +57,14 @@ def count_left_out(
     if not left_out:
         return
     like = counted.counts(partition)
-    told, untold = told_counts(snapshot, partition, left_out)
+    told, untold = known_counts(snapshot, partition, left_out)
     counted.fill(partition, told)
     if untold:
         counted.estimate(partition, spread_counts(snapshot, partition, untold, like))
 
 
 def rows_by_spark(
-    desk: Workbench,
+    desk: Context,
     partition: RangePartition,
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
@@ -73,15 +73,15 @@ def rows_by_spark(
     from impctl.spark.snapshots import snapshot_frame
 
     uris = None if files is None else {file.uri for file in files}
-    counts, untold = told_counts(snapshot, partition, uris)
+    counts, untold = known_counts(snapshot, partition, uris)
     if not untold:
         return counts
     frame = snapshot_frame(desk.spark(), snapshot, [partition.attribute], untold)
     return counts + rows_per_fragment(frame, partition)
 
 
-def recaptured(
-    desk: Workbench,
+def capture_sketches_alone(
+    desk: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Partitions,
@@ -93,10 +93,10 @@ def recaptured(
 
 
 def needed(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
-    held: Mapping[AccessId, tuple[RangePartition, FragmentSet]],
+    held: Mapping[AccessId, tuple[RangePartition, RangeSet]],
     versions: Versions,
 ) -> Fragments:
     """The ranges that sketches `held` need at these versions. They are those of a recapture. But
@@ -117,7 +117,7 @@ def needed(
 class _SparkPass:
     def __init__(
         self,
-        desk: Workbench,
+        desk: Context,
         prepared: PreparedQuery,
         verdict: Verdict,
         partitions: Partitions,
@@ -180,7 +180,7 @@ _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
 """The same if Spark is running already and would return few rows."""
 
 
-def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
+def is_loaded_here(desk: Context, compiled: Dataflow) -> bool:
     """Whether the engine is quicker to fill this circuit, or the only way."""
     if compiled.chain is None:
         return True
@@ -193,7 +193,7 @@ def is_loaded_here(desk: Workbench, compiled: Compiled) -> bool:
     return True
 
 
-def loaded(desk: Workbench, compiled: Compiled, partitions: Partitions) -> MaintainedQuery | None:
+def loaded(desk: Context, compiled: Dataflow, partitions: Partitions) -> MaintainedQuery | None:
     """Fill a circuit in the engine; None if it cannot and Spark has to.
 
     OutOfMemoryError over the memory limit; EvaluationError if functions take more nodes
@@ -218,8 +218,8 @@ def loaded(desk: Workbench, compiled: Compiled, partitions: Partitions) -> Maint
             yield from slices.of(rows)
 
     try:
-        with held_to(limit), ThreadPoolExecutor(1) as reader:
-            pairs = Partners(desk, compiled, partitions, {}).pairs
+        with limited_to(limit), ThreadPoolExecutor(1) as reader:
+            pairs = SparkPartners(desk, compiled, partitions, {}).pairs
             turns = session.turns(lambda table: desk.tables.snapshot(table).likely_rows)
             session.load_in_turn(turns, rows_of, pairs)
         for partition in session.range_rows.partitions:
@@ -240,7 +240,7 @@ def loaded(desk: Workbench, compiled: Compiled, partitions: Partitions) -> Maint
 _VIEW = "impctl_pass"
 
 
-def from_partials(desk: Workbench, compiled: Compiled, partitions: Partitions) -> MaintainedQuery:
+def from_partials(desk: Context, compiled: Dataflow, partitions: Partitions) -> MaintainedQuery:
     chain = compiled.chain
     assert chain is not None
     scan = chain.scan
@@ -260,7 +260,7 @@ def from_partials(desk: Workbench, compiled: Compiled, partitions: Partitions) -
 
 
 def counted_rows(
-    desk: Workbench,
+    desk: Context,
     pass_: Partials,
     table: pa.Table,
     partition: RangePartition,
@@ -273,8 +273,8 @@ def counted_rows(
     return rows_by_spark(desk, partition, snapshot, files) if counted is None else counted
 
 
-def touched(
-    desk: Workbench, prepared: PreparedQuery, partitions: Partitions, result: Fragments
+def filled_touch_state(
+    desk: Context, prepared: PreparedQuery, partitions: Partitions, result: Fragments
 ) -> TouchedQuery:
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, result[access])
@@ -288,7 +288,7 @@ def touched(
 
 
 def run_pass(
-    desk: Workbench,
+    desk: Context,
     scan: Scan,
     partition: RangePartition,
     pass_: Partials,
@@ -323,8 +323,8 @@ class Filled:
 
 
 def best_filled(
-    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
-) -> tuple[Way, Filled | None]:
+    desk: Context, prepared: PreparedQuery, way: MaintenancePlan, verdict: Verdict, partitions: Partitions
+) -> tuple[MaintenancePlan, Filled | None]:
     """Fill the way's circuit, or a lesser one; else recapture alone. If the state does not fit in
     memory, joins are tried as trees, if the workload leaves that open and trees can list a
     requested answer; then without the answer, which needs less exactness. Recursion by absorption
@@ -342,11 +342,11 @@ def best_filled(
         if filled is not None:
             way = replace(way, compiled=filled.session.compiled)
             return _without_provenance(prepared, way, why, code), filled
-    way = replace(way, mode=Mode.RECAPTURE, reason=why, compiled=None)
+    way = replace(way, mode=MaintenanceMode.RECAPTURE, reason=why, compiled=None)
     return _without_provenance(prepared, way, why, code), None
 
 
-def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) -> Way:
+def _without_provenance(prepared: PreparedQuery, way: MaintenancePlan, why: str, code: str) -> MaintenancePlan:
     if prepared.spec.provenance is None or way.provenance:
         return way
     if way.compiled is None:
@@ -355,8 +355,8 @@ def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) 
 
 
 def _ways(
-    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
-) -> Iterator[tuple[Way, PreparedQuery]]:
+    desk: Context, prepared: PreparedQuery, way: MaintenancePlan, verdict: Verdict, partitions: Partitions
+) -> Iterator[tuple[MaintenancePlan, PreparedQuery]]:
     yield way, prepared
     chooser = replace(chooser_for(desk, prepared, reads=False), absorbs=None)
     if way.provenance:
@@ -383,7 +383,7 @@ def _ways(
 
 
 def filled_circuit(
-    desk: Workbench, prepared: PreparedQuery, way: Way, verdict: Verdict, partitions: Partitions
+    desk: Context, prepared: PreparedQuery, way: MaintenancePlan, verdict: Verdict, partitions: Partitions
 ) -> Filled | None:
     """A session with the way's circuit, filled at the pinned versions. By the engine if quicker and
     possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
@@ -405,6 +405,6 @@ def filled_circuit(
         return None
 
 
-def _compiled(way: Way) -> Compiled:
+def _compiled(way: MaintenancePlan) -> Dataflow:
     assert way.compiled is not None
     return way.compiled

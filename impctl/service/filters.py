@@ -15,8 +15,8 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import Plan, Select, scans_of
 from impctl.plan.properties import scan_conditions
-from impctl.rules.pushdown import ScanColumn, Tied, push_selections, tied_columns
-from impctl.service.choose import evened, groups_of
+from impctl.rules.pushdown import ScanColumn, ColumnTie, push_selections, tied_columns
+from impctl.service.choose import united_groups, groups_of
 from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.spark.expressions import DIALECT, boundary
 from impctl.spark.predicates import Guard, place_filters, table_filters
@@ -31,7 +31,7 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.compile import Compiled
+    from impctl.compile.compile import Dataflow
     from impctl.compile.flows import Source
     from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
@@ -79,7 +79,7 @@ def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> s
 
 
 def files_of_table(
-    snapshot: Snapshot, compiled: Compiled, sources: Collection[int] | None = None
+    snapshot: Snapshot, compiled: Dataflow, sources: Collection[int] | None = None
 ) -> tuple[DataFile, ...]:
     """The files of a table needed to fill a circuit's sources, or `sources` alone, given what is
     known of the scalars that select their rows."""
@@ -109,7 +109,7 @@ def files_by_table(snapshots: Snapshots, left: Uris) -> dict[TableName, tuple[Da
 
 
 def _left(
-    root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter], ties: Sequence[Tied]
+    root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter], ties: Sequence[ColumnTie]
 ) -> Uris:
     conditions, scans = scan_conditions(root), scans_of(root)
     implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in scans}
@@ -148,7 +148,7 @@ _ROUNDS = 3
 Uris = dict[AccessId, set[str]]
 
 
-def narrow(ties: Sequence[Tied], snapshots: Snapshots, left: Uris) -> None:
+def narrow(ties: Sequence[ColumnTie], snapshots: Snapshots, left: Uris) -> None:
     """Drop files without join partners, by access."""
     joined = _Joined(snapshots, left)
     for _ in range(_ROUNDS):
@@ -161,7 +161,7 @@ class _Joined:
     snapshots: Snapshots
     left: Uris
 
-    def narrowed_by(self, tied: Tied) -> bool:
+    def narrowed_by(self, tied: ColumnTie) -> bool:
         """Apply one tie; returns whether it dropped files."""
         mine, access = self.left[tied.column.access], tied.column.access
         if len(mine) < 2 or not self._is_known(tied.column) or not self._is_known(tied.to):  # noqa: PLR2004
@@ -179,7 +179,7 @@ class _Joined:
             return False
         return result.name not in snapshot.columns.opaque
 
-    def _meeting(self, tied: Tied) -> set[str] | None:
+    def _meeting(self, tied: ColumnTie) -> set[str] | None:
         """Files of the tied column that may hold a value of the other one; None for all."""
         snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
         accesses = (access for access, it in self.snapshots.items() if it.table == other.table)
@@ -195,7 +195,7 @@ class _Joined:
         meets = spans.meets(file_bounds(snapshot, name))
         return {snapshot.uris[at] for at in np.flatnonzero(meets).tolist()}
 
-    def _keys(self, tied: Tied, other: Snapshot, seen: set[str]) -> Vector | None:
+    def _keys(self, tied: ColumnTie, other: Snapshot, seen: set[str]) -> Vector | None:
         """The other column's values, read if that is cheap compared with what it may skip."""
         files = [file for file in other.files if file.uri in seen]
         rows = [file.rows for file in files]
@@ -244,7 +244,7 @@ def filters_of(
     text can have, nothing read in parts; with `by_table`, filters apply to a table's rows before
     the query reads them. A filter has at most `limit` intervals, unless its table is read in
     parts."""
-    sketches = evened(prepared, sketches)
+    sketches = united_groups(prepared, sketches)
     ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition, limit=limit)
         for sketch in sketches
@@ -338,7 +338,7 @@ class Slices:
     """Rows of tables in turn, cut into slices with a bounded number of joined rows, learned from
     the slice before. `check` is called after each slice; `limit`: bytes that the run may take."""
 
-    def __init__(self, compiled: Compiled, limit: int | None, check: Callable[[], None]) -> None:
+    def __init__(self, compiled: Dataflow, limit: int | None, check: Callable[[], None]) -> None:
         self._circuit, self._check = compiled.circuit, check
         self._most = _JOINED_AT_ONCE
         if limit is not None:

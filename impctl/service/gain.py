@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.service.advice import ClusterForecasts
-from impctl.service.context import Isolated, Workbench
+from impctl.service.context import Isolated, Context
 from impctl.service.results import (
     ANSWERS,
     COSTS_MORE,
@@ -37,7 +37,7 @@ _MS_PER_BYTE = 1e-5
 """Spark reads and groups about 100 MB a second on two cores (decision 0045)."""
 
 
-def gain(desk: Workbench, queries: Sequence[QueryName] | None, since: float | None) -> Outcome:
+def gain(desk: Context, queries: Sequence[QueryName] | None, since: float | None) -> Outcome:
     """Report each query that was captured; uses of the last `since` seconds, or all."""
     store = desk.reading_store()
     start = None if since is None else time.time() - since
@@ -51,7 +51,7 @@ def gain(desk: Workbench, queries: Sequence[QueryName] | None, since: float | No
 
 
 def _gained(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader | None,
     forecasts: ClusterForecasts,
     spec: QuerySpec,
@@ -87,7 +87,7 @@ def _gained(
     )
 
 
-def _bytes_read(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> int:
+def _bytes_read(desk: Context, store: StoreReader | None, spec: QuerySpec) -> int:
     stored = None if store is None else store.load(spec.name)
     tables = () if stored is None else stored.versions
     return sum(desk.tables.snapshot(table).bytes for table in tables)

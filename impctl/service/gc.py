@@ -22,10 +22,10 @@ from impctl.store.records import Collected, Leftover
 from impctl.tables.storage import local_path
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
 
 
-def gc(desk: Workbench, keep: int | None = None) -> Outcome:
+def gc(desk: Context, keep: int | None = None) -> Outcome:
     """Remove leftovers, and all but the latest `keep` sketch versions of each query."""
     kept = KEPT_VERSIONS if keep is None else keep
     foreseen = desk.settings.dry_run
@@ -46,7 +46,7 @@ def gc(desk: Workbench, keep: int | None = None) -> Outcome:
     return Outcome((result,), (), tuple(failures))
 
 
-def _collected(desk: Workbench, keep: int) -> Collected:
+def _collected(desk: Context, keep: int) -> Collected:
     store = desk.reading_store()
     if store is None:
         return Collected()
@@ -58,7 +58,7 @@ def _collected(desk: Workbench, keep: int) -> Collected:
         return held.collect(keep=keep)
 
 
-def _scratch(desk: Workbench) -> list[Leftover]:
+def _scratch(desk: Context) -> list[Leftover]:
     paths = [local_path(table.path) for table in desk.workload.tables.values()]
     parents = [Path(path).parent for path in paths if path is not None]
     with suppress(UsageError):  # without a folder for temporary files nothing is left in it

@@ -17,7 +17,7 @@ from impctl.bench.data import orders_files
 from impctl.data.schema import INTEGRAL, Column, Kind, quoted
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError, count_text, masked
 from impctl.service.check import check, schema_text
-from impctl.service.context import Reporter, open_workbench
+from impctl.service.context import Reporter, open_context
 from impctl.service.output import check_output, write_whole
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import CheckResult, Outcome, StartedResult
@@ -417,7 +417,7 @@ def _not_written(path: Path, error: OSError) -> StorageError:
 
 
 def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
-    with open_workbench(Settings(draft), reporter) as desk:
+    with open_context(Settings(draft), reporter) as desk:
         outcome = check(desk)
     for failure in outcome.failures:
         raise failure.error

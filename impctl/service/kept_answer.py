@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from impctl.compile.answers import answer_of_rows, kept_rows, key_asked
+from impctl.compile.answers import answer_of_rows, kept_rows, looked_up_key
 from impctl.errors import ImpctlError
 from impctl.service.maintain import NO_NEW_VERSION, has_nothing_to_do
 from impctl.service.results import QueryResult
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from impctl.engine.result_rows import AnswerRows
     from impctl.expr.nodes import Expr
-    from impctl.rules.finalize import AnswerPlan, Ending
-    from impctl.service.context import Workbench
+    from impctl.rules.finalize import AnswerPlan, FinalSteps
+    from impctl.service.context import Context
     from impctl.store.records import StoreReader
     from impctl.types import QueryName
 
@@ -27,11 +27,11 @@ KEPT = "from the materialized result"
 """Why its reader is quickest."""
 
 
-def kept_answer(
-    desk: Workbench,
+def materialized_result(
+    desk: Context,
     store: StoreReader,
     query: QueryName,
-    ending: Ending,
+    ending: FinalSteps,
     generation: int,
     where: Expr | None = None,
     plan: AnswerPlan | None = None,
@@ -54,16 +54,16 @@ def kept_answer(
     now = store.load(query)
     if now is None or now.generation != generation:
         return None
-    kept.load(runs, None if where is None else key_asked(ending, kept, where))
+    kept.load(runs, None if where is None else looked_up_key(ending, kept, where))
     return answer_of_rows(ending, kept.whole(), desk.session_zone, where)
 
 
-def told_at_once(
-    desk: Workbench, query: QueryName | None, condition: str | None = None
+def read_without_plan(
+    desk: Context, query: QueryName | None, condition: str | None = None
 ) -> QueryResult | None:
     """The answer, or its rows for which a condition on its columns is true. None if there is none,
     or something has to be done or reported first."""
-    from impctl.service.answer_costs import is_slow_to_tell, record_told
+    from impctl.service.answer_costs import is_slow_state_read, record_state_read
     from impctl.service.context import only_query
 
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
@@ -71,7 +71,7 @@ def told_at_once(
     if store is None or not spec.answer or not spec.is_sketched:
         return None
     try:
-        if condition is None and is_slow_to_tell(desk, store, spec):
+        if condition is None and is_slow_state_read(desk, store, spec):
             # To know whether the engine or Spark is quicker, the query must be read.
             return None
         stored = stored_query(desk, store, spec)
@@ -87,7 +87,7 @@ def told_at_once(
 
             outputs = [one.attribute for one in ending.outputs]
             where = condition_on(outputs, condition, desk.session_zone)
-        table = kept_answer(desk, store, spec.name, ending, stored.generation, where)
+        table = materialized_result(desk, store, spec.name, ending, stored.generation, where)
     except ImpctlError:
         return None
     if table is None:
@@ -95,7 +95,7 @@ def told_at_once(
     desk.count_answer(spec.name)
     elapsed_ms = watch.ms
     if condition is None:
-        record_told(desk, store, spec, table, elapsed_ms)
+        record_state_read(desk, store, spec, table, elapsed_ms)
     return QueryResult(
         query=spec.name,
         answer=table,

@@ -10,8 +10,8 @@ from impctl.data.memory import held_memory
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
-    from impctl.service.maintenance_plan import TakenUp
+    from impctl.service.context import Context
+    from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery
     from impctl.tables.snapshot import Snapshot
@@ -24,13 +24,13 @@ _Form = tuple[object, ...]
 class _KeptState:
     """Restored state, what the store had after its last commit, and the tables' metadata then."""
 
-    taken: TakenUp
+    taken: QueryState
     stored: StoredQuery
     forms: tuple[_Form, ...]
     bytes: int
 
 
-class KeptStates:
+class StateCache:
     def __init__(
         self,
         limit: int | None = None,
@@ -44,7 +44,7 @@ class KeptStates:
         self._uses: Counter[QueryName] = Counter()
         self._kept: dict[QueryName, _KeptState] = {}
 
-    def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
+    def take(self, desk: Context, stored: StoredQuery) -> QueryState | None:
         """Take a query's state for one run; None if missing or outdated. A failing run leaves
         nothing."""
         kept = self._kept.pop(stored.query, None)
@@ -52,7 +52,7 @@ class KeptStates:
             return None
         return kept.taken
 
-    def keep(self, desk: Workbench, taken: TakenUp) -> None:
+    def keep(self, desk: Context, taken: QueryState) -> None:
         """Keep the state after a committed step, which later runs compare with the store's."""
         stored, size = taken.stored, taken.state.state_bytes()
         self._uses[stored.query] += 1

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
-from impctl.service.context import Isolated, Workbench, is_refused, remember_histories
+from impctl.service.context import Isolated, Context, is_refused, remember_histories
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -40,21 +40,21 @@ from impctl.workload.models import Policy, QuerySpec
 if TYPE_CHECKING:
     from impctl.service.capture import Captured
     from impctl.service.context import Versions
-    from impctl.service.decide import Moved, ReadChange, Stage, Stale, Task
-    from impctl.service.kept_states import KeptStates
-    from impctl.service.maintenance_plan import TakenUp
+    from impctl.service.decide import TableDelta, ReadChange, Stage, Stale, StaleQuery
+    from impctl.service.kept_states import StateCache
+    from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.service.result_changes import ToldAnswer, ToldRecapture
+    from impctl.service.result_changes import ChangeWriter, RecaptureChangeWriter
     from impctl.service.step import StepDone
-    from impctl.service.table_deltas import Need
+    from impctl.service.table_deltas import ChangeRequest
     from impctl.store.records import StoredQuery, StoreReader
     from impctl.store.store import Store
     from impctl.tables.snapshot import Snapshot
     from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
-def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:
+def foreseen_results(tables: PinnedTables, task: StaleQuery, stage: Stage) -> list[MaintainResult]:
     from impctl.service.decide import changed_rows
     from impctl.service.step import StepDone
 
@@ -67,7 +67,7 @@ def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[Mai
 
 
 def with_ranges(
-    desk: Workbench, stored: StoredQuery, results: Sequence[MaintainResult]
+    desk: Context, stored: StoredQuery, results: Sequence[MaintainResult]
 ) -> list[MaintainResult]:
     """Add how even the sketches' ranges are now, and the clock's values."""
     from impctl.service.advice import ranges_entry
@@ -226,12 +226,12 @@ class StaleRun:
 
     def __init__(
         self,
-        desk: Workbench,
+        desk: Context,
         store: Store,
         batch_rows: int,
         failures: list[Failure],
         warnings: list[str],
-        kept: KeptStates | None = None,
+        kept: StateCache | None = None,
     ) -> None:
         from impctl.service.decide import Decisions
         from impctl.service.result_changes import change_files
@@ -271,12 +271,12 @@ class StaleRun:
                 late.append((spec, stored))
         return self.results(late) if late else []
 
-    def _batch(self, waiting: deque[Task]) -> list[MaintainResult]:
+    def _batch(self, waiting: deque[StaleQuery]) -> list[MaintainResult]:
         """As many tasks as fit into one commit, then their recaptures, which would delay others."""
         from impctl.service.decide import Stage
 
-        stepped: list[tuple[Task, list[MaintainResult]]] = []
-        again: list[tuple[Task, Stage]] = []
+        stepped: list[tuple[StaleQuery, list[MaintainResult]]] = []
+        again: list[tuple[StaleQuery, Stage]] = []
         sync_ms = 0.0
         try:
             # The steps of several tasks are one commit; one task alone has its own per step.
@@ -318,7 +318,7 @@ class StaleRun:
         before, self._start_reported = self._start_reported, self.desk.spark_start_ms
         return self._start_reported - before
 
-    def _stepped(self, task: Task) -> list[MaintainResult] | Stage:
+    def _stepped(self, task: StaleQuery) -> list[MaintainResult] | Stage:
         from impctl.service.decide import NOT_INCREMENTALLY
 
         stage = self.decisions.stage(task)
@@ -329,7 +329,7 @@ class StaleRun:
         except NOT_INCREMENTALLY as trouble:
             return self.decisions.instead(task, trouble)
 
-    def _advance(self, task: Task, stage: Stage) -> list[MaintainResult]:
+    def _advance(self, task: StaleQuery, stage: Stage) -> list[MaintainResult]:
         from impctl.service.expiry import next_expiry
         from impctl.service.partners import partners_of
         from impctl.service.step import Maintainer
@@ -382,7 +382,7 @@ class StaleRun:
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
         return self._with_files(with_ranges(self.desk, taken.stored, results))
 
-    def _writes_changes(self, task: Task) -> bool:
+    def _writes_changes(self, task: StaleQuery) -> bool:
         """Whether changes of the query's answer are to be written; warns if they start over."""
         if task.spec.answer and not task.stored.state_meta.get("answer"):
             never = "" if task.taken is None else task.taken.way.no_answer
@@ -402,17 +402,17 @@ class StaleRun:
         written = tuple(self._written.get(results[0].query, ())) if results else ()
         return [replace(result, change_files=written) for result in results]
 
-    def _writer(self, task: Task, taken: TakenUp) -> ToldAnswer | None:
-        from impctl.service.result_changes import ToldAnswer
+    def _writer(self, task: StaleQuery, taken: QueryState) -> ChangeWriter | None:
+        from impctl.service.result_changes import ChangeWriter
 
         if self._files is None or not self._writes_changes(task):
             return None
         before = None if task.move is None else task.move.answer
         written = self._written.setdefault(task.spec.name, [])
-        return ToldAnswer(self._files, self.desk.session_zone, taken.way, before, written)
+        return ChangeWriter(self._files, self.desk.session_zone, taken.way, before, written)
 
-    def _grouped(self, taken: TakenUp, need: Need) -> dict[TableName, Moved]:
-        from impctl.service.decide import moved_to
+    def _grouped(self, taken: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
+        from impctl.service.decide import change_up_to
         from impctl.service.table_deltas import grouped_change
         from impctl.tables.changes import no_changes
 
@@ -423,20 +423,20 @@ class StaleRun:
         nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
         return {
             need.table: replace(
-                moved_to(self.desk.tables, need.table, nothing, need.until), grouped=grouped
+                change_up_to(self.desk.tables, need.table, nothing, need.until), grouped=grouped
             )
         }
 
-    def _pieces(self, task: Task, read: Sequence[ReadChange]) -> list[dict[TableName, Moved]]:
+    def _pieces(self, task: StaleQuery, read: Sequence[ReadChange]) -> list[dict[TableName, TableDelta]]:
         """What each step processes: all tables at once, or eagerly a batch of one table."""
-        from impctl.service.decide import moved_at_once, moved_to
+        from impctl.service.decide import changes_by_table, change_up_to
         from impctl.service.table_deltas import by_version
 
         if not task.is_eager or task.move is not None:
-            return [moved_at_once(self.desk.tables, read)]
+            return [changes_by_table(self.desk.tables, read)]
         tables = self.desk.tables
         return [
-            {f.need.table: moved_to(tables, f.need.table, piece.changes, piece.version)}
+            {f.need.table: change_up_to(tables, f.need.table, piece.changes, piece.version)}
             for f in read
             for piece in by_version(f.changes, f.need.until, self.batch_rows)
         ]
@@ -445,7 +445,7 @@ class StaleRun:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    def _recaptured(self, task: Task, stage: Stage) -> list[MaintainResult]:
+    def _recaptured(self, task: StaleQuery, stage: Stage) -> list[MaintainResult]:
         from impctl.service.capture import capture_query, without_provenance
         from impctl.service.prepare import prepare
 
@@ -473,9 +473,9 @@ class StaleRun:
         results = recapture_results(task.stored, captured, stage, watch.ms)
         return self._with_files(with_ranges(self.desk, stored, results))
 
-    def _recapture_writer(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
+    def _recapture_writer(self, task: StaleQuery, prepared: PreparedQuery) -> RecaptureChangeWriter | None:
         """The same for a recaptured answer; an error if it was not stored before."""
-        from impctl.service.result_changes import ToldRecapture, lead_of, rows_kept
+        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, rows_kept
 
         if self._files is None or not self._writes_changes(task):
             return None
@@ -485,7 +485,7 @@ class StaleRun:
         before = rows_kept(self.desk, self.store, task.spec, stored)
         lead = lead_of(stored, self.desk.tables.versions_of(prepared.tables), prepared.moments)
         written = self._written.setdefault(task.spec.name, [])
-        return ToldRecapture(self._files, self.desk.session_zone, before, lead, written)
+        return RecaptureChangeWriter(self._files, self.desk.session_zone, before, lead, written)
 
 
 def _lost(before: StoredQuery, after: StoredQuery) -> str:
@@ -502,10 +502,10 @@ NO_NEW_VERSION = "no new version"
 
 
 def maintain_queries(
-    desk: Workbench,
+    desk: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    kept: KeptStates | None = None,
+    kept: StateCache | None = None,
     *,
     for_use: bool = False,
 ) -> Outcome:
@@ -529,7 +529,7 @@ def maintain_queries(
 
 
 def _all_current(
-    desk: Workbench, specs: Sequence[QuerySpec], for_use: bool
+    desk: Context, specs: Sequence[QuerySpec], for_use: bool
 ) -> list[MaintainResult] | None:
     """The results if nothing has to be written, so that a reader need not wait for a writer. None
     if something has to be done or reported for some query."""
@@ -548,7 +548,7 @@ def _all_current(
     return results
 
 
-def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
+def _foreseen(desk: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
     store = desk.reading_store()
     failures: list[Failure] = []
     results, stale = _sorted_out(desk, store, specs, failures, for_use)
@@ -562,11 +562,11 @@ def _foreseen(desk: Workbench, specs: Sequence[QuerySpec], *, for_use: bool) -> 
 
 
 def _maintained(
-    desk: Workbench,
+    desk: Context,
     store: Store,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    kept: KeptStates | None = None,
+    kept: StateCache | None = None,
     *,
     for_use: bool,
 ) -> Outcome:
@@ -593,7 +593,7 @@ def _maintained(
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
 
 
-def _kept_to_another(desk: Workbench) -> list[str]:
+def _kept_to_another(desk: Context) -> list[str]:
     if not _is_asked_otherwise(desk):
         return []
     from impctl.service.budget.choice import keep_to_budget
@@ -602,17 +602,17 @@ def _kept_to_another(desk: Workbench) -> list[str]:
         return keep_to_budget(desk, store, has_captured=False)
 
 
-def _is_asked_otherwise(desk: Workbench) -> bool:
+def _is_asked_otherwise(desk: Context) -> bool:
     """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
-    from impctl.service.budget.choice import is_asked_otherwise, pins_of
+    from impctl.service.budget.choice import has_new_requirements, pins_of
 
     budget, store = disk_of(desk.settings, desk.workload), desk.reading_store()
     if budget is None or store is None:
         return False
-    return is_asked_otherwise(store.chosen(), budget, pins_of(desk.sketched(None)))
+    return has_new_requirements(store.chosen(), budget, pins_of(desk.sketched(None)))
 
 
-def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
+def _is_late(desk: Context, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
     """Whether maintenance came later than a bound allows."""
     from impctl.service.schedule.due import fresh_entry
 
@@ -623,7 +623,7 @@ def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) ->
     return any(entry is not None and entry.late for entry in result)
 
 
-def _scrubbed(desk: Workbench, store: Store) -> list[str]:
+def _scrubbed(desk: Context, store: Store) -> list[str]:
     """Damage to state that no run used lately, checked in part per run."""
     try:
         errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(desk.settings)).damaged]
@@ -634,7 +634,7 @@ def _scrubbed(desk: Workbench, store: Store) -> list[str]:
 
 
 def _sorted_out(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader | None,
     specs: Sequence[QuerySpec],
     failures: list[Failure],
@@ -653,7 +653,7 @@ def _sorted_out(
     return results, stale
 
 
-def _captured(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+def _captured(desk: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     try:
         return stored_query(desk, store, spec)
     except RecaptureNeededError:
@@ -670,7 +670,7 @@ def _in_order(
 
 
 def has_nothing_to_do(
-    desk: Workbench, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
+    desk: Context, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
 ) -> bool:
     """Whether the sketch is current, so that no policy but `full` would do anything."""
     if desk.policy(spec) is Policy.FULL or not is_captured_alike(desk, spec, stored):
@@ -680,7 +680,7 @@ def has_nothing_to_do(
     return not (for_use and _is_read_otherwise(desk, spec, stored))
 
 
-def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+def _is_read_otherwise(desk: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether the query's SQL now yields another plan than the captured one. Not checked if this
     program restored it last, with the same tables."""
     if has_ending(desk.tables, stored):
@@ -692,7 +692,7 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
     return not is_same_circuit(desk, prepare(desk, spec, still(stored)), stored)
 
 
-def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
+def unchanged_results(desk: Context, stored: StoredQuery) -> list[MaintainResult]:
     from impctl.service.advice import ranges_entry
 
     return [
@@ -722,10 +722,10 @@ def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResu
 
 
 def maintain(
-    desk: Workbench,
+    desk: Context,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
-    kept: KeptStates | None = None,
+    kept: StateCache | None = None,
     *,
     for_use: bool = False,
 ) -> Outcome:
@@ -735,10 +735,10 @@ def maintain(
 
 
 def maintain_specs(
-    desk: Workbench,
+    desk: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int | None = None,
-    kept: KeptStates | None = None,
+    kept: StateCache | None = None,
     *,
     is_named: bool,
     for_use: bool = False,
@@ -756,7 +756,7 @@ def maintain_specs(
     return _answered_by_spark(desk, outcome) if fails_on_rows and not for_use else outcome
 
 
-def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
+def _without_refused(desk: Context, outcome: Outcome) -> Outcome:
     specs = {spec.name: spec for spec in desk.queries(None)}
     results, failures = [*outcome.results], list[Failure]()
     for failure in outcome.failures:
@@ -768,7 +768,7 @@ def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
     return replace(outcome, results=tuple(results), failures=tuple(failures))
 
 
-def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
+def _answered_by_spark(desk: Context, outcome: Outcome) -> Outcome:
     """Remove failures on rows that Spark does not evaluate for the answer. A subquery that divides
     by zero, for instance, fails where it is computed; Spark may have no row left to compare with
     it."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from impctl.compile.buffers import FEWEST, KEEP_ALL, USUAL, BufferChoice, Buffers
 from impctl.compile.build import with_answer
-from impctl.compile.compile import Compiled, Way, answering_way, choose_way
-from impctl.compile.flows import AsRecorded, BlockedError, BySize, Chooser, Strategy
+from impctl.compile.compile import Dataflow, MaintenancePlan, plan_maintenance_of_answer, plan_maintenance
+from impctl.compile.flows import StoredChoices, BlockedError, ChooseBySize, Chooser, Strategy
 from impctl.compile.jointree.cost import (
     KeySide,
     SideSize,
@@ -24,7 +24,7 @@ from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
 from impctl.compile.jointree.shape import tree_shapes, trees_id
 from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.pages import StoredTable
-from impctl.engine.fixpoint.absorption import Absorbs, Ship
+from impctl.engine.fixpoint.absorption import Absorbs, ShipMode
 from impctl.errors import ImpctlError, RecaptureNeededError, StateCorruptError, UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
@@ -45,16 +45,16 @@ from impctl.service.stored import (
     kept_plan,
     stored_moments,
 )
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.changes import schema_change
 from impctl.tables.lookup import KeyCounts, fan_out, one_in
 from impctl.values import dataclass
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
+from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, StateKept
 
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.expr.nodes import Span
-    from impctl.service.context import Fragments, Partitions, Versions, Workbench
+    from impctl.service.context import Fragments, Partitions, Versions, Context
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, TablePin
     from impctl.types import ColumnName, TableName
@@ -111,7 +111,7 @@ class JoinChooser:
     """How recursion is kept by absorption; None for ranks."""
 
 
-def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
+def chooser_for(desk: Context, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
     """How a capture chooses: by the workload, else by the tables' sizes and fan-outs. Unless it
     `reads` rows, joins use an index. Under a budget the earlier choice holds; a first capture does
     not build sides that may take a good part of it, and those that pay are stored later."""
@@ -123,7 +123,7 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _asked(prepared)
     is_least = prepared.spec.state is StateKept.LEAST and not prepared.moves_above
-    sides: Chooser = BySize(
+    sides: Chooser = ChooseBySize(
         asked,
         rows.__getitem__,
         has_filter=_has_filter(prepared),
@@ -134,7 +134,7 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     before = None if disk is None else _described_before(desk, prepared)
     if before is not None and asked is None:
         files, why = before.from_files, before.side_reasons
-        sides = AsRecorded(before.distant, from_files=files, reasons=why, is_to_fill=True)
+        sides = StoredChoices(before.distant, from_files=files, reasons=why, is_to_fill=True)
     return JoinChooser(
         sides,
         _trees(tables, prepared, reads=reads),
@@ -146,7 +146,7 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
 
 def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
     asked = prepared.spec.provenance
-    return None if asked is None else Absorbs(Ship(asked.ship), asked.nodes)
+    return None if asked is None else Absorbs(ShipMode(asked.ship), asked.nodes)
 
 
 def _asked(prepared: PreparedQuery) -> Strategy | None:
@@ -159,11 +159,11 @@ def _asked(prepared: PreparedQuery) -> Strategy | None:
     return _SIDES[prepared.spec.join]
 
 
-def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | None:
+def _described_before(desk: Context, prepared: PreparedQuery) -> StateMeta | None:
     """The present state's description; None without such pieces."""
     store = desk.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
-    if stored is None or stored.mode is not Mode.EXACT:
+    if stored is None or stored.mode is not MaintenanceMode.EXACT:
         return None
     try:
         meta = StateMeta.read(stored.query, stored.state_meta)
@@ -189,7 +189,7 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     """The choice of the stored state."""
-    sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
+    sides = StoredChoices(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     absorbs = _absorbs(prepared) if meta.provenance else None
     return JoinChooser(sides, TreesAsRecorded(is_tree), meta.buffers, absorbs=absorbs)
@@ -206,7 +206,7 @@ _UNCOUNTED = "the number of groups is unknown until the next capture"
 _WITNESSES = "the sketch holds only witnesses where these suffice, see `impctl explain`"
 
 
-def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
+def buffer_sizes(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
     """Buffer sizes of MIN, MAX and top-k: by the workload, else as chosen and usual."""
     match spec.buffer:
         case None:
@@ -216,7 +216,7 @@ def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
     return KEEP_ALL
 
 
-def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, int]:
+def chosen_buffers(spec: QuerySpec, compiled: Dataflow | None) -> Mapping[str, int]:
     """Buffer sizes of pieces that were bounded without the workload requesting it."""
     if spec.buffer is not None or compiled is None:
         return {}
@@ -249,7 +249,7 @@ def chosen_way(
     chooser: JoinChooser,
     *,
     has_answer: bool = True,
-) -> Way:
+) -> MaintenancePlan:
     """How the query's sketches are maintained, under the whole plan's verdict. By the plan of the
     answer's rows if it is requested and possible; else by the core plan, as for state captured
     without (`has_answer` is false). UnsupportedError if recursion cannot be kept by absorption as
@@ -265,7 +265,7 @@ def chosen_way(
             by_core = _by_core(prepared, verdict, partitions, chooser)
     if prepared.spec.answer and has_answer:
         result = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
-        if isinstance(result, Way):
+        if isinstance(result, MaintenancePlan):
             way = replace(result, accesses=accesses)
         else:
             why = result
@@ -285,14 +285,14 @@ def _by_answer(
     chooser: JoinChooser,
     *,
     must_be_tree: bool,
-) -> Way | str:
+) -> MaintenancePlan | str:
     """How sketches are maintained beside the answer's rows, or why these are not stored. If a tree
     cannot list them, joins are no trees, unless they must be."""
     answer = answer_plan(prepared.planned)
     judged = answer_verdict(prepared, answer, verdict, partitions)
-    buffers = kept_buffers(prepared.spec, chooser)
+    buffers = buffer_sizes(prepared.spec, chooser)
     answering = partial(
-        answering_way,
+        plan_maintenance_of_answer,
         answer,
         judged,
         partitions,
@@ -323,18 +323,18 @@ def _by_answer(
 
 def _by_core(
     prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, chooser: JoinChooser
-) -> Way:
+) -> MaintenancePlan:
     kept = kept_plan(prepared, verdict, partitions)
     # Touch relies on lineage: an unchanged row replaces a deleted witness.
     whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
     choose = partial(
-        choose_way,
+        plan_maintenance,
         kept.core,
         whole,
         kept.core_verdict(verdict, partitions),
         partitions,
         chooser.sides,
-        buffers=kept_buffers(prepared.spec, chooser),
+        buffers=buffer_sizes(prepared.spec, chooser),
         absorbs=chooser.absorbs,
     )
     if prepared.spec.join is JoinStrategy.TREE:
@@ -345,7 +345,7 @@ def _by_core(
     return replace(way, reason=reason, core=kept.core)
 
 
-def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
+def _with_trees(prepared: PreparedQuery, choose: Callable[..., MaintenancePlan]) -> MaintenancePlan:
     """The way by trees, fixed by the plan; UnsupportedError if joins work only otherwise."""
     way = choose(trees={})
     if way.has_tree:
@@ -361,7 +361,7 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., Way]) -> Way:
     return way
 
 
-def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
+def _trees_or_not(choose: Callable[..., MaintenancePlan], choice: TreeChoice) -> MaintenancePlan:
     """The way as chosen, without trees if the engine has no circuit with them."""
     if choice.is_tree:
         way = choose(trees={}, blocks=choice.blocks)
@@ -382,7 +382,7 @@ def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> Unsupporte
     )
 
 
-def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
+def _check_provenance(prepared: PreparedQuery, way: MaintenancePlan) -> None:
     """UnsupportedError if no recursion of the query is kept by absorption."""
     if way.provenance:
         return
@@ -396,19 +396,19 @@ def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
 
 
 def capture_way(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Partitions,
     *,
     reads: bool = True,
-) -> Way:
+) -> MaintenancePlan:
     """How the query's sketches are maintained after a capture at the pinned versions. Unless it
     `reads` rows, what depends on fan-outs uses the index join."""
     return chosen_way(prepared, verdict, partitions, chooser_for(desk, prepared, reads=reads))
 
 
-def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: StoredQuery) -> None:
+def check_circuit(desk: Context, prepared: PreparedQuery, way: MaintenancePlan, stored: StoredQuery) -> None:
     """RecaptureNeededError if the stored state does not fit the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
@@ -422,7 +422,7 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name
-    if stored.mode is Mode.RECAPTURE and is_same:
+    if stored.mode is MaintenanceMode.RECAPTURE and is_same:
         raise RecaptureNeededError(
             f"Query `{name}` has no state that `maintain` could update: {meta.way}",
             code="not_incremental",
@@ -445,14 +445,14 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     )
 
 
-def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+def is_same_circuit(desk: Context, prepared: PreparedQuery, stored: StoredQuery) -> bool:
     """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
     suffice also depends on facts, such as CHECKs added or dropped."""
     if stored.state_meta.get("answer"):
         circuit = with_answer(desk.memory.circuit(desk.memory.answer(prepared.planned).kept))
         return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
     core = prepared.core
-    if prepared.spec.lineage is not Lineage.ALL:
+    if prepared.spec.lineage is not LineageMode.ALL:
         try:
             verdict, partitions = restored_verdict(desk.tables, prepared, stored)
         except RecaptureNeededError:
@@ -485,10 +485,10 @@ class Reopened:
     partitions: Partitions
     meta: StateMeta
     chooser: JoinChooser
-    way: Way
+    way: MaintenancePlan
 
 
-def reopened(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> Reopened:
+def reopened(desk: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
     """Plan the stored query again; RecaptureNeededError if it is no longer safe."""
     prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
@@ -502,10 +502,10 @@ StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """The stored state: per arrangement its runs, ascending by sequence."""
 
 
-class TakenUp:
+class QueryState:
     def __init__(
         self,
-        way: Way,
+        way: MaintenancePlan,
         stored: StoredQuery,
         runs: StoredRuns,
         reads: Mapping[TableName, tuple[ColumnName, ...]] = MappingProxyType({}),
@@ -520,7 +520,7 @@ class TakenUp:
         self.fragments: Fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
         self.session: MaintainedQuery | None = None
         self.touched: TouchedQuery | None = None
-        if way.mode is Mode.EXACT:
+        if way.mode is MaintenanceMode.EXACT:
             assert way.compiled is not None
             self.session = MaintainedQuery(way.compiled)
             self.session.restore(runs, self.meta.counters)

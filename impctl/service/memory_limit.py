@@ -106,7 +106,7 @@ class MemoryLimit:
 
 
 @contextmanager
-def held_to(limit: MemoryLimit) -> Iterator[None]:
+def limited_to(limit: MemoryLimit) -> Iterator[None]:
     """Make no large arrays beyond the limit, or the system's memory: OutOfMemoryError."""
     try:
         with bounded(limit.check):

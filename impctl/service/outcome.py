@@ -25,7 +25,7 @@ GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
 first, failures that a retry may cure last."""
 
 
-def gravest(outcome: Outcome) -> Failure | None:
+def most_severe(outcome: Outcome) -> Failure | None:
     """The failure that decides the exit code, if any."""
     return min(outcome.failures, key=lambda failure: _gravity(failure.error), default=None)
 

@@ -51,7 +51,7 @@ NOTHING_ELSE: Mapping[str, str] = {}
 def check_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:
     """UsageError where this file or folder must not be written. `reserved` maps a description, such
     as "the workload file", to local paths. Tables and stores are detected without being listed."""
-    from impctl.store.disk import Layout
+    from impctl.store.disk import StoreLayout
 
     goal = Path(os.path.realpath(path))
     for owner, known in reserved.items():
@@ -60,7 +60,7 @@ def check_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None
     for folder in (goal, *goal.parents):
         if (folder / "_delta_log").is_dir():
             raise _reserved(path, f"the Delta table at `{folder}`")
-        if Layout(folder).catalog.is_file():
+        if StoreLayout(folder).catalog.is_file():
             raise _reserved(path, f"the store at `{folder}`")
 
 

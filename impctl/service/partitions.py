@@ -18,10 +18,10 @@ from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Scan
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.sketch import FragmentSet
+    from impctl.sketch.sketch import RangeSet
     from impctl.tables.snapshot import ColumnBounds
     from impctl.types import AccessId, ColumnName, TableName
     from impctl.workload.models import BoundaryLiteral, PartitionSpec
@@ -85,19 +85,19 @@ def is_partitionable(column: Column) -> bool:
     return column.type.kind in PARTITIONABLE
 
 
-def candidates(desk: Workbench, table: TableName) -> tuple[ColumnName, ...]:
+def candidates(desk: Context, table: TableName) -> tuple[ColumnName, ...]:
     """The file's candidate columns for a table, spelled as in the schema."""
     return tuple(
         _column(desk.tables, part).name for part in desk.workload.partitions if part.table == table
     )
 
 
-def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec | None:
+def _spec(desk: Context, table: TableName, name: ColumnName) -> PartitionSpec | None:
     parts = (part for part in desk.workload.partitions if part.table == table)
     return next((part for part in parts if part.column.lower() == name.lower()), None)
 
 
-def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | None:
+def _asked_ranges(desk: Context, table: TableName, name: ColumnName) -> int | None:
     spec = _spec(desk, table, name)
     return None if spec is None else spec.ranges
 
@@ -124,7 +124,7 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
 
 
 def partition_of(
-    desk: Workbench, table: TableName, name: ColumnName, together: int = 1
+    desk: Context, table: TableName, name: ColumnName, together: int = 1
 ) -> RangePartition:
     """The partition of a table on a column, given in the file or proposed. Every `together`
     proposed ranges are merged into one."""
@@ -141,7 +141,7 @@ def partition_of(
 
 
 def partition_about(
-    desk: Workbench,
+    desk: Context,
     table: TableName,
     name: ColumnName,
     values: Sequence[BoundaryValue],
@@ -167,7 +167,7 @@ def partition_about(
     return RangePartition(table, column.name, column.type, fitting)
 
 
-def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartition | None:
+def _given(desk: Context, table: TableName, name: ColumnName) -> RangePartition | None:
     spec = _spec(desk, table, name)
     column = desk.tables.snapshot(table).schema.find(name)
     assert column is not None
@@ -189,7 +189,7 @@ def _given(desk: Workbench, table: TableName, name: ColumnName) -> RangePartitio
 
 
 def _proposed(
-    desk: Workbench,
+    desk: Context,
     table: TableName,
     name: ColumnName,
     values: Sequence[BoundaryValue],
@@ -215,20 +215,20 @@ def _proposed_ranges(depth: float, files: int) -> int:
     return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
 
 
-def ranges_to_spare(desk: Workbench, table: TableName, name: ColumnName, ranges: int) -> int:
+def ranges_to_spare(desk: Context, table: TableName, name: ColumnName, ranges: int) -> int:
     """How many of these ranges can be merged into one; 1 where the file sets their number."""
     spec = _spec(desk, table, name)
     is_asked = spec is not None and (spec.ranges is not None or spec.boundaries is not None)
     return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
 
 
-def wanted_ranges(desk: Workbench, partition: RangePartition) -> int:
+def wanted_ranges(desk: Context, partition: RangePartition) -> int:
     given = _asked_ranges(desk, partition.table, partition.attribute)
     return max(DEFAULT_FRAGMENTS, partition.ranges) if given is None else given
 
 
 def values_within(
-    desk: Workbench, partition: RangePartition, fragments: FragmentSet
+    desk: Context, partition: RangePartition, fragments: RangeSet
 ) -> list[BoundaryValue]:
     """A sample of the attribute's values in these ranges."""
     desk.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")

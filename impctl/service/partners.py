@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.compile.fill import Transient
-from impctl.compile.flows import FRAGMENT_COLUMN, Readable, Source, Strategy
+from impctl.compile.flows import RANGE_COLUMN, Readable, Source, Strategy
 from impctl.compile.session import read_in_turn
 from impctl.data.keys import group_rows
 from impctl.data.schema import INTEGER, Kind
@@ -36,15 +36,15 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from impctl.compile.compile import Compiled, Way
+    from impctl.compile.compile import Dataflow, MaintenancePlan
     from impctl.expr.nodes import Expr
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.sketch.partition import RangePartition
     from impctl.tables.snapshot import DataFile, Snapshot
 
 
 def tagged_frame(
-    desk: Workbench,
+    desk: Context,
     snapshot: Snapshot,
     columns: Sequence[ColumnName],
     partition: RangePartition | None,
@@ -59,7 +59,7 @@ def tagged_frame(
         return snapshot_frame(desk.spark(), snapshot, columns, files)
     read = list(dict.fromkeys([*columns, partition.attribute]))
     frame = snapshot_frame(desk.spark(), snapshot, read, files)
-    return with_fragment(frame, partition, partition.attribute, FRAGMENT_COLUMN)
+    return with_fragment(frame, partition, partition.attribute, RANGE_COLUMN)
 
 
 _SLICE_ROWS = 8_000_000
@@ -70,11 +70,11 @@ _MANY_KEYS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Partners:
+class SparkPartners:
     """Reads sides of a circuit's joins, and whole joins, in Spark at `versions` (else pinned)."""
 
-    desk: Workbench
-    compiled: Compiled
+    desk: Context
+    compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
     versions: Mapping[TableName, TableVersion]
 
@@ -123,7 +123,7 @@ class Partners:
         frames = {}
         for scan in scans_of(wanted.plan):
             snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
-            names = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
+            names = [a.name for a in scan.attributes if a.name != RANGE_COLUMN]
             chosen_files = [file for file in snapshot.files if file.uri in files[scan.access]]
             frames[views[scan.access]] = tagged_frame(
                 self.desk, snapshot, names, partition, chosen_files
@@ -164,8 +164,8 @@ def _typed(key: Vector) -> pa.Array:
 class FilePartners:
     """Reads sides of one circuit's joins from files at `versions` (others: pinned)."""
 
-    desk: Workbench
-    compiled: Compiled
+    desk: Context
+    compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
     versions: Mapping[TableName, TableVersion]
 
@@ -230,7 +230,7 @@ class PartnerReader:
     """Reads a side from files where that was chosen, else through Spark."""
 
     by_files: FilePartners
-    by_spark: Partners
+    by_spark: SparkPartners
     from_files: frozenset[str]
     keys: Callable[[str], Sequence[AttributeId]]
     """The columns by which a side is read."""
@@ -284,7 +284,7 @@ PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
 
 
 def partners_of(
-    desk: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
+    desk: Context, way: MaintenancePlan, partitions: Mapping[AccessId, RangePartition]
 ) -> PartnersAt | None:
     """The readers for a circuit; None if it stores all rows it needs."""
     compiled = way.compiled
@@ -294,7 +294,7 @@ def partners_of(
 
     def at(versions: Mapping[TableName, TableVersion]) -> PartnerReader:
         files = FilePartners(desk, compiled, partitions, versions)
-        spark = Partners(desk, compiled, partitions, versions)
+        spark = SparkPartners(desk, compiled, partitions, versions)
         return PartnerReader(files, spark, from_files, lambda side: compiled.read_side(side).keys)
 
     return at

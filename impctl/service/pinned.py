@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError
 from impctl.sql.names import CATALOG_SCHEME
-from impctl.tables.log import Seen, pinned_anew, seen
+from impctl.tables.log import PinnedTable, open_newest, pin_table
 from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
 from impctl.workload.sections import require_credentials
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.tables.changes import FilesMark
-    from impctl.tables.lookup import KeyColumns, KeyCounts, ReadOnce
+    from impctl.tables.lookup import KeyColumns, KeyCounts, ColumnCache
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
     from impctl.workload.models import TableSpec
@@ -39,22 +39,22 @@ class PinnedTables:
         """The path of a table by its catalog name, looked up once per run."""
         self._located: dict[TableName, str] = {}
         self._sources: dict[TableName, DeltaSource] = {}
-        self._seen: dict[TableName, Seen] = {}
+        self._seen: dict[TableName, PinnedTable] = {}
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
         self._files_marks: dict[tuple[TableName, int], FilesMark] = {}
         self._key_counts: dict[tuple[TableName, int, KeyColumns, int], KeyCounts] = {}
         self._partitions: dict[tuple[TableName, int, ColumnName, int], RangePartition] = {}
         self._least_above: dict[tuple[TableName, int, ColumnName, int], int | None] = {}
-        self._recalled: dict[TableName, Seen] = {}
-        self._once: ReadOnce | None = None
+        self._recalled: dict[TableName, PinnedTable] = {}
+        self._once: ColumnCache | None = None
 
-    def recall(self, known: Mapping[TableName, Seen]) -> None:
+    def recall(self, known: Mapping[TableName, PinnedTable]) -> None:
         """Reuse tables pinned by an earlier, finished run of this process: where that is safe, only
         additions to a table's log are read."""
         self._recalled.update(known)
 
     @property
-    def seen(self) -> Mapping[TableName, Seen]:
+    def seen(self) -> Mapping[TableName, PinnedTable]:
         """The tables used so far, as pinned."""
         return self._seen
 
@@ -67,16 +67,16 @@ class PinnedTables:
         return result
 
     @property
-    def once(self) -> ReadOnce:
+    def once(self) -> ColumnCache:
         """What was decoded of files in this run, shared by all lookups."""
-        from impctl.tables.lookup import ReadOnce
+        from impctl.tables.lookup import ColumnCache
 
         if self._once is None:
-            self._once = ReadOnce()
+            self._once = ColumnCache()
         return self._once
 
     @property
-    def unused(self) -> Mapping[TableName, Seen]:
+    def unused(self) -> Mapping[TableName, PinnedTable]:
         """Recalled tables that were not used."""
         return self._recalled
 
@@ -90,7 +90,7 @@ class PinnedTables:
         ):
             return None
         try:
-            return pinned_anew(known)
+            return open_newest(known)
         except ImpctlError:
             return None
 
@@ -116,7 +116,7 @@ class PinnedTables:
 
     def pin(self, source: DeltaSource) -> None:
         self._sources[source.name] = source
-        self._seen[source.name] = seen(source)
+        self._seen[source.name] = pin_table(source)
 
     def mark(self, table: TableName) -> str | None:
         """The mark of the table's pinned commit, taken when it was pinned."""
@@ -138,7 +138,7 @@ class PinnedTables:
         result = self._sources[table] = advance(self.source(table))
         # As in a run of its own, which finds nothing decoded.
         self._once = None
-        self._seen[table] = Seen(result, None, None)
+        self._seen[table] = PinnedTable(result, None, None)
         return result
 
     def snapshot(self, table: TableName, version: TableVersion | None = None) -> Snapshot:
@@ -169,7 +169,7 @@ class PinnedTables:
 
     def key_counts(self, table: TableName, columns: KeyColumns, one_in: int) -> KeyCounts:
         """The keys of the table's snapshot, counted once; errors as of `read_batches`."""
-        from impctl.tables.lookup import MANY_ROWS, key_counts, thinned
+        from impctl.tables.lookup import MANY_ROWS, key_counts, sampled_counts
 
         snapshot = self.snapshot(table)
         key = (table, snapshot.version, columns, one_in)
@@ -177,7 +177,7 @@ class PinnedTables:
             return self._key_counts[key]
         if one_in > 1 and snapshot.likely_rows <= MANY_ROWS:
             # All keys of such a table are needed too, and it is read once for both.
-            result = thinned(self.key_counts(table, columns, 1), one_in)
+            result = sampled_counts(self.key_counts(table, columns, 1), one_in)
         else:
             result = key_counts(snapshot, columns, one_in)
         self._key_counts[key] = result

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.service.budget.choice import with_state
-from impctl.service.context import Isolated, Texts, Workbench, is_refused
-from impctl.service.cost_model import Estimates, Size, estimated, recorded
+from impctl.service.context import Isolated, Texts, Context, is_refused
+from impctl.service.cost_model import RunEstimates, MaintenanceSize, estimated, recorded
 from impctl.service.decide import Decisions, Stage
 from impctl.service.decision import capture_stage
 from impctl.service.maintain import has_nothing_to_do
@@ -26,7 +26,7 @@ from impctl.service.results import (
     PlanResult,
     unsketched_plan,
 )
-from impctl.service.schedule.due import look_once, trigger_of
+from impctl.service.schedule.due import due_report, trigger_of
 from impctl.service.schedule.forecast import expectations
 from impctl.service.stored import catch_up, expires
 from impctl.store.records import RunKind, StoredQuery
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:
+def plan(desk: Context, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:
     """One result per query, in the order of the file; `strict`: every query must have a sketch."""
     specs = desk.queries(queries)
     store = desk.reading_store()
@@ -84,7 +84,7 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
     shown = {result.query for result in results if result.since and result.query in timed}
     if shown:
         # The others, too: their work is to be done before the same deadlines.
-        look = look_once(desk, [spec for spec in specs if spec.is_sketched], None)
+        look = due_report(desk, [spec for spec in specs if spec.is_sketched], None)
         dues = {due.query: due for due in look.results() if due.query in shown}
         results = [replace(result, due=dues.get(result.query)) for result in results]
     results, warnings = with_state(desk, store, results)
@@ -94,7 +94,7 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
 
 
 def _sorted_out(
-    desk: Workbench, specs: Sequence[QuerySpec], failures: Sequence[Failure]
+    desk: Context, specs: Sequence[QuerySpec], failures: Sequence[Failure]
 ) -> tuple[list[PlanResult], list[Failure]]:
     """Failures that only mean a query can have no sketch, as results; and the other failures."""
     known = {spec.name: spec for spec in specs}
@@ -109,7 +109,7 @@ def _sorted_out(
     return results, others
 
 
-def _refused(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> PlanResult:
+def _refused(desk: Context, spec: QuerySpec, error: ImpctlError) -> PlanResult:
     return PlanResult(
         query=spec.name,
         action=REFUSED,
@@ -123,7 +123,7 @@ def _refused(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> PlanResult
     )
 
 
-def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
+def _to_capture(desk: Context, spec: QuerySpec) -> PlanResult:
     prepared = prepare(desk, spec)
     return PlanResult(
         query=spec.name,
@@ -160,17 +160,17 @@ def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[P
 
 
 def _estimates(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader,
     stored: StoredQuery,
     pending: Sequence[PlannedChange],
     kind: RunKind,
-) -> Estimates:
+) -> RunEstimates:
     rows = [entry.rows for entry in pending if entry.rows is not None]
     counted = sum(rows) if len(rows) == len(pending) else None
     sizes = [entry.bytes for entry in pending if entry.bytes is not None]
     is_known = len(sizes) == len(pending)
-    size = Size(counted, sum(sizes)) if counted is not None or is_known else None
+    size = MaintenanceSize(counted, sum(sizes)) if counted is not None or is_known else None
     return estimated(
         recorded(store, stored),
         kind,
@@ -182,12 +182,12 @@ def _estimates(
 
 
 def _result(
-    desk: Workbench,
+    desk: Context,
     spec: QuerySpec,
     stored: StoredQuery,
     stage: Stage,
     pending: tuple[PlannedChange, ...],
-    estimates: Estimates,
+    estimates: RunEstimates,
 ) -> PlanResult:
     return PlanResult(
         query=spec.name,

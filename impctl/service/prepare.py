@@ -19,7 +19,7 @@ from impctl.plan.lineage import for_answer
 from impctl.plan.nodes import LiveRows, Plan, Query, Scan, Select, nodes_of, scans_of
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
 from impctl.service.expiry import LiveAt, has_expiry
-from impctl.sql.parameters import RUN, BoundSql, Clock, bind
+from impctl.sql.parameters import RUN_INSTANT, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.store.records import Assumption
 from impctl.tables.changes import netted
@@ -27,11 +27,11 @@ from impctl.tables.rows import read_batches
 from impctl.tables.statistics import ColumnStatistics, column_statistics
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
-from impctl.workload.models import Lineage, QuerySpec, ViewSpec
+from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.sql.names import FullName
     from impctl.sql.views import ExpandedSql
@@ -58,7 +58,7 @@ class QuerySource:
         return offset_location(owner, offset)
 
     def placed(self, error: ImpctlError) -> ImpctlError:
-        from impctl.sql.views import called_in_messages
+        from impctl.sql.views import view_label
 
         place = error.location
         if place is None:
@@ -66,7 +66,7 @@ class QuerySource:
         if place.file == f"query `{self.spec.name}`":
             return error.at(self.place(place.line, place.column))
         for view in self.views.values():
-            if place.file == f"query `{called_in_messages(view.name)}`":
+            if place.file == f"query `{view_label(view.name)}`":
                 return error.at(sql_location(view, place.line, place.column))
         return error
 
@@ -263,7 +263,7 @@ class PreparedQuery:
     @property
     def moments(self) -> Mapping[str, str]:
         """Clock constants of the text and of expiries, with their values by name."""
-        return {**self.bound.moments, RUN: self.now} if self.now else self.bound.moments
+        return {**self.bound.moments, RUN_INSTANT: self.now} if self.now else self.bound.moments
 
     @property
     def moves_above(self) -> bool:
@@ -299,7 +299,7 @@ class PreparedQuery:
 class _Catalog(Mapping[TableName, Schema]):
     """Schemas of the workload's tables, read only for tables that a query names."""
 
-    def __init__(self, desk: Workbench) -> None:
+    def __init__(self, desk: Context) -> None:
         self._desk = desk
 
     def __getitem__(self, table: TableName) -> Schema:
@@ -315,7 +315,7 @@ class _Catalog(Mapping[TableName, Schema]):
 
 
 def prepare(
-    desk: Workbench, spec: QuerySpec, held: Mapping[str, str] | None = None
+    desk: Context, spec: QuerySpec, held: Mapping[str, str] | None = None
 ) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file. Clock constants are
     those of the run, or those in `held` by name."""
@@ -342,7 +342,7 @@ def prepare(
         )
         now = now if result.query.live else ""
         ruled, core = result.ruled, result.core
-        if spec.lineage is Lineage.ANSWER:
+        if spec.lineage is LineageMode.ANSWER:
             ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
         prepared = PreparedQuery(spec, bound, result.query, ruled, core, source, now)
         read = {scan.table for scan in scans_of(prepared.query.root)} if bound.bare else ()
@@ -360,13 +360,13 @@ def prepare(
         raise source.placed(error) from error.__cause__
 
 
-def live_at(desk: Workbench, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
+def live_at(desk: Context, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
     """What queries see of tables with an expiry, and the instant; nothing without an expiry."""
     if not has_expiry(desk.workload.tables.values()):
         return NO_EXPIRY, ""
-    now = clock.value(RUN)
+    now = clock.value(RUN_INSTANT)
     assert isinstance(now, datetime)
-    return LiveAt(desk, now), clock.text(RUN)
+    return LiveAt(desk, now), clock.text(RUN_INSTANT)
 
 
 def column_like_clock(

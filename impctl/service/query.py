@@ -22,13 +22,13 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.plan.nodes import attributes_of, scans_of
-from impctl.service.kept_answer import KEPT, kept_answer, told_at_once
+from impctl.service.kept_answer import KEPT, materialized_result, read_without_plan
 from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
 from impctl.service.stored import is_captured_alike
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
 from impctl.values import dataclass
-from impctl.workload.models import AnsweredBy, Policy, SketchUse
+from impctl.workload.models import AnsweredBy, Policy, SketchPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Expr
     from impctl.safety.direction import Refusal
     from impctl.safety.failures import Interval, Sizes
-    from impctl.service.answer_costs import Estimate, Foreseen
-    from impctl.service.context import Workbench
+    from impctl.service.answer_costs import AnswerEstimate, EngineChoice
+    from impctl.service.context import Context
     from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.service.resolve import AtVersions, Fresh, Weighed
-    from impctl.service.spark_answer import Unread
+    from impctl.service.resolve import AtVersions, ResolvedSketch, ReadChoice
+    from impctl.service.spark_answer import Passthrough
     from impctl.types import AccessId, AttributeId
 
 
 _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
 
 
-def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
+def part_failure_of(tables: PinnedTables, result: ResolvedSketch) -> Refusal | None:
     """What in the query may fail over the rows that its sketches keep; None for nothing."""
     from impctl.safety.failures import Sizes, part_failure
     from impctl.service.prepare import fact_of, facts_of
@@ -66,7 +66,7 @@ def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
     return part_failure(result.query, sketched, facts, _sizes(tables, result))
 
 
-def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fresh:
+def never_failing(tables: PinnedTables, result: ResolvedSketch, *, required: bool) -> ResolvedSketch:
     """The query with sketches if it then fails only where it fails without them; else without, and
     with a warning, or UnsafeSketchError if the sketch is `required`."""
     failing = part_failure_of(tables, result)
@@ -85,7 +85,7 @@ def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fre
     return replace(result, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
 
 
-def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
+def _sizes(tables: PinnedTables, result: ResolvedSketch) -> Sizes:
     from impctl.safety.failures import Sizes
     from impctl.tables.statistics import column_statistics
 
@@ -118,18 +118,18 @@ class Answered:
     """The answer, by whom and why; `read` counts what was read of the tables, None from state.
     `quicker` says who would have been clearly faster, where impctl chose."""
 
-    found: Fresh
+    found: ResolvedSketch
     table: pa.Table
     by: AnsweredBy
     why: str
     elapsed_ms: float
-    read: Weighed | None = None
+    read: ReadChoice | None = None
     quicker: str = ""
     start_ms: float = 0.0
 
 
 def answered(
-    desk: Workbench, result: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
+    desk: Context, result: ResolvedSketch, use: SketchPolicy, by: AnsweredBy, condition: str | None = None
 ) -> Answered:
     """The answer of a query; UsageError or QueryError where `by` cannot give it. Without the
     materialized result if the sketch is requested. `condition` selects rows by output columns."""
@@ -140,7 +140,7 @@ def answered(
         where = condition_on(
             attributes_of(result.prepared.planned.root), condition, desk.session_zone
         )
-    is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
+    is_read = by is AnsweredBy.AUTO and use is SketchPolicy.ALWAYS
     if by is AnsweredBy.AUTO and not is_read and where is None:
         is_read = _is_state_slower(desk, result, use)
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
@@ -174,11 +174,11 @@ def answered(
             f"groups that it reads only in part: {error.message}"
         )
         result = replace(result, sketches=(), warnings=(*result.warnings, warning))
-    read = what_is_read(desk.tables, result, SketchUse.NEVER)
+    read = what_is_read(desk.tables, result, SketchPolicy.NEVER)
     return _by_reading(desk, result, read, by, where)
 
 
-def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | None:
+def who_answers(desk: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
     """Who would answer the query now by default, and why; None if unknown. Maintains nothing."""
     try:
         return _who_answers(desk, prepared)
@@ -195,19 +195,19 @@ def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
     return f"the engine cannot run it: {blocked.message}{where}"
 
 
-def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
+def _who_answers(desk: Context, prepared: PreparedQuery) -> AnsweredEntry:
     from impctl.compile.compile import compile_answer
     from impctl.compile.flows import BlockedError
-    from impctl.service.answer_costs import answer_runs, foreseen, state_estimate
-    from impctl.service.resolve import weighed
+    from impctl.service.answer_costs import answer_runs, compare_engines, state_estimate
+    from impctl.service.resolve import read_choice
 
     store = desk.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
     if stored is not None and not is_captured_alike(desk, prepared.spec, stored):
         stored = None
     sketches, versions = ((), {}) if stored is None else (stored.sketches, stored.versions)
-    read = weighed(desk.tables, prepared, sketches, versions)
-    expected = foreseen(desk, prepared, versions, read.pruned)
+    read = read_choice(desk.tables, prepared, sketches, versions)
+    expected = compare_engines(desk, prepared, versions, read.pruned)
     spark_ms = round(expected.spark.ms)
     try:
         compile_answer(desk.memory.answer(prepared.planned))
@@ -222,20 +222,20 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
     return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
 
 
-def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
+def _is_state_slower(desk: Context, result: ResolvedSketch, use: SketchPolicy) -> bool:
     """Whether the materialized result is slower than engine or Spark, by recorded runs."""
-    from impctl.service.answer_costs import answer_runs, foreseen, is_slow_to_tell, state_estimate
+    from impctl.service.answer_costs import answer_runs, compare_engines, is_slow_state_read, state_estimate
     from impctl.service.resolve import what_is_read
 
     store, spec = desk.reading_store(), result.prepared.spec
-    if result.generation is None or store is None or not is_slow_to_tell(desk, store, spec):
+    if result.generation is None or store is None or not is_slow_state_read(desk, store, spec):
         return False
     state = state_estimate(answer_runs(desk, spec))
     read = what_is_read(desk.tables, result, use)
-    return _is_slower(state, foreseen(desk, result.prepared, result.versions, read.pruned))
+    return _is_slower(state, compare_engines(desk, result.prepared, result.versions, read.pruned))
 
 
-def _is_slower(state: Estimate, expected: Foreseen) -> bool:
+def _is_slower(state: AnswerEstimate, expected: EngineChoice) -> bool:
     from impctl.service.answer_costs import SLOW_STATE_MS
 
     least = expected.least
@@ -244,14 +244,14 @@ def _is_slower(state: Estimate, expected: Foreseen) -> bool:
 
 
 def _by_reading(
-    desk: Workbench, result: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
+    desk: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
 ) -> Answered:
     """The answer from these files; EvaluationError where the query fails on their rows."""
-    from impctl.service.answer_costs import foreseen
+    from impctl.service.answer_costs import compare_engines
 
     why, quicker = "requested", ""
     if by is not AnsweredBy.SPARK:
-        expected = foreseen(desk, result.prepared, result.versions, read.pruned)
+        expected = compare_engines(desk, result.prepared, result.versions, read.pruned)
         quicker = expected.quicker if by is AnsweredBy.AUTO else ""
         if by is AnsweredBy.ENGINE or expected.is_engine:
             run = _by_engine(desk, result, read, expected, by, where)
@@ -263,8 +263,8 @@ def _by_reading(
     return replace(_by_spark(desk, result, read, why, where), quicker=quicker)
 
 
-def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered | None:
-    from impctl.service.resolve import fresh
+def _from_state(desk: Context, result: ResolvedSketch, where: Expr | None) -> Answered | None:
+    from impctl.service.resolve import current_query
 
     for _ in range(_ATTEMPTS):
         store = desk.reading_store()
@@ -273,14 +273,14 @@ def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered 
         watch = Stopwatch()
         plan = desk.memory.answer(result.prepared.planned)
         name = result.prepared.spec.name
-        table = kept_answer(desk, store, name, plan.ending, result.generation, where, plan)
+        table = materialized_result(desk, store, name, plan.ending, result.generation, where, plan)
         if table is not None:
             return Answered(result, table, AnsweredBy.STATE, KEPT, watch.ms)
-        result = fresh(desk, result.prepared.spec.name)
+        result = current_query(desk, result.prepared.spec.name)
     return None
 
 
-def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
+def _without_state(desk: Context, result: ResolvedSketch, error: ImpctlError) -> ResolvedSketch:
     """The query to read through its sketch; warns if the materialized result is damaged."""
     if isinstance(error, EvaluationError | NotExactError):
         return result
@@ -294,10 +294,10 @@ def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
 
 
 def _by_engine(
-    desk: Workbench,
-    result: Fresh,
-    read: Weighed,
-    expected: Foreseen,
+    desk: Context,
+    result: ResolvedSketch,
+    read: ReadChoice,
+    expected: EngineChoice,
     by: AnsweredBy,
     where: Expr | None,
 ) -> Answered | str:
@@ -343,7 +343,7 @@ def _by_engine(
 
 
 def _by_spark(
-    desk: Workbench, result: Fresh, read: Weighed, why: str, where: Expr | None
+    desk: Context, result: ResolvedSketch, read: ReadChoice, why: str, where: Expr | None
 ) -> Answered:
     from impctl.compile.answers import answer_where
     from impctl.service.spark_answer import answer_table
@@ -359,25 +359,25 @@ def _by_spark(
     return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 
 
-def told(
-    desk: Workbench,
+def answered_with_warnings(
+    desk: Context,
     query: str | None,
     params: GivenValues,
     sql: str | None,
     at: AtVersions | None,
-    use: SketchUse,
+    use: SketchPolicy,
     by: AnsweredBy,
     *,
     required: bool,
     where: str | None,
 ) -> tuple[QueryResult, tuple[str, ...]]:
     """The answer and warnings; arguments as for `service.query`."""
-    from impctl.service.answer_costs import record_answer, record_told, rows_of
-    from impctl.service.resolve import asked, record_use, still_there, sums_of
-    from impctl.service.spark_answer import Unread
+    from impctl.service.answer_costs import record_answer, record_state_read, rows_of
+    from impctl.service.resolve import resolved, record_use, still_there, sums_of
+    from impctl.service.spark_answer import Passthrough
 
-    result = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(result, Unread):
+    result = resolved(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Passthrough):
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
             raise result.refusal
         return _as_it_stands(desk, result), result.warnings
@@ -389,7 +389,7 @@ def told(
         store = desk.reading_store()
         # With a condition only part of the answer is read.
         if store is not None and where is None:
-            record_told(desk, store, spec, answer.table, answer.elapsed_ms)
+            record_state_read(desk, store, spec, answer.table, answer.elapsed_ms)
     else:
         pruned, read = answer.read.pruned, answer.read.plain
         record_use(desk, answer.found, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
@@ -417,7 +417,7 @@ def told(
     return shown, answer.found.warnings
 
 
-def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
+def _as_it_stands(desk: Context, result: Passthrough) -> QueryResult:
     from impctl.service.spark_answer import unread_table
 
     desk.spark()
@@ -441,12 +441,12 @@ def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
 
 
 def query(
-    desk: Workbench,
+    desk: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
     at: AtVersions | None = None,
-    use: SketchUse = SketchUse.AUTO,
+    use: SketchPolicy = SketchPolicy.AUTO,
     by: AnsweredBy = AnsweredBy.AUTO,
     *,
     required: bool = False,
@@ -468,12 +468,12 @@ def query(
         # Before anything that takes its time.
         check_goal(out, desk.reserved)
     is_plain = not params and sql is None and at is None and not required
-    if is_plain and use is SketchUse.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
-        known = told_at_once(desk, query, where)
+    if is_plain and use is SketchPolicy.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
+        known = read_without_plan(desk, query, where)
         if known is not None:
             return _given_out(known, limit, out, (), escape_formulas=escape_formulas)
     # Planner and engine take longer to load than the materialized result takes to read.
-    result, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
+    result, warnings = answered_with_warnings(desk, query, params, sql, at, use, by, required=required, where=where)
     return _given_out(result, limit, out, warnings, escape_formulas=escape_formulas)
 
 

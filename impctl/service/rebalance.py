@@ -10,20 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from impctl.compile.session import (
-    MaintainedQuery,
-    TouchedQuery,
-    can_rederive,
-    needs_rows,
-    rederived,
-)
+from impctl.compile.session import MaintainedQuery, TouchedQuery, can_rederive, needs_rows, converted_session
 from impctl.data.vector import Ints, from_arrow
 from impctl.service.advice import has_own_boundaries
 from impctl.service.capture import commit_capture
-from impctl.service.context import Isolated, Workbench
+from impctl.service.context import Isolated, Context
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
-from impctl.service.maintenance_plan import TakenUp, check_circuit, chosen_way, reopened
+from impctl.service.maintenance_plan import QueryState, check_circuit, chosen_way, reopened
 from impctl.service.partitions import values_within, wanted_ranges
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
@@ -36,7 +30,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.sketch.boundaries import evened, heavy_ranges
-from impctl.sketch.sketch import FragmentSet, Mode, Renumbering, exact_filter
+from impctl.sketch.sketch import RangeSet, MaintenanceMode, Renumbering, exact_filter
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.tables.prune import prune
@@ -44,10 +38,10 @@ from impctl.tables.rows import read_batches
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import Way
+    from impctl.compile.compile import MaintenancePlan
     from impctl.compile.fill import RangeRows
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
+    from impctl.sketch.partition import BoundaryValue, RangeIds, RangePartition
     from impctl.store.records import StoreReader
     from impctl.store.store import Store
     from impctl.types import AccessId, ColumnName, QueryName
@@ -63,9 +57,9 @@ class NewRanges:
     counts: Ints
 
     @property
-    def split(self) -> FragmentSet:
+    def split(self) -> RangeSet:
         """Old ranges whose rows must be read."""
-        return FragmentSet.from_mask(self.renumbering.targets < 0)
+        return RangeSet.from_mask(self.renumbering.targets < 0)
 
     @property
     def merged(self) -> int:
@@ -75,14 +69,14 @@ class NewRanges:
         return int(sizes[sizes > 1].sum())
 
 
-def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewRanges | None:
+def new_ranges(desk: Context, partition: RangePartition, counts: Ints) -> NewRanges | None:
     """Better ranges; None where these are even, or as even as the sample can make them."""
     wanted = wanted_ranges(desk, partition)
     rows = counts[:-1]
     ids = heavy_ranges(rows, wanted)
     sample: list[BoundaryValue] = []
     if len(ids):
-        sample = values_within(desk, partition, FragmentSet.of(ids.tolist(), partition.size))
+        sample = values_within(desk, partition, RangeSet.of(ids.tolist(), partition.size))
     new = evened(partition, counts, wanted, sample)
     if new == partition:
         return None
@@ -92,7 +86,7 @@ def new_ranges(desk: Workbench, partition: RangePartition, counts: Ints) -> NewR
 
 def split_rows(
     tables: PinnedTables, change: NewRanges, columns: Sequence[ColumnName]
-) -> Iterator[tuple[pa.Table, Fragments]]:
+) -> Iterator[tuple[pa.Table, RangeIds]]:
     """The rows of the split ranges, each with its new range; at least `columns`."""
     if not len(change.split):
         return
@@ -106,7 +100,7 @@ def split_rows(
         yield rows.take(pa.array(kept)), new.fragments_of(values.take(kept))
 
 
-def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
+def rebalance(desk: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Maintain the named queries (default: all), then even out their ranges."""
     specs = desk.sketched(queries)
     results: list[CaptureResult] = []
@@ -129,13 +123,13 @@ def rebalance(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
-_Change = tuple[TakenUp, "Mapping[RangePartition, NewRanges]", tuple[str, ...]]
+_Change = tuple[QueryState, "Mapping[RangePartition, NewRanges]", tuple[str, ...]]
 _Made = tuple["Mapping[AccessId, FragmentSet]", MaintainedQuery | TouchedQuery, str, bool]
 """Sketches and state under the new ranges, how they were made, and whether Spark was used."""
 
 
 class _Rebalanced:
-    def __init__(self, desk: Workbench, store: StoreReader, spec: QuerySpec) -> None:
+    def __init__(self, desk: Context, store: StoreReader, spec: QuerySpec) -> None:
         self.desk = desk
         self.store = store
         self.watch = Stopwatch()
@@ -183,9 +177,9 @@ class _Rebalanced:
 
     def _change(self) -> _Change | str:
         """The restored query, partitions with new ranges and remarks on others; or why none."""
-        if self.way.mode is Mode.RECAPTURE:
+        if self.way.mode is MaintenanceMode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
-        taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
+        taken = QueryState(self.way, self.stored, self.store.load_runs(self.stored.query))
         moved, kept, is_even = {}, [], False
         for partition in dict.fromkeys(self.partitions.values()):
             table, attribute = partition.table, partition.attribute
@@ -206,9 +200,9 @@ class _Rebalanced:
 
     def _made(
         self,
-        taken: TakenUp,
+        taken: QueryState,
         moved: Mapping[RangePartition, NewRanges],
-        way: Way,
+        way: MaintenancePlan,
         partitions: Mapping[AccessId, RangePartition],
     ) -> _Made | None:
         if taken.session is None:
@@ -233,7 +227,7 @@ class _Rebalanced:
         is_read = needs_rows(way.compiled, change.renumbering)
         columns = way.compiled.columns_of(change.renumbering.old.table) if is_read else ()
         rows = reading.rows(columns)
-        session = rederived(
+        session = converted_session(
             taken.session, way.compiled, change.renumbering, rows if is_read else ()
         )
         reading.fill(session.range_rows, rows, taken.range_rows)
@@ -242,7 +236,7 @@ class _Rebalanced:
     def _committed(
         self,
         store: Store,
-        way: Way,
+        way: MaintenancePlan,
         partitions: Mapping[AccessId, RangePartition],
         made: _Made,
         reason: str,
@@ -288,7 +282,7 @@ class _Rebalanced:
 class _Reading:
     """The rows of the split ranges, read at most once, with counts."""
 
-    def __init__(self, desk: Workbench, change: NewRanges) -> None:
+    def __init__(self, desk: Context, change: NewRanges) -> None:
         self._desk = desk
         self._change = change
         self._counts = change.counts.copy()
@@ -316,7 +310,7 @@ class _Reading:
         return "state derived from the stored one"
 
 
-def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+def _foreseen(desk: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     stored = stored_query(desk, store, spec)
     assert store is not None
     is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)

@@ -34,15 +34,7 @@ from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select,
 from impctl.plan.recursion import is_recursive
 from impctl.service.context import only_query
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
-from impctl.service.results import (
-    ASKED_FOR_NONE,
-    NO_SKETCH,
-    NOT_USED,
-    MaintainResult,
-    Outcome,
-    ReuseCandidate,
-    ReuseEntry,
-)
+from impctl.service.results import SKETCH_NONE_REASON, NO_SKETCH, NOT_USED, MaintainResult, Outcome, ReuseCandidate, ReuseEntry
 from impctl.service.settings import DEFAULT_BATCH_ROWS
 from impctl.service.stored import (
     catch_up,
@@ -61,7 +53,7 @@ from impctl.service.stored import (
 )
 from impctl.service.text import named_before
 from impctl.sketch.sketch import MAX_INTERVALS, fragments_between, range_filter
-from impctl.store.disk import STORE_READ_ONLY, Layout
+from impctl.store.disk import STORE_READ_ONLY, StoreLayout
 from impctl.store.ledger import Ledger, Use
 from impctl.tables.footers import hiding_columns
 from impctl.tables.rows import ReadPart
@@ -70,26 +62,16 @@ from impctl.tables.source import oldest_version
 from impctl.types import AttributeId, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike
-from impctl.workload.models import (
-    JoinStrategy,
-    Lineage,
-    MaintainMode,
-    Policy,
-    QuerySpec,
-    SketchUse,
-    SqlOrigin,
-    SqlRun,
-    TextPiece,
-)
+from impctl.workload.models import JoinStrategy, LineageMode, MaintainMode, Policy, QuerySpec, SketchPolicy, SqlOrigin, SqlRun, TextPiece
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.reuse.verdict import ReuseVerdict
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.service.spark_answer import Unread
+    from impctl.service.spark_answer import Passthrough
     from impctl.sql.names import TableNames
     from impctl.store.records import Assumption, StoredQuery, StoredSketch, StoreReader
 
@@ -263,7 +245,7 @@ _ONE_MORE_COLUMN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class ReadChoice:
     """What to read, what it would be by conditions alone, and per unused sketch the reason."""
 
     pruned: Pruned
@@ -271,39 +253,39 @@ class Weighed:
     left_away: Mapping[TableName, str]
 
 
-def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed:
+def what_is_read(tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy) -> ReadChoice:
     """What the query reads through these sketches; with `auto`, where they pay."""
     from impctl.service.filters import filters_of
 
-    if use is SketchUse.AUTO:
-        return weighed(tables, result.prepared, result.sketches, result.versions)
+    if use is SketchPolicy.AUTO:
+        return read_choice(tables, result.prepared, result.sketches, result.versions)
     pruned = filters_of(tables, result.prepared, result.sketches, result.versions)
     plain = filters_of(tables, result.prepared, (), result.versions)
-    return Weighed(pruned, plain, {})
+    return ReadChoice(pruned, plain, {})
 
 
 def worth_using(
-    tables: PinnedTables, result: Fresh, use: SketchUse
+    tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy
 ) -> tuple[tuple[StoredSketch, ...], Mapping[TableName, str]]:
     """The sketches to read through, and per unused one the reason."""
-    if use is not SketchUse.AUTO:
+    if use is not SketchPolicy.AUTO:
         return tuple(result.sketches), {}
-    left_away = weighed(tables, result.prepared, result.sketches, result.versions).left_away
+    left_away = read_choice(tables, result.prepared, result.sketches, result.versions).left_away
     return tuple(one for one in result.sketches if one.table not in left_away), left_away
 
 
-def weighed(
+def read_choice(
     tables: PinnedTables,
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
     versions: Mapping[TableName, TableVersion],
-) -> Weighed:
+) -> ReadChoice:
     """What the query reads through these sketches where they pay."""
     from impctl.service.filters import filters_of
 
     plain = filters_of(tables, prepared, (), versions)
     if not sketches:
-        return Weighed(plain, plain, {})
+        return ReadChoice(plain, plain, {})
     left_away: dict[TableName, str] = {}
     pruned = filters_of(tables, prepared, sketches, versions)
     while away := _not_worth_it(prepared, pruned, plain):
@@ -311,7 +293,7 @@ def weighed(
         # Again: the rest of a table narrows the tables that it is joined with.
         used = [sketch for sketch in sketches if sketch.table not in left_away]
         pruned = filters_of(tables, prepared, used, versions) if used else plain
-    return Weighed(pruned, plain, left_away)
+    return ReadChoice(pruned, plain, left_away)
 
 
 def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
@@ -375,7 +357,7 @@ def is_of_the_sketch(error: ImpctlError) -> bool:
     return isinstance(error, OF_THE_SKETCH) or error.code == STORE_READ_ONLY
 
 
-def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fresh | Unread:
+def without_sketch(desk: Context, spec: QuerySpec, error: ImpctlError) -> ResolvedSketch | Passthrough:
     """The query without the sketch that `error` made unavailable; raises it where it must."""
     if desk.policy(spec) is Policy.STRICT:
         raise error
@@ -386,12 +368,12 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
     message = named_before(spec.name, why.message)
     warning = f"query `{spec.name}` is answered without a sketch: {message}{place}{hint}"
     result = replace(result, action=NO_SKETCH, reason=why.message, warnings=(warning,))
-    if isinstance(result, Fresh) and spec.answer:
+    if isinstance(result, ResolvedSketch) and spec.answer:
         return replace(result, refusal=why)
     return result
 
 
-def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
+def plain(desk: Context, spec: QuerySpec, error: ImpctlError | None = None) -> ResolvedSketch | Passthrough:
     """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
     from impctl.service.prepare import prepare
     from impctl.service.spark_answer import unread
@@ -406,29 +388,29 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
         if error is None or error.code == "not_captured":
             raise
         raise error from None
-    return Fresh(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
+    return ResolvedSketch(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 
-def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
+def why_none(desk: Context, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
     """The error, or if the query was never captured, why it cannot be."""
     if error.code != "not_captured":
         return error
     return _reason_without(desk, plain(desk, spec, error), error)
 
 
-def _reason_without(desk: Workbench, result: Fresh | Unread, error: ImpctlError) -> ImpctlError:
+def _reason_without(desk: Context, result: ResolvedSketch | Passthrough, error: ImpctlError) -> ImpctlError:
     from impctl.service.capture import refusal_of
-    from impctl.service.spark_answer import Unread
+    from impctl.service.spark_answer import Passthrough
 
     if error.code != "not_captured":
         return error
-    refusal = result.refusal if isinstance(result, Unread) else refusal_of(desk, result.prepared)
+    refusal = result.refusal if isinstance(result, Passthrough) else refusal_of(desk, result.prepared)
     return error if refusal is None else refusal
 
 
 def record_use(
-    desk: Workbench,
-    result: Fresh,
+    desk: Context,
+    result: ResolvedSketch,
     read: Pruned,
     plain: Pruned,
     *,
@@ -436,7 +418,7 @@ def record_use(
     elapsed_ms: float = 0.0,
 ) -> None:
     """Record one use of these sketches, for the query that owns them, if a store is writable."""
-    if not result.sketches or not Layout(desk.store_path).catalog.is_file():
+    if not result.sketches or not StoreLayout(desk.store_path).catalog.is_file():
         return
     lender = None if result.reuse is None else result.reuse.query
     (files, rows, size), (all_files, all_rows, total) = (sums_of(read), sums_of(plain))
@@ -465,9 +447,9 @@ def sums_of(pruned: Pruned) -> tuple[int, int, int]:
 
 
 _OWN_TEXT_ALONE = {
-    Lineage.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
+    LineageMode.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
     "so it serves only its own text",
-    Lineage.ANSWER: "its sketch holds only the lineage of that query's result (`lineage: answer`)",
+    LineageMode.ANSWER: "its sketch holds only the lineage of that query's result (`lineage: answer`)",
 }
 _NO_TEMPLATE = "no captured query has the same template"
 
@@ -484,7 +466,7 @@ _Candidate = tuple[tuple[float, float], ReuseCandidate]
 """A stored query of the same template, or the one that was named, with its rank."""
 
 
-def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
+def reused(desk: Context, spec: QuerySpec, own: QuerySpec | None) -> ResolvedSketch:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
     from impctl.service.prepare import prepare
 
@@ -518,11 +500,11 @@ def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
 
 
 def _without(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     candidates: tuple[ReuseCandidate, ...],
     passing: RetryableError | None,
-) -> Fresh:
+) -> ResolvedSketch:
     """The query on its whole tables; `passing` is a failure that a retry may not meet."""
     spec = prepared.spec
     reason = "no stored sketch can be used" if candidates else _NO_TEMPLATE
@@ -538,7 +520,7 @@ def _without(
         )
     versions = desk.tables.versions_of(prepared.tables)
     warning = f"query `{spec.name}` runs without a sketch, because {reason}"
-    return Fresh(
+    return ResolvedSketch(
         prepared=prepared,
         sketches=(),
         versions=versions,
@@ -548,7 +530,7 @@ def _without(
 
 
 def _candidates(
-    desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None
+    desk: Context, prepared: PreparedQuery, own: QuerySpec | None
 ) -> list[_Candidate]:
     """Judge the named query and every stored one with the same template or a similar recursion."""
     from impctl.compile.build import template_id
@@ -573,7 +555,7 @@ def _candidates(
 
 
 def _judged(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     spec: QuerySpec,
     stored: StoredQuery,
@@ -582,7 +564,7 @@ def _judged(
     is_named: bool,
 ) -> _Candidate | None:
     from impctl.compile.build import template_id
-    from impctl.reuse.verdict import has_recursion_like
+    from impctl.reuse.verdict import has_similar_recursion
     from impctl.service.filters import filters_of
     from impctl.service.prepare import prepare
 
@@ -602,7 +584,7 @@ def _judged(
             return None
         raise
     is_alike = is_named or template_id(captured.core) == wanted
-    if not is_alike and not has_recursion_like(prepared.core, captured.core):
+    if not is_alike and not has_similar_recursion(prepared.core, captured.core):
         return None
     if spec.lineage in _OWN_TEXT_ALONE:
         return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
@@ -628,7 +610,7 @@ def _refused(spec: QuerySpec, reason: str) -> _Candidate:
 
 
 def verdict_of(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     captured: PreparedQuery,
     sketches: Sequence[StoredSketch],
@@ -652,11 +634,11 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
     )
 
 
-def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> tuple[Fresh, str] | str:
+def _used(desk: Context, prepared: PreparedQuery, name: str) -> tuple[ResolvedSketch, str] | str:
     """The other query's maintained and rechecked sketch, or a text why it cannot be used.
     RetryableError if only something temporary is in the way."""
     try:
-        current = fresh(desk, name)
+        current = current_query(desk, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
         return _not_fresh(error)
     verdict = verdict_of(desk, prepared, current.prepared, current.sketches, current.assumptions)
@@ -689,7 +671,7 @@ _LISTED = 8
 """Versions, or runs of them, that an error names."""
 
 
-def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
+def older(desk: Context, spec: QuerySpec, at: AtVersions) -> ResolvedSketch:
     """The query with the sketch stored for these versions; RecaptureNeededError without one."""
     store = desk.reading_store()
     newest = stored_query(desk, store, spec)
@@ -710,8 +692,8 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
 
 
 def _older_use(
-    desk: Workbench, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
-) -> Fresh:
+    desk: Context, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
+) -> ResolvedSketch:
     """The first usable sketch: the same versions may have been reached more than once."""
     from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
     from impctl.service.prepare import prepare
@@ -733,7 +715,7 @@ def _older_use(
         except RecaptureNeededError as error:
             refused = error if refused is None else refused
             continue
-        return Fresh(
+        return ResolvedSketch(
             prepared=prepared,
             sketches=stored.sketches,
             versions=stored.versions,
@@ -823,7 +805,7 @@ _ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fresh:
+class ResolvedSketch:
     """A query with its current sketches, and what maintaining them took. `sketches` are by its own
     accesses, none where no sketch serves; `action` and `reason` say how they were maintained.
     `reuse` is set if they may be another query's. `generation` is the commit of the query's own
@@ -846,7 +828,7 @@ class Fresh:
         return self.prepared.query
 
 
-def fresh(desk: Workbench, query: str | None) -> Fresh:
+def current_query(desk: Context, query: str | None) -> ResolvedSketch:
     """The named query (or the file's only one) with its sketch at the pinned versions."""
     from impctl.service.maintenance_plan import restored_verdict
     from impctl.service.prepare import prepare
@@ -858,7 +840,7 @@ def fresh(desk: Workbench, query: str | None) -> Fresh:
     restored_verdict(desk.tables, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
-    return Fresh(
+    return ResolvedSketch(
         prepared=prepared,
         sketches=stored.sketches,
         versions=stored.versions,
@@ -870,7 +852,7 @@ def fresh(desk: Workbench, query: str | None) -> Fresh:
     )
 
 
-def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
+def _brought_up_to_date(desk: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
     """The maintenance done, and the sketch at the pinned versions. If another process maintained it
     past them meanwhile, they are pinned again."""
     from impctl.service.maintain import maintain_queries
@@ -896,21 +878,21 @@ SQL_NAME = "--sql"
 """The name of a query from the command line; no query of a file can have it."""
 
 
-def asked(
-    desk: Workbench,
+def resolved(
+    desk: Context,
     query: str | None,
     params: GivenValues,
     sql: str | None,
     at: AtVersions | None = None,
-    use: SketchUse = SketchUse.ALWAYS,
+    use: SketchPolicy = SketchPolicy.ALWAYS,
     *,
     required: bool = False,
-) -> Fresh | Unread:
+) -> ResolvedSketch | Passthrough:
     """The query with the sketches to use; UsageError where the options exclude each other. `at`
     selects stored sketches of those versions, for a query with its own constants. Unused sketches
     are not maintained. Without a sketch the query is returned with a warning, or the error is
     raised if one is `required`."""
-    if required and use is SketchUse.NEVER:
+    if required and use is SketchPolicy.NEVER:
         raise UsageError(
             "`--require-sketch` excludes `--sketch never`",
             hint="give one of them",
@@ -925,12 +907,12 @@ def asked(
             )
         (spec,) = desk.queries([query if query is not None else only_query(desk)])
         stored = older(desk, spec, at)
-        return replace(stored, sketches=(), action=NOT_USED) if use is SketchUse.NEVER else stored
+        return replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
     spec, own = _wanted(desk, query, params, sql)
-    if use is SketchUse.NEVER:
+    if use is SketchPolicy.NEVER:
         return plain(desk, spec)
     if not spec.is_sketched and not required:
-        return replace(plain(desk, spec), action=NO_SKETCH, reason=ASKED_FOR_NONE)
+        return replace(plain(desk, spec), action=NO_SKETCH, reason=SKETCH_NONE_REASON)
     try:
         if not spec.is_sketched:
             raise UnsafeSketchError(
@@ -939,7 +921,7 @@ def asked(
                 code="sketch_required",
                 location=spec.location,
             )
-        result = fresh(desk, spec.name) if spec == own else reused(desk, spec, own)
+        result = current_query(desk, spec.name) if spec == own else reused(desk, spec, own)
         if required and not result.sketches:
             raise _none_serves(spec, result)
         return result
@@ -952,7 +934,7 @@ def asked(
 
 
 def _wanted(
-    desk: Workbench, query: str | None, params: GivenValues, sql: str | None
+    desk: Context, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
     if sql is None:
         (own,) = desk.queries([query if query is not None else only_query(desk)])
@@ -968,7 +950,7 @@ def _wanted(
     return _spec_of(sql), None
 
 
-def _none_serves(spec: QuerySpec, result: Fresh) -> UnsafeSketchError:
+def _none_serves(spec: QuerySpec, result: ResolvedSketch) -> UnsafeSketchError:
     """The error where no query's sketch serves these constants."""
     looked = () if result.reuse is None else result.reuse.candidates
     why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in looked)

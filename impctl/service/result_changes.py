@@ -14,8 +14,8 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from impctl.compile.answers import arrow_column, arrow_type, kept_rows, rows_asked_for
-from impctl.compile.compile import Way, compile_answer
+from impctl.compile.answers import arrow_column, arrow_type, kept_rows, answer_rows
+from impctl.compile.compile import MaintenancePlan, compile_answer
 from impctl.compile.flows import typed
 from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.keys import group_rows
@@ -42,18 +42,18 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.result_rows import AnswerRows
-    from impctl.rules.finalize import Ending
-    from impctl.service.context import Workbench
-    from impctl.service.decide import Moved
-    from impctl.service.maintenance_plan import TakenUp
-    from impctl.sketch.sketch import FragmentSet
+    from impctl.rules.finalize import FinalSteps
+    from impctl.service.context import Context
+    from impctl.service.decide import TableDelta
+    from impctl.service.maintenance_plan import QueryState
+    from impctl.sketch.sketch import RangeSet
     from impctl.store.records import StoredQuery, StoreReader
     from impctl.types import AccessId, AttributeId, QueryName, TableName, TableVersion
     from impctl.workload.models import QuerySpec
 
 
 def may_change_answer(
-    taken: TakenUp, moved: Mapping[TableName, Moved], after: Mapping[AccessId, FragmentSet]
+    taken: QueryState, moved: Mapping[TableName, TableDelta], after: Mapping[AccessId, RangeSet]
 ) -> bool:
     """Whether the answer may differ between the sketches `after` the step and before it."""
     schemas = {pin.table: pin.schema_json for pin in taken.stored.pins}
@@ -90,7 +90,7 @@ NO_ROWS = empty_batch(0)
 
 
 def changes_by_rows(
-    ending: Ending, change: Batch, bounded: Collection[AttributeId], zone: str
+    ending: FinalSteps, change: Batch, bounded: Collection[AttributeId], zone: str
 ) -> pa.Table:
     """Changes of an uncut answer from those of the materialized rows, with their bounds."""
     assert not ending.is_cut, "what is cut is compared"
@@ -112,14 +112,14 @@ def changes_by_rows(
 class RowsOf:
     """Materialized rows, how the answer is made of them, and which columns may have bounds."""
 
-    ending: Ending
+    ending: FinalSteps
     rows: Batch
     bounded: frozenset[AttributeId] = frozenset()
 
 
 def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
     """The changes from one answer to another of the same columns."""
-    old, new = (rows_asked_for(side.ending, side.rows) for side in (before, after))
+    old, new = (answer_rows(side.ending, side.rows) for side in (before, after))
     unsure = np.ones(len(old) + len(new), dtype=np.bool_) if after.bounded else None
     parts = [_AnswerPart(before.ending, old, -1), _AnswerPart(after.ending, new, 1)]
     return _put_out(after.ending, parts, unsure, zone)
@@ -134,13 +134,13 @@ def whole_answer(after: RowsOf, zone: str) -> pa.Table:
 class _AnswerPart:
     """Rows of an answer, and the factor of their weights."""
 
-    ending: Ending
+    ending: FinalSteps
     rows: Batch
     sign: int
 
 
 def _put_out(
-    ending: Ending, parts: Sequence[_AnswerPart], unsure: Bools | None, zone: str
+    ending: FinalSteps, parts: Sequence[_AnswerPart], unsure: Bools | None, zone: str
 ) -> pa.Table:
     filled = [part for part in parts if len(part.rows)]
     types = typed((one.attribute for one in ending.outputs), None)
@@ -249,13 +249,13 @@ def _has_bound(expr: Expr, rows: Batch) -> Bools:
 
 
 class Sink(Protocol):
-    def write(self, lead: Lead, changes: pa.Table) -> Path | None: ...
+    def write(self, lead: CommitInfo, changes: pa.Table) -> Path | None: ...
 
 
-class NotedStep:
+class ObservedStep:
     """Observes one step: created before it, read after it."""
 
-    def __init__(self, kept: AnswerRows, before: Ending, after: Ending) -> None:
+    def __init__(self, kept: AnswerRows, before: FinalSteps, after: FinalSteps) -> None:
         """The answers differ where the step follows the clock."""
         self._kept = kept
         self._after = after
@@ -286,11 +286,11 @@ class NotedStep:
         return self._change
 
 
-class ToldAnswer:
+class ChangeWriter:
     """Writes the changes of one query's answer, commit by commit."""
 
     def __init__(
-        self, sink: Sink, zone: str, way: Way, before: Ending | None, written: list[str]
+        self, sink: Sink, zone: str, way: MaintenancePlan, before: FinalSteps | None, written: list[str]
     ) -> None:
         """`way` is the steps' maintenance; `before` is the answer before the first step if another
         one. Files are added to those `written`."""
@@ -300,31 +300,31 @@ class ToldAnswer:
         self._sink, self._zone = sink, zone
         self._kept, self._ending = way.compiled.kept, way.answer.ending
         self._before = self._ending if before is None else before
-        self.noted: NotedStep | None = None
+        self.noted: ObservedStep | None = None
         self._written = written
 
     def begin(self) -> None:
-        self.noted = NotedStep(self._kept, self._before, self._ending)
+        self.noted = ObservedStep(self._kept, self._before, self._ending)
         self._before = self._ending
 
-    def tell(self, lead: Lead) -> None:
+    def tell(self, lead: CommitInfo) -> None:
         assert self.noted is not None
         path = self._sink.write(lead, self.noted.changes(self._zone))
         if path is not None:
             self._written.append(str(path))
 
 
-class ToldRecapture:
+class RecaptureChangeWriter:
     """Writes the changes of an answer that is recaptured."""
 
     def __init__(
-        self, files: ChangeFiles, zone: str, before: RowsOf, lead: Lead, written: list[str]
+        self, files: ChangeFiles, zone: str, before: RowsOf, lead: CommitInfo, written: list[str]
     ) -> None:
         self._files, self._zone = files, zone
         self._before, self._lead = before, lead
         self._written = written
 
-    def tell(self, way: Way, state: MaintainedQuery | TouchedQuery | None) -> None:
+    def tell(self, way: MaintenancePlan, state: MaintainedQuery | TouchedQuery | None) -> None:
         # What filled the state may be another circuit than the way's, made alike.
         kept = state.compiled.kept if isinstance(state, MaintainedQuery) else None
         if way.answer is None or kept is None:
@@ -334,7 +334,7 @@ class ToldRecapture:
         self._written.append(str(self._files.write(self._lead, changes)))
 
 
-def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
+def rows_kept(desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
     """The rows stored with a query's newest sketch, and its answer then. UsageError without stored
     rows; RecaptureNeededError if they belong to another form of the query."""
     check_kept(spec, stored)
@@ -374,7 +374,7 @@ _SAID = b"impctl"
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class CommitInfo:
     """The query, commit number, versions before and after, and then the clock's values
     (`moments`)."""
 
@@ -402,16 +402,16 @@ class Lead:
 
 def lead_of(
     stored: StoredQuery, until: Mapping[TableName, TableVersion], moments: Mapping[str, str]
-) -> Lead:
+) -> CommitInfo:
     """The description of the commit that follows the stored one."""
-    return Lead(stored.query, stored.generation + 1, stored.versions, until, moments)
+    return CommitInfo(stored.query, stored.generation + 1, stored.versions, until, moments)
 
 
 class ChangeFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, lead: Lead, changes: pa.Table) -> Path:
+    def write(self, lead: CommitInfo, changes: pa.Table) -> Path:
         """Write the changes of a step that is about to be committed."""
         import pyarrow.parquet as pq
 
@@ -434,14 +434,14 @@ class ChangeFiles:
         return path
 
 
-def change_files(desk: Workbench) -> ChangeFiles | None:
+def change_files(desk: Context) -> ChangeFiles | None:
     """Where the run writes changes of answers; None where it does not."""
     given = desk.settings.changes
     return None if given is None else ChangeFiles(given.absolute())
 
 
 def check_change_files(
-    desk: Workbench, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
+    desk: Context, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
 ) -> None:
     """UsageError, before any work, unless changes of answers can be written. Every named query
     needs a materialized result; of a whole file one query does."""
@@ -477,7 +477,7 @@ def answer_not_kept(spec: QuerySpec) -> UsageError:
     )
 
 
-def _left_behind(lead: Lead, path: Path) -> list[Path]:
+def _left_behind(lead: CommitInfo, path: Path) -> list[Path]:
     """Files of runs that died before their commit: of the same commit from the same versions, and
     of steps that would have followed. The last comes first: a run killed while removing them leaves
     the first ones to be detected."""

@@ -646,7 +646,7 @@ class TreeNodeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeEntry:
+class TreeResultEntry:
     """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring`
     where counts and sums decide, `bits` where nothing does; `height` counts edges. `nodes` has the
     root first; `drawn` shows them as lines. `joined` rows are joined to a changed row, which
@@ -709,7 +709,7 @@ class ExplainResult:
     joins: tuple[JoinSideEntry, ...] = ()
     groups: tuple[GroupsEntry, ...] = ()
     buffers: tuple[BuffersEntry, ...] = ()
-    trees: tuple[TreeEntry, ...] = ()
+    trees: tuple[TreeResultEntry, ...] = ()
     state_bytes: int | None = None
     answer: AnswerEntry | None = None
     provenance: str | None = None
@@ -1167,12 +1167,12 @@ class Outcome:
 SKETCH_NONE = "sketch_none"
 """The reason code, and the reported mode."""
 
-ASKED_FOR_NONE = "the workload file sets `sketch: none`"
+SKETCH_NONE_REASON = "the workload file sets `sketch: none`"
 """Why a query is read whole."""
 
 
 def unsketched_check(query: str) -> CheckResult:
-    return CheckResult(query, False, SKETCH_NONE, ASKED_FOR_NONE)
+    return CheckResult(query, False, SKETCH_NONE, SKETCH_NONE_REASON)
 
 
 def unsketched_capture(query: str) -> CaptureResult:
@@ -1186,7 +1186,7 @@ def unsketched_capture(query: str) -> CaptureResult:
         elapsed_ms=0.0,
         spark_ms=0.0,
         engine_ms=0.0,
-        reason=ASKED_FOR_NONE,
+        reason=SKETCH_NONE_REASON,
     )
 
 
@@ -1196,7 +1196,7 @@ def unsketched_plan(query: str, policy: str) -> PlanResult:
         action="none",
         by=None,
         reason_code=SKETCH_NONE,
-        reason=ASKED_FOR_NONE,
+        reason=SKETCH_NONE_REASON,
         policy=policy,
         since={},
         versions={},
@@ -1204,7 +1204,7 @@ def unsketched_plan(query: str, policy: str) -> PlanResult:
 
 
 def unsketched_maintain(
-    query: str, code: str = SKETCH_NONE, reason: str = ASKED_FOR_NONE
+    query: str, code: str = SKETCH_NONE, reason: str = SKETCH_NONE_REASON
 ) -> MaintainResult:
     """The result of `maintain` without table and attribute; also if there can be no sketch."""
     return MaintainResult(

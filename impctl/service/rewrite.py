@@ -15,30 +15,21 @@ from impctl.plan.nodes import Fixpoint, nodes_of
 from impctl.service.filters import Pruned, filters_of, interval_texts
 from impctl.service.output import check_output, write_whole
 from impctl.service.query import never_failing
-from impctl.service.resolve import (
-    AtVersions,
-    Fresh,
-    asked,
-    is_for_others,
-    record_use,
-    what_is_read,
-    worth_using,
-    written_query,
-)
+from impctl.service.resolve import AtVersions, ResolvedSketch, resolved, is_for_others, record_use, what_is_read, worth_using, written_query
 from impctl.service.results import Outcome, QueryFiles, RewriteResult, TableFiles
-from impctl.service.spark_answer import Unread, answer_frame, losing_nan, unread_frame
+from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
 from impctl.spark.predicates import plain_condition, plain_live
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.rows import partition_literal, why_not_plain
 from impctl.tables.schema import arrow_type
 from impctl.values import dataclass
-from impctl.workload.models import SketchUse
+from impctl.workload.models import SketchPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
     from impctl.tables.snapshot import DataFile, Snapshot
@@ -83,18 +74,18 @@ class Framed:
 
 
 def dataframe(
-    desk: Workbench,
+    desk: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
     at: AtVersions | None = None,
-    use: SketchUse = SketchUse.AUTO,
+    use: SketchPolicy = SketchPolicy.AUTO,
     *,
     required: bool = False,
 ) -> Framed:
     """The frame of one query; arguments as for `service.query`."""
-    result = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(result, Unread):
+    result = resolved(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Passthrough):
         return Framed(unread_frame(desk, result), result.warnings)
     result = never_failing(desk.tables, result, required=required)
     read = what_is_read(desk.tables, result, use)
@@ -115,18 +106,18 @@ class Listed:
 
 
 def files(
-    desk: Workbench,
+    desk: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
     at: AtVersions | None = None,
-    use: SketchUse = SketchUse.ALWAYS,
+    use: SketchPolicy = SketchPolicy.ALWAYS,
     *,
     required: bool = False,
 ) -> Listed:
     """The files of one query; arguments as for `service.rewrite`."""
-    result = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(result, Unread):
+    result = resolved(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Passthrough):
         return _as_they_stand(desk, result)
     pruned, predicates, left_away = _left_to_read(desk.tables, result, use)
     read: dict[TableName, set[ColumnName]] = {}
@@ -154,7 +145,7 @@ def files(
     return Listed(listed, result.warnings)
 
 
-def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
+def _as_they_stand(desk: Context, result: Passthrough) -> Listed:
     tables = {}
     for table, version in result.versions.items():
         snapshot = desk.tables.snapshot(table, version)
@@ -172,7 +163,7 @@ def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
 
 
 def _left_to_read(
-    tables: PinnedTables, result: Fresh, use: SketchUse
+    tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy
 ) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
     """Matching files and predicates, and why a sketch is not among them."""
     sketches, reasons = worth_using(tables, result, use)
@@ -249,13 +240,13 @@ BEST_ROWS_ONLY = "best_rows_only"
 
 
 def rewrite(
-    desk: Workbench,
+    desk: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
     at: AtVersions | None = None,
     files: Path | None = None,
-    use: SketchUse = SketchUse.ALWAYS,
+    use: SketchPolicy = SketchPolicy.ALWAYS,
     *,
     required: bool = False,
 ) -> Outcome:
@@ -263,8 +254,8 @@ def rewrite(
     write, with the data files that the text reads by table."""
     if files is not None:
         check_output(files, desk.reserved)
-    match = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(match, Unread):
+    match = resolved(desk, query, params, sql, at, use, required=required)
+    if isinstance(match, Passthrough):
         return _as_it_stands(desk, match, files)
     match = never_failing(desk.tables, match, required=required)
     sketches, left_away = worth_using(desk.tables, match, use)
@@ -319,7 +310,7 @@ def rewrite(
     return Outcome((result,), (*match.warnings, *endless))
 
 
-def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome:
+def _as_it_stands(desk: Context, match: Passthrough, files: Path | None) -> Outcome:
     read = {t: desk.tables.snapshot(t, version).files for t, version in match.versions.items()}
     if files is not None:
         _write_files(desk, match.versions, read, files)
@@ -339,7 +330,7 @@ def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome
 
 
 def _write_files(
-    desk: Workbench,
+    desk: Context,
     versions: Mapping[TableName, TableVersion],
     files: Mapping[TableName, Sequence[DataFile]],
     path: Path,

@@ -13,8 +13,8 @@ from impctl.values import dataclass
 from impctl.workload.models import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
-from impctl.workload.models import QuerySpec, SparkSpec, Workload, why_no_store
-from impctl.workload.models import SketchUse as SketchUse
+from impctl.workload.models import QuerySpec, SparkSpec, Workload, store_path_problem
+from impctl.workload.models import SketchPolicy as SketchUse
 from impctl.workload.models import seconds_in as seconds_in
 from impctl.workload.scalars import SIZE_HINT, size_from
 
@@ -222,7 +222,7 @@ def store_of(settings: Settings, workload: Workload) -> str:
 
 def store_folder(given: str | Path) -> Path:
     """The store from a flag, variable or argument; UsageError for a URI."""
-    wrong = why_no_store(str(given))
+    wrong = store_path_problem(str(given))
     if wrong is not None:
         raise UsageError(wrong[0], hint=wrong[1])
     return Path(given)

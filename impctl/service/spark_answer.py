@@ -20,7 +20,7 @@ from impctl.errors import (
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
 from impctl.service.answer import RowValue, rows_of
-from impctl.service.context import Workbench, limits_of
+from impctl.service.context import Context, limits_of
 from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
 from impctl.tables.footers import hiding_columns
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResultRows:
     columns: tuple[ColumnName, ...]
     rows: tuple[tuple[RowValue, ...], ...]
 
 
 def answer(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None = None,
-) -> Answer:
+) -> ResultRows:
     """The query's result at `versions`; `pruned` makes it read through the sketch."""
     return answer_of(answer_table(desk, prepared, versions, pruned))
 
 
 def answer_table(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None = None,
@@ -103,7 +103,7 @@ def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
 
 
 def answer_frame(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
@@ -116,7 +116,7 @@ def answer_frame(
 
 
 def _text(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -159,7 +159,7 @@ def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) ->
 
 
 def _views(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -194,8 +194,8 @@ def _views(
     return views
 
 
-def answer_of(table: pa.Table) -> Answer:
-    return Answer(tuple(table.column_names), rows_of(table))
+def answer_of(table: pa.Table) -> ResultRows:
+    return ResultRows(tuple(table.column_names), rows_of(table))
 
 
 _VIEW = "impctl_rows_of"
@@ -211,7 +211,7 @@ class DerivedEntry:
 
 
 def derived_entries(
-    desk: Workbench,
+    desk: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -301,7 +301,7 @@ def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
 
 
 def _rows(
-    desk: Workbench,
+    desk: Context,
     table: TableName,
     access: AccessId,
     versions: Mapping[TableName, TableVersion],
@@ -321,7 +321,7 @@ def _rows(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class Passthrough:
     """The text to run, the versions of its tables, and what impctl does not read in it."""
 
     spec: QuerySpec
@@ -332,12 +332,12 @@ class Unread:
     reason: str = ""
     warnings: tuple[str, ...] = ()
 
-    def files(self, desk: Workbench) -> int:
+    def files(self, desk: Context) -> int:
         """The files of the tables, all of which are read."""
         return sum(len(desk.tables.snapshot(t, at).files) for t, at in self.versions.items())
 
 
-def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
+def unread(desk: Context, spec: QuerySpec, error: ImpctlError) -> Passthrough:
     """The query in its own text; raises `error`, which says what was not read, where that would be
     a guess. Only unsupported constructs go on: for what Spark refuses too impctl's message is
     clearer."""
@@ -362,23 +362,23 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
                 "table a second time without `expiry`"
             )
     versions = desk.tables.versions_of(tables)
-    return Unread(spec=spec, sql=bound.sql, versions=versions, refusal=error)
+    return Passthrough(spec=spec, sql=bound.sql, versions=versions, refusal=error)
 
 
-def unread_table(desk: Workbench, result: Unread) -> pa.Table:
+def unread_table(desk: Context, result: Passthrough) -> pa.Table:
     from impctl.spark.run import run_sql
 
     table = run_sql(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
     return with_one_schema(table, desk.session_zone)
 
 
-def unread_frame(desk: Workbench, result: Unread) -> DataFrame:
+def unread_frame(desk: Context, result: Passthrough) -> DataFrame:
     from impctl.spark.run import frame_of
 
     return frame_of(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
 
 
-def _views_read(desk: Workbench, result: Unread) -> dict[TableName, DataFrame]:
+def _views_read(desk: Context, result: Passthrough) -> dict[TableName, DataFrame]:
     from impctl.spark.snapshots import snapshot_frame
 
     return {

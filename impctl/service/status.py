@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
-from impctl.service.context import Isolated, Workbench
+from impctl.service.context import Isolated, Context
 from impctl.service.results import (
     VERIFIED,
     VERIFY,
@@ -52,7 +52,7 @@ _LOOKED_BACK = 200
 
 
 def status(
-    desk: Workbench, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
+    desk: Context, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
 ) -> Outcome:
     """One result per query; a query that was never captured has no sketches."""
     store = desk.reading_store()
@@ -64,7 +64,7 @@ def status(
     return Outcome(tuple(results), (), tuple(failures))
 
 
-def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
+def _status(desk: Context, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
     from impctl.service.advice import ranges_entries
     from impctl.service.schedule.due import fresh_entry
 
@@ -142,7 +142,7 @@ def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
 
 
 def _pending(
-    desk: Workbench, spec: QuerySpec, stored: StoredQuery
+    desk: Context, spec: QuerySpec, stored: StoredQuery
 ) -> tuple[dict[str, int], str | None]:
     """Versions committed since per table, and why the sketch is stale, if it is."""
     pending = {

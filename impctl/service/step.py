@@ -12,10 +12,10 @@ from impctl.errors import count_text
 from impctl.service.advice import depths
 from impctl.service.capture import amend
 from impctl.service.prepare import recheck
-from impctl.service.result_changes import ToldAnswer, lead_of, may_change_answer
+from impctl.service.result_changes import ChangeWriter, lead_of, may_change_answer
 from impctl.service.results import TreeWork, work_text
 from impctl.service.table_deltas import GroupedChange, refill_text, rows_with
-from impctl.sql.parameters import RUN
+from impctl.sql.parameters import RUN_INSTANT
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
     MaintainCommit,
@@ -32,15 +32,15 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.compile import Way
+    from impctl.compile.compile import MaintenancePlan
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
     from impctl.service.clock import Move
-    from impctl.service.decide import Moved
-    from impctl.service.maintenance_plan import TakenUp
+    from impctl.service.decide import TableDelta
+    from impctl.service.maintenance_plan import QueryState
     from impctl.service.partners import PartnersAt
     from impctl.service.stored import StateMeta
-    from impctl.sketch.sketch import FragmentSet
+    from impctl.sketch.sketch import RangeSet
     from impctl.store.store import Store
 
 
@@ -81,11 +81,11 @@ class Maintainer:
     def __init__(
         self,
         store: Store | None,
-        taken: TakenUp,
+        taken: QueryState,
         partners: PartnersAt | None,
         spark_start: Callable[[], float] = lambda: 0.0,
         move: Move | None = None,
-        told: ToldAnswer | None = None,
+        told: ChangeWriter | None = None,
         next_expiry: NextExpiry = lambda versions, now: "",
     ) -> None:
         """`partners` reads rows that the circuit does not store. `spark_start` is the part of a
@@ -102,7 +102,7 @@ class Maintainer:
 
     def step(
         self,
-        moved: Mapping[TableName, Moved],
+        moved: Mapping[TableName, TableDelta],
         *,
         read_ms: float,
         reason_code: str,
@@ -150,8 +150,8 @@ class Maintainer:
         return self._commit(done, after, moved, reason_code, reason)
 
     def _computed(
-        self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
-    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+        self, session: MaintainedQuery, moved: Mapping[TableName, TableDelta], done: StepDone
+    ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         reader = None if self._partners is None else self._partners(self._leading_to(moved))
         if reader is not None:
             session.read_by(reader)
@@ -203,7 +203,7 @@ class Maintainer:
 
     def _absorbed(
         self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
-    ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
+    ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         """The step with a change that Spark has grouped, and the sketches after it."""
         unsure, before = session.unsure_rows(), self.taken.fragments
         session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
@@ -216,12 +216,12 @@ class Maintainer:
         )
         return done, after
 
-    def _leading_to(self, moved: Mapping[TableName, Moved]) -> Mapping[TableName, TableVersion]:
+    def _leading_to(self, moved: Mapping[TableName, TableDelta]) -> Mapping[TableName, TableVersion]:
         return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
 
     def _touch(
-        self, moved: Mapping[TableName, Moved]
-    ) -> tuple[Mapping[AccessId, FragmentSet], int]:
+        self, moved: Mapping[TableName, TableDelta]
+    ) -> tuple[Mapping[AccessId, RangeSet], int]:
         """The sketch with the ranges of all changed rows, and how many moved with the clock."""
         touched = self.taken.touched
         assert touched is not None
@@ -235,8 +235,8 @@ class Maintainer:
     def _commit(
         self,
         done: StepDone,
-        fragments: Mapping[AccessId, FragmentSet],
-        moved: Mapping[TableName, Moved],
+        fragments: Mapping[AccessId, RangeSet],
+        moved: Mapping[TableName, TableDelta],
         reason_code: str,
         reason: str,
     ) -> StepDone:
@@ -275,14 +275,14 @@ class Maintainer:
         return replace(done, commit_ms=commit_ms)
 
     def _meta(
-        self, done: StepDone, moved: Mapping[TableName, Moved], checkpoint: Checkpoint
+        self, done: StepDone, moved: Mapping[TableName, TableDelta], checkpoint: Checkpoint
     ) -> StateMeta:
         meta, move = self.taken.meta, self._move
         work = meta.work
         if done.tree is not None:
             more = {"changes": done.changes, **asdict(done.tree)}
             work = {name: work.get(name, 0) + count for name, count in more.items()}
-        now = (meta if move is None else move).moments.get(RUN)
+        now = (meta if move is None else move).moments.get(RUN_INSTANT)
         is_between = any(change.ending.version != change.until for change in moved.values())
         marks = {table: change.mark for table, change in moved.items()}
         files = {table: change.files for table, change in moved.items()}
@@ -299,7 +299,7 @@ class Maintainer:
             work=work,
         )
 
-    def _cost(self, done: StepDone, moved: Mapping[TableName, Moved]) -> RunCost:
+    def _cost(self, done: StepDone, moved: Mapping[TableName, TableDelta]) -> RunCost:
         """The time of the step, without starting Spark and its commit."""
         start_ms = self._spark_start()
         is_grouped = any(change.grouped is not None for change in moved.values())
@@ -319,7 +319,7 @@ class Maintainer:
         )
 
 
-def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
+def _work(way: MaintenancePlan, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
     if not way.has_tree:
         return None
     touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))

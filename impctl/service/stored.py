@@ -20,20 +20,20 @@ from impctl.errors import (
     masked,
 )
 from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
-from impctl.safety.judge import Verdict, carried
-from impctl.service.context import Workbench, build_mark
+from impctl.safety.judge import Verdict, carried_verdict
+from impctl.service.context import Context, build_mark
 from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
-from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
+from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
 from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import refresh
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, Workload
+from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workload
 
 if TYPE_CHECKING:
-    from impctl.rules.finalize import AnswerPlan, Ending
+    from impctl.rules.finalize import AnswerPlan, FinalSteps
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
@@ -82,7 +82,7 @@ def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
     return mark == result[0] != "" and are_entries_there(stored, tables)
 
 
-def known_ending(tables: PinnedTables, stored: StoredQuery) -> Ending | None:
+def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None:
     """How the answer is made of the stored rows; None if that takes the SQL text."""
     from impctl.rules.finalize import read_ending
 
@@ -318,7 +318,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPlan:
+class MaterializedPlan:
     """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
     the nodes of the query's own plan store, by their position."""
 
@@ -332,7 +332,7 @@ class KeptPlan:
     ) -> Verdict:
         """The query's verdict for the core."""
         sketched = {access: partition.attribute for access, partition in partitions.items()}
-        return carried(verdict, replace(self.query, root=self.core), sketched)
+        return carried_verdict(verdict, replace(self.query, root=self.core), sketched)
 
     @property
     def has_witnesses(self) -> bool:
@@ -348,32 +348,32 @@ def answer_verdict(
     partitions: Mapping[AccessId, RangePartition],
 ) -> Verdict:
     sketched = {access: partition.attribute for access, partition in partitions.items()}
-    return carried(verdict, replace(prepared.planned, root=answer.kept), sketched)
+    return carried_verdict(verdict, replace(prepared.planned, root=answer.kept), sketched)
 
 
 def kept_plan(
     prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> KeptPlan:
+) -> MaterializedPlan:
     """The plan that maintains sketches of these partitions, under the query's verdict."""
     from impctl.plan.lineage import answer_notes
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
     from impctl.service.choose import sketched_nodes
 
-    if prepared.spec.lineage is Lineage.ALL:
-        return KeptPlan(prepared.planned, verdict, prepared.core, {})
-    if prepared.spec.lineage is Lineage.ANSWER:
+    if prepared.spec.lineage is LineageMode.ALL:
+        return MaterializedPlan(prepared.planned, verdict, prepared.core, {})
+    if prepared.spec.lineage is LineageMode.ANSWER:
         # Its plan says so by itself (`service.prepare`).
         sketched = {access: partition.attribute for access, partition in partitions.items()}
         barriers, _ = sketched_nodes(prepared, verdict, sketched)
         notes = answer_notes(prepared.root, barriers)
-        return KeptPlan(prepared.planned, verdict, prepared.core, notes)
+        return MaterializedPlan(prepared.planned, verdict, prepared.core, notes)
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     result = witnessed(prepared.planned, verdict, columns)
     sketched = {access: column.name for access, column in columns.items()}
-    of_kept = carried(verdict, result.query, sketched)
+    of_kept = carried_verdict(verdict, result.query, sketched)
     core = core_of(result.query.root)
-    return KeptPlan(result.query, of_kept, core, result.notes)
+    return MaterializedPlan(result.query, of_kept, core, result.notes)
 
 
 def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
@@ -382,12 +382,12 @@ def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
     return result
 
 
-def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
+def moved_moments(desk: Context, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
     """Changed clock constants, with the sketch's value and the present one. The instant of the run
     itself counts only where a row may have expired since, or the clock went back: as with versions,
     a run goes on to what another process has reached meanwhile."""
     moments = stored_moments(stored)
-    if RUN in moments and read_moment(moments[RUN]) > desk.clock.value(RUN):
+    if RUN_INSTANT in moments and read_moment(moments[RUN_INSTANT]) > desk.clock.value(RUN_INSTANT):
         desk.look_at_clock_again()
     moved = {}
     for name, stored_text in moments.items():
@@ -399,20 +399,20 @@ def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[st
         text = desk.clock.text(name, follows)
         if text != stored_text:
             moved[name] = (stored_text, text)
-    if RUN in moved:
-        before, now = map(read_moment, moved[RUN])
+    if RUN_INSTANT in moved:
+        before, now = map(read_moment, moved[RUN_INSTANT])
         until = expires(stored)
         is_before = until == NEVER or (until != "" and now < read_moment(until))
         # The same rows are live at both instants.
         if before <= now and is_before and is_current(stored, desk.tables):
-            del moved[RUN]
+            del moved[RUN_INSTANT]
     return moved
 
 
 def still(stored: StoredQuery) -> Mapping[str, str]:
     """The instant of a sketch, to read its query with if nothing has moved."""
     moments = stored_moments(stored)
-    return {RUN: moments[RUN]} if RUN in moments else {}
+    return {RUN_INSTANT: moments[RUN_INSTANT]} if RUN_INSTANT in moments else {}
 
 
 def expires(stored: StoredQuery) -> str:
@@ -420,12 +420,12 @@ def expires(stored: StoredQuery) -> str:
     return str(stored.state_meta.get("expires", ""))
 
 
-def check_clock(desk: Workbench, stored: StoredQuery) -> None:
+def check_clock(desk: Context, stored: StoredQuery) -> None:
     """UnsupportedError for a sketch of a later instant: expired rows do not come back."""
-    before = stored_moments(stored).get(RUN)
-    if before is not None and read_moment(before) > desk.clock.value(RUN):
+    before = stored_moments(stored).get(RUN_INSTANT)
+    if before is not None and read_moment(before) > desk.clock.value(RUN_INSTANT):
         raise UnsupportedError(
-            f"The current time is {desk.clock.text(RUN)}, but the sketch of query "
+            f"The current time is {desk.clock.text(RUN_INSTANT)}, but the sketch of query "
             f"`{stored.query}` is already valid at {before}",
             code="clock_went_back",
             hint="correct the system clock, `--now` or IMPCTL_NOW; to start again at an earlier "
@@ -436,7 +436,7 @@ def check_clock(desk: Workbench, stored: StoredQuery) -> None:
 def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
     texts = []
     for name, (old, new) in moved.items():
-        if name != RUN:
+        if name != RUN_INSTANT:
             texts.append(f"{name} changed from {old} to {new}")
         elif read_moment(new) < read_moment(old):
             texts.append(f"the current time went back from {old} to {new}")
@@ -449,7 +449,7 @@ _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled
 """SQL settings that change how fast a query runs, never what it means."""
 
 
-def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+def stored_query(desk: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     """The stored state of a query; RecaptureNeededError without one."""
     stored = None if store is None else store.load(spec.name)
     if stored is None:
@@ -461,7 +461,7 @@ def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) ->
     return stored
 
 
-def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> None:
+def check_definition(desk: Context, spec: QuerySpec, stored: StoredQuery) -> None:
     """RecaptureNeededError for a sketch of another definition or another release."""
     if not is_defined_alike(desk, spec, stored):
         raise RecaptureNeededError(
@@ -480,7 +480,7 @@ def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> N
         )
 
 
-def is_captured_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+def is_captured_alike(desk: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether this release captured the stored sketch for the present workload file."""
     return is_of_this_release(stored) and is_defined_alike(desk, spec, stored)
 
@@ -495,12 +495,12 @@ def is_stamp_of_this_release(described: Mapping[str, Any]) -> bool:
     return is_stamped_alike(str(described.get("template", "")), stamped(""))
 
 
-def is_defined_alike(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> bool:
+def is_defined_alike(desk: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether the stored sketch has the present workload file's definition."""
     return stored.fingerprint == definition(desk, spec, tuple(stored.versions))
 
 
-def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) -> str:
+def definition(desk: Context, spec: QuerySpec, tables: Sequence[TableName]) -> str:
     """Content hash of everything that identifies the query of a stored sketch. `tables` are those
     the query reads. Spark's SQL settings count, because the session's time zone decides what some
     expressions mean. A newly signed URI names the same table."""
@@ -532,7 +532,7 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += f" buffer {spec.buffer}"
     if spec.moves:
         text += f" moves {sorted(spec.moves.items())}"
-    if spec.lineage is not Lineage.ALL:
+    if spec.lineage is not LineageMode.ALL:
         text += f" lineage {spec.lineage}"
     if spec.answer:
         text += " answer"

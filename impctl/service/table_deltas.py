@@ -26,7 +26,7 @@ from impctl.tables.changes import (
     files_mark,
     read_changes,
 )
-from impctl.tables.log import ChangeSize, Commits, change_size, read_commits
+from impctl.tables.log import ChangeSize, LogCommits, change_size, read_commits
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
 from impctl.tables.source import other_history
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.compile.builder import Partials
-    from impctl.compile.compile import Compiled
+    from impctl.compile.compile import Dataflow
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
-    from impctl.service.context import Reporter, Workbench
-    from impctl.service.maintenance_plan import TakenUp
+    from impctl.service.context import Reporter, Context
+    from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import Assumption
@@ -66,7 +66,7 @@ class GroupedChange:
 
 
 def is_large(
-    shared: SharedChanges, settings: Settings, compiled: Compiled | None, needs: Sequence[Need]
+    shared: SharedChanges, settings: Settings, compiled: Dataflow | None, needs: Sequence[ChangeRequest]
 ) -> bool:
     """Whether Spark groups the change first: enough bytes changed, and the plan allows it."""
     if compiled is None or compiled.chain is None or len(needs) != 1:
@@ -77,10 +77,10 @@ def is_large(
 
 
 def grouped_change(
-    desk: Workbench,
-    compiled: Compiled,
+    desk: Context,
+    compiled: Dataflow,
     partitions: Mapping[AccessId, RangePartition],
-    need: Need,
+    need: ChangeRequest,
     assumptions: Sequence[Assumption],
 ) -> GroupedChange:
     """The change, read and grouped by Spark. Raises AssumptionBrokenError for an inserted row that
@@ -148,7 +148,7 @@ Span = tuple[TableName, TableVersion, TableVersion]
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ChangeRequest:
     """What one query reads: columns of a table between two versions. `held` marks the table's files
     when its sketch reached `since`. `net_by` are all columns of the table that the query reads,
     output ones included: a row that is the same in these did not change. None if unknown."""
@@ -167,12 +167,12 @@ class Need:
         return self.table, self.since, self.until
 
 
-def need_of(taken: TakenUp, table: TableName, until: TableVersion, *, per_version: bool) -> Need:
+def need_of(taken: QueryState, table: TableName, until: TableVersion, *, per_version: bool) -> ChangeRequest:
     """What has to be read of a table to maintain a restored query to `until`."""
     pin, held = taken.pin(table), taken.meta.files.get(table)
     columns = taken.columns_of(table)
     net_by = taken.reads.get(table)
-    return Need(table, pin.table_id, pin.version, until, columns, per_version, held, net_by)
+    return ChangeRequest(table, pin.table_id, pin.version, until, columns, per_version, held, net_by)
 
 
 @dataclass(slots=True)
@@ -188,10 +188,10 @@ class SharedChanges:
     _apart: set[Span] = field(default_factory=set)
     """Spans of which each query reads its own columns."""
     _read: dict[tuple[Span, FilesMark | None], tuple[Changes, float]] = field(default_factory=dict)
-    _commits: dict[Span, tuple[Commits | None, float]] = field(default_factory=dict)
+    _commits: dict[Span, tuple[LogCommits | None, float]] = field(default_factory=dict)
     _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
 
-    def announce(self, needs: Iterable[Need]) -> None:
+    def announce(self, needs: Iterable[ChangeRequest]) -> None:
         """Announce reads, so that one read serves all."""
         for need in needs:
             self._columns.setdefault(need.span, {}).update(dict.fromkeys(need.columns))
@@ -203,7 +203,7 @@ class SharedChanges:
             if need.per_version:
                 self._versioned.add(need.span)
 
-    def commits(self, need: Need) -> Commits | None:
+    def commits(self, need: ChangeRequest) -> LogCommits | None:
         """The log's entries of the change; None where one cannot be read."""
         return self._read_log(need.span)[0]
 
@@ -222,7 +222,7 @@ class SharedChanges:
             self._sizes[span] = None if commits is None else change_size(commits)
         return self._sizes[span]
 
-    def read(self, need: Need) -> tuple[Changes, float]:
+    def read(self, need: ChangeRequest) -> tuple[Changes, float]:
         """The change and the milliseconds its reading took (0 when it was read before)."""
         span = need.span
         before = self._net_by.get(span)
@@ -240,7 +240,7 @@ class SharedChanges:
             self._read[span, need.held] = (changes, elapsed)
         return changes, elapsed
 
-    def _read_for_all(self, need: Need, commits: Commits | None) -> Changes | None:
+    def _read_for_all(self, need: ChangeRequest, commits: LogCommits | None) -> Changes | None:
         """The change in the columns of all queries; None if it fails for a column only others
         need."""
         columns = tuple(self._columns[need.span])
@@ -255,7 +255,7 @@ class SharedChanges:
             return None
 
     def _read_columns(
-        self, need: Need, columns: tuple[ColumnName, ...], commits: Commits | None
+        self, need: ChangeRequest, columns: tuple[ColumnName, ...], commits: LogCommits | None
     ) -> Changes:
         net_by, shared = need.net_by, self._net_by[need.span]
         if need.span not in self._apart:
@@ -272,7 +272,7 @@ class SharedChanges:
             net_by=net_by,
         )
 
-    def _read_log(self, span: Span) -> tuple[Commits | None, float]:
+    def _read_log(self, span: Span) -> tuple[LogCommits | None, float]:
         if span not in self._commits:
             table, since, until = span
             watch = Stopwatch()

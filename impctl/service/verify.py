@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, TypeVar
 from impctl.errors import EvaluationError, ImpctlError, RetryableError
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.nodes import Plan, Project, TopK, attributes_of, scans_of
-from impctl.plan.properties import loose_columns
+from impctl.plan.properties import order_dependent_columns
 from impctl.rules.error_columns import with_rounding
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.capture import captured_query
-from impctl.service.context import Isolated, Workbench
+from impctl.service.context import Isolated, Context
 from impctl.service.fill import needed
 from impctl.service.filters import filters_of
-from impctl.service.kept_answer import kept_answer
+from impctl.service.kept_answer import materialized_result
 from impctl.service.maintenance_plan import restored_verdict
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.results import ASKED_FOR_NONE, VERIFIED, VERIFY, Failure, Outcome, VerifyResult
-from impctl.service.spark_answer import Answer, answer, answer_of
+from impctl.service.results import SKETCH_NONE_REASON, VERIFIED, VERIFY, Failure, Outcome, VerifyResult
+from impctl.service.spark_answer import ResultRows, answer, answer_of
 from impctl.service.stored import check_definition, known_ending, stored_moments
 from impctl.sketch.sketch import compare
 from impctl.spark.render import render_plan
@@ -166,7 +166,7 @@ Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 
 
 def rounded_answer(
-    desk: Workbench, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
+    desk: Context, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
 ) -> Rounded | None:
     """Rows, and for each of their cells its largest error; None if unknown."""
     from impctl.spark.run import run_sql
@@ -205,7 +205,7 @@ _FAILS_IN_PART = (
 
 
 def verify(
-    desk: Workbench, queries: Sequence[QueryName] | None, *, results: bool = False
+    desk: Context, queries: Sequence[QueryName] | None, *, results: bool = False
 ) -> Outcome:
     """One result per stored sketch; results_equal only where `results` asks for it."""
     result: list[VerifyResult] = []
@@ -224,12 +224,12 @@ def verify(
     names = [f"`{spec.name}`" for spec in desk.queries(queries) if not spec.is_sketched]
     if names:
         verb = "is" if len(names) == 1 else "are"
-        warnings.append(f"{', '.join(names)} {verb} not verified: {ASKED_FOR_NONE}")
+        warnings.append(f"{', '.join(names)} {verb} not verified: {SKETCH_NONE_REASON}")
     return Outcome(tuple(result), tuple(warnings), tuple(failures))
 
 
 def _recorded(
-    desk: Workbench, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
+    desk: Context, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
 ) -> list[str]:
     """Record the result; a store that is locked or read-only is no failure."""
     if not verified:
@@ -257,7 +257,7 @@ def _recorded(
     return []
 
 
-def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyResult]:
+def _verified(desk: Context, spec: QuerySpec, results: bool) -> list[VerifyResult]:
     stored = captured_query(desk, desk.reading_store(), spec)
     check_definition(desk, spec, stored)
     prepared = prepare(desk, spec, stored_moments(stored))
@@ -294,7 +294,7 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
 
 
 def _results_equal(
-    desk: Workbench, prepared: PreparedQuery, stored: StoredQuery
+    desk: Context, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[bool | None, bool, bool | None]:
     """Whether the answers are equal, whether only row counts could be compared, and whether the
     materialized result is equal (None without one). None where the query fails through its sketch
@@ -312,14 +312,14 @@ def _results_equal(
         result = [None if one is None else len(one.rows) for one in (with_sketch, kept)]
         equal, is_kept = (None if n is None else n == len(without.rows) for n in result)
         return equal, True, is_kept
-    loose = loose_columns(prepared.query.root)
+    loose = order_dependent_columns(prepared.query.root)
     cut = None if loose else cut_order(prepared.query.root)
 
     @cache
     def rounded() -> Rounded | None:
         return rounded_answer(desk, prepared, stored.versions)
 
-    def is_same(result: Answer | None) -> bool | None:
+    def is_same(result: ResultRows | None) -> bool | None:
         if result is None:
             return None
         if same_rows(_without(result.rows, loose), _without(without.rows, loose)):
@@ -338,7 +338,7 @@ def _results_equal(
     return is_same(with_sketch), False, is_same(kept)
 
 
-def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answer | None:
+def _kept(desk: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
     store = desk.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None
@@ -347,7 +347,7 @@ def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answ
     if ending is None:
         plan = desk.memory.answer(prepared.planned)
         ending = plan.ending
-    table = kept_answer(desk, store, stored.query, ending, stored.generation, plan=plan)
+    table = materialized_result(desk, store, stored.query, ending, stored.generation, plan=plan)
     return None if table is None else answer_of(table)
 
 

@@ -25,12 +25,12 @@ from impctl.compile.provenance.absorbed import (
     rows_without,
     smallest_by_functions,
 )
-from impctl.compile.provenance.derivation import Derivation, Lineage, derivation_of
+from impctl.compile.provenance.derivation import Derivation, RowLineage, derivation_of
 from impctl.compile.provenance.program import Made, made_rows
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import from_arrow
-from impctl.engine.fixpoint.absorption import Ship
+from impctl.engine.fixpoint.absorption import ShipMode
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import (
     And,
@@ -65,22 +65,22 @@ from impctl.plan.nodes import (
 )
 from impctl.rules.optimize import apply_rules
 from impctl.service.answer import RowValue, rows_of
-from impctl.service.context import Workbench, limits_of, only_query
+from impctl.service.context import Context, limits_of, only_query
 from impctl.service.engine_answer import LeftOut, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
-from impctl.service.memory_limit import MemoryLimit, held_to, memory_of
+from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
 from impctl.service.parameters import GivenValues, parsed
-from impctl.service.resolve import Fresh, asked, condition_on, what_is_read
+from impctl.service.resolve import ResolvedSketch, resolved, condition_on, what_is_read
 from impctl.service.result_changes import RowsOf, changes_between
 from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, WithoutResult
-from impctl.service.spark_answer import Unread
+from impctl.service.spark_answer import Passthrough
 from impctl.service.stored import StateMeta
 from impctl.stopwatch import Stopwatch
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
-from impctl.workload.models import Lineage as LineageRecord
-from impctl.workload.models import SketchUse
+from impctl.workload.models import LineageMode as LineageRecord
+from impctl.workload.models import SketchPolicy
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
@@ -247,16 +247,16 @@ class DerivedRow:
     from_state: bool = False
 
 
-def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
+def derived_row(desk: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow:
     """The one row of the answer with these values, and what derives it. UsageError unless it is one
     row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
     outputs = attributes_of(result.prepared.planned.root)
     wanted = condition_of_row(given, outputs)
     root = apply_rules(Select(result.prepared.query.root, wanted))
-    pruned = what_is_read(desk.tables, result, SketchUse.ALWAYS).pruned
+    pruned = what_is_read(desk.tables, result, SketchPolicy.ALWAYS).pruned
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
-        with held_to(limit):
+        with limited_to(limit):
             tables = _Tables(desk, result, root, pruned)
             made = made_rows(
                 root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(desk)
@@ -273,7 +273,7 @@ def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
 class _Tables:
     """The rows read of the tables, numbered."""
 
-    def __init__(self, desk: Workbench, result: Fresh, root: Plan, pruned: Pruned) -> None:
+    def __init__(self, desk: Context, result: ResolvedSketch, root: Plan, pruned: Pruned) -> None:
         snapshots = {
             scan.access: desk.tables.snapshot(scan.table, result.versions.get(scan.table))
             for scan in scans_of(root)
@@ -326,7 +326,7 @@ class _Tables:
 
 
 def the_row(
-    result: Fresh, zone: str, root: Plan, made: Made
+    result: ResolvedSketch, zone: str, root: Plan, made: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
     """The number of the only row, and the row."""
     names = [one.name for one in attributes_of(root)]
@@ -352,7 +352,7 @@ def the_row(
     )
 
 
-def _not_traced(result: Fresh, blocked: BlockedError) -> QueryError:
+def _not_traced(result: ResolvedSketch, blocked: BlockedError) -> QueryError:
     return QueryError(
         f"impctl cannot trace a row of query `{result.prepared.spec.name}` to rows of its "
         f"tables: {blocked.message}",
@@ -381,7 +381,7 @@ class Without:
     from_state: bool = False
 
 
-def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without:
+def answer_without(desk: Context, result: ResolvedSketch, texts: Sequence[str]) -> Without:
     """Changes of the answer if rows that satisfy one of these conditions were missing. Each is a
     condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for an invalid
     one, QueryError where the engine lacks a part of the plan; errors of values as of
@@ -389,14 +389,14 @@ def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> With
     prepared = result.prepared
     conditions = conditions_by_table(prepared, texts)
     left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
-    use = SketchUse.ALWAYS if is_monotone(prepared.root) else SketchUse.NEVER
-    if use is SketchUse.ALWAYS:
+    use = SketchPolicy.ALWAYS if is_monotone(prepared.root) else SketchPolicy.NEVER
+    if use is SketchPolicy.ALWAYS:
         pruned, sketches = what_is_read(desk.tables, result, use).pruned, result.sketches
     else:
         pruned, sketches = filters_of(desk.tables, prepared, (), result.versions), ()
     try:
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
-        with held_to(limit):
+        with limited_to(limit):
             arguments = (desk, limit, prepared, result.versions, pruned, sketches)
             before, after = engine_rows(*arguments), engine_rows(*arguments, left_out)
             changes = changes_between(before, after, desk.session_zone)
@@ -454,7 +454,7 @@ def conditions_by_table(
     return result
 
 
-def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> LeftOut:
+def rows_left_out(desk: Context, table: TableName, texts: Sequence[str]) -> LeftOut:
     """The rows of a table for which one of these conditions is true."""
     columns: Sequence[Column] = desk.tables.snapshot(table).schema.columns
     attributes = [Attribute(one.name, one.name, one.type) for one in columns]
@@ -465,7 +465,7 @@ def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> Le
     return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
-def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | None:
+def absorbed_rows(desk: Context, result: ResolvedSketch, root: Plan) -> AbsorbedRows | None:
     """The recursion of a plan, with its state; None unless it has the whole lineage."""
     spec, store = result.prepared.spec, desk.reading_store()
     if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
@@ -493,12 +493,12 @@ def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | 
     return absorbed
 
 
-def files_left_out(desk: Workbench, result: Fresh) -> int:
+def files_left_out(desk: Context, result: ResolvedSketch) -> int:
     """How many files the tables have, none of which is read."""
     return sum(len(desk.tables.snapshot(*pinned).files) for pinned in result.versions.items())
 
 
-def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow | None:
+def row_from_state(desk: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow | None:
     """As `derived_row`; None where the state is not enough."""
     root = result.prepared.planned.root
     absorbed = absorbed_rows(desk, result, root)
@@ -509,14 +509,14 @@ def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRo
     selection = Select(root, condition_of_row(given, attributes_of(root)))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
-        with held_to(limit):
+        with limited_to(limit):
             made = made_rows(selection, {}, kept.first, limit.check, known, limits_of(desk))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None
     number, row = the_row(result, desk.session_zone, selection, made)
     absorbs, smallest = absorbed.operator.absorbs, None
-    if absorbs.ship is Ship.EAGER:
+    if absorbs.ship is ShipMode.EAGER:
         smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
     derivation = derivation_of(made.makings, number, kept.first, smallest=smallest)
     entries, copies = dict[int, WhyEntry](), dict[int, int]()
@@ -525,7 +525,7 @@ def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRo
         for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     lineage = sum(
-        copies[leaf] for leaf in Lineage(made.makings, number, kept.first).leaves.tolist()
+        copies[leaf] for leaf in RowLineage(made.makings, number, kept.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
     files = files_left_out(desk, result)
@@ -535,7 +535,7 @@ def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRo
 _MADE = "made"
 
 
-def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without | None:
+def without_from_state(desk: Context, result: ResolvedSketch, texts: Sequence[str]) -> Without | None:
     """As `answer_without`; None where the state is not enough."""
     answer: AnswerPlan = desk.memory.answer(result.prepared.planned)
     absorbed = absorbed_rows(desk, result, answer.kept)
@@ -602,7 +602,7 @@ def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
 
 
 def why(
-    desk: Workbench,
+    desk: Context,
     query: QueryName | None,
     params: GivenValues = (),
     row: RowGiven = (),
@@ -647,21 +647,21 @@ def why(
     return Outcome((result,), match.warnings)
 
 
-def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fresh:
+def _asked(desk: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
     """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
-    use = SketchUse.NEVER if spec.lineage is LineageRecord.WITNESS else SketchUse.ALWAYS
-    result = asked(desk, spec.name, params, None, None, use)
-    if isinstance(result, Unread):
+    use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS
+    result = resolved(desk, spec.name, params, None, None, use)
+    if isinstance(result, Passthrough):
         raise result.refusal
-    if use is SketchUse.NEVER:
+    if use is SketchPolicy.NEVER:
         reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
         return replace(result, reason=reason)
     return result
 
 
 def _without(
-    desk: Workbench, result: Fresh, without: Sequence[str], limit: int | None, watch: Stopwatch
+    desk: Context, result: ResolvedSketch, without: Sequence[str], limit: int | None, watch: Stopwatch
 ) -> WithoutResult:
     changed = without_from_state(desk, result, without) or answer_without(desk, result, without)
     return WithoutResult(

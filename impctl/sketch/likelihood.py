@@ -14,7 +14,7 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
     from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import FragmentSet
+    from impctl.sketch.sketch import RangeSet
 
 Floats = npt.NDArray[np.float64]
 
@@ -277,7 +277,7 @@ _ROUNDING = 1e-9  # The cube root of 8 must be no less than 2
 
 
 def share_after(
-    fragments: FragmentSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
+    fragments: RangeSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
 ) -> float:
     """The share of `files` that would remain, sorted by so many columns; `rows` has shape
     (size,)."""

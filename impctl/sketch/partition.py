@@ -32,7 +32,7 @@ PARTITIONABLE = INTEGRAL | {
 }
 """Types that ranges can be made of."""
 
-Fragments = npt.NDArray[np.int32]
+RangeIds = npt.NDArray[np.int32]
 
 _TABLE = 1 << 20  # Integers from the first boundary to the last that a look-up table may hold
 _PER_VALUE = 8  # Table entries allowed per value looked up
@@ -99,7 +99,7 @@ class RangePartition:
         return span if span <= _TABLE and int(array[0]) > INT64_MIN else None
 
     @cached_property
-    def _table(self) -> Fragments:
+    def _table(self) -> RangeIds:
         """The range id of each of these integers, if there is a span."""
         array, span = self._array, self._span
         assert array is not None
@@ -107,7 +107,7 @@ class RangePartition:
         numbers = np.arange(span, dtype=np.int64) + (int(array[0]) - 1)
         return np.searchsorted(array, numbers, side="right").astype(np.int32)
 
-    def fragments_of(self, vector: Vector) -> Fragments:
+    def fragments_of(self, vector: Vector) -> RangeIds:
         """Range id of each value; shape (n,), int32. Cost: n log(ranges), at most."""
         span = self._span
         if not self.boundaries:
@@ -134,7 +134,7 @@ class RangePartition:
         low, high = self.fragments_of(Vector(vector.type, ends)).tolist()
         return bool(wanted[low : high + 1].all())
 
-    def _one_by_one(self, vector: Vector) -> Fragments:
+    def _one_by_one(self, vector: Vector) -> RangeIds:
         # Strings and wide decimals have no NumPy order; bounded by distinct values of the batch.
         values = vector.values.to_pylist() if vector.is_textual else vector.values
         known: dict[object, int] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
-class Mode(StrEnum):
+class MaintenanceMode(StrEnum):
     """Ways to maintain, best first."""
 
     EXACT = "exact"
@@ -28,7 +28,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentSet:
+class RangeSet:
     """A subset of ranges 0 .. size-1."""
 
     bits: frozenbitarray
@@ -81,11 +81,11 @@ class FragmentSet:
     def __contains__(self, fragment: int) -> bool:
         return 0 <= fragment < len(self.bits) and bool(self.bits[fragment])
 
-    def union(self, other: FragmentSet) -> FragmentSet:
-        return FragmentSet(frozenbitarray(self.bits | other.bits))
+    def union(self, other: RangeSet) -> RangeSet:
+        return RangeSet(frozenbitarray(self.bits | other.bits))
 
-    def minus(self, other: FragmentSet) -> FragmentSet:
-        return FragmentSet(frozenbitarray(self.bits & ~other.bits))
+    def minus(self, other: RangeSet) -> RangeSet:
+        return RangeSet(frozenbitarray(self.bits & ~other.bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Comparison:
         return len(self.extra)
 
 
-def compare(held: FragmentSet, accurate: FragmentSet) -> Comparison:
+def compare(held: RangeSet, accurate: RangeSet) -> Comparison:
     """Compare `held` with `accurate`; both over the same partition."""
     return Comparison(accurate.minus(held).ids, held.minus(accurate).ids)
 
@@ -134,7 +134,7 @@ class RangeFilter:
 
 
 def range_filter(
-    fragments: FragmentSet,
+    fragments: RangeSet,
     partition: RangePartition,
     *,
     limit: int = MAX_INTERVALS,
@@ -161,7 +161,7 @@ def range_filter(
     )
 
 
-def exact_filter(fragments: FragmentSet, partition: RangePartition) -> RangeFilter:
+def exact_filter(fragments: RangeSet, partition: RangePartition) -> RangeFilter:
     """The filter with no gap closed: for skipping files, where intervals cost nothing."""
     return range_filter(fragments, partition, limit=partition.size)
 
@@ -197,12 +197,12 @@ class Renumbering:
     old: RangePartition
     new: RangePartition
 
-    def fragments(self, held: FragmentSet) -> FragmentSet:
+    def fragments(self, held: RangeSet) -> RangeSet:
         """The sketch `held` over the new ranges; at least all rows it stood for."""
         mask = np.zeros(self.new.size, dtype=np.bool_)
         for fragment in held:
             mask[self.first[fragment] : self.last[fragment] + 1] = True
-        return FragmentSet.from_mask(mask)
+        return RangeSet.from_mask(mask)
 
     @cached_property
     def targets(self) -> Ints:

@@ -16,9 +16,9 @@ from impctl.data.schema import Kind, SqlType, name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.nodes import LiveRows, Query, Scan, expressions_of, nodes_of, scans_of
-from impctl.sketch.sketch import FragmentSet, Interval, RangeFilter, fragments_between, range_filter
+from impctl.sketch.sketch import RangeSet, Interval, RangeFilter, fragments_between, range_filter
 from impctl.spark.expressions import DIALECT, boundary, bracketed, column, literal
-from impctl.sql.text import without_levels
+from impctl.sql.text import without_recursion_limits
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
@@ -179,7 +179,7 @@ def rewrite_sql(
     }
     if not names and not entries and all(new == (None, None) for new in news.values()):
         return query.sql
-    tree = parse_one(without_levels(query.sql), dialect=DIALECT)
+    tree = parse_one(without_recursion_limits(query.sql), dialect=DIALECT)
     tables = {_start(node.parts[0]): node for node in tree.find_all(exp.Table)}
     # A filtered table is called by the last part of its name, so columns drop what precedes it.
     edits = [
@@ -328,7 +328,7 @@ def _united(filters: list[RangeFilter]) -> RangeFilter:
             ids.add(partition.null_fragment)
         for interval in wanted.intervals:
             ids.update(fragments_between(interval, partition))
-    return range_filter(FragmentSet.of(ids, partition.size), partition)
+    return range_filter(RangeSet.of(ids, partition.size), partition)
 
 
 def _range_of_access(interval: Interval, wanted: RangeFilter, is_nan_free: bool) -> Sql:

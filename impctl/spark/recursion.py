@@ -10,25 +10,13 @@ from typing import TYPE_CHECKING
 from impctl.data.schema import LONG
 from impctl.engine.operator import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
-from impctl.plan.lineage import is_open
+from impctl.plan.lineage import is_sketched_for_answer
 from impctl.plan.nodes import BestOnly, Fixpoint, Plan, Query, nodes_of, scans_of
-from impctl.plan.recursion import (
-    column_names,
-    deriving,
-    is_linear,
-    keyed_rows,
-    leaves_of,
-    of_rows,
-    outer_fixpoints,
-    over_tables,
-    reads_fixpoint,
-    step_over_table,
-    table_of,
-)
-from impctl.safety.judge import Verdict, carried, states_of
+from impctl.plan.recursion import column_names, base_and_step, is_linear, keyed_rows, leaves_of, of_rows, outer_fixpoints, with_fixpoint_tables, reads_fixpoint, step_over_table, table_of
+from impctl.safety.judge import Verdict, carried_verdict, states_of
 from impctl.safety.transfer import facts_of_rows
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.spark.render import render_plan
 from impctl.spark.run import plain_failures, selected
 from impctl.spark.sketches import capture_sketches, with_fragment
@@ -130,7 +118,7 @@ class Rounds:
         return every
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
-        plan = over_tables(plan)
+        plan = with_fixpoint_tables(plan)
         views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
         read = {name: frames[access] for access, name in views.items()}
         return selected(self.spark, render_plan(plan, views).sql, read)
@@ -164,7 +152,7 @@ def capture_recursive(
     versions: Mapping[TableName, TableVersion] | None = None,
     limits: Limits = LIMITS,
     tell: Tell = tell_nobody,
-) -> dict[AccessId, FragmentSet]:
+) -> dict[AccessId, RangeSet]:
     """As `capture_sketches`, for any query; UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
     # What is known of the rows of fixpoints, where these are tables.
@@ -186,7 +174,7 @@ def capture_recursive(
     for access, table in keyed.items():
         for one in table.stands_for:
             result[one] |= result[access]
-    return {a: FragmentSet.of(result[a], p.size) for a, p in partitions.items()}
+    return {a: RangeSet.of(result[a], p.size) for a, p in partitions.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +196,7 @@ class _RecursiveCapture:
             fixpoint
             for fixpoint in outer_fixpoints(plan)
             # The use of its rows decides what is sketched below it.
-            if is_open(fixpoint)
+            if is_sketched_for_answer(fixpoint)
             and any(scan.access in self.partitions for scan in scans_of(fixpoint))
             and table_of(fixpoint).access not in self.keyed
         ]
@@ -218,7 +206,7 @@ class _RecursiveCapture:
                 access = table_of(fixpoint).access
                 rows[access], self.partitions[access] = _numbered(rows[access], fixpoint)
         self.rounds.tell(f"ranges for {part}")
-        captured = self._captured(over_tables(plan), rows, self.partitions)
+        captured = self._captured(with_fixpoint_tables(plan), rows, self.partitions)
         for access, fragments in captured.items():
             self.found[access].update(fragments)
         for fixpoint in outer_fixpoints(plan):
@@ -226,7 +214,7 @@ class _RecursiveCapture:
             if own in self.keyed:
                 continue
             known = {**frames, **dict.fromkeys((own, *leaves), rows[own])}
-            parts = deriving(fixpoint)
+            parts = base_and_step(fixpoint)
             if fixpoint in open_ones:
                 known[own] = self._taking_part(fixpoint, known)
                 parts = of_rows(parts[0], fixpoint), of_rows(parts[1], fixpoint)
@@ -248,17 +236,17 @@ class _RecursiveCapture:
                 f"round {rounds:,} back through {fixpoint.id}, rows so far: {len(taking_part):,}, "
                 f"new: {len(front):,}"
             )
-            heads = _within(frames[own], ranges, FragmentSet.of(front, ranges.size))
+            heads = _within(frames[own], ranges, RangeSet.of(front, ranges.size))
             with plain_failures(self.versions):
                 rows = self.rounds.frames_over(step, {**frames, own: heads})
-            bodies = self._captured(over_tables(step), rows, numbers)
+            bodies = self._captured(with_fixpoint_tables(step), rows, numbers)
             front = frozenset().union(*bodies.values()) - taking_part
             taking_part |= front
-        return _within(frames[own], ranges, FragmentSet.of(taking_part, ranges.size))
+        return _within(frames[own], ranges, RangeSet.of(taking_part, ranges.size))
 
     def _captured(
         self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]
-    ) -> Mapping[AccessId, FragmentSet]:
+    ) -> Mapping[AccessId, RangeSet]:
         """What the rows of a plan without fixpoints need of its accesses."""
         sketched = {
             s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions
@@ -266,7 +254,7 @@ class _RecursiveCapture:
         if not sketched:
             return {}
         part = replace(self.query, root=plan)
-        judged = carried(self.verdict, part, {a: p.attribute for a, p in sketched.items()})
+        judged = carried_verdict(self.verdict, part, {a: p.attribute for a, p in sketched.items()})
         spark = self.rounds.spark
         return capture_sketches(spark, part, judged, sketched, frames, versions=self.versions)
 
@@ -315,7 +303,7 @@ def derives_all(
     spark: SparkSession,
     fixpoint: Fixpoint,
     partitions: Mapping[AccessId, RangePartition],
-    held: Mapping[AccessId, FragmentSet],
+    held: Mapping[AccessId, RangeSet],
     frames: Frames,
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
@@ -336,7 +324,7 @@ def derives_all(
         return not apart.take(1)
 
 
-def _within(frame: DataFrame, partition: RangePartition, held: FragmentSet) -> DataFrame:
+def _within(frame: DataFrame, partition: RangePartition, held: RangeSet) -> DataFrame:
     from pyspark.sql import functions as F
 
     tagged = with_fragment(frame, partition, partition.attribute, _FRAGMENT)

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from impctl.errors import RetryableError, UsageError
 from impctl.store.disk import SPARK_SCRATCH, lasting_scratch_folder, scratch_folder
-from impctl.unneeded import show_pandas
+from impctl.unneeded import enable_pandas
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -598,7 +598,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
     settings that would change what queries mean, for a Spark that is too old, and without Java."""
     conf = {**DEFAULTS, **settings.conf, **FIXED}
     refuse_changed_meaning(settings.conf)
-    show_pandas()  # which the client of Spark Connect needs, and Spark's Python side may use
+    enable_pandas()  # which the client of Spark Connect needs, and Spark's Python side may use
     if is_address(settings.master):
         return adopt(open_remote(settings.master), conf)
     from pyspark.logger import PySparkLogger

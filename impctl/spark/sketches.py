@@ -15,7 +15,7 @@ from impctl.data.schema import Kind, SqlType, quoted
 from impctl.data.vector import Ints, from_arrow
 from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import FRAGMENT, STAGED, PassKind, SketchPass, sketch_passes, staged_name
 from impctl.spark.render import render_plan
 from impctl.spark.run import plain_failures, selected
@@ -198,7 +198,7 @@ def capture_sketches(
     frames: Mapping[AccessId, DataFrame],
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
-) -> dict[AccessId, FragmentSet]:
+) -> dict[AccessId, RangeSet]:
     """The ranges that the query needs of each access in `partitions`. `verdict` is that of this
     very query; `frames` holds the rows of every access, those of sketched ones with their partition
     attribute. Raises what `sketch_passes` and running it in Spark raise."""
@@ -219,7 +219,7 @@ def capture_sketches(
     for pass_ in sketch_passes(query, verdict, columns):
         with plain_failures(versions):
             result.update(capture.fragments(pass_))
-    return {a: FragmentSet.of(sorted(result[a]), p.size) for a, p in partitions.items()}
+    return {a: RangeSet.of(sorted(result[a]), p.size) for a, p in partitions.items()}
 
 
 _RangeIds = dict[AccessId, set[int]]

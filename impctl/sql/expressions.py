@@ -57,7 +57,7 @@ from impctl.plan.functions import (
     WINDOW_ONLY,
 )
 from impctl.sql import literals
-from impctl.sql.scope import Names, Reading, did_you_mean
+from impctl.sql.scope import Names, ParseContext, did_you_mean
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Special(Protocol):
 class ExprReader:
     """Reads expressions of one clause; `clause` names it in messages."""
 
-    reading: Reading
+    reading: ParseContext
     names: Names
     clause: str
     special: Special | None = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"
-RUN = "now"
+RUN_INSTANT = "now"
 """Instant of the run, cut to seconds: used by expiry, not by any text."""
 NEVER = "never"
 """Instead of an instant: no existing row will ever expire."""
@@ -35,7 +35,7 @@ _UNITS = {
 """Units of `date_trunc` by spelling."""
 _CUT_NAMES = {f"date_trunc('{unit}', current_timestamp)": unit for unit in _UNITS.values()}
 NOW = frozenset({"now", "current_timestamp"})
-BARE = frozenset({"current_date", "current_timestamp"})
+NAMES_WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 """Names that need no parentheses, so that a column may have them."""
 
 
@@ -74,7 +74,7 @@ class Clock:
         local = self.instant.astimezone(zone_of(self.zone))
         if moment == CURRENT_DATE:
             return local.date()
-        if moment == RUN:
+        if moment == RUN_INSTANT:
             return self.instant.replace(microsecond=0)
         return _cut(local, _CUT_NAMES[moment]).astimezone(UTC)
 
@@ -301,11 +301,11 @@ def bind(
         moments = {use.moment: clock.text(use.moment) for use in uses}
         moments |= {name: clock.text(name, moment) for name, moment in moving.items()}
     text, bindings = _replaced(sql, sorted(places))
-    bare = frozenset(sql[use.start : use.end].lower() for use in uses) & BARE
+    bare = frozenset(sql[use.start : use.end].lower() for use in uses) & NAMES_WITHOUT_PARENTHESES
     return BoundSql(text, bindings, moments, bare)
 
 
-_CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | BARE))}", re.IGNORECASE)
+_CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | NAMES_WITHOUT_PARENTHESES))}", re.IGNORECASE)
 
 
 def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
@@ -315,7 +315,7 @@ def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
     operands = [
         use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
     ]
-    names = {sql[use.start : use.end].lower() for use in uses if use not in operands} & BARE
+    names = {sql[use.start : use.end].lower() for use in uses if use not in operands} & NAMES_WITHOUT_PARENTHESES
     names |= {token.text.lower() for token in tokens if sql[token.start] == "`"}
     return [use for use in operands if sql[use.start : use.end].lower() not in names]
 

@@ -43,7 +43,7 @@ from impctl.sql.aggregates import (
     result_type,
 )
 from impctl.sql.expressions import ExprReader
-from impctl.sql.scope import Names, Reading, Scope, ScopeEntry, attribute_for, known_type
+from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, attribute_for, known_type
 from impctl.values import dataclass
 
 _EXACT_DIGITS = 100
@@ -152,7 +152,7 @@ class _Made:
         return isinstance(expr, ColumnRef) and call_is_nullable(calls[expr.id])
 
 
-def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: Reading) -> tuple[Plan, Scope]:
+def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) -> tuple[Plan, Scope]:
     """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names. QueryError where
     refused."""
     field = _field(node, reading)
@@ -188,7 +188,7 @@ def _grouped(
     calls: tuple[AggregateCall, ...],
     values: list[tuple[str, Expr]],
     span: Span | None,
-    reading: Reading,
+    reading: ParseContext,
 ) -> Aggregate:
     """The calls over the rows of each value, and the number of rows."""
     filtered = [
@@ -208,7 +208,7 @@ def _grouped(
     return Aggregate(plan, key_columns, results, span=span)
 
 
-def _field(node: exp.Pivot, reading: Reading) -> exp.In:
+def _field(node: exp.Pivot, reading: ParseContext) -> exp.In:
     text = reading.text
     fields = node.args.get("fields") or []
     if node.args.get("unpivot"):
@@ -219,7 +219,7 @@ def _field(node: exp.Pivot, reading: Reading) -> exp.In:
     return result
 
 
-def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | None:
+def _suffix(item: exp.Expression, node: exp.Pivot, reading: ParseContext) -> str | None:
     """Suffix of the column name; None where there is one call only."""
     if len(node.expressions) == 1:
         return None
@@ -230,7 +230,7 @@ def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | No
     return str(item.alias)
 
 
-def _check_calls(node: exp.Pivot, made: _Made, reading: Reading) -> None:
+def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
     for call in made.calls:
         if call.function not in _SKIPPING_NULL:
             raise reading.text.unsupported(
@@ -329,7 +329,7 @@ def _projected(
     keys: list[ScopeEntry],
     grouped: Aggregate,
     columns: list[tuple[str, Expr]],
-    reading: Reading,
+    reading: ParseContext,
 ) -> tuple[Plan, Scope]:
     """Key columns under their old names, then those of the values, which belong to no relation."""
     refs = [key.attribute.ref() for key in grouped.keys]

@@ -35,7 +35,7 @@ from impctl.plan.recursion import approximate_columns, leaves_in
 from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
-from impctl.sql.text import SqlText, read_by_none
+from impctl.sql.text import SqlText, as_invalid_query
 from impctl.types import AttributeId, FixpointId
 from impctl.values import dataclass
 
@@ -331,7 +331,7 @@ def _recursive_table(
 def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
     def refuse(place: exp.Expression) -> Plan:
         # Spark does not know such a name.
-        raise read_by_none(
+        raise as_invalid_query(
             environment.text.unsupported(
                 f"`{entry.alias}` before its own WITH entry (mutual recursion)",
                 place,

@@ -27,17 +27,7 @@ from impctl.plan.nodes import (
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.names import is_path
 from impctl.sql.pivot import pivoted
-from impctl.sql.scope import (
-    Names,
-    Reading,
-    Scope,
-    ScopeEntry,
-    joined_scope,
-    known_type,
-    meant_by,
-    relation_scope,
-    side_by_side,
-)
+from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, joined_scope, known_type, table_hint, relation_scope, side_by_side
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -122,7 +112,7 @@ _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 _GENERATORS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 
 
-def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> tuple[Plan, Scope]:
+def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: ParseContext) -> tuple[Plan, Scope]:
     """Explode the rows of a plan; returns the plan and its names. QueryError where refused."""
     alias = node.args.get("alias")
     names = [column.name for column in (alias.columns if alias is not None else [])]
@@ -167,7 +157,7 @@ class Generated:
 
 
 def read_generated(
-    items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: Reading
+    items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: ParseContext
 ) -> Generated | None:
     """The generator of the SELECT list, or None."""
     generators = [item for item in items if is_generator(_called(item))]
@@ -209,7 +199,7 @@ class _Written:
 
 
 def _taken_apart(
-    plan: Plan, scope: Scope, written: _Written, reading: Reading, *, outer: bool
+    plan: Plan, scope: Scope, written: _Written, reading: ParseContext, *, outer: bool
 ) -> Explode:
     call, text = written.call, reading.text
     name = function_name(call) or ""
@@ -225,7 +215,7 @@ def _taken_apart(
 
 
 def _columns(
-    written: _Written, function: str, kind: SqlType | None, reading: Reading
+    written: _Written, function: str, kind: SqlType | None, reading: ParseContext
 ) -> tuple[Attribute, ...]:
     """New columns without ids: a position, then an element, or key and value."""
     names = written.names
@@ -363,7 +353,7 @@ class CommonTable:
 class Environment:
     """Context of a query: the reading, visible WITH entries, how to read a query."""
 
-    reading: Reading
+    reading: ParseContext
     read_query: Callable[[exp.Expression, Environment], Plan]
     common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
     """By lower-case name."""
@@ -535,7 +525,7 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
     return _aliased(FromSource(rows, scope), node, environment)
 
 
-def _live(scan: Scan, reading: Reading) -> Plan:
+def _live(scan: Scan, reading: ParseContext) -> Plan:
     """The rows that queries see: all, except where the table has an expiry."""
     live = reading.live.get(scan.table)
     if live is None:
@@ -565,7 +555,7 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     if result is not None:
         return result
     known = [*reading.catalog, *environment.common_tables]
-    hint = meant_by(node, written, known)
+    hint = table_hint(node, written, known)
     near = next((t for t in known if t.lower().split(".")[-1] == parts[-1].lower()), None)
     if is_path(parts):
         hint = "declare the table with this path under `tables`; in SQL its path must be absolute"

@@ -28,7 +28,7 @@ MAX_ACCESSES = 1_000
 
 
 @dataclass(slots=True)
-class Reading:
+class ParseContext:
     """The only mutable state of parsing: counters and volatile constructs."""
 
     text: SqlText
@@ -108,7 +108,7 @@ def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
     return Attribute(identity, name, known_type(expr), is_nullable(expr))
 
 
-def meant_by(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
+def table_hint(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
     """A hint for an unknown name, from the `known` tables and entries; None without an idea."""
     around = list(_around(node)) if len(node.parts) == 1 else []
     for entry in around:

@@ -60,19 +60,8 @@ from impctl.sql.relations import (
     read_generated,
     refuse_parts,
 )
-from impctl.sql.scope import Names, Prefer, Reading, attribute_for, relation_scope
-from impctl.sql.subqueries import (
-    Beside,
-    Membership,
-    Part,
-    apply_condition,
-    bare,
-    has_tail,
-    put_beside,
-    read_condition,
-    read_having,
-    read_values,
-)
+from impctl.sql.scope import Names, Prefer, ParseContext, attribute_for, relation_scope
+from impctl.sql.subqueries import JoinedSubquery, Membership, Part, apply_condition, without_parentheses, has_tail, join_subqueries, read_condition, read_having, read_values
 from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
 from impctl.values import dataclass
 
@@ -93,7 +82,7 @@ class Order:
         return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
 
     def over(
-        self, columns: Sequence[ComputedColumn], reading: Reading
+        self, columns: Sequence[ComputedColumn], reading: ParseContext
     ) -> tuple[tuple[ComputedColumn, ...], Order]:
         """The order above a projection, and the hidden columns it needs there."""
         offered = {output.attribute.id for output in columns}
@@ -119,7 +108,7 @@ def read_order(
     for item in clause.expressions if clause is not None else []:
         if not isinstance(item, exp.Ordered) or item.args.get("with_fill"):
             raise text.unsupported("ORDER BY in this form", item)
-        result = ordinal(bare(item.this))
+        result = ordinal(without_parentheses(item.this))
         keys.append(sort_key(result if result is not None else reader.read(item.this), item))
     limit, offset = node.args.get("limit"), node.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):
@@ -343,7 +332,7 @@ class _Block:
 
     source: FromSource
     items: tuple[Item, ...]
-    beside: tuple[Beside, ...]
+    beside: tuple[JoinedSubquery, ...]
     """Plans for values of subqueries in the SELECT list."""
     grouping: GroupingClause | None
     having: tuple[Part, ...]
@@ -402,10 +391,10 @@ def _items(
     environment: Environment,
     windows: WindowCollector,
     generated: Generated | None,
-) -> tuple[tuple[Item, ...], tuple[Beside, ...]]:
+) -> tuple[tuple[Item, ...], tuple[JoinedSubquery, ...]]:
     reading = environment.reading
     items: list[Item] = []
-    beside: list[Beside] = []
+    beside: list[JoinedSubquery] = []
     for node in select.expressions:
         if node.is_star:
             items += _star(node, source, reading)
@@ -424,12 +413,12 @@ def _items(
     return tuple(items), tuple(beside)
 
 
-def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
+def _name(node: exp.Expression, span: Span | None, reading: ParseContext) -> str:
     if isinstance(node, exp.Aliases):
         raise reading.text.unsupported("several aliases for one expression", node)
     if node.alias:
         return str(node.alias)
-    inner = bare(node)
+    inner = without_parentheses(node)
     for operand in (inner, _cast_operand(inner)):
         if isinstance(operand, exp.Column):
             return str(operand.name)
@@ -443,13 +432,13 @@ def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
 def _cast_operand(node: exp.Expression) -> exp.Expression | None:
     """Operand of a cast, written as a function or not; Spark names a cast like its column."""
     if isinstance(node, exp.Cast):
-        return bare(node.this)
+        return without_parentheses(node.this)
     is_cast = function_name(node) in (*CAST_FUNCTIONS, "decimal")
     parts = arguments_of(node) if is_cast else ()
-    return bare(parts[0]) if len(parts) == 1 else None
+    return without_parentheses(parts[0]) if len(parts) == 1 else None
 
 
-def _star(node: exp.Expression, source: FromSource, reading: Reading) -> list[Item]:
+def _star(node: exp.Expression, source: FromSource, reading: ParseContext) -> list[Item]:
     text = reading.text
     star = node.this if isinstance(node, exp.Column) else node
     if not isinstance(star, exp.Star) or any(star.args.values()):
@@ -479,7 +468,7 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> Pla
     if block.is_aggregated:
         plan, finish = _aggregated(select, block, reading)
         plan = apply_condition(plan, block.having, block.having_span, finish)
-    plan = put_beside(plan, block.beside, finish)
+    plan = join_subqueries(plan, block.beside, finish)
     if block.windows.calls:
         names = [(item.name, item.expr) for item in block.items]
         plan, finish = windowed(plan, block.windows, names, finish, reading)
@@ -498,7 +487,7 @@ def _unchanged(expr: Expr) -> Expr:
 
 
 def _aggregated(
-    select: exp.Select, block: _Block, reading: Reading
+    select: exp.Select, block: _Block, reading: ParseContext
 ) -> tuple[Plan, Callable[[Expr], Expr]]:
     grouping = block.grouping or GroupingClause(())
     calls = block.windows.aggregates.calls
@@ -544,7 +533,7 @@ def _aggregated(
     return plan, lift
 
 
-def _expr_name(expr: Expr, reading: Reading) -> str:
+def _expr_name(expr: Expr, reading: ParseContext) -> str:
     if isinstance(expr, ColumnRef):
         return column_name(expr.id)
     return "key" if expr.span is None else reading.text.written(expr.span)
@@ -556,7 +545,7 @@ def _projected(
     order: Order,
     is_distinct: bool,
     select: exp.Select,
-    reading: Reading,
+    reading: ParseContext,
 ) -> Plan:
     span = reading.text.span_of(select.expressions[0]) if select.expressions else None
     present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
@@ -577,7 +566,7 @@ def _projected(
 
 
 def _without(
-    plan: Plan, columns: tuple[ComputedColumn, ...], reading: Reading, span: Span | None
+    plan: Plan, columns: tuple[ComputedColumn, ...], reading: ParseContext, span: Span | None
 ) -> Plan:
     """The plan with just these columns, without hidden ones."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])

@@ -16,13 +16,13 @@ from sqlglot import exp
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.plan.functions import TIME_WINDOWS
 from impctl.plan.nodes import Catalog, Fixpoint, LiveRows, Plan, Query, nodes_of, scans_of
-from impctl.plan.properties import deciding
+from impctl.plan.properties import deciding_functions
 from impctl.sql.names import TableNames
 from impctl.sql.recursive import is_refused_by_spark, read_unused, with_common_tables
 from impctl.sql.relations import Environment
-from impctl.sql.scope import Reading
+from impctl.sql.scope import ParseContext
 from impctl.sql.select import ordered, read_select, read_set_operation
-from impctl.sql.text import SqlText, read_by_none, read_text
+from impctl.sql.text import SqlText, as_invalid_query, read_text
 
 if TYPE_CHECKING:
     from impctl.types import QueryName, TableName
@@ -51,7 +51,7 @@ def parse_query(
         text, tree = read_text(sql, name)
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
             raise _too_deep(name)
-        reading = Reading(text, catalog, names or TableNames.of(catalog), zone, live=live)
+        reading = ParseContext(text, catalog, names or TableNames.of(catalog), zone, live=live)
         root = _root(tree, reading)
     except RecursionError:
         raise _too_deep(name) from None
@@ -64,7 +64,7 @@ def parse_query(
     mentions = tuple((span, table) for span, table in reading.mentions.items())
     named = {table: live.get(table) for _, table in mentions}
     asked = tuple((table, rows) for table, rows in named.items() if rows is not None)
-    volatile = (*reading.volatile, *deciding(root))
+    volatile = (*reading.volatile, *deciding_functions(root))
     unused = (node for plan in reading.unused for node in nodes_of(plan))
     derived = tuple(node for node in unused if isinstance(node, Fixpoint))
     return Query(sql, root, volatile, mentions, live=asked, unused=derived)
@@ -77,14 +77,14 @@ def _refuse_time_windows(tree: exp.Expression, text: SqlText) -> None:
             raise text.unsupported(f"the function `{call.name.lower()}`", call)
 
 
-def _root(tree: exp.Expression, reading: Reading) -> Plan:
+def _root(tree: exp.Expression, reading: ParseContext) -> Plan:
     """The whole plan; the class of a refusal says who may run the query."""
     try:
         _refuse_time_windows(tree, reading.text)
         return _read_query(tree, Environment(reading, _read_query))
     except NotReadError as refusal:
         if is_refused_by_spark(tree):
-            raise read_by_none(refusal) from None
+            raise as_invalid_query(refusal) from None
         raise
 
 

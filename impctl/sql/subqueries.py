@@ -48,7 +48,7 @@ from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class JoinedSubquery:
     """A plan joined to the rows: INNER without condition has one row, LEFT at most one partner."""
 
     kind: JoinKind
@@ -62,15 +62,15 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
+class ScalarCondition:
     """A condition that reads plans joined beside the rows."""
 
-    beside: tuple[Beside, ...]
+    beside: tuple[JoinedSubquery, ...]
     predicate: Expr
     span: Span | None
 
 
-def put_beside(plan: Plan, items: Iterable[Beside], finish: Callable[[Expr], Expr]) -> Plan:
+def join_subqueries(plan: Plan, items: Iterable[JoinedSubquery], finish: Callable[[Expr], Expr]) -> Plan:
     """Join these to the plan; `finish` completes conditions that were read before."""
     for item in items:
         condition = None if item.condition is None else finish(item.condition)
@@ -105,7 +105,7 @@ _CONSTRUCTS = (
 """By argument of the query."""
 
 
-def bare(node: exp.Expression) -> exp.Expression:
+def without_parentheses(node: exp.Expression) -> exp.Expression:
     """Remove parentheses around an expression."""
     while isinstance(node, exp.Paren):
         node = node.this
@@ -126,15 +126,15 @@ def unwrapped(query: exp.Expression) -> exp.Expression:
     return query
 
 
-def closed(query: exp.Expression, reader: ExprReader, environment: Environment) -> Plan:
+def read_uncorrelated(query: exp.Expression, reader: ExprReader, environment: Environment) -> Plan:
     """Read a subquery alone; it cannot see the enclosing query's columns."""
     try:
         return environment.read_query(query, environment)
     except QueryError as error:
-        raise seen_from_inside(error, query, reader) from None
+        raise explain_outer_name(error, query, reader) from None
 
 
-def seen_from_inside(error: QueryError, query: exp.Expression, reader: ExprReader) -> QueryError:
+def explain_outer_name(error: QueryError, query: exp.Expression, reader: ExprReader) -> QueryError:
     """The error of a subquery read alone: an unknown name may be the enclosing query's."""
     if error.code not in UNKNOWN:
         return error
@@ -181,8 +181,8 @@ _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Lite
 
 
 def read_single(
-    node: exp.Expression, reader: ExprReader, environment: Environment, marks: Mapping[int, Mark]
-) -> Single | None:
+    node: exp.Expression, reader: ExprReader, environment: Environment, marks: Mapping[int, MembershipMark]
+) -> ScalarCondition | None:
     """A condition that reads values or marks of subqueries; None for one without any."""
     beside = [mark.beside for mark in marks.values()]
     values: dict[int, Expr] = {key: mark.is_there for key, mark in marks.items()}
@@ -197,21 +197,21 @@ def read_single(
     span = reader.text.span_of(node)
     predicate = replace(reader, beside={**reader.beside, **values}).read(node)
     predicate = And((*keys, predicate), span=span) if keys else predicate
-    return Single(tuple(beside), predicate, span)
+    return ScalarCondition(tuple(beside), predicate, span)
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ScalarValue:
     """A subquery's value, its plan, and equalities with the row."""
 
     value: Expr
-    beside: Beside
+    beside: JoinedSubquery
     keys: tuple[Expr, ...] = ()
 
 
 def read_values(
     node: exp.Expression, reader: ExprReader, environment: Environment
-) -> tuple[ExprReader, tuple[Beside, ...]]:
+) -> tuple[ExprReader, tuple[JoinedSubquery, ...]]:
     """A reader that knows the values of the expression's subqueries, and the plans of these."""
     values: dict[int, Expr] = {}
     beside = []
@@ -258,7 +258,7 @@ def _read(
     condition: exp.Expression | None,
     reader: ExprReader,
     environment: Environment,
-) -> Value:
+) -> ScalarValue:
     """The subquery's value; `condition` drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
     try:
@@ -268,10 +268,10 @@ def _read(
         if error.code in UNKNOWN and condition is not None and _drops_null(subquery, condition):
             result = _by_groups(query, reader, environment, reader.text.span_of(condition))
         if result is None:
-            raise seen_from_inside(error, query, reader) from None
+            raise explain_outer_name(error, query, reader) from None
         plan, keys = result
         value = attributes_of(plan)[-1].ref(span)
-        return Value(value, Beside(JoinKind.INNER, plan, None, span), keys)
+        return ScalarValue(value, JoinedSubquery(JoinKind.INNER, plan, None, span), keys)
     if len(attributes_of(plan)) != 1:
         raise reader.text.error(
             f"A subquery used as a value has {len(attributes_of(plan))} columns",
@@ -280,7 +280,7 @@ def _read(
         )
     if not _is_one_row(plan):
         plan = _one_of(plan, reader, span)
-    return Value(attributes_of(plan)[0].ref(span), Beside(JoinKind.INNER, plan, None, span))
+    return ScalarValue(attributes_of(plan)[0].ref(span), JoinedSubquery(JoinKind.INNER, plan, None, span))
 
 
 def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
@@ -355,7 +355,7 @@ def _by_groups(
     grouped.set("expressions", [*named, *grouped.expressions])
     grouped.set("where", exp.Where(this=exp.and_(*own, copy=True)) if own else None)
     grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
-    right = closed(grouped, reader, environment)
+    right = read_uncorrelated(grouped, reader, environment)
     refs = [attribute.ref(span) for attribute in attributes_of(right)]
     for key, one, ref in zip(keys, outside, refs, strict=False):
         if not groups_as_compared(type_of(one), type_of(ref)):
@@ -375,7 +375,7 @@ def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
     """In order; a loop, since chains may be deep."""
     pending, result = [node], []
     while pending:
-        current = bare(pending.pop())
+        current = without_parentheses(pending.pop())
         if isinstance(current, exp.And):
             pending += [current.expression, current.this]
         else:
@@ -389,8 +389,8 @@ def _is_null_when_empty(value: exp.Expression) -> bool:
         return True
     if not isinstance(value, _PASSES_NULL) or isinstance(value, exp.Literal):
         return False
-    others = [part for part in value.iter_expressions() if not isinstance(bare(part), exp.Literal)]
-    return bool(others) and all(_is_null_when_empty(bare(part)) for part in others)
+    others = [part for part in value.iter_expressions() if not isinstance(without_parentheses(part), exp.Literal)]
+    return bool(others) and all(_is_null_when_empty(without_parentheses(part)) for part in others)
 
 
 def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
@@ -421,10 +421,10 @@ def _pair(
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MembershipMark:
     """A plan beside the rows, and the expression that is true of rows with a partner."""
 
-    beside: Beside
+    beside: JoinedSubquery
     is_there: Expr
 
 
@@ -450,7 +450,7 @@ def nested_memberships(node: exp.Expression) -> list[exp.Expression]:
 
 def mark_of(
     plan: Plan, conditions: tuple[Expr, ...], node: exp.Expression, reader: ExprReader
-) -> Mark:
+) -> MembershipMark:
     """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
     own = {attribute.id for attribute in attributes_of(plan)}
@@ -483,9 +483,9 @@ def mark_of(
         for one, key in zip(outer, keys, strict=True)
     )
     joined = conjunction(equal, span) if equal else Literal(True, BOOLEAN)
-    beside = Beside(JoinKind.LEFT, distinct, joined, span)
+    beside = JoinedSubquery(JoinKind.LEFT, distinct, joined, span)
     there = IsNull(replace(marked, nullable=True).ref(span), span=span)
-    return Mark(beside, Not(there, span=span))
+    return MembershipMark(beside, Not(there, span=span))
 
 
 def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
@@ -518,7 +518,7 @@ class Membership:
     span: Span | None
 
 
-Part = Filter | Membership | Single
+Part = Filter | Membership | ScalarCondition
 
 
 def read_condition(
@@ -568,8 +568,8 @@ def apply_condition(
         if isinstance(item, Membership):
             condition = None if item.condition is None else finish(item.condition)
             plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
-        if isinstance(item, Single):
-            joined = put_beside(plan, item.beside, finish)
+        if isinstance(item, ScalarCondition):
+            joined = join_subqueries(plan, item.beside, finish)
             plan = Select(joined, finish(item.predicate), span=item.span)
     return plan
 
@@ -578,7 +578,7 @@ def _membership(
     node: exp.Expression, reader: ExprReader, environment: Environment
 ) -> Membership | None:
     negated = isinstance(node, exp.Not)
-    inner = bare(node.this) if negated else node
+    inner = without_parentheses(node.this) if negated else node
     kind = JoinKind.ANTI if negated else JoinKind.SEMI
     span = reader.text.span_of(node)
     counted = _counted(inner)
@@ -596,7 +596,7 @@ def _counted(node: exp.Expression) -> exp.Expression | None:
     least = "0" if isinstance(node, exp.GT) else "1" if isinstance(node, exp.GTE) else None
     if least is None or not isinstance(node.expression, exp.Literal) or node.expression.is_string:
         return None
-    side = bare(node.this)
+    side = without_parentheses(node.this)
     query = unwrapped(side)
     if node.expression.name != least or not isinstance(side, exp.Subquery):
         return None
@@ -614,7 +614,7 @@ def _counted(node: exp.Expression) -> exp.Expression | None:
     return rows
 
 
-def _marks(node: exp.Expression, reader: ExprReader, environment: Environment) -> dict[int, Mark]:
+def _marks(node: exp.Expression, reader: ExprReader, environment: Environment) -> dict[int, MembershipMark]:
     """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
     result = {}
     for nested in nested_memberships(node):
@@ -634,7 +634,7 @@ def _exists(
 ) -> Membership:
     query = unwrapped(query)
     if not _is_plain(query):
-        right = closed(query, reader, environment)
+        right = read_uncorrelated(query, reader, environment)
         return Membership(kind, right, None, False, span)
     source, correlated = _opened(query, reader, environment)
     # The values do not matter, but what changes the number of rows does, and is refused.
@@ -646,7 +646,7 @@ def _exists(
 def _in(
     node: exp.In, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
 ) -> Membership:
-    subject = bare(node.this)
+    subject = without_parentheses(node.this)
     operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
     query = unwrapped(node.args["query"])
     correlated: tuple[Expr, ...] = ()
@@ -655,7 +655,7 @@ def _in(
         right = source.plan
         values = _values(query, source.scope, reader)
     else:
-        right = closed(query, reader, environment)
+        right = read_uncorrelated(query, reader, environment)
         values = tuple(attribute.ref(span) for attribute in attributes_of(right))
     if len(values) != len(operands):
         raise reader.text.error(
@@ -754,7 +754,7 @@ def _separated(
         if isinstance(item, Filter) and columns_of(item.predicate) & outside:
             correlated.append(item.predicate)
             continue
-        if isinstance(item, Single):
+        if isinstance(item, ScalarCondition):
             read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
             if any(columns_of(expr) & outside for expr in read):
                 raise reader.text.unsupported(

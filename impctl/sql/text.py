@@ -23,7 +23,7 @@ _WORDS = ["MAX", "RECURSION", "LEVEL"]
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class RecursionLimit:
     """A MAX RECURSION LEVEL clause: the number of levels, and its place."""
 
     most: int
@@ -31,7 +31,7 @@ class Levels:
     end: int
 
 
-def levels_in(tokens: Sequence[Token]) -> tuple[Levels, ...]:
+def recursion_limits(tokens: Sequence[Token]) -> tuple[RecursionLimit, ...]:
     """All such clauses, in order."""
     result = []
     for index, number in enumerate(tokens[3:]):
@@ -39,15 +39,15 @@ def levels_in(tokens: Sequence[Token]) -> tuple[Levels, ...]:
         is_number = number.token_type is TokenType.NUMBER and number.text.isdigit()
         are_words = all(word.token_type is TokenType.VAR for word in words)
         if is_number and are_words and [word.text.upper() for word in words] == _WORDS:
-            result.append(Levels(int(number.text), words[0].start, number.end + 1))
+            result.append(RecursionLimit(int(number.text), words[0].start, number.end + 1))
     return tuple(result)
 
 
-def without_levels(sql: str) -> str:
+def without_recursion_limits(sql: str) -> str:
     """The text of a valid query with these clauses blanked."""
     if _WORDS[1] not in sql.upper():
         return sql
-    for result in levels_in(Spark().tokenize(sql)):
+    for result in recursion_limits(Spark().tokenize(sql)):
         gone = sql[result.start : result.end]
         blanks = "".join(sign if sign.isspace() else " " for sign in gone)
         sql = sql[: result.start] + blanks + sql[result.end :]
@@ -55,8 +55,8 @@ def without_levels(sql: str) -> str:
 
 
 def by_entry(
-    tree: Any, clauses: Sequence[Levels], words: Tokens, places: Mapping[int, Place]
-) -> dict[int, Levels]:
+    tree: Any, clauses: Sequence[RecursionLimit], words: Tokens, places: Mapping[int, Place]
+) -> dict[int, RecursionLimit]:
     """The clauses by the `id` of their WITH entries, without those elsewhere."""
     wanted = {words.at(clause.start): clause for clause in clauses}
     result = {}
@@ -68,7 +68,7 @@ def by_entry(
     return result
 
 
-def doubtful_comment(sql: str, words: Tokens) -> Place | None:
+def ambiguous_comment(sql: str, words: Tokens) -> Place | None:
     """Place of a comment that Spark and sqlglot may end differently; comments are between
     tokens."""
     places = (_doubtful(sql, start, end) for start, end in _gaps(sql, words))
@@ -270,7 +270,7 @@ class SqlText:
     words: Tokens
     places: Mapping[int, Place] = field(default_factory=dict)
     """Of the tree's nodes, by `id`; the reader keeps the tree as long as the text."""
-    levels: Mapping[int, Levels] = field(default_factory=dict)
+    levels: Mapping[int, RecursionLimit] = field(default_factory=dict)
     """MAX RECURSION LEVEL of WITH entries, by the `id` of their nodes."""
 
     @property
@@ -329,7 +329,7 @@ class SqlText:
         return NotReadError(error.message, hint=error.hint, location=error.location)
 
 
-def read_by_none(refusal: NotReadError) -> QueryError:
+def as_invalid_query(refusal: NotReadError) -> QueryError:
     """The error for what Spark does not run either: the query must change, a sketch is not the
     issue."""
     hint = refusal.hint
@@ -355,7 +355,7 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     _refuse_statements(text)
     _refuse_doubtful_text(text)
     _refuse_doubtful_tokens(text)
-    clauses = levels_in(words.all)
+    clauses = recursion_limits(words.all)
     rest = [t for t in words.all if not any(c.start <= t.start < c.end for c in clauses)]
     try:
         trees = _PlainParser(dialect=dialect).parse(_words_of_calls(rest), sql)
@@ -440,7 +440,7 @@ def _refuse_doubtful_text(text: SqlText) -> None:
             text.span(*variable.span()),
             hint="write its value, or use a parameter (`:name`)",
         )
-    comment = doubtful_comment(text.sql, text.words)
+    comment = ambiguous_comment(text.sql, text.words)
     if comment is not None:
         raise text.unsupported(
             "a comment that Spark may end elsewhere",

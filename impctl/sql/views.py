@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SourceRange:
     """Text from `start` on, taken from `source` on in the view, or in the query (None)."""
 
     start: int
@@ -50,7 +50,7 @@ class ExpandedSql:
     """A text without views, and the sources of its stretches; none where nothing changed."""
 
     sql: str
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[SourceRange, ...] = ()
 
     def written_at(self, line: int, column: int) -> tuple[TableName | None, int]:
         """View, or None for the query, and the offset in its text."""
@@ -89,7 +89,7 @@ class _Read:
         return int(words[-1].end) + 1
 
 
-def called_in_messages(view: TableName) -> str:
+def view_label(view: TableName) -> str:
     return f"view {view}"
 
 
@@ -174,7 +174,7 @@ def _need(
     if full in needed:
         return
     name, sql = views[full]
-    read = _read(sql, name, views, names, called_in_messages(name))
+    read = _read(sql, name, views, names, view_label(name))
     for use in read.uses:
         if use.view in (*above, full):
             circle = [*above, full][[*above, full].index(use.view) :]
@@ -212,10 +212,10 @@ def _entry_names(
 @dataclass(frozen=True, slots=True)
 class _TextWriter:
     texts: list[str]
-    stretches: list[Stretch]
+    stretches: list[SourceRange]
 
     def add(self, text: str, view: TableName | None = None, source: int = 0) -> None:
-        self.stretches.append(Stretch(sum(map(len, self.texts)), view, source))
+        self.stretches.append(SourceRange(sum(map(len, self.texts)), view, source))
         self.texts.append(text)
 
     def copy(self, read: _Read, start: int, end: int, called: Mapping[FullName, str]) -> None:

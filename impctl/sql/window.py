@@ -13,7 +13,7 @@ from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDEN
 from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
 from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nullable, result_type
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
-from impctl.sql.scope import Reading, known_type
+from impctl.sql.scope import ParseContext, known_type
 from impctl.sql.subqueries import as_truth
 from impctl.values import dataclass
 
@@ -229,7 +229,7 @@ def windowed(
     windows: WindowCollector,
     items: Sequence[tuple[str, Expr]],
     finish: Callable[[Expr], Expr],
-    reading: Reading,
+    reading: ParseContext,
 ) -> tuple[Plan, Callable[[Expr], Expr]]:
     """Add the window calls to the plan; also returns what completes expressions over it. `items`
     are names and expressions of the SELECT list: a call among them gets its name."""

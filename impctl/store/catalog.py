@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from impctl.errors import ImpctlError, StorageError, UsageError
-from impctl.store.disk import (
-    Disk,
-    Layout,
-    damaged,
-    is_full,
-    make_lasting_folder,
-    read_only,
-    translated,
-)
+from impctl.store.disk import Disk, StoreLayout, damaged, is_full, make_lasting_folder, read_only, translate_errors
 from impctl.store.lock import WriterLock
 
 _V1_INITIAL: tuple[str, ...] = (
@@ -248,7 +240,7 @@ class Catalog:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One consistent state of the catalog for all statements inside."""
-        with translated(self.path):
+        with translate_errors(self.path):
             if self._connection.in_transaction:
                 with self._part(is_kept=False):
                     yield self._connection
@@ -264,7 +256,7 @@ class Catalog:
         """A transaction: everything inside is committed at the end, or nothing."""
         if self.refusal is not None:
             raise self.refusal
-        with translated(self.path):
+        with translate_errors(self.path):
             if self.is_together:
                 self._check_not_given_up()
                 if not self._connection.in_transaction:
@@ -285,7 +277,7 @@ class Catalog:
         """One transaction around all writes inside, committed at the end even after an exception.
         Each `writing` inside is atomic by itself, so the content is consistent at any moment. If
         SQLite ended the transaction early, nothing is committed and this raises."""
-        with translated(self.path):
+        with translate_errors(self.path):
             self.is_together, self._is_given_up = True, False
             try:
                 yield
@@ -329,7 +321,7 @@ class Catalog:
             with self.writing() as connection:
                 yield connection
             return
-        with translated(self.path):
+        with translate_errors(self.path):
             self._connection.execute("PRAGMA synchronous = NORMAL")
             try:
                 with self.writing() as connection:
@@ -339,7 +331,7 @@ class Catalog:
 
     def shrink(self) -> None:
         """Return free pages to the file system if they are a quarter or more."""
-        with translated(self.path):
+        with translate_errors(self.path):
             free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
             pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
             if free * 4 >= pages:
@@ -347,13 +339,13 @@ class Catalog:
             self._disk.checkpoint(self._connection)
 
     def close(self) -> None:
-        with translated(self.path):
+        with translate_errors(self.path):
             self._connection.close()
 
 
-def create_catalog(layout: Layout, disk: Disk) -> None:
+def create_catalog(layout: StoreLayout, disk: Disk) -> None:
     """Create or upgrade the catalog; the caller holds the writer's lock."""
-    with translated(layout.catalog):
+    with translate_errors(layout.catalog):
         disk.create_empty(layout.catalog)
         connection = _connect(layout.catalog)
         try:
@@ -366,7 +358,7 @@ def create_catalog(layout: Layout, disk: Disk) -> None:
         disk.sync_folder(layout.root)
 
 
-def open_catalog(layout: Layout, disk: Disk) -> Catalog | None:
+def open_catalog(layout: StoreLayout, disk: Disk) -> Catalog | None:
     """Open the catalog; None if there is none, or if an older format needs a writer."""
     if not layout.catalog.is_file():
         return None
@@ -380,9 +372,9 @@ def open_catalog(layout: Layout, disk: Disk) -> Catalog | None:
         return _opened(layout, disk, error)
 
 
-def _opened(layout: Layout, disk: Disk, refusal: ImpctlError | None) -> Catalog | None:
+def _opened(layout: StoreLayout, disk: Disk, refusal: ImpctlError | None) -> Catalog | None:
     """The catalog, writable if possible; None if its format needs a writer."""
-    with translated(layout.catalog):
+    with translate_errors(layout.catalog):
         connection = _connect(layout.catalog) if refusal is None else _connect_unwritable(layout)
         try:
             if check_format(connection, layout.catalog) < FORMAT_VERSION:
@@ -396,17 +388,17 @@ def _opened(layout: Layout, disk: Disk, refusal: ImpctlError | None) -> Catalog 
     return Catalog(connection, layout.catalog, disk, refusal=refusal)
 
 
-def empty_catalog(layout: Layout, disk: Disk) -> Catalog:
+def empty_catalog(layout: StoreLayout, disk: Disk) -> Catalog:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     migrate(connection, layout.catalog)
     return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 
 
-def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
+def upgraded_copy(layout: StoreLayout, disk: Disk) -> Catalog | None:
     """A catalog of an older format, upgraded in memory for a reader; None if there is none."""
     if not layout.catalog.is_file():
         return None
-    with translated(layout.catalog):
+    with translate_errors(layout.catalog):
         # Without a log there is nothing to merge, and on a full disk no space for it.
         is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
         original = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
@@ -423,7 +415,7 @@ def upgraded_copy(layout: Layout, disk: Disk) -> Catalog | None:
 
 def catalog_mark(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
     """A value that changes with every commit to the store in `folder`, without opening it."""
-    layout = Layout(folder)
+    layout = StoreLayout(folder)
     marks: list[tuple[int, int, int] | None] = []
     for path in (layout.catalog, layout.write_ahead_log):
         try:
@@ -458,7 +450,7 @@ def _prepare_writer(connection: sqlite3.Connection, disk: Disk) -> None:
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def _has_log(layout: Layout) -> bool:
+def _has_log(layout: StoreLayout) -> bool:
     """Whether commits may be in the log only; an empty log holds none."""
     try:
         return layout.write_ahead_log.stat().st_size > 0
@@ -466,7 +458,7 @@ def _has_log(layout: Layout) -> bool:
         return False
 
 
-def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
+def _connect_unwritable(layout: StoreLayout) -> sqlite3.Connection:
     """A reader in a folder where SQLite may not create the files a WAL catalog needs. With the log
     of a running writer SQLite can read. Without a log the catalog file is complete: it is read
     whole, and again if it changed meanwhile."""
@@ -496,7 +488,7 @@ OWN_LOCK_TIMEOUT = 10.0
 """Seconds that a commit without the lock waits for another writer."""
 
 
-def created(layout: Layout, disk: Disk) -> Catalog | None:
+def created(layout: StoreLayout, disk: Disk) -> Catalog | None:
     """The catalog, created under the writer's lock."""
     make_lasting_folder(layout.root, disk)
     lock = WriterLock(layout, disk)

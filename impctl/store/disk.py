@@ -318,7 +318,7 @@ _RIGHTS_HINT = "give this user the right to write there, or set `store` to anoth
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Translate exceptions inside into an `ImpctlError` that names `path`."""
     try:
         yield
@@ -347,7 +347,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
         )
     if primary in _UNCLEAR:
         # SQLite keeps a full disk, a lack of file names and a quota to itself in many places.
-        result = no_room(path.parent)
+        result = find_limit_error(path.parent)
         if result is not None:
             return from_system(result, path)
     if primary == sqlite3.SQLITE_FULL:
@@ -381,7 +381,7 @@ def suppress_full() -> Iterator[None]:
             raise
 
 
-def no_room(folder: Path) -> OSError | None:
+def find_limit_error(folder: Path) -> OSError | None:
     """The error that keeps a small file from being written: no space, quota, file names or
     descriptors. None if it can be written (it is removed again), or something else fails."""
     try:
@@ -449,7 +449,7 @@ def read_only(path: Path) -> UsageError:
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
+def check_store_files(layout: StoreLayout, *, is_shared: bool = False) -> None:
     """Raise UsageError for a folder or file of the store that others can write. `is_shared` permits
     other owners and rights, never links. Missing files are fine."""
     root = layout.root
@@ -517,7 +517,7 @@ RUN_SUFFIX = ".arrow"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StoreLayout:
     root: Path
 
     @property
@@ -576,7 +576,7 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     disk = RealDisk()
     for left in abandoned([place]):
         remove_abandoned(left, disk)
-    with translated(place):
+    with translate_errors(place):
         folder, owner = _made(prefix, place)
     try:
         yield folder

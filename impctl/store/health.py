@@ -18,15 +18,7 @@ from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError, StateCorruptError, StorageError
 from impctl.store import states, tables
 from impctl.store.catalog import Catalog, opened
-from impctl.store.disk import (
-    CAREFUL,
-    OTHERS_MAY_WRITE,
-    RUN_SUFFIX,
-    Layout,
-    is_full,
-    suppress_full,
-    translated,
-)
+from impctl.store.disk import CAREFUL, OTHERS_MAY_WRITE, RUN_SUFFIX, StoreLayout, is_full, suppress_full, translate_errors
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun, WrittenRun, run_files
@@ -41,10 +33,10 @@ KEPT_VERSIONS = 32
 _PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
 
 
-def find_leftovers(connection: Connection, layout: Layout) -> tuple[Leftover, ...]:
+def find_leftovers(connection: Connection, layout: StoreLayout) -> tuple[Leftover, ...]:
     """Names of run files in the store's folder without a run."""
     known = run_files(connection)
-    with translated(layout.state):
+    with translate_errors(layout.state):
         try:
             entries = list(os.scandir(layout.state))
         except FileNotFoundError:
@@ -155,7 +147,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class StoreCheck:
     """The content of an open store; `damaged` are queries with damaged rows or state."""
 
     queries: tuple[QueryName, ...]
@@ -167,7 +159,7 @@ class Checked:
 
 def folder_of(path: Path) -> Folder:
     """Rights and space of the store's folder, or of its nearest existing parent."""
-    with translated(path):
+    with translate_errors(path):
         there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
     stats = [(file, info) for file in files if (info := _stat(file)) is not None]
@@ -183,10 +175,10 @@ def folder_of(path: Path) -> Folder:
 
 def lock_owner(path: Path) -> Owner | None:
     """The noted holder of the writer's lock, alive or dead."""
-    return noted_owner(Layout(path))
+    return noted_owner(StoreLayout(path))
 
 
-def check_store(store: StoreReader, *, with_state: bool) -> Checked:
+def check_store(store: StoreReader, *, with_state: bool) -> StoreCheck:
     """Verify every query's rows and state files; ImpctlError for the catalog's. Without
     `with_state` only the heads of files, which locate their columns."""
     names = store.queries()
@@ -200,7 +192,7 @@ def check_store(store: StoreReader, *, with_state: bool) -> Checked:
                     whole_table(stored)
         except ImpctlError as error:
             damaged.append((name, error))
-    return Checked(names, tuple(damaged), store.collectable(), KEPT_VERSIONS, with_state)
+    return StoreCheck(names, tuple(damaged), store.collectable(), KEPT_VERSIONS, with_state)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -230,7 +222,7 @@ _FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file 
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed:
+class ScrubResult:
     """Bytes verified, and what was damaged."""
 
     size: int = 0
@@ -247,7 +239,7 @@ class _Waiting:
     page: int
 
 
-def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed:
+def scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> ScrubResult:
     """Verify `budget` bytes of files that are due, those without page checksums in full. The lock
     must be held. `now` is in seconds since 1970."""
     with catalog.reading() as connection:
@@ -270,10 +262,10 @@ def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed
             for file, page, sums in done:
                 _note(connection, catalog.path, file, page, sums, now)
             connection.execute(_FORGET)
-    return Scrubbed(size, tuple(damaged))
+    return ScrubResult(size, tuple(damaged))
 
 
-def _waiting(connection: Connection, path: Path, layout: Layout, now: float) -> list[_Waiting]:
+def _waiting(connection: Connection, path: Path, layout: StoreLayout, now: float) -> list[_Waiting]:
     """The files that are due, longest waiting first."""
     due: dict[QueryName, dict[str, tuple[float, int]]] = {}
     for name, file, is_older, at, page in connection.execute(_FILES).fetchall():
@@ -302,7 +294,7 @@ def _runs_of(connection: Connection, path: Path, name: QueryName) -> tuple[Store
         return ()
 
 
-def _verify(file: _Waiting, layout: Layout, budget: int) -> tuple[int, int, bytes | None]:
+def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int, bytes | None]:
     """Verify up to `budget` bytes of the file; StateCorruptError if they are damaged. Returns the
     number of bytes, the last page, 0 for all, and new checksums if it had none."""
     run, place = file.run, layout.run_file(file.run.file or "")

@@ -17,7 +17,7 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from impctl.store.disk import CAREFUL, Layout
+from impctl.store.disk import CAREFUL, StoreLayout
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Ledger:
     """The ledger of the store in a folder; it may be missing or unreadable."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = Layout(folder).ledger
+        self._path = StoreLayout(folder).ledger
 
     def record(self, use: Use) -> bool:
         """Record one use; false if that was not possible at once."""

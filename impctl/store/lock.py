@@ -10,17 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from impctl.errors import LockHeldError
-from impctl.store.disk import (
-    CAREFUL,
-    FULL_DISK,
-    Disk,
-    Layout,
-    is_running,
-    lock_file,
-    read_start,
-    translated,
-    without_locks,
-)
+from impctl.store.disk import CAREFUL, FULL_DISK, Disk, StoreLayout, is_running, lock_file, read_start, translate_errors, without_locks
 from impctl.values import dataclass
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -114,7 +104,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLock:
     recovered: Owner | None = None
 
     @property
@@ -126,7 +116,7 @@ class Held:
 
 
 class WriterLock:
-    def __init__(self, layout: Layout, disk: Disk) -> None:
+    def __init__(self, layout: StoreLayout, disk: Disk) -> None:
         self._layout = layout
         self._disk = disk
         self._descriptor: int | None = None
@@ -141,7 +131,7 @@ class WriterLock:
         deadline = time.monotonic() + timeout
         pause = _FIRST_PAUSE
         dead: tuple[bytes, float] | None = None
-        with translated(self._layout.lock):
+        with translate_errors(self._layout.lock):
             while True:
                 taken, text = _try(self._layout.lock)
                 if taken is not None:
@@ -173,22 +163,22 @@ class WriterLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        with translated(self._layout.lock):
+        with translate_errors(self._layout.lock):
             try:
                 _put_note(descriptor, b"", self._disk)
             finally:
                 os.close(descriptor)
 
 
-def read_owner(layout: Layout) -> Owner | None:
+def read_owner(layout: StoreLayout) -> Owner | None:
     """Who holds the lock, by its note; None if nobody does."""
     owner = noted_owner(layout)
     return None if owner is None or owner.is_dead else owner
 
 
-def noted_owner(layout: Layout) -> Owner | None:
+def noted_owner(layout: StoreLayout) -> Owner | None:
     """The owner noted in the lock file, dead or alive; None without one."""
-    with translated(layout.lock):
+    with translate_errors(layout.lock):
         try:
             descriptor = os.open(layout.lock, os.O_RDONLY | CAREFUL)
         except FileNotFoundError:
@@ -240,7 +230,7 @@ def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
     return False
 
 
-def _take_away(layout: Layout, text: bytes) -> None:
+def _take_away(layout: StoreLayout, text: bytes) -> None:
     """Remove the lock file whose owner is dead while a child of it still holds the lock."""
     guard = os.open(layout.recovery, _OPEN, 0o600)
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from impctl.errors import ImpctlError
     from impctl.forecast import History
     from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import FragmentSet, Mode
+    from impctl.sketch.sketch import RangeSet, MaintenanceMode
     from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
@@ -44,7 +44,7 @@ class StoredSketch:
     table: TableName
     attribute: ColumnName
     partition: RangePartition
-    fragments: FragmentSet
+    fragments: RangeSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class RunCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class StateChoiceBasis:
     """The basis of the last choice of state, so that it is repeated only after a change. `rates`
     are runs a day by the tables that move in one, `pins` what queries say of their state, `bytes`
     the size of all state afterwards, `least` that of the smallest choice. `settled` is false if a
@@ -164,7 +164,7 @@ class StoredQuery:
     query: QueryName
     fingerprint: str
     sql: str
-    mode: Mode
+    mode: MaintenanceMode
     pins: tuple[TablePin, ...]
     sketches: tuple[StoredSketch, ...]
     assumptions: tuple[Assumption, ...]
@@ -200,7 +200,7 @@ class NewCapture:
     query: QueryName
     fingerprint: str
     sql: str
-    mode: Mode
+    mode: MaintenanceMode
     pins: tuple[TablePin, ...]
     sketches: tuple[StoredSketch, ...]
     assumptions: tuple[Assumption, ...] = ()
@@ -219,7 +219,7 @@ class MaintainCommit:
     expected_generation: int
     pins: tuple[TablePin, ...]
     record: RunRecord
-    sketches: tuple[tuple[AccessId, FragmentSet], ...] = ()
+    sketches: tuple[tuple[AccessId, RangeSet], ...] = ()
     put_runs: tuple[Run, ...] = ()
     drop_runs: tuple[tuple[str, int], ...] = ()
     state_meta: Mapping[str, Any] | None = None
@@ -275,7 +275,7 @@ class StoreReader(Protocol):
         self, tables: Iterable[str], *, is_whole: bool = True
     ) -> dict[TableName, History]: ...
 
-    def chosen(self) -> Chosen | None: ...
+    def chosen(self) -> StateChoiceBasis | None: ...
 
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None

@@ -15,17 +15,7 @@ import pyarrow as pa
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
 from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_of_memory
 from impctl.store.catalog import digest_of, opened, sealed
-from impctl.store.disk import (
-    CAREFUL,
-    RUN_SUFFIX,
-    Disk,
-    Layout,
-    OutputFile,
-    damaged,
-    from_system,
-    make_lasting_folder,
-    translated,
-)
+from impctl.store.disk import CAREFUL, RUN_SUFFIX, Disk, StoreLayout, OutputFile, damaged, from_system, make_lasting_folder, translate_errors
 from impctl.store.records import Run, RunRef
 from impctl.values import dataclass
 
@@ -80,7 +70,7 @@ class StoredRun:
         return RunRef(self.arrangement, self.sequence, self.rows, self.size, self.file is not None)
 
 
-def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[WrittenRun, ...]:
+def write_runs(runs: Iterable[Run], layout: StoreLayout, disk: Disk) -> tuple[WrittenRun, ...]:
     """Encode the runs and write the large ones to disk, synced with their folder."""
     written: list[WrittenRun] = []
     try:
@@ -91,7 +81,7 @@ def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[Written
             else:
                 written.append(_write_file(arrangement, sequence, table, layout, disk))
         if any(run.file is not None for run in written):
-            with translated(layout.state):
+            with translate_errors(layout.state):
                 disk.sync_folder(layout.state)
     except BaseException:
         discard_runs(written, layout, disk)
@@ -99,12 +89,12 @@ def write_runs(runs: Iterable[Run], layout: Layout, disk: Disk) -> tuple[Written
     return tuple(written)
 
 
-def discard_runs(runs: Iterable[WrittenRun], layout: Layout, disk: Disk) -> None:
+def discard_runs(runs: Iterable[WrittenRun], layout: StoreLayout, disk: Disk) -> None:
     """Remove files that no row will refer to."""
     remove_files([run.file for run in runs if run.file is not None], layout, disk)
 
 
-def remove_files(names: Iterable[str], layout: Layout, disk: Disk) -> set[str]:
+def remove_files(names: Iterable[str], layout: StoreLayout, disk: Disk) -> set[str]:
     """Remove run files and report which; one that cannot be removed now is collected later."""
     removed = set()
     for name in names:
@@ -180,7 +170,7 @@ def stored_runs(
     return tuple(StoredRun(*(*opened(row[:-2], path, "run")[1:], *row[-2:])) for row in rows)
 
 
-def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
+def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTable:
     """The rows of the run; one without pages is verified in full."""
     place = layout.catalog if run.file is None else layout.run_file(run.file)
 
@@ -259,11 +249,11 @@ def _encode(arrangement: str, sequence: int, table: pa.Table) -> WrittenRun:
 
 
 def _write_file(
-    arrangement: str, sequence: int, table: pa.Table, layout: Layout, disk: Disk
+    arrangement: str, sequence: int, table: pa.Table, layout: StoreLayout, disk: Disk
 ) -> WrittenRun:
     name = f"{uuid.uuid4().hex}{RUN_SUFFIX}"
     path = layout.run_file(name)
-    with translated(path):
+    with translate_errors(path):
         make_lasting_folder(layout.state, disk)
         file = disk.create(path)
         sink = _ChecksummedFile(file)

@@ -25,34 +25,16 @@ from impctl.store.catalog import (
     open_catalog,
     upgraded_copy,
 )
-from impctl.store.disk import Disk, Layout, RealDisk, check_store_files, is_full, translated
-from impctl.store.health import (
-    KEPT_VERSIONS,
-    Scrubbed,
-    collect_sketches,
-    find_leftovers,
-    scrub,
-    trimmed,
-)
-from impctl.store.lock import Held, Owner, WriterLock, read_owner
+from impctl.store.disk import Disk, StoreLayout, RealDisk, check_store_files, is_full, translate_errors
+from impctl.store.health import KEPT_VERSIONS, ScrubResult, collect_sketches, find_leftovers, scrub, trimmed
+from impctl.store.lock import HeldLock, Owner, WriterLock, read_owner
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.data.pages import StoredTable
     from impctl.forecast import History
-    from impctl.store.records import (
-        Chosen,
-        Collected,
-        KeptVersion,
-        MaintainCommit,
-        NewCapture,
-        Run,
-        RunCost,
-        RunRecord,
-        RunRef,
-        StoredQuery,
-    )
+    from impctl.store.records import StateChoiceBasis, Collected, KeptVersion, MaintainCommit, NewCapture, Run, RunCost, RunRecord, RunRef, StoredQuery
     from impctl.store.tables import Apply, Partitions
     from impctl.types import QueryName, TableName, TableVersion
 
@@ -64,7 +46,7 @@ class Store:
     """An open store; use as a context manager or call `close`."""
 
     def __init__(
-        self, layout: Layout, disk: Disk, catalog: Catalog, *, is_absent: bool = False
+        self, layout: StoreLayout, disk: Disk, catalog: Catalog, *, is_absent: bool = False
     ) -> None:
         self.is_absent = is_absent
         """Whether an empty catalog replaces a missing one (whole, of today's format)."""
@@ -80,8 +62,8 @@ class Store:
     @staticmethod
     def exists(path: Path, *, is_shared: bool = False) -> bool:
         """Whether a store was created at `path`."""
-        layout = Layout(path)
-        with translated(path):
+        layout = StoreLayout(path)
+        with translate_errors(path):
             check_store_files(layout, is_shared=is_shared)
             return layout.catalog.is_file()
 
@@ -92,9 +74,9 @@ class Store:
         """Open the store at `path`; UsageError if others may write it, unless `is_shared`. Without
         `create`, a missing store looks empty and cannot be written; one of an older format is read
         as after its upgrade, and stays unchanged."""
-        layout = Layout(path)
+        layout = StoreLayout(path)
         used = RealDisk() if disk is None else disk
-        with translated(path):
+        with translate_errors(path):
             check_store_files(layout, is_shared=is_shared)
             catalog = open_catalog(layout, used)
             if catalog is None and create:
@@ -128,11 +110,11 @@ class Store:
     # The lock
 
     @contextmanager
-    def lock(self, timeout: float, owner: str = "impctl", *, sweep: bool = True) -> Iterator[Held]:
+    def lock(self, timeout: float, owner: str = "impctl", *, sweep: bool = True) -> Iterator[HeldLock]:
         """Hold the writer's lock; LockHeldError after `timeout` seconds. May be nested. Leftovers
         of killed writers are removed first, unless the caller is about to `collect`."""
         if self._lock.is_held:
-            yield Held()
+            yield HeldLock()
             return
         refusal = self._catalog.refusal
         if refusal is not None and not is_full(refusal):
@@ -145,7 +127,7 @@ class Store:
             if sweep:
                 self._sweep()
                 self._check_room()
-            yield Held(recovered)
+            yield HeldLock(recovered)
         finally:
             self._lock.release()
 
@@ -181,7 +163,7 @@ class Store:
         with self._catalog.reading() as connection:
             return rows.load_arrivals(connection, tables, is_whole=is_whole)
 
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> StateChoiceBasis | None:
         with self._catalog.reading() as connection:
             return rows.load_chosen(connection)
 
@@ -272,7 +254,7 @@ class Store:
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
             rows.save_arrivals(connection, histories)
 
-    def save_chosen(self, made_by: Chosen | None) -> None:
+    def save_chosen(self, made_by: StateChoiceBasis | None) -> None:
         """Save the basis of the choice of state; None removes it."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
             rows.save_chosen(connection, made_by)
@@ -289,7 +271,7 @@ class Store:
             result = replace(result, files=tuple(files))
             return trimmed(result, keep, lambda: self._catalog, self._check_room)
 
-    def scrub(self, budget: int) -> Scrubbed:
+    def scrub(self, budget: int) -> ScrubResult:
         """Verify `budget` bytes of the state not verified for longest; see `store.health`."""
         with self.lock(OWN_LOCK_TIMEOUT):
             return scrub(self._catalog, self._layout, budget, time.time())

@@ -18,25 +18,11 @@ from impctl.errors import ImpctlError, RetryableError
 from impctl.forecast import KEPT as ARRIVALS_KEPT
 from impctl.forecast import Arrival, History
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import RangeSet, MaintenanceMode
 from impctl.store import states
 from impctl.store.catalog import Value, digest_of, opened, seal_of, sealed
 from impctl.store.disk import damaged
-from impctl.store.records import (
-    Assumption,
-    Chosen,
-    KeptVersion,
-    MaintainCommit,
-    NewCapture,
-    RunCost,
-    RunKind,
-    RunParts,
-    RunRecord,
-    SideRead,
-    StoredQuery,
-    StoredSketch,
-    TablePin,
-)
+from impctl.store.records import Assumption, StateChoiceBasis, KeptVersion, MaintainCommit, NewCapture, RunCost, RunKind, RunParts, RunRecord, SideRead, StoredQuery, StoredSketch, TablePin
 from impctl.store.states import WrittenRun
 from impctl.values import dataclass
 
@@ -210,7 +196,7 @@ def load_query(
         query=query.name,
         fingerprint=query.fingerprint,
         sql=query.sql,
-        mode=Mode(query.mode),
+        mode=MaintenanceMode(query.mode),
         pins=load_pins(connection, path, query.id, progress.pins),
         sketches=load_sketches(connection, path, query.id, progress.generation, known),
         assumptions=tuple(Assumption(*fact) for fact in json.loads(progress.assumptions)),
@@ -276,7 +262,7 @@ def save_maintained(
     connection: Connection,
     path: Path,
     query: tuple[int, int, int],
-    sketches: Iterable[tuple[AccessId, FragmentSet]],
+    sketches: Iterable[tuple[AccessId, RangeSet]],
     versions: str,
 ) -> None:
     """Write the sketches after a batch; `query` is id, captured generation, new generation."""
@@ -322,7 +308,7 @@ def load_sketches(
         if partition_id not in known:
             known[partition_id] = _load_partition(connection, path, partition_id)
         partition = known[partition_id]
-        fragments = FragmentSet.from_bytes(bits, size)
+        fragments = RangeSet.from_bytes(bits, size)
         sketches.append(StoredSketch(access, table, attribute, partition, fragments))
     if digest_of(holding) != digest:
         raise damaged(path, "the sketches of one version do not match each other")
@@ -355,7 +341,7 @@ def _held_sketches(
     return held
 
 
-def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:
+def _check_size(access: AccessId, fragments: RangeSet, size: int) -> None:
     if fragments.size != size:
         raise ImpctlError(
             f"The sketch of access `{access}` has {fragments.size} ranges, but its partition has "
@@ -774,14 +760,14 @@ def _real(value: float | None) -> float | None:
 _PLACE = 1
 
 
-def load_chosen(connection: Connection) -> Chosen | None:
+def load_chosen(connection: Connection) -> StateChoiceBasis | None:
     """The saved basis of the last choice; None without one."""
     row = connection.execute("SELECT * FROM state_choice WHERE place = ?", (_PLACE,)).fetchone()
     if row is None or seal_of(*row[:-1]) != row[-1]:
         return None
     try:
         stored = json.loads(row[1])
-        return Chosen(
+        return StateChoiceBasis(
             budget=int(stored["budget"]),
             rates={tuple(map(str, tables)): _rate(rate) for tables, rate in stored["rates"]},
             bytes=int(stored["bytes"]),
@@ -793,7 +779,7 @@ def load_chosen(connection: Connection) -> Chosen | None:
         return None
 
 
-def save_chosen(connection: Connection, chosen: Chosen | None) -> None:
+def save_chosen(connection: Connection, chosen: StateChoiceBasis | None) -> None:
     """Save this basis; None removes it."""
     connection.execute("DELETE FROM state_choice")
     if chosen is None:

@@ -20,14 +20,7 @@ from impctl.errors import (
     TableError,
     TableRecreatedError,
 )
-from impctl.tables.log import (
-    Action,
-    Commits,
-    has_faithful_copies,
-    is_of_rows,
-    is_of_spark,
-    read_commits,
-)
+from impctl.tables.log import Action, LogCommits, has_faithful_copies, is_of_rows, is_of_spark, read_commits
 from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
 from impctl.tables.snapshot import (
     CHANGE_FEED,
@@ -82,12 +75,12 @@ def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> 
     )
 
 
-def doubles_of(after: Snapshot, columns: Iterable[ColumnName]) -> list[ColumnName]:
+def fractional_columns(after: Snapshot, columns: Iterable[ColumnName]) -> list[ColumnName]:
     """The columns that may hold NaN."""
     return [name for name in columns if after.column(name).type.is_fractional]
 
 
-def rewrote_lone_doubles(
+def may_have_hidden_nan(
     after: Snapshot, removed: Sequence[str], doubles: Sequence[ColumnName]
 ) -> bool:
     """Whether a removed file may have hidden NaN; an unreadable one may."""
@@ -103,7 +96,7 @@ def rewrote_lone_doubles(
 _OF_DELTALAKE = "delta-rs:"
 
 
-def files_come_and_go_once(commits: Commits, start: Callable[[], Snapshot]) -> bool:
+def has_distinct_files(commits: LogCommits, start: Callable[[], Snapshot]) -> bool:
     """Whether a feed counts no file of these commits twice; `start` is the snapshot before them."""
     if all(map(_is_sure, commits.by_commit())):
         return True
@@ -161,16 +154,16 @@ _IMAGES: Mapping[str, Mapping[str, int]] = {
 """Rows of change data for each row that a commit counts."""
 
 
-def is_fed_whole(after: Snapshot, commits: Commits, columns: Sequence[ColumnName]) -> bool:
+def has_complete_feed(after: Snapshot, commits: LogCommits, columns: Sequence[ColumnName]) -> bool:
     """Return False if change data by delta-rs may lack rows, or values in these columns."""
-    doubles = doubles_of(after, columns)
+    doubles = fractional_columns(after, columns)
     for actions in commits.by_commit():
         paths = [body["path"] for name, body in actions if name == "cdc"]
         info: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
         if not paths or not str(info.get("engineInfo") or "").startswith(_WRITER):
             continue
         removed = [body["path"] for name, body in actions if name == "remove"]
-        if rewrote_lone_doubles(after, removed, doubles):
+        if may_have_hidden_nan(after, removed, doubles):
             return False
         images = _IMAGES.get(str(info.get("operation")))
         metrics = info.get("operationMetrics") or {}
@@ -294,7 +287,7 @@ def files_mark(snapshot: Snapshot) -> FilesMark:
     return FilesMark(_sum_of(snapshot).tobytes().hex(), snapshot.rows)
 
 
-def is_reached(before: FilesMark, commits: Commits, after: Snapshot) -> bool | None:
+def leads_to(before: FilesMark, commits: LogCommits, after: Snapshot) -> bool | None:
     """Whether the commits lead from the files of `before` to those of `after`. None if they omit
     the size of a removed file. An entry that only replaces an older entry of its file does not
     count."""
@@ -388,7 +381,7 @@ class _FeedPart:
 
 
 def read_feed_files(
-    commits: Commits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
+    commits: LogCommits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
 ) -> FeedRows | None:
     """The rows inserted and deleted after `since`; None if another reader must answer."""
     from impctl.tables.rows import FileReader, bare_rows
@@ -434,7 +427,7 @@ def _row_weights(table: pa.Table) -> Weights | None:
     return weights
 
 
-def _parts(commits: Commits, since: TableVersion, path: str) -> list[_FeedPart] | None:
+def _parts(commits: LogCommits, since: TableVersion, path: str) -> list[_FeedPart] | None:
     parts: list[_FeedPart] = []
     for version, actions in enumerate(commits.fed(), start=since + 1):
         for name, body in actions:
@@ -464,7 +457,7 @@ def read_change_feed(
     source: DeltaSource,
     since: TableVersion,
     after: Snapshot,
-    commits: Commits,
+    commits: LogCommits,
     columns: tuple[ColumnName, ...],
     *,
     with_versions: bool,
@@ -480,7 +473,7 @@ def read_change_feed(
         return direct if with_versions else replace(direct, versions=None)
     if not _is_complete(commits):
         return None
-    footers, doubles = list(_footers(after, commits)), doubles_of(after, columns)
+    footers, doubles = list(_footers(after, commits)), fractional_columns(after, columns)
     if _is_spelled_differently(footers, columns):
         return None
     if doubles and any(has_lone_doubles(footer, doubles) for footer in footers):
@@ -546,7 +539,7 @@ def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: Colum
         ) from error
 
 
-def is_misread(after: Snapshot, commits: Commits) -> bool:
+def is_misread(after: Snapshot, commits: LogCommits) -> bool:
     """Whether a file of the feed holds times that deltalake misreads: INT96, or Spark 2's
     calendar."""
     from impctl.tables.rows import is_hybrid
@@ -574,7 +567,7 @@ def _is_spelled_differently(
     return False
 
 
-def _is_complete(commits: Commits) -> bool:
+def _is_complete(commits: LogCommits) -> bool:
     """Whether entries that remove files have size and partition, which the protocol makes optional.
     Without them deltalake fails or panics."""
     removed = [body for actions in commits.fed() for name, body in actions if name == "remove"]
@@ -590,7 +583,7 @@ def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
     return frozenset([*paths, *(path.split(".")[0] for path in paths)])
 
 
-def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
+def _footers(after: Snapshot, commits: LogCommits) -> Iterator[pq.FileMetaData]:
     """Footers of the files of the feed, without missing files: the feed fails if it needs these."""
     from impctl.tables.rows import DataFiles, read_failure
 
@@ -646,7 +639,7 @@ def read_changes(
     table_id: str | None = None,
     with_versions: bool = False,
     known: Snapshot | None = None,
-    commits: Commits | None = None,
+    commits: LogCommits | None = None,
     held: FilesMark | None = None,
     net_by: Sequence[ColumnName] | None = None,
 ) -> Changes:
@@ -721,14 +714,14 @@ def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnN
 def _is_proven(
     source: DeltaSource,
     held: FilesMark,
-    commits: Commits | None,
+    commits: LogCommits | None,
     after: Snapshot,
     start: Callable[[], Snapshot],
 ) -> bool:
     """Whether the log's entries lead from the files `held` to those of `after`. False if the files
     must be compared, such as when an entry was copied or lost a line. TableRecreatedError if the
     log leads to them from other files."""
-    leads_there = None if commits is None else is_reached(held, commits, after)
+    leads_there = None if commits is None else leads_to(held, commits, after)
     if leads_there:
         return True
     try:
@@ -758,7 +751,7 @@ def _checked(changes: Changes, held: FilesMark | None) -> Changes:
     return changes
 
 
-def _may_tell(commits: Commits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
+def _may_tell(commits: LogCommits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
     """Whether the log or the feed may give the change; entries are inspected only where one could.
     `start` is the snapshot before them."""
     if commits.only_move_rows:
@@ -766,7 +759,7 @@ def _may_tell(commits: Commits, after: Snapshot, start: Callable[[], Snapshot]) 
     return (
         after.has_change_feed
         and has_faithful_copies(commits, after)
-        and files_come_and_go_once(commits, start)
+        and has_distinct_files(commits, start)
     )
 
 
@@ -774,7 +767,7 @@ def _ending(
     source: DeltaSource,
     until: TableVersion,
     known: Snapshot | None,
-    commits: Commits | None,
+    commits: LogCommits | None,
     columns: Sequence[ColumnName],
 ) -> Snapshot:
     """The columns at the end: those of `known` if no commit can have changed them."""
@@ -877,7 +870,7 @@ def _from_change_feed(
     since: TableVersion,
     after: Snapshot,
     before: Snapshot | None,
-    commits: Commits,
+    commits: LogCommits,
     columns: tuple[ColumnName, ...],
     with_versions: bool,
 ) -> Changes | None:
@@ -894,14 +887,14 @@ def _from_change_feed(
     kinds = {after.column(name).type.kind for name in columns}
     if kinds & TEMPORAL and is_misread(after, commits):
         return None
-    if not is_fed_whole(after, commits, columns):
+    if not has_complete_feed(after, commits, columns):
         return None
     feed = read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
     return None if feed is None else Changes(feed.table, feed.weights, "change_feed", feed.versions)
 
 
 def _is_steady(
-    before: Snapshot, after: Snapshot, commits: Commits, columns: tuple[ColumnName, ...]
+    before: Snapshot, after: Snapshot, commits: LogCommits, columns: tuple[ColumnName, ...]
 ) -> bool:
     """Whether the feed was on and the columns were unchanged at every commit of the range."""
     if not before.has_change_feed or before.column_mapping is not None:

@@ -48,7 +48,7 @@ _OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
 
 
 @dataclass(frozen=True)
-class Commits:
+class LogCommits:
     """The texts of consecutive commits, oldest first; TableError for a damaged entry."""
 
     # Without slots: the parsed actions are kept beside the texts.
@@ -141,7 +141,7 @@ def read_commits(
     since: TableVersion,
     until: TableVersion,
     held: Mapping[TableVersion, str] | None = None,
-) -> Commits | None:
+) -> LogCommits | None:
     """The commits after `since` up to `until`; None if one is missing or the range is empty. `held`
     are texts of commits read before. Raises TableError for one that is no text."""
     if until < since:
@@ -153,7 +153,7 @@ def read_commits(
             texts.append(read_entry(source, version) if known is None else known)
         except OSError:
             return None
-    return Commits(tuple(texts), source.name, since)
+    return LogCommits(tuple(texts), source.name, since)
 
 
 def read_entry(source: DeltaSource, version: TableVersion) -> str:
@@ -212,7 +212,7 @@ _Stat = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PinnedTable:
     """A table as pinned by a run: its source, and the log entry of that version. `mark` and `entry`
     are None if there is no readable entry, and then prove nothing."""
 
@@ -221,15 +221,15 @@ class Seen:
     entry: _Stat | None
 
 
-def seen(source: DeltaSource) -> Seen:
+def pin_table(source: DeltaSource) -> PinnedTable:
     """Capture the table's log entry; to be called when it is pinned. Later another log may replace
     it, whose mark would vouch for the table opened before."""
     mark = commit_mark(source, source.version)
     # Read last: an entry written in between counts as known, its mark as another one.
-    return Seen(source, mark, _entry(source, source.version))
+    return PinnedTable(source, mark, _entry(source, source.version))
 
 
-def has_new_log(result: Seen) -> bool:
+def has_new_log(result: PinnedTable) -> bool:
     """Whether the table has a newer version, or another log, than when it was pinned. Afterwards
     use the source only with functions of this module."""
     source = result.source
@@ -239,7 +239,7 @@ def has_new_log(result: Seen) -> bool:
     return is_longer or _entry(source, source.version) != result.entry
 
 
-def newest_version(result: Seen) -> TableVersion | None:
+def newest_version(result: PinnedTable) -> TableVersion | None:
     """The newest version after the pinned one; None if another log replaced it."""
     source, version = result.source, result.source.version
     if local_path(source.path) is None:
@@ -251,7 +251,7 @@ def newest_version(result: Seen) -> TableVersion | None:
     return version
 
 
-def log_end(result: Seen) -> object:
+def log_end(result: PinnedTable) -> object:
     """A value that changes when the log grows or is replaced. For versions other than the pinned
     one it covers only the folder, which changes with every new entry."""
     source = result.source
@@ -263,7 +263,7 @@ def log_end(result: Seen) -> object:
     return newest, _entry(source, at), _stat(os.path.join(folder, "_delta_log"))
 
 
-def pinned_anew(result: Seen) -> DeltaSource:
+def open_newest(result: PinnedTable) -> DeltaSource:
     """The table at its newest version, by reading only new log entries if that is safe. The old
     source must not be used afterwards."""
     source = result.source
@@ -316,12 +316,12 @@ def committed_since(
     return (*before, *_sizes_of(source, commits))
 
 
-def _sizes_of(source: DeltaSource, commits: Commits) -> list[Committed]:
+def _sizes_of(source: DeltaSource, commits: LogCommits) -> list[Committed]:
     result = []
     held: dict[str, int] = {}
     for at, (text, actions) in enumerate(zip(commits.texts, commits.by_commit(), strict=True)):
         version = commits.since + 1 + at
-        alone = Commits((text,), commits.table, version - 1)
+        alone = LogCommits((text,), commits.table, version - 1)
         size = change_size(alone, held)
         held |= records_added(actions)
         when = commit_time(source, version, actions)
@@ -341,7 +341,7 @@ _DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
 class _Entries:
     """The readable entries after `since`, oldest first, and whether more were expected."""
 
-    commits: Commits
+    commits: LogCommits
     times: tuple[float | None, ...]
     signed: Sequence[SignedRows]
     has_missed: bool
@@ -404,7 +404,7 @@ def _read(
         except (OSError, ImpctlError):
             break
     reached = source.version - len(read)
-    commits = Commits(tuple(reversed(read)), source.name, reached)
+    commits = LogCommits(tuple(reversed(read)), source.name, reached)
     try:
         times = tuple(
             commit_time(source, version, actions)
@@ -413,7 +413,7 @@ def _read(
         return _Entries(commits, times, signed_rows(commits), reached > start)
     except _DAMAGED:
         # A run that needs the entry reports it; one before a checkpoint may never be needed.
-        return _Entries(Commits((), source.name, source.version), (), (), True)
+        return _Entries(LogCommits((), source.name, source.version), (), (), True)
 
 
 def _arrivals(entries: _Entries, has_missed: bool) -> Sequence[Arrival]:
@@ -525,7 +525,7 @@ class SignedRows:
 _NO_ROWS, _UNKNOWN = SignedRows(0, 0), SignedRows(None, None)
 
 
-def signed_rows(commits: Commits) -> list[SignedRows]:
+def signed_rows(commits: LogCommits) -> list[SignedRows]:
     """What each of these commits inserted and deleted, in order."""
     known: dict[str, int] = {}
     result = []
@@ -535,7 +535,7 @@ def signed_rows(commits: Commits) -> list[SignedRows]:
     return result
 
 
-def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> ChangeSize:
+def change_size(commits: LogCommits, held: Mapping[str, int] | None = None) -> ChangeSize:
     """The size of the change that these commits make together. `held` are known row counts of
     earlier files by path: the entry of a removed file need not repeat them."""
     known = dict(held or {})
@@ -617,7 +617,7 @@ def _records_of(body: Mapping[str, Any]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingChanges:
     """Commits since a version, and what they changed; None if the log does not say."""
 
     versions: int
@@ -626,19 +626,19 @@ class Pending:
     bytes: int | None
 
 
-def pending_changes(source: DeltaSource, since: TableVersion) -> Pending:
+def pending_changes(source: DeltaSource, since: TableVersion) -> PendingChanges:
     """Everything committed after `since` up to the pinned version."""
     versions = max(source.version - since, 0)
     if not versions:
-        return Pending(0, 0, 0, 0)
+        return PendingChanges(0, 0, 0, 0)
     commits = read_commits(source, since, source.version)
     if commits is None:
-        return Pending(versions, None, None, None)
+        return PendingChanges(versions, None, None, None)
     size = change_size(commits)
     if size.rows is None:
         # Files from before the range were removed, and the log did not repeat their statistics.
         size = change_size(commits, _rows_at(source, since))
-    return Pending(versions, size.files, size.rows, size.bytes)
+    return PendingChanges(versions, size.files, size.rows, size.bytes)
 
 
 def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
@@ -710,7 +710,7 @@ def duration_of(text: str) -> timedelta | None:
 def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     """When a version was committed, in seconds since 1970; None if its log entry is gone."""
     try:
-        entry = Commits((read_entry(source, version),), source.name, version - 1)
+        entry = LogCommits((read_entry(source, version),), source.name, version - 1)
         return commit_time(source, version, entry.by_commit()[0])
     except _UNREAD:
         return None
@@ -721,7 +721,7 @@ _AT_ONCE = 8
 """Footers read concurrently: in an object store each is a round trip."""
 
 
-def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
+def has_faithful_copies(commits: LogCommits, after: Snapshot) -> bool:
     """Whether these commits' copies are surely right; `after` has the columns."""
     from impctl.tables.footers import ExpectedNames
     from impctl.tables.rows import DataFiles
@@ -744,7 +744,7 @@ def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
         return all(readers.map(is_well_read, paths))
 
 
-def copied_by_others(commits: Commits) -> list[str]:
+def copied_by_others(commits: LogCommits) -> list[str]:
     """Log paths of files whose rows a writer other than Spark may have copied."""
     if not any('"remove"' in text for text in commits.texts):
         return []

@@ -130,7 +130,7 @@ _Place = tuple[str, str, str, int]
 """A file, a column's name in files, its type, and a row group."""
 
 
-class ReadOnce:
+class ColumnCache:
     """A cache of decoded columns of row groups, and of facts about the groups of files."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
@@ -199,7 +199,7 @@ def rows_with(
     columns: Sequence[ColumnName],
     values: Mapping[ColumnName, Sequence[Vector]],
     files: Sequence[DataFile],
-    once: ReadOnce,
+    once: ColumnCache,
 ) -> Iterator[pa.Table]:
     """The rows in these files, exactly these columns, with one value of each of the lists. Raises
     HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
@@ -218,7 +218,7 @@ def _groups(
     snapshot: Snapshot,
     file: DataFile,
     wanted: Mapping[ColumnName, Sequence[WantedValues]],
-    once: ReadOnce,
+    once: ColumnCache,
 ) -> Iterator[tuple[int, int, Bools]]:
     """The row groups of a file with matching rows, their rows, and a mask of the matches."""
     names = list(wanted)
@@ -399,7 +399,7 @@ def _is_chosen(codes: Ints, one_in: int) -> Bools:
     return chosen
 
 
-def thinned(every: KeyCounts, one_in: int) -> KeyCounts:
+def sampled_counts(every: KeyCounts, one_in: int) -> KeyCounts:
     """The counts that a sample of one key in `one_in` would have."""
     assert every.one_in == 1, "all keys are there"
     chosen = np.flatnonzero(_is_chosen(every.codes, one_in))

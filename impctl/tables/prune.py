@@ -115,7 +115,7 @@ def file_spans(partition: RangePartition, bounds: ColumnBounds) -> FileSpans:
     return FileSpans(first, last, bounds.may_hold_null, partition.ranges)
 
 
-def told_counts(
+def known_counts(
     snapshot: Snapshot, partition: RangePartition, uris: Collection[str] | None = None
 ) -> tuple[Ints, tuple[DataFile, ...]]:
     """Rows per range of files (default: all) with known counts, shape (size,), and the other files.
@@ -173,7 +173,7 @@ def likely_counts(snapshot: Snapshot, partition: RangePartition) -> Ints:
     """Estimated rows per range of the whole table, shape (size,), also after a change of type."""
     if snapshot.readable(partition.attribute).type != partition.type:
         return np.ones(partition.size, dtype=np.int64)
-    counts, others = told_counts(snapshot, partition)
+    counts, others = known_counts(snapshot, partition)
     return counts + spread_counts(snapshot, partition, others, counts) if others else counts
 
 
@@ -419,10 +419,10 @@ def _fits_together(kind: SqlType, other: SqlType) -> bool:
 
 def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile, ...]:
     """The files that may hold rows that match all of these filters of one access."""
-    return snapshot.files_at(left_by(snapshot, filters))
+    return snapshot.files_at(kept_files(snapshot, filters))
 
 
-def left_by(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
+def kept_files(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
     """Which files `prune` keeps, in the order of `snapshot.files`."""
     kept = np.ones(len(snapshot.uris), dtype=np.bool_)
     for wanted in filters:

@@ -22,8 +22,8 @@ from impctl.errors import (
     UnsupportedError,
     pass_out_of_memory,
 )
-from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, RangeFilter, exact_filter, range_filter
-from impctl.tables.prune import left_by
+from impctl.sketch.sketch import MAX_INTERVALS, RangeSet, RangeFilter, exact_filter, range_filter
+from impctl.tables.prune import kept_files
 from impctl.tables.schema import arrow_type, to_arrow_type
 from impctl.tables.snapshot import (
     ColumnBounds,
@@ -583,7 +583,7 @@ class PartedRead:
 
 
 def parted_read(
-    snapshot: Snapshot, fragments: FragmentSet, partition: RangePartition
+    snapshot: Snapshot, fragments: RangeSet, partition: RangePartition
 ) -> PartedRead:
     """The parts for a sketch: as few files as `MAX_PARTS` permits. Gaps between its ranges are
     closed, the smallest first, until there are few enough parts."""
@@ -608,7 +608,7 @@ def _parted(
     """The parts of a filter; None if there are too many, or a file needs too many ranges."""
     if wanted.is_everything:
         return (ReadPart(snapshot.files, None),)
-    left = np.flatnonzero(left_by(snapshot, [wanted]))
+    left = np.flatnonzero(kept_files(snapshot, [wanted]))
     placed = _FilePlaces.of(bounds.take(left), wanted)
     inside = snapshot.files_at(left[placed.is_inside])
     others = np.flatnonzero(~placed.is_inside)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from impctl.data.vector import Ints, from_arrow
 from impctl.sketch.boundaries import ValueWeights
-from impctl.sketch.sketch import FragmentSet, exact_filter
+from impctl.sketch.sketch import RangeSet, exact_filter
 from impctl.tables.prune import prune
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import UNKNOWN, ColumnBounds, DataFile, Snapshot, places_in
@@ -77,7 +77,7 @@ def sample_values(
     column: ColumnName,
     rows: int,
     seed: int,
-    within: tuple[RangePartition, FragmentSet] | None = None,
+    within: tuple[RangePartition, RangeSet] | None = None,
 ) -> list[BoundaryValue]:
     """About `rows` values spread over the snapshot's files; all of them if there are fewer.
     `within`: only values of these ranges, from files that may hold some."""
@@ -105,7 +105,7 @@ def sample_values(
 
 
 def _files(
-    snapshot: Snapshot, within: tuple[RangePartition, FragmentSet] | None
+    snapshot: Snapshot, within: tuple[RangePartition, RangeSet] | None
 ) -> Sequence[DataFile]:
     if within is None:
         return snapshot.files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.workload.models import DEFAULT_FILE, SparkSpec, Workload, why_no_store
+from impctl.workload.models import DEFAULT_FILE, SparkSpec, Workload, store_path_problem
 from impctl.workload.sections import (
     is_name,
     read_budget,
@@ -225,7 +225,7 @@ _ALIKE = 0.93
 def _read_store(node: Node, base: Path, reading: FileReading) -> str | None:
     store = read_path(node, "`store`", base, reading)
     written = reading.text(node, "`store`") if store is not None else None
-    wrong = None if written is None else why_no_store(written)
+    wrong = None if written is None else store_path_problem(written)
     if wrong is not None:
         reading.report(node, wrong[0], wrong[1])
         return None

@@ -198,7 +198,7 @@ def _number(text: str, item: str, field: _CronField) -> int:
     )
 
 
-class Alone(StrEnum):
+class SimpleTrigger(StrEnum):
     """A trigger without settings: after each commit, or when the sketch is used."""
 
     COMMIT = "commit"
@@ -212,7 +212,7 @@ class Trigger:
     `point` is named. `cheap`: earlier, if nothing else is due. `ready_within` bounds the work left
     then."""
 
-    alone: Alone | None = None
+    alone: SimpleTrigger | None = None
     rows: int | None = None
     every: float | None = None
     cron: Cron | None = None
@@ -224,7 +224,7 @@ class Trigger:
 
     @property
     def is_on_commit(self) -> bool:
-        return self.alone is Alone.COMMIT
+        return self.alone is SimpleTrigger.COMMIT
 
     @property
     def zone(self) -> tzinfo:
@@ -258,7 +258,7 @@ class Trigger:
             yield "cheap"
 
 
-ON_COMMIT = Trigger(alone=Alone.COMMIT)
+ON_COMMIT = Trigger(alone=SimpleTrigger.COMMIT)
 
 
 def zone_named(name: str) -> tzinfo | None:
@@ -289,7 +289,7 @@ class Policy(StrEnum):
     FULL = "full"
 
 
-class SketchUse(StrEnum):
+class SketchPolicy(StrEnum):
     """Whether a query is read through its sketch: if it pays, always, or never."""
 
     AUTO = "auto"
@@ -340,7 +340,7 @@ EVERYTHING: Final[Everything] = "all"
 """The value of a query's `buffer` that keeps everything."""
 
 
-class Lineage(StrEnum):
+class LineageMode(StrEnum):
     """Which rows a sketch covers: all that the answer derives from, and all rows of recursions;
     those that decide the answer; or, also of recursions, only what the answer derives from."""
 
@@ -349,7 +349,7 @@ class Lineage(StrEnum):
     ANSWER = "answer"
 
 
-class Ship(StrEnum):
+class ShipMode(StrEnum):
     """The provenance of a row that is passed on: its first derivation, or the whole function."""
 
     LAZY = "lazy"
@@ -360,23 +360,23 @@ class Ship(StrEnum):
 class ProvenanceSpec:
     """Recursion is maintained by absorption, with at most `nodes` of decision diagrams."""
 
-    ship: Ship = Ship.LAZY
+    ship: ShipMode = ShipMode.LAZY
     nodes: int = 5_000_000
 
 
-class Moves(StrEnum):
+class ParameterMoves(StrEnum):
     """How often a parameter that sketches follow changes its value."""
 
     DAILY = "daily"
     HOURLY = "hourly"
 
 
-_FOLLOWED = {Moves.DAILY: "current_date", Moves.HOURLY: "date_trunc('hour', current_timestamp)"}
+_FOLLOWED = {ParameterMoves.DAILY: "current_date", ParameterMoves.HOURLY: "date_trunc('hour', current_timestamp)"}
 """Names as in `sql.parameters`."""
 
 
 @dataclass(frozen=True, slots=True)
-class ComingSpec:
+class ExpectedChanges:
     """Expected changes of a table; None is unspecified. One `every` so many seconds, of so many
     `rows`, the share `deletes` of them deleted; from `since` to before `until`, in seconds since
     1970."""
@@ -410,7 +410,7 @@ class TableSpec:
     names: tuple[str, ...] = ()
     ambient: bool = False
     """Whether credentials may come from the environment of the process."""
-    coming: tuple[ComingSpec, ...] | None = None
+    coming: tuple[ExpectedChanges, ...] | None = None
     expiry: ExpirySpec | None = None
     clone_of: tuple[str, ...] = ()
     """Absolute paths or URIs of tables whose files the log of a shallow clone may name."""
@@ -490,9 +490,9 @@ class QuerySpec:
     location: Location
     sql_origin: SqlOrigin = field(repr=False)
     params: Mapping[str, ParameterValue] = field(default_factory=dict)
-    moves: Mapping[str, Moves] = field(default_factory=dict)
+    moves: Mapping[str, ParameterMoves] = field(default_factory=dict)
     buffer: int | Everything | None = None
-    lineage: Lineage = Lineage.ALL
+    lineage: LineageMode = LineageMode.ALL
     lineage_place: Location | None = None
     is_sketched: bool = True
     answer: bool = False
@@ -593,7 +593,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 """Any number of slashes, as a `Path` keeps only one; a single letter is a drive."""
 
 
-def why_no_store(written: str) -> tuple[str, str] | None:
+def store_path_problem(written: str) -> tuple[str, str] | None:
     """What is wrong with `written` as the place of a store, and a hint; None for a folder. A store
     requires locks and atomic renames, which object stores lack: a URI is not read as a folder's
     name."""

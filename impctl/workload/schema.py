@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from impctl.workload.load import REQUIRED
-from impctl.workload.models import (
-    DURATION_PATTERN,
-    EVERYTHING,
-    JoinStrategy,
-    Lineage,
-    MaintainMode,
-    Moves,
-    Policy,
-    Ship,
-    StateKept,
-)
+from impctl.workload.models import DURATION_PATTERN, EVERYTHING, JoinStrategy, LineageMode, MaintainMode, ParameterMoves, Policy, ShipMode, StateKept
 from impctl.workload.sections import (
     ABSORPTION,
     CREDENTIALS,
@@ -180,7 +170,7 @@ def _partitions() -> JsonSchema:
     }
 
 
-_MOVES = [str(moves) for moves in Moves]
+_MOVES = [str(moves) for moves in ParameterMoves]
 
 
 def _queries() -> JsonSchema:
@@ -232,7 +222,7 @@ def _provenance() -> JsonSchema:
     of_kind = {
         "kind": or_variable({"const": ABSORPTION}, "Kind of provenance."),
         "ship": or_variable(
-            {"enum": [str(ship) for ship in Ship]},
+            {"enum": [str(ship) for ship in ShipMode]},
             "Which derivations of a row are passed on: the first (lazy) or all (eager).",
         ),
         "nodes": or_variable(
@@ -286,7 +276,7 @@ def _query_settings() -> dict[str, JsonSchema]:
             "all.",
         ),
         "lineage": or_variable(
-            {"enum": [str(lineage) for lineage in Lineage]},
+            {"enum": [str(lineage) for lineage in LineageMode]},
             "Rows that the sketch covers. `all`: all rows the result is derived from. `witness`: "
             "for MIN, MAX, DISTINCT and EXISTS, only the deciding rows. `answer`: for a "
             "recursion, only rows the result is derived from. Sketches with `witness` or `answer` "

@@ -26,42 +26,7 @@ from impctl.sql.names import (
     path_key,
 )
 from impctl.values import dataclass
-from impctl.workload.models import (
-    DURATION_PATTERN,
-    EVERYTHING,
-    MACROS,
-    Alone,
-    BoundaryLiteral,
-    BudgetSpec,
-    CellValue,
-    ChangeSpec,
-    ComingSpec,
-    Cron,
-    CronFault,
-    DeleteSpec,
-    Everything,
-    ExpirySpec,
-    InsertSpec,
-    JoinStrategy,
-    LimitSpec,
-    Lineage,
-    MaintainMode,
-    Moves,
-    PartitionSpec,
-    Policy,
-    ProvenanceSpec,
-    QuerySpec,
-    Ship,
-    StateKept,
-    TableSpec,
-    Trigger,
-    UpdateSpec,
-    ViewSpec,
-    read_cron,
-    seconds_in,
-    written,
-    zone_named,
-)
+from impctl.workload.models import DURATION_PATTERN, EVERYTHING, MACROS, SimpleTrigger, BoundaryLiteral, BudgetSpec, CellValue, ChangeSpec, ExpectedChanges, Cron, CronFault, DeleteSpec, Everything, ExpirySpec, InsertSpec, JoinStrategy, LimitSpec, LineageMode, MaintainMode, ParameterMoves, PartitionSpec, Policy, ProvenanceSpec, QuerySpec, ShipMode, StateKept, TableSpec, Trigger, UpdateSpec, ViewSpec, read_cron, seconds_in, written, zone_named
 from impctl.workload.scalars import (
     SIZE_HINT,
     ScalarFault,
@@ -70,16 +35,7 @@ from impctl.workload.scalars import (
     share_from,
     size_from,
 )
-from impctl.workload.yaml import (
-    Entry,
-    FileReading,
-    YamlScalar,
-    inside,
-    origin_of,
-    shown,
-    suggestion,
-    written_at,
-)
+from impctl.workload.yaml import MappingEntry, FileReading, YamlScalar, inside, origin_of, shown, suggestion, written_at
 
 if TYPE_CHECKING:
     from impctl.types import ParameterValue, TableName
@@ -284,7 +240,7 @@ _MOMENT_PATTERN = r"^\d{4}-\d\d-\d\d"
 
 def read_changes(
     node: Node | None, where: str, reading: FileReading
-) -> tuple[ComingSpec, ...] | None:
+) -> tuple[ExpectedChanges, ...] | None:
     """The expected changes, none for `never`; None if nothing is specified or it is invalid."""
     if node is None:
         return None
@@ -304,7 +260,7 @@ def read_changes(
     return known if known and len(known) == len(read) else None
 
 
-def _never(node: Node, where: str, reading: FileReading) -> tuple[ComingSpec, ...] | None:
+def _never(node: Node, where: str, reading: FileReading) -> tuple[ExpectedChanges, ...] | None:
     written = reading.text(node, where)
     if written is None or written == NEVER:
         return None if written is None else ()
@@ -313,7 +269,7 @@ def _never(node: Node, where: str, reading: FileReading) -> tuple[ComingSpec, ..
     return None
 
 
-def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None:
+def _read_one(node: Node, where: str, reading: FileReading) -> ExpectedChanges | None:
     known = len(reading.problems)
     fields = reading.record(node, where, (), _KEYS)
     if fields is None:
@@ -335,7 +291,7 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
         reading.report(fields["until"], f"{inside(where, 'until')} must be later than `from`", hint)
     if len(reading.problems) > known:
         return None
-    return ComingSpec(every, rows, deletes or 0.0, since, until)
+    return ExpectedChanges(every, rows, deletes or 0.0, since, until)
 
 
 def read_duration(node: Node | None, where: str, reading: FileReading) -> float | None:
@@ -513,10 +469,10 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
     known = len(reading.problems)
     if not isinstance(node, MappingNode):
         beside = ", or a mapping such as `fresh_within: 10m`"
-        word = reading.choice(node, path, list(Alone), beside=beside)
-        return None if word is None else Trigger(alone=Alone(word))
+        word = reading.choice(node, path, list(SimpleTrigger), beside=beside)
+        return None if word is None else Trigger(alone=SimpleTrigger(word))
     entries = reading.entries(node, path) or {}
-    for word in Alone:
+    for word in SimpleTrigger:
         if word in entries:
             problem = f"`{word}` in {path} cannot be combined with other keys"
             reading.report(entries[word].key, problem, f"write `trigger: {word}`, or remove it")
@@ -653,7 +609,7 @@ def trigger_schema() -> JsonSchema:
         "description": "When to maintain the query: after each commit (default), when its sketch "
         "is used, or at the conditions in a mapping.",
         "anyOf": [
-            {"enum": [str(word) for word in Alone]},
+            {"enum": [str(word) for word in SimpleTrigger]},
             _VARIABLE,
             mapping,
         ],
@@ -692,7 +648,7 @@ def read_partitions(
 
 
 def _read_partition(
-    table: str, column: str, entry: Entry, where: str, reading: FileReading
+    table: str, column: str, entry: MappingEntry, where: str, reading: FileReading
 ) -> PartitionSpec | None:
     path = inside(where, column)
     fields = reading.record(entry.value, path, (), ("boundaries", "ranges", _OLD_KEY))
@@ -1062,8 +1018,8 @@ def _how(spec: TableSpec) -> tuple[object, ...]:
 
 
 def _same_changes(
-    table: TableSpec, other: TableSpec, entry: Entry, reading: FileReading
-) -> tuple[ComingSpec, ...] | None:
+    table: TableSpec, other: TableSpec, entry: MappingEntry, reading: FileReading
+) -> tuple[ExpectedChanges, ...] | None:
     """The changes of a table, which must be the same in two entries for it."""
     if other.coming is None or table.coming is None:
         return table.coming if other.coming is None else other.coming
@@ -1096,7 +1052,7 @@ def _is_ambient(node: Node | None, where: str, reading: FileReading, *, otherwis
 
 
 def _read_table_section(
-    name: str, entry: Entry, base: Path, reading: FileReading, *, ambient: bool
+    name: str, entry: MappingEntry, base: Path, reading: FileReading, *, ambient: bool
 ) -> tuple[TableSpec | None, Sequence[tuple[Node, str]]]:
     """The table and its other names, each with its position."""
     where = inside("`tables`", name)
@@ -1154,13 +1110,13 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "policy": list(Policy),
     "maintain": list(MaintainMode),
     "join": list(JoinStrategy),
-    "lineage": list(Lineage),
+    "lineage": list(LineageMode),
     "state": list(StateKept),
 }
 
 _NO_ANSWER = {
     NO_SKETCH: "it is stored with the sketch; remove one of the two",
-    str(Lineage.WITNESS): (
+    str(LineageMode.WITNESS): (
         "a materialized result needs all rows, not only witnesses; remove one of the two"
     ),
 }
@@ -1174,8 +1130,8 @@ MAX_NODES = 1_000_000_000
 _OF_ALL = "absorption uses all derivations; write `lineage: all` or remove it"
 _NO_FUNCTIONS = {
     NO_SKETCH: "it is stored with the sketch; remove one of the two",
-    str(Lineage.WITNESS): _OF_ALL,
-    str(Lineage.ANSWER): _OF_ALL,
+    str(LineageMode.WITNESS): _OF_ALL,
+    str(LineageMode.ANSWER): _OF_ALL,
 }
 """What cannot be combined with recursion by absorption, and the hint."""
 
@@ -1225,7 +1181,7 @@ def read_queries(
 
 
 def _read_query(
-    name: str, entry: Entry, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
+    name: str, entry: MappingEntry, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
 ) -> QuerySpec | None:
     path = inside("`queries`", name)
     own = reading.record(entry.value, path, ("sql",), ("params", "sketch", "provenance", *SETTINGS))
@@ -1262,7 +1218,7 @@ def _read_query(
         params=params,
         moves=moves,
         buffer=buffer,
-        lineage=Lineage(lineage or Lineage.ALL),
+        lineage=LineageMode(lineage or LineageMode.ALL),
         lineage_place=reading.at(own["lineage"]) if "lineage" in own else None,
         is_sketched=is_sketched,
         answer=answer,
@@ -1306,11 +1262,11 @@ def _read_provenance(
         return ProvenanceSpec()
     own = reading.record(node, where, ("kind",), ("ship", "nodes")) or {}
     reading.choice(own.get("kind"), inside(where, "kind"), [ABSORPTION])
-    ship = reading.choice(own.get("ship"), inside(where, "ship"), list(Ship))
+    ship = reading.choice(own.get("ship"), inside(where, "ship"), list(ShipMode))
     usual = "5000000 nodes take about 100 MB"
     nodes = reading.whole_number(own.get("nodes"), inside(where, "nodes"), MAX_NODES, usual)
     default = ProvenanceSpec()
-    return ProvenanceSpec(Ship(ship or default.ship), nodes or default.nodes)
+    return ProvenanceSpec(ShipMode(ship or default.ship), nodes or default.nodes)
 
 
 def _read_answer(
@@ -1353,10 +1309,10 @@ def _read_buffer(node: Node | None, path: str, reading: FileReading) -> int | Ev
 
 def _read_params(
     node: Node | None, path: str, reading: FileReading
-) -> tuple[Mapping[str, ParameterValue], Mapping[str, Moves]]:
+) -> tuple[Mapping[str, ParameterValue], Mapping[str, ParameterMoves]]:
     """Values, and the parameters that move."""
     params: dict[str, ParameterValue] = {}
-    moves: dict[str, Moves] = {}
+    moves: dict[str, ParameterMoves] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
         if re.fullmatch(IDENTIFIER_PATTERN, name) is None:
             problem = f"{written_at(entry.key, name)} cannot be the name of a parameter"
@@ -1365,9 +1321,9 @@ def _read_params(
         where = inside(path, name)
         if isinstance(entry.value, MappingNode):
             fields = reading.record(entry.value, where, ("moves",)) or {}
-            choice = reading.choice(fields.get("moves"), inside(where, "moves"), list(Moves))
+            choice = reading.choice(fields.get("moves"), inside(where, "moves"), list(ParameterMoves))
             if choice is not None:
-                moves[name] = Moves(choice)
+                moves[name] = ParameterMoves(choice)
             continue
         cell = reading.cell(entry.value, where, "a single value")
         value = None if cell is None else _parameter_value(cell)

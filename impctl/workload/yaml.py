@@ -389,7 +389,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MappingEntry:
     """One key of a mapping: its text, its node and its value."""
 
     name: str
@@ -433,7 +433,7 @@ class FileReading:
         sentence = message[:1].upper() + message[1:]
         self._noted.setdefault(Problem(sentence, self.lines.at(index), hint))
 
-    def entries(self, node: Node | None, path: str) -> dict[str, Entry] | None:
+    def entries(self, node: Node | None, path: str) -> dict[str, MappingEntry] | None:
         """Keys of a mapping, merges (`<<`) followed; duplicate keys are a problem."""
         if node is None:
             return None
@@ -443,8 +443,8 @@ class FileReading:
         if node.tag != _MAP_TAG:
             self._refuse_tag(node)
             return None
-        own: dict[str, Entry] = {}
-        merged: dict[str, Entry] = {}
+        own: dict[str, MappingEntry] = {}
+        merged: dict[str, MappingEntry] = {}
         for key, value in node.value:
             if not isinstance(key, ScalarNode) or key.tag not in (PLAIN_TAG, _TEXT_TAG):
                 self.report(key, f"A key in {path} must be text", "write the key as one word")
@@ -455,7 +455,7 @@ class FileReading:
                 hint = f"remove one; the first is on line {self.at(own[key.value].key).line}"
                 self.report(key, f"Key {shown(key.value)} appears twice in {path}", hint)
             else:
-                own[key.value] = Entry(key.value, key, value)
+                own[key.value] = MappingEntry(key.value, key, value)
         return {**own, **{k: v for k, v in merged.items() if k not in own}}
 
     def record(
@@ -475,7 +475,7 @@ class FileReading:
                 self.report(node, f"Key `{name}` is missing in {path}", f"add `{name}:`")
         return {name: entry.value for name, entry in entries.items() if name in allowed}
 
-    def columns(self, node: Node | None, path: str) -> dict[str, Entry] | None:
+    def columns(self, node: Node | None, path: str) -> dict[str, MappingEntry] | None:
         """Keys of a mapping that are column names: at least one, none blank, none twice."""
         entries = self.entries(node, path)
         if node is None or entries is None:
@@ -599,9 +599,9 @@ class FileReading:
                 settings[name] = cell.written.lower() if is_switch else cell.written
         return settings
 
-    def _merged(self, value: Node, path: str) -> dict[str, Entry]:
+    def _merged(self, value: Node, path: str) -> dict[str, MappingEntry]:
         sources = value.value if isinstance(value, SequenceNode) else [value]
-        result: dict[str, Entry] = {}
+        result: dict[str, MappingEntry] = {}
         for source in sources:
             for name, entry in (self.entries(source, f"`<<` of {path}") or {}).items():
                 result.setdefault(name, entry)

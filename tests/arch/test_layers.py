@@ -373,9 +373,9 @@ def test_nobody_outside_engine_looks_at_an_operator() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from impctl.engine.join import Join as J\nisinstance(x, J)",
-        "from impctl.engine.join import Join\nisinstance(x, int | Join)",
-        "from impctl.engine.join import Join\nisinstance(x, (int, Join))",
+        "from impctl.engine.join import JoinOperator as J\nisinstance(x, J)",
+        "from impctl.engine.join import JoinOperator as Join\nisinstance(x, int | Join)",
+        "from impctl.engine.join import JoinOperator as Join\nisinstance(x, (int, Join))",
         "from impctl.engine import join\nisinstance(x, join.Join)",
         "from impctl.engine.topk import Top\nmatch x:\n    case Top():\n        pass",
         "from impctl.engine.circuit import Circuit\ntype(x) is Circuit",
@@ -391,7 +391,7 @@ def test_a_look_is_noticed(text: str) -> None:
     "text",
     [
         "from impctl.plan.nodes import Join\nisinstance(x, Join)",
-        "from impctl.engine.join import Join\nJoin('j', left, right, [])",
+        "from impctl.engine.join import JoinOperator as Join\nJoin('j', left, right, [])",
         "class A:\n    def f(self):\n        return self.operators[0]",
     ],
 )

@@ -35,7 +35,7 @@ from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryErro
 from impctl.rules.finalize import answer_plan
 from impctl.service.answer import rows_of
 from impctl.service.capture import capture
-from impctl.service.context import Memory, SessionBeside, Workbench, open_workbench
+from impctl.service.context import Memory, SessionBeside, Context, open_context
 from impctl.service.maintain import maintain
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import query
@@ -180,11 +180,11 @@ class ChangingTables:
             batches.commit()
 
     @contextmanager
-    def _desk(self, policy: Policy | None = None) -> Iterator[Workbench]:
+    def _desk(self, policy: Policy | None = None) -> Iterator[Context]:
         settings = Settings(self._file, store=self._store, policy=policy, lock_timeout=60)
         with (
             self._sessions.visit(),
-            open_workbench(settings, sessions=self._sessions, memory=self._memory) as desk,
+            open_context(settings, sessions=self._sessions, memory=self._memory) as desk,
         ):
             yield desk
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Compiled, answering_way, choose_way, compile_answer
+from impctl.compile.compile import Dataflow, plan_maintenance_of_answer, plan_maintenance, compile_answer
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, Kind
@@ -25,9 +25,9 @@ from impctl.reuse.verdict import check_reuse
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import Fact
-from impctl.safety.judge import Verdict, carried, check_kept, check_safety
+from impctl.safety.judge import Verdict, carried_verdict, check_kept, check_safety
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import FragmentSet, range_filter
+from impctl.sketch.sketch import RangeSet, range_filter
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import filter_condition
 from impctl.spark.render import render_plan
@@ -47,7 +47,7 @@ from tests.support.carried_queries import arrow_rows
 from tests.support.reference_plan import ReferenceFailure, Tables, Value, evaluate
 
 Rows = list[dict[str, Value]]
-Sketches = Mapping[AccessId, FragmentSet]
+Sketches = Mapping[AccessId, RangeSet]
 Answer = Counter[tuple[object, ...]]
 
 _TIES = 300
@@ -167,8 +167,8 @@ def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
     if not verdict.safe:
         tally.refused += 1
         return
-    kept = carried(verdict, replace(query, root=core), case.sketched)
-    way = choose_way(core, verdict, kept, case.partitions)
+    kept = carried_verdict(verdict, replace(query, root=core), case.sketched)
+    way = plan_maintenance(core, verdict, kept, case.partitions)
     if way.compiled is None:
         tally.unmaintained += 1
         return
@@ -437,7 +437,7 @@ def _sparks(spark: Any, case: Case, root: Plan) -> pa.Table | None:
         return None
 
 
-def _by_run(answer: AnswerPlan, compiled: Compiled, case: Case) -> pa.Table | ImpctlError:
+def _by_run(answer: AnswerPlan, compiled: Dataflow, case: Case) -> pa.Table | ImpctlError:
     try:
         compiled.circuit.start()
         for name in sorted({source.table for source in compiled.sources}):
@@ -456,9 +456,9 @@ def _by_state(query: Query, answer: AnswerPlan, case: Case) -> pa.Table | Impctl
     verdict = check_safety(query, case.sketched, case.facts)
     if not verdict.safe:
         return None
-    judged = carried(verdict, replace(query, root=answer.kept), case.sketched)
+    judged = carried_verdict(verdict, replace(query, root=answer.kept), case.sketched)
     try:
-        compiled = answering_way(answer, judged, case.partitions).compiled
+        compiled = plan_maintenance_of_answer(answer, judged, case.partitions).compiled
     except BlockedError:
         return None
     assert compiled is not None

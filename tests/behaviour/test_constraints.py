@@ -20,15 +20,15 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
-from impctl.compile.compile import choose_way
+from impctl.compile.compile import plan_maintenance
 from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import InvariantError
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import FactKind
-from impctl.safety.judge import Fact, FactSource, carried, check_safety
+from impctl.safety.judge import Fact, FactSource, carried_verdict, check_safety
 from impctl.service.prepare import _said_by_checks
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.statement import parse_query
 from impctl.store.store import Store
 from impctl.tables.snapshot import take_snapshot
@@ -260,16 +260,16 @@ def test_a_verdict_carries_its_facts_and_an_unsafe_one_is_not_used(name: str) ->
     verdict = check_safety(query, sketched, [CHECK])
     assert (verdict.safe, verdict.facts, verdict.assumptions) == (True, (CHECK,), ())
     core = replace(query, root=core_of(read.root))
-    inner = carried(verdict, core, sketched)
+    inner = carried_verdict(verdict, core, sketched)
     assert inner.barriers == 1
     with pytest.raises(InvariantError):
-        carried(replace(verdict, facts=()), core, sketched)
+        carried_verdict(replace(verdict, facts=()), core, sketched)
     ranges = {"t#1": RangePartition("t", "id", LONG, (10, 20))}
-    assert choose_way(core.root, verdict, inner, ranges).mode is Mode.EXACT
+    assert plan_maintenance(core.root, verdict, inner, ranges).mode is MaintenanceMode.EXACT
     unsafe = check_safety(core, sketched, ())
     for both in ((verdict, unsafe), (unsafe, inner)):
         with pytest.raises(InvariantError):
-            choose_way(core.root, *both, ranges)
+            plan_maintenance(core.root, *both, ranges)
 
 
 NUMBERED = (

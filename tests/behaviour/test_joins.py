@@ -20,8 +20,8 @@ from impctl.compile.flows import Readable
 from impctl.measure.scratch import changed_table
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan
 from impctl.service import context, partners
-from impctl.service.context import OwnSession, Workbench, open_workbench
-from impctl.service.partners import Partners
+from impctl.service.context import OwnSession, Context, open_context
+from impctl.service.partners import SparkPartners
 from impctl.service.pinned import PinnedTables
 from impctl.service.settings import Settings
 from impctl.store.store import Store
@@ -134,7 +134,7 @@ LARGE = 32_000_000
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Workbench]:
+def desk(tmp_path: Path) -> Iterator[Context]:
     """A small table with statistics, a large one without."""
     schema = handmade.metadata([handmade.field("id", handmade.LONG)])
     for name, added in {
@@ -143,11 +143,11 @@ def desk(tmp_path: Path) -> Iterator[Workbench]:
     }.items():
         handmade.commit(tmp_path / name, 0, handmade.protocol(), schema, added)
     (tmp_path / "w.yaml").write_text(WORKLOAD)
-    with open_workbench(Settings(tmp_path / "w.yaml")) as opened:
+    with open_context(Settings(tmp_path / "w.yaml")) as opened:
         yield opened
 
 
-def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Workbench) -> None:
+def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Context) -> None:
     assert desk.tables.rows_of(["small"]) == 1000
     assert desk.tables.rows_of(["small", "large"]) > 100_000
     assert changed_table(desk.tables, ["small", "large"]) == "large"
@@ -155,14 +155,14 @@ def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Workbench) 
 
 @pytest.mark.parametrize(("tables", "slices"), [(["small"], 1), (["small", "large"], 10)])
 def test_a_join_with_it_is_read_in_slices(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
+    desk: Context, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
     monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
-    monkeypatch.setattr(Partners, "_read", lambda *_: "a slice")
+    monkeypatch.setattr(SparkPartners, "_read", lambda *_: "a slice")
     scans: list[Plan] = [Scan(table, table, ()) for table in tables]
     plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), scans)
     joined = Readable("join0", plan, plan, (), (), ())
-    reader: Any = Partners(desk, None, {}, {})  # type: ignore[arg-type]  # not looked at
+    reader: Any = SparkPartners(desk, None, {}, {})  # type: ignore[arg-type]  # not looked at
     assert list(reader.pairs(joined)) == ["a slice"] * slices
 
 

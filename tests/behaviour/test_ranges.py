@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 
 from impctl.service import filters
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet, exact_filter, range_filter
+from impctl.sketch.sketch import RangeSet, exact_filter, range_filter
 from impctl.tables.prune import prune
 from impctl.tables.rows import PartedRead, ReadPart
 from impctl.tables.snapshot import Snapshot
@@ -129,7 +129,7 @@ def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
 def test_verify_finds_that_files_of_every_range_lose_rows_of_few(
     spread: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parted(snapshot: Snapshot, fragments: FragmentSet, partition: RangePartition) -> PartedRead:
+    def parted(snapshot: Snapshot, fragments: RangeSet, partition: RangePartition) -> PartedRead:
         wanted = range_filter(fragments, partition)
         files = prune(snapshot, [exact_filter(fragments, partition)])
         return PartedRead(wanted, (ReadPart(files, wanted),))

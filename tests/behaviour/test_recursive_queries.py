@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.sql.text import without_levels
+from impctl.sql.text import without_recursion_limits
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.recursive_workload import (
     BAGS,
@@ -148,7 +148,7 @@ def test_maintained_sketches_of_union_all_are_those_of_fresh_captures(
 ) -> None:
     cli = network(tmp_path, capsys, list(BAGS))
     check_maintained(cli, change, seed, turns=3)
-    texts = {name: without_levels(sql).replace("LEFT SEMI", "SEMI") for name, sql in BAGS.items()}
+    texts = {name: without_recursion_limits(sql).replace("LEFT SEMI", "SEMI") for name, sql in BAGS.items()}
     assert through_sketches(cli, BAGS) == all_by_duckdb(cli, texts)
 
 

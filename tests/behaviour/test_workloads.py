@@ -31,7 +31,7 @@ from impctl.service.capture import captured_query
 from impctl.service.context import SilentReporter
 from impctl.service.settings import Example, GenerateRequest
 from impctl.service.verify import same_rows
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.answers_replayed import ReplayTally, replayed
@@ -87,7 +87,7 @@ def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.Mo
         stored = captured_query(*given)
         (sketch,) = stored.sketches
         assert sketch.fragments.ids == (2, 3)
-        fewer = FragmentSet.of([2], sketch.fragments.size)
+        fewer = RangeSet.of([2], sketch.fragments.size)
         return replace(stored, sketches=(replace(sketch, fragments=fewer),))
 
     monkeypatch.setattr(verify, "captured_query", lacking)

@@ -7,14 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.bench.break_even import (
-    MAINTAIN,
-    RECAPTURE,
-    break_even_words,
-    break_evens,
-    contests,
-    earliest_break_even,
-)
+from impctl.bench.break_even import MAINTAIN, RECAPTURE, break_even_words, break_evens, comparisons, earliest_break_even
 from impctl.bench.compare import Difference, compare_records
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record, RecordKind
 from impctl.bench.summary import by_size, losses, quickest, summarize
@@ -208,7 +201,7 @@ def test_won_and_lost(
     ours: tuple[float, ...], other: tuple[float, ...], noise: float, won: bool, lost: bool
 ) -> None:
     record = record_of(contest_cell(maintain_ms=ours, recapture_ms=other), noise=noise)
-    (result,) = contests(record, MAINTAIN, RECAPTURE)
+    (result,) = comparisons(record, MAINTAIN, RECAPTURE)
     assert (result.is_won, result.is_lost) == (won, lost)
 
 
@@ -219,7 +212,7 @@ def test_a_win_is_what_a_comparison_calls_faster(
     values: tuple[tuple[float, ...], tuple[float, ...]], noise: float
 ) -> None:
     ours, other = values
-    (result,) = contests(
+    (result,) = comparisons(
         record_of(contest_cell(maintain_ms=ours, recapture_ms=other), noise=noise),
         MAINTAIN,
         RECAPTURE,
@@ -236,9 +229,9 @@ def test_a_win_is_what_a_comparison_calls_faster(
 
 def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
     record = record_of(contest_cell(maintain_ms=(10, 11), recapture_ms=(20, 22)), noise=1.5)
-    (whole,) = contests(record, MAINTAIN, RECAPTURE)
-    (local,) = contests(replace(record, figure_noise={"f": 0.2}), MAINTAIN, RECAPTURE)
-    (other,) = contests(replace(record, figure_noise={"g": 0.2}), MAINTAIN, RECAPTURE)
+    (whole,) = comparisons(record, MAINTAIN, RECAPTURE)
+    (local,) = comparisons(replace(record, figure_noise={"f": 0.2}), MAINTAIN, RECAPTURE)
+    (other,) = comparisons(replace(record, figure_noise={"g": 0.2}), MAINTAIN, RECAPTURE)
     assert [contest.is_won for contest in (whole, local, other)] == [False, True, False]
     assert (local.band, other.band) == (0.2, 1.5)
 
@@ -248,7 +241,7 @@ def test_what_is_no_amount_is_no_contest(bad: float) -> None:
     record = record_of(
         contest_cell(maintain_ms=(bad,), recapture_ms=(1.0,)), contest_cell(maintain_ms=(1.0,))
     )
-    assert contests(record, MAINTAIN, RECAPTURE) == ()
+    assert comparisons(record, MAINTAIN, RECAPTURE) == ()
 
 
 def test_a_quotient_is_that_of_the_medians() -> None:
@@ -293,7 +286,7 @@ def sized(cost: float, **labels: Label) -> Cell:
 
 
 def sizes(*cells: Cell) -> list[tuple[str, list[float]]]:
-    result = contests(record_of(*cells), MAINTAIN, RECAPTURE)
+    result = comparisons(record_of(*cells), MAINTAIN, RECAPTURE)
     return [(size.words, [contest.ratio for contest in size.found]) for size in by_size(result)]
 
 

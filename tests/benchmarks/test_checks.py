@@ -37,14 +37,14 @@ from benchmarks.update_stream import UpdateStream, pool_of
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import NotExactError, UsageError
-from impctl.measure.duckdb import Offered
+from impctl.measure.duckdb import DuckDbRun
 from impctl.measure.figures import OptionValue
-from impctl.measure.kinds import Took
+from impctl.measure.kinds import CallTimes
 from impctl.measure.scratch import AgainstRecapture, scratch_copy
 from impctl.plan.nodes import Plan
-from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.context import SilentReporter, Context, open_context
 from impctl.service.settings import Settings
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.workload.models import JoinStrategy
 from tests.measure.measured_cells import cells_of, ground_of, joined_desk, values
 from tests.support.random_cases import random_cases, random_seeds
@@ -87,7 +87,7 @@ store: .impctl
 
 
 @contextmanager
-def network_desk(folder: Path) -> Iterator[Workbench]:
+def network_desk(folder: Path) -> Iterator[Context]:
     """The workload open, its tables written below the folder."""
     made = {"links": ("transit_stub", 100, 25, None), "field": ("sensors", 36, None, None)}
     with generated_desk(folder, WORKLOAD, made) as desk:
@@ -97,13 +97,13 @@ def network_desk(folder: Path) -> Iterator[Workbench]:
 @contextmanager
 def generated_desk(
     folder: Path, text: str, made: Mapping[str, tuple[str, int, int | None, int | None]]
-) -> Iterator[Workbench]:
+) -> Iterator[Context]:
     """A workload of this text open; by table the shape, rows, groups and files of a network."""
     for table, (shape, rows, groups, files) in made.items():
         request = DataRequest(table, "network", rows=rows, groups=groups, shape=shape, files=files)
         write_network(request, folder, SilentReporter())
     (folder / "w.yaml").write_text(text)
-    with open_workbench(Settings(folder / "w.yaml")) as desk:
+    with open_context(Settings(folder / "w.yaml")) as desk:
         yield desk
 
 
@@ -118,7 +118,7 @@ LEAST_COSTS = (
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     with network_desk(tmp_path_factory.mktemp("network")) as desk:
         yield desk
 
@@ -128,13 +128,13 @@ def _no_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_cost, "has_scipy", lambda: False)
 
 
-def cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
+def cells(desk: Context, query: str, **options: OptionValue) -> list[Cell]:
     return cells_of(ground_of(desk, "recursion", query, **options))
 
 
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
-def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Workbench) -> None:
+def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Context) -> None:
     pytest.importorskip("duckdb")
     (cell,) = cells(
         desk, "costs", changes=5, sources=2, search="paths", duckdb=LEAST_COSTS, steps=7
@@ -149,10 +149,10 @@ def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Workbench) -> Non
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("who", ["duckdb", "search"])
 def test_who_asks_anew_and_has_another_answer_is_told(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch, who: str
+    desk: Context, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    def wrong(*_: object) -> tuple[pa.Table, Took]:
-        return pa.table({"n": pa.array([0], pa.int64())}), Took(1.0, 1.0)
+    def wrong(*_: object) -> tuple[pa.Table, CallTimes]:
+        return pa.table({"n": pa.array([0], pa.int64())}), CallTimes(1.0, 1.0)
 
     if who == "duckdb":
         pytest.importorskip("duckdb")
@@ -164,7 +164,7 @@ def test_who_asks_anew_and_has_another_answer_is_told(
 
 
 @pytest.mark.usefixtures("_no_scipy")
-def test_a_table_too_small_is_told(desk: Workbench) -> None:
+def test_a_table_too_small_is_told(desk: Context) -> None:
     few, many = cells(desk, "few", changes=(5, 101))
     assert few.equal
     assert (many.metrics, many.note) == ({}, "not run: `links` has 100 rows")
@@ -173,7 +173,7 @@ def test_a_table_too_small_is_told(desk: Workbench) -> None:
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("what", ["sketch", "answer"])
 def test_a_circuit_that_went_astray_is_told(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch, what: str
+    desk: Context, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     right = Kept.answer
     monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
@@ -235,12 +235,12 @@ def test_same_rows_in_any_order_and_as_often() -> None:
     assert not are_same_rows(one, one.select(["a"]))
 
 
-def peer_cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
+def peer_cells(desk: Context, query: str, **options: OptionValue) -> list[Cell]:
     return cells_of(ground_of(desk, "peers", query, **options))
 
 
 @pytest.mark.usefixtures("_no_scipy")
-def test_regions_and_their_seeds(desk: Workbench) -> None:
+def test_regions_and_their_seeds(desk: Context) -> None:
     result = peer_cells(
         desk, "regions", program="regions", schemes="absorption_lazy", shares=(0.5, 1.0)
     )
@@ -260,7 +260,7 @@ def test_regions_and_their_seeds(desk: Workbench) -> None:
 
 @pytest.mark.usefixtures("_no_scipy")
 def test_a_scheme_with_another_answer_is_told(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+    desk: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Simulation.answer
 
@@ -287,7 +287,7 @@ store: .impctl
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     """Ten trees of 1,000 nodes in as many files."""
     folder = tmp_path_factory.mktemp("files")
     made = {"trees": ("forest", 10_000, 1_000, 10)}
@@ -295,14 +295,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
         yield desk
 
 
-def one_tree(desk: Workbench) -> Cell:
+def one_tree(desk: Context) -> Cell:
     (cell,) = cells_of(ground_of(desk, "rewritten", "one_tree"))
     return cell
 
 
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
-def test_one_tree_of_ten(files: Workbench) -> None:
+def test_one_tree_of_ten(files: Context) -> None:
     cell = one_tree(files)
     result = values(cell)
     # Its links are the first range, as near as ranges are cut, which may share a file.
@@ -328,7 +328,7 @@ def test_one_tree_of_ten(files: Workbench) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["duckdb_plain", "duckdb_sketch", "_loaded"])
 def test_another_answer_is_told(
-    files: Workbench, monkeypatch: pytest.MonkeyPatch, way: str
+    files: Context, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Of any of the three runs."""
     pytest.importorskip("duckdb")
@@ -336,7 +336,7 @@ def test_another_answer_is_told(
     def wrong() -> pa.Table:
         return pa.table({"n": pa.array([0])})
 
-    result = wrong() if way == "_loaded" else Offered(wrong)
+    result = wrong() if way == "_loaded" else DuckDbRun(wrong)
     monkeypatch.setattr(rewritten_cost, way, lambda *_: result)
     assert one_tree(files).equal is False
 
@@ -386,7 +386,7 @@ def test_a_sequence_repeats_its_block() -> None:
 
 
 @pytest.fixture(scope="module")
-def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
         yield desk
 
@@ -397,7 +397,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
 )
 def test_a_way_with_another_sketch_is_told(
-    joined: Workbench, monkeypatch: pytest.MonkeyPatch, way: str, when: str
+    joined: Context, monkeypatch: pytest.MonkeyPatch, way: str, when: str
 ) -> None:
     """The way's sketches are empty before anything is timed, or at the end alone."""
     timed: list[bool] = []
@@ -407,7 +407,7 @@ def test_a_way_with_another_sketch_is_told(
         timed.append(True)
         return steps(self, given)
 
-    def changed(held: Mapping[str, FragmentSet]) -> Mapping[str, FragmentSet]:
+    def changed(held: Mapping[str, RangeSet]) -> Mapping[str, RangeSet]:
         # Of two ways each is stepped twice before.
         if (len(timed) > 4) != (when == "last"):
             return held
@@ -424,7 +424,7 @@ def test_a_way_with_another_sketch_is_told(
     else:
         fragments = Followed.fragments
 
-        def wrong(self: Followed) -> Mapping[str, FragmentSet]:
+        def wrong(self: Followed) -> Mapping[str, RangeSet]:
             held = fragments(self)
             return changed(held) if (self.work[0] > 0) == (way == "tree") else held
 
@@ -437,7 +437,7 @@ def test_a_way_with_another_sketch_is_told(
 
 
 @pytest.mark.usefixtures("_no_scipy")
-def test_equal_seeds_give_equal_tables(joined: Workbench) -> None:
+def test_equal_seeds_give_equal_tables(joined: Context) -> None:
     pool = pool_of(joined.tables, "s", "id", 1)
     assert pool.first_key == 200
     result = []
@@ -453,18 +453,18 @@ def test_equal_seeds_give_equal_tables(joined: Workbench) -> None:
 
 
 @pytest.mark.usefixtures("_no_scipy")
-def test_a_key_must_hold_whole_numbers(joined: Workbench) -> None:
+def test_a_key_must_hold_whole_numbers(joined: Context) -> None:
     with pytest.raises(UsageError, match="no column `a_text` of whole numbers"):
         pool_of(joined.tables, "s", "a_text", 1)
 
 
 @pytest.fixture(scope="module")
-def joined_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def joined_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
         yield desk
 
 
-def choices(desk: Workbench, query: str) -> Choices:
+def choices(desk: Context, query: str) -> Choices:
     return choices_of(desk, desk.workload.queries[query])
 
 
@@ -479,7 +479,7 @@ def core_of(result: Choices) -> Plan:
     "query", ["pair", "path", "no_group", "hop3", "dead_ends", "kept", "triangle"]
 )
 def test_semi_joins_find_what_joins_find_after_every_change(
-    joined_tables: Workbench, query: str
+    joined_tables: Context, query: str
 ) -> None:
     pytest.importorskip("duckdb")
     result = choices(joined_tables, query)
@@ -510,14 +510,14 @@ def test_semi_joins_find_what_joins_find_after_every_change(
     [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")],
 )
 def test_what_has_no_such_question_is_told(
-    joined_tables: Workbench, query: str, reason: str
+    joined_tables: Context, query: str, reason: str
 ) -> None:
     result = choices(joined_tables, query)
     with pytest.raises(NoSemiJoinsError, match=reason):
         sketch_question(core_of(result), result.partitions)
 
 
-def test_joined_rows_of_every_prefix_are_counted(joined_tables: Workbench) -> None:
+def test_joined_rows_of_every_prefix_are_counted(joined_tables: Context) -> None:
     pytest.importorskip("duckdb")
     connection = ParquetSql.open()
     assert connection is not None
@@ -535,7 +535,7 @@ def test_joined_rows_of_every_prefix_are_counted(joined_tables: Workbench) -> No
     connection.close()
 
 
-def test_a_circle_counts_as_what_comes_before_it(joined_tables: Workbench) -> None:
+def test_a_circle_counts_as_what_comes_before_it(joined_tables: Context) -> None:
     result = choices(joined_tables, "triangle")
     held = joined_rows(core_of(result), result.partitions, result.tables())
     assert held is not None
@@ -543,7 +543,7 @@ def test_a_circle_counts_as_what_comes_before_it(joined_tables: Workbench) -> No
 
 
 def test_what_cannot_be_counted_is_more_than_any_bound(
-    joined_tables: Workbench, monkeypatch: pytest.MonkeyPatch
+    joined_tables: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     too_many = NotExactError("a count beyond 62 bits", code="count_too_large", hint="none")
     name = "benchmarks.trees.joined_rows.Followed"
@@ -552,13 +552,13 @@ def test_what_cannot_be_counted_is_more_than_any_bound(
     assert joined_rows(core_of(result), result.partitions, result.tables()) == MOST
 
 
-def test_where_nothing_is_joined_there_is_nothing_to_count(joined_tables: Workbench) -> None:
+def test_where_nothing_is_joined_there_is_nothing_to_count(joined_tables: Context) -> None:
     result = choices(joined_tables, "single")
     assert joined_rows(core_of(result), result.partitions, result.tables()) is None
     assert MOST > 4 * 10**18
 
 
-def test_ways_are_those_of_a_capture(joined_tables: Workbench) -> None:
+def test_ways_are_those_of_a_capture(joined_tables: Context) -> None:
     result = choices(joined_tables, "pair")
     assert result.way(JoinStrategy.TREE).has_tree
     assert not result.way(JoinStrategy.INDEX).has_tree

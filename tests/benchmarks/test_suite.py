@@ -14,7 +14,7 @@ from benchmarks.run import SuiteRequest, checked_suite, planned_suite
 from benchmarks.suite import Suite, load_suite, suite_file, suite_files
 from impctl.errors import ImpctlError, UsageError, WorkloadError
 from impctl.measure.run import case_fingerprint
-from impctl.service.context import SilentReporter, open_workbench
+from impctl.service.context import SilentReporter, open_context
 from impctl.service.settings import MeasureRequest, Settings
 from tests.measure.measured_cells import ground_of
 from tests.support.run_cli import refused
@@ -262,7 +262,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     tmp_path: Path, measure: str, options: dict[str, Any]
 ) -> None:
     with (
-        open_workbench(Settings(Path(workload(tmp_path)))) as desk,
+        open_context(Settings(Path(workload(tmp_path)))) as desk,
         pytest.raises(WorkloadError),
     ):
         MEASURES[measure].run(ground_of(desk, measure, "q", **options))

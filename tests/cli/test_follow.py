@@ -26,7 +26,7 @@ from impctl.cli.boundary import run
 from impctl.cli.follow import Stopping, until_asked
 from impctl.cli.job import Display, PulseReporter, reporting
 from impctl.cli.options import seconds
-from impctl.cli.output.text import json_line, text_line
+from impctl.cli.output.text import print_run_json, print_run_text
 from impctl.errors import LockHeldError, SchemaChangedError
 from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 from impctl.tables.write.maintenance import create_table
@@ -99,7 +99,7 @@ def outcome() -> Outcome:
 
 def test_a_run_is_one_line_of_text() -> None:
     stream = io.StringIO()
-    text_line(outcome(), RUN, stream)
+    print_run_text(outcome(), RUN, stream)
     assert stream.getvalue() == (
         "2026-01-02T03:04:05.678Z run 3, 12.3 ms: q exact, 7 changes; p failed: Column `x` changed "
         "[schema_changed]; run failed: Store is locked [lock_held]; warning: slow; "
@@ -109,7 +109,7 @@ def test_a_run_is_one_line_of_text() -> None:
 
 def test_a_run_is_one_line_of_json() -> None:
     stream = io.StringIO()
-    json_line(outcome(), RUN, stream)
+    print_run_json(outcome(), RUN, stream)
     (line,) = stream.getvalue().splitlines()
     document = json.loads(line)
     assert (document["command"], document["ok"]) == ("maintain", False)
@@ -127,7 +127,7 @@ def test_a_run_is_one_line_of_json() -> None:
 def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
     """What a job wrote that finds a, b and c, and after a hears a signal or loses its reader."""
     written: list[str] = []
-    monkeypatch.setattr(cli_following, "give_up", lambda number: written.append("given up"))
+    monkeypatch.setattr(cli_following, "discard_output", lambda number: written.append("given up"))
 
     def write(result: str, run: FollowedRun) -> None:
         if asked is None and written:

@@ -16,23 +16,16 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile.buffers import Buffers
-from impctl.compile.compile import Compiled, compile_plan
-from impctl.compile.flows import AsRecorded, SideChoice, SideFacts, Source, Strategy
-from impctl.compile.session import (
-    MaintainedQuery,
-    Moving,
-    TableChange,
-    hand_over,
-    moved_above,
-    untold,
-)
+from impctl.compile.compile import Dataflow, compile_plan
+from impctl.compile.flows import StoredChoices, SideChoice, SideFacts, Source, Strategy
+from impctl.compile.session import MaintainedQuery, Moving, TableChange, transfer_state, moved_above, why_not_computable
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema, SqlType
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import Verdict, carried, check_safety
+from impctl.safety.judge import Verdict, carried_verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.types import AccessId, TableName
@@ -157,7 +150,7 @@ def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
     kept = kept_by_witnesses(root, trial, verdict)
     if kept == root:
         return None
-    return Judged.of(trial, kept, carried(verdict, Query("", kept), trial.sketched), kept)
+    return Judged.of(trial, kept, carried_verdict(verdict, Query("", kept), trial.sketched), kept)
 
 
 @dataclass(frozen=True)
@@ -186,7 +179,7 @@ def some_buffers(rng: Random) -> dict[str, int]:
     return {name: rng.choice((1, 1, 2, 3)) for name in names if rng.random() < 0.5}
 
 
-def moved_buffers(before: Compiled, after: Compiled) -> list[str]:
+def moved_buffers(before: Dataflow, after: Dataflow) -> list[str]:
     """What a conversion did to first rows and values of MIN and MAX."""
     read = {*before.sides_by(Strategy.FILES), *after.sides_by(Strategy.FILES)}
     sizes = {one.piece: one.size for one in before.buffers if one.piece not in read}
@@ -198,10 +191,10 @@ def moved_buffers(before: Compiled, after: Compiled) -> list[str]:
     return moved
 
 
-def recorded(compiled: Compiled) -> AsRecorded:
+def recorded(compiled: Dataflow) -> StoredChoices:
     """The choices that the circuit was made by."""
     by_spark, by_files = map(compiled.sides_by, (Strategy.SPARK, Strategy.FILES))
-    return AsRecorded(by_spark, from_files=by_files)
+    return StoredChoices(by_spark, from_files=by_files)
 
 
 def whole_table(
@@ -212,11 +205,11 @@ def whole_table(
 
 
 def converted(
-    session: MaintainedQuery, stored: Stored, compiled: Compiled, partners: ReferencePartners
+    session: MaintainedQuery, stored: Stored, compiled: Dataflow, partners: ReferencePartners
 ) -> tuple[MaintainedQuery, ReferencePartners]:
     """The session in a circuit that may keep other sides, and who reads those that it lacks."""
     after = restored(session, stored, MaintainedQuery(compiled))
-    hand_over(session, after, partners.whole, partial(whole_table, partners.tables))
+    transfer_state(session, after, partners.whole, partial(whole_table, partners.tables))
     partners = replace(partners, compiled=compiled)
     after.read_by(partners)
     return after, partners
@@ -225,7 +218,7 @@ def converted(
 T = Schema((*(Column(name, INTEGER) for name in ("g", "day", "x")), Column("d", DOUBLE)))
 MOVING = {"t": T, "u": Schema((Column("g", INTEGER), Column("n", INTEGER)))}
 SMALL, LARGE = (1, 2, 3, 4), (2, 4, 6, 8, 10)
-ALL_KEPT = AsRecorded()
+ALL_KEPT = StoredChoices()
 
 
 @dataclass(frozen=True)
@@ -236,7 +229,7 @@ class Planned:
     verdict: Verdict
     partitions: Mapping[AccessId, RangePartition]
 
-    def compiled(self, read: AsRecorded = ALL_KEPT, buffer: int | None = None) -> Compiled:
+    def compiled(self, read: StoredChoices = ALL_KEPT, buffer: int | None = None) -> Dataflow:
         return compile_plan(
             self.core,
             self.partitions,
@@ -270,7 +263,7 @@ def kept(sql: str, now: int, attribute: str, plan_for: Callable[[Plan], Plan] = 
     core = plan_for(core_of(query.root))
     boundaries = LARGE if attribute == "day" else SMALL
     partition = RangePartition("t", attribute, INTEGER, boundaries)
-    verdict = carried(whole, replace(query, root=core), sketched)
+    verdict = carried_verdict(whole, replace(query, root=core), sketched)
     return Kept(core, verdict, dict.fromkeys(sketched, partition), query, whole)
 
 
@@ -313,8 +306,8 @@ class Case:
     def _kept(self, now: int) -> Kept:
         return kept(self.sql, now, self.attribute, self.plan_for)
 
-    def _compiled(self, now: int) -> Compiled:
-        return self._kept(now).compiled(AsRecorded(self.distant), self.buffer)
+    def _compiled(self, now: int) -> Dataflow:
+        return self._kept(now).compiled(StoredChoices(self.distant), self.buffer)
 
     def _started(self, now: int) -> tuple[MaintainedQuery, ReferencePartners]:
         session = MaintainedQuery(self._compiled(now))
@@ -358,7 +351,7 @@ class Case:
         assert conditions is not None, self.sql
         above = moved_above(was, fresh.compiled, conditions)
         assert above is not None, self.sql
-        assert untold(fresh.circuit, above) is None, self.sql
+        assert why_not_computable(fresh.circuit, above) is None, self.sql
         changes, self.now = self.changed(), now
 
         def rows_of(asked: Sequence[Moving]) -> list[pa.Table]:
@@ -461,10 +454,10 @@ def _judged(sql: str) -> tuple[Plan, Verdict]:
     query, verdict, partitions = kept_unsure(sql)
     core = core_of(query.root)
     sketched = {access: p.attribute for access, p in partitions.items()}
-    return core, carried(verdict, replace(query, root=core), sketched)
+    return core, carried_verdict(verdict, replace(query, root=core), sketched)
 
 
-def compiled(sql: str) -> Compiled:
+def compiled(sql: str) -> Dataflow:
     core, judged = _judged(sql)
     _, _, partitions = kept_unsure(sql)
     return compile_plan(core, partitions, judged.key_columns, barriers=judged.barrier_positions)

@@ -14,21 +14,13 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile.builder import Partials
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.fill import RangeRows
-from impctl.compile.flows import FRAGMENT_COLUMN, BlockedError
-from impctl.compile.session import (
-    GroupedRows,
-    MaintainedQuery,
-    TableChange,
-    TouchedQuery,
-    can_rederive,
-    needs_rows,
-    rederived,
-)
+from impctl.compile.flows import RANGE_COLUMN, BlockedError
+from impctl.compile.session import GroupedRows, MaintainedQuery, TableChange, TouchedQuery, can_rederive, needs_rows, converted_session
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema
 from impctl.data.vector import from_arrow
-from impctl.engine.aggregate import Aggregate
+from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.tags import FRAGMENT_BITS
 from impctl.engine.trace import Run, slices
 from impctl.errors import CountBelowZeroError, NotExactError
@@ -36,7 +28,7 @@ from impctl.plan.nodes import Plan, Query, scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet, Renumbering, compare
+from impctl.sketch.sketch import RangeSet, Renumbering, compare
 from impctl.sql.statement import parse_query
 from impctl.tables.schema import arrow_type
 from tests.plan.trials import accurate_sketches
@@ -58,15 +50,15 @@ from tests.support.random_queries import (
 from tests.support.reference_plan import ReferenceLimit, annotate, bag, evaluate
 
 
-def accurate(query: Query, rows: list[Row], partition: RangePartition) -> FragmentSet:
+def accurate(query: Query, rows: list[Row], partition: RangePartition) -> RangeSet:
     """The sketch from the reference's lineage."""
     column = from_arrow(table_of(rows).column(partition.attribute), partition.type)
     fragments = partition.fragments_of(column)
     needed = {row for _, row in annotate(query.root, {"t": rows}).lineage}
-    return FragmentSet.of({int(fragments[row]) for row in needed}, partition.size)
+    return RangeSet.of({int(fragments[row]) for row in needed}, partition.size)
 
 
-def instance(rows: list[Row], partition: RangePartition, sketch: FragmentSet) -> list[int]:
+def instance(rows: list[Row], partition: RangePartition, sketch: RangeSet) -> list[int]:
     """Row numbers a query with the sketch reads."""
     column = from_arrow(table_of(rows).column(partition.attribute), partition.type)
     return [i for i, f in enumerate(partition.fragments_of(column)) if int(f) in sketch]
@@ -134,7 +126,7 @@ def fragments_of(rows: list[Row], partition: RangePartition) -> np.ndarray:
 def grouped(pass_: Partials, rows: list[Row], partition: RangePartition) -> pa.Table:
     """The pass's result by the slow reference, in Spark's types."""
     fragments = fragments_of(rows, partition)
-    tagged = [{**row, FRAGMENT_COLUMN: int(f)} for row, f in zip(rows, fragments, strict=True)]
+    tagged = [{**row, RANGE_COLUMN: int(f)} for row, f in zip(rows, fragments, strict=True)]
     result = evaluate(pass_.plan, {"t": tagged})
     kinds = [arrow_type(kind) for kind in pass_.key_types]
     kinds += [pa.int32()] if pass_.has_fragment else []
@@ -229,10 +221,10 @@ def split_rows(renumbering: Renumbering, rows: list[Row]) -> list[pa.Table]:
 
 
 def moved(
-    held: MaintainedQuery, compiled: Compiled, renumbering: Renumbering, rows: list[Row]
+    held: MaintainedQuery, compiled: Dataflow, renumbering: Renumbering, rows: list[Row]
 ) -> MaintainedQuery:
     reread = split_rows(renumbering, rows) if needs_rows(compiled, renumbering) else []
-    result = rederived(held, compiled, renumbering, reread)
+    result = converted_session(held, compiled, renumbering, reread)
     counts = renumbering.carried(held.range_rows.counts(renumbering.old))
     column = renumbering.new.attribute
     for table in split_rows(renumbering, rows):
@@ -344,7 +336,7 @@ def test_counts_are_those_of_the_table(sql: str, partition: RangePartition) -> N
 
 
 def test_touch_counts_too_and_only_grows() -> None:
-    query = TouchedQuery(LONGS, FragmentSet.of([], LONGS.size))
+    query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     rng, rows, before = random.Random(7), list[Row](), query.fragments
     for _ in range(20):
         change, weights = random_change(rng, rows)
@@ -356,16 +348,16 @@ def test_touch_counts_too_and_only_grows() -> None:
 
 def test_touch_adds_what_deleted_rows_were_in() -> None:
     """Without them the average of their group may pass."""
-    query = TouchedQuery(LONGS, FragmentSet.of([], LONGS.size))
+    query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     table = pa.table({"x": pa.array([-1, 5], pa.int64())})
     query.step(TableChange(table, np.ones(2, dtype=np.int64)))
-    query.fragments = FragmentSet.of([], LONGS.size)
+    query.fragments = RangeSet.of([], LONGS.size)
     now = query.step(TableChange(table.slice(1), np.array([-1], dtype=np.int64)))
     assert set(now.ids) == {int(LONGS.fragments_of(from_arrow(table["x"], LONG))[1])}
 
 
 def test_what_a_checkpoint_wrote_is_taken_up_again() -> None:
-    query = TouchedQuery(LONGS, FragmentSet.of([], LONGS.size))
+    query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     table = pa.table({"x": pa.array([None, -1, 0, 0, 5], pa.int64())})
     query.step(TableChange(table, np.ones(5, dtype=np.int64)))
     runs = {name: [(sequence, run)] for name, sequence, run in query.checkpoint().put}
@@ -397,7 +389,7 @@ def root_of(name: str) -> Plan:
     return apply_rules(parse_query(SQL[name], CATALOG).root)
 
 
-def compiled(name: str) -> Compiled:
+def compiled(name: str) -> Dataflow:
     root = root_of(name)
     sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
     return compile_plan(root, sketched, {})
@@ -564,7 +556,7 @@ def paper_rows(names: tuple[str, ...], *values: tuple[int, ...]) -> pa.Table:
 
 def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, int], ...]]:
     """Per group: sum, count, and for each access the rows per fragment."""
-    operator = next(op for op in session.circuit if isinstance(op, Aggregate))
+    operator = next(op for op in session.circuit if isinstance(op, AggregateOperator))
     groups, *fragments = operator.arrangements()
     newest: dict[int, tuple[int, int, int]] = {}
     runs: tuple[Run, ...] = groups.runs  # type: ignore[union-attr]  # sums only: no other state

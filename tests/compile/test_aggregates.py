@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile.buffers import Buffers
-from impctl.compile.compile import Compiled, compile_plan
-from impctl.compile.flows import AsRecorded, BySize, Chooser, SideFacts, Source, Strategy
+from impctl.compile.compile import Dataflow, compile_plan
+from impctl.compile.flows import StoredChoices, ChooseBySize, Chooser, SideFacts, Source, Strategy
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.data.vector import Vector
-from impctl.engine.aggregate import Aggregate, GroupsRead
+from impctl.engine.aggregate import AggregateOperator, GroupsRead
 from impctl.engine.batch import Batch
 from impctl.engine.join import SelectByScalars
 from impctl.engine.operator import Operator
@@ -106,14 +106,14 @@ def root_of(sql: str) -> Plan:
     return apply_rules(parse_query(sql, CATALOG).root)
 
 
-def compiled(sql: str, read: tuple[str, ...], size: int | None = None) -> Compiled:
+def compiled(sql: str, read: tuple[str, ...], size: int | None = None) -> Dataflow:
     root = root_of(sql)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
-    chooser = AsRecorded(from_files=read)
+    chooser = StoredChoices(from_files=read)
     return compile_plan(root, sketched, {}, chooser, buffers=Buffers.of(size))
 
 
-def readable(result: Compiled) -> tuple[str, ...]:
+def readable(result: Dataflow) -> tuple[str, ...]:
     return tuple(one.side for one in result.pieces if Strategy.FILES in one.readers)
 
 
@@ -178,12 +178,12 @@ def bits(vector: Vector) -> list[object]:
     return [(value, bound) if is_valid else None for value, bound, is_valid in rows]
 
 
-def partners_of(result: Compiled, tables: Tables) -> ReferencePartners:
+def partners_of(result: Dataflow, tables: Tables) -> ReferencePartners:
     partitions = {s.access: PARTITIONS[s.table] for s in result.sources}
     return ReferencePartners(result, partitions, tables.held)  # type: ignore[arg-type]
 
 
-def started(result: Compiled, partners: ReferencePartners, tables: Tables) -> MaintainedQuery:
+def started(result: Dataflow, partners: ReferencePartners, tables: Tables) -> MaintainedQuery:
     session = MaintainedQuery(result)
     session.read_by(partners)
     turns = session.turns(lambda table: len(tables.held[table]))
@@ -198,7 +198,7 @@ def one_case(sql: str, seed: int) -> int:
     tables = Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, 16))] for t in CATALOG})
     can_read = readable(compiled(sql, (), size))
 
-    def some() -> Compiled:
+    def some() -> Dataflow:
         return compiled(sql, tuple(one for one in can_read if rng.random() < 0.6), size)
 
     whole = compiled(sql, (), size)
@@ -227,7 +227,7 @@ def alike(session: MaintainedQuery, mine: Heard, theirs: Heard) -> bool:
     """Whether groupings put out the same, and what stands right above one."""
     wires = session.circuit.wires
     kinds: list[Operator] = list(session.circuit)
-    at_groups = {at for at, one in enumerate(kinds) if isinstance(one, Aggregate | GroupsRead)}
+    at_groups = {at for at, one in enumerate(kinds) if isinstance(one, AggregateOperator | GroupsRead)}
     above = {at for at, own in enumerate(wires) if len(own) == 1 and own[0] in at_groups}
     return all(
         said(mine.batches.get(at)) == said(theirs.batches.get(at)) for at in at_groups | above
@@ -264,12 +264,12 @@ KEPT = {
 def test_groups_that_must_be_kept_are_whatever_is_recorded(sql: str) -> None:
     root = apply_rules(parse_query(sql, CATALOG).root)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
-    recorded = AsRecorded(from_files=("aggregate0", "aggregate1"))
+    recorded = StoredChoices(from_files=("aggregate0", "aggregate1"))
     result = compile_plan(root, sketched, {}, recorded)
     last = result.groupings[-1]
     assert KEPT[sql] in last.reason
     assert (last.strategy, last.readers) == (Strategy.INDEX, ())
-    kept = {one.piece for one in result.circuit if isinstance(one, Aggregate)}
+    kept = {one.piece for one in result.circuit if isinstance(one, AggregateOperator)}
     assert last.side in kept
 
 
@@ -286,21 +286,21 @@ WHOLE = (
 def test_groups_whose_keys_narrow_nothing_are_kept_unless_they_are_recorded(sql: str) -> None:
     root = apply_rules(parse_query(sql, CATALOG).root)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
-    recorded = AsRecorded(from_files=("aggregate0", "aggregate1"))
+    recorded = StoredChoices(from_files=("aggregate0", "aggregate1"))
     last = compile_plan(root, sketched, {}, recorded).groupings[-1]
     assert (last.strategy, last.is_whole) == (Strategy.FILES, True)
     for asked in (None, Strategy.FILES):
-        chooser = BySize(asked, lambda table: 1_000_000, from_files=1, fits=1)
+        chooser = ChooseBySize(asked, lambda table: 1_000_000, from_files=1, fits=1)
         last = compile_plan(root, sketched, {}, chooser).groupings[-1]
         assert (last.strategy, last.readers) == (Strategy.INDEX, (Strategy.FILES,))
 
 
 def test_groups_that_a_pass_may_fill_are_kept_at_first_though_the_least_is_asked_for() -> None:
     facts = SideFacts("aggregate0", ("t",), 100, (Strategy.FILES,), is_grouping=True)
-    least = BySize(Strategy.FILES, {"t": 1}.__getitem__, is_least=True)
+    least = ChooseBySize(Strategy.FILES, {"t": 1}.__getitem__, is_least=True)
     assert least.choose(facts).strategy is Strategy.FILES
     assert least.choose(replace(facts, is_passed=True)).strategy is Strategy.INDEX
-    sides_alone = BySize(Strategy.FILES, {"t": 1}.__getitem__)
+    sides_alone = ChooseBySize(Strategy.FILES, {"t": 1}.__getitem__)
     assert sides_alone.choose(facts).strategy is Strategy.INDEX
 
 
@@ -342,14 +342,14 @@ SCALAR_QUERIES = {
 }
 
 
-def compiled_scalars(sql: str, chooser: Chooser, *, of_all: bool = True) -> Compiled:
+def compiled_scalars(sql: str, chooser: Chooser, *, of_all: bool = True) -> Dataflow:
     """With `of_all` the rows of every access carry fragments, else those of the first alone."""
     root = root_of(sql)
     scans = scans_of(root) if of_all else scans_of(root)[:1]
     return compile_plan(root, {scan.access: PARTITIONS[scan.table] for scan in scans}, {}, chooser)
 
 
-def filled(result: Compiled, tables: Tables, rng: random.Random) -> MaintainedQuery:
+def filled(result: Dataflow, tables: Tables, rng: random.Random) -> MaintainedQuery:
     """The circuit over the tables as they are, filled in turn or by rows as they happen to come."""
     session = MaintainedQuery(result)
     session.read_by(partners_of(result, tables))
@@ -379,9 +379,9 @@ def one_scalar_case(sql: str, seed: int) -> int:
     rng = random.Random(seed)
     tables = Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, 12))] for t in CATALOG})
     of_all = seed % 2 == 0
-    kept = compiled_scalars(sql, AsRecorded(), of_all=of_all)
-    mine = compiled_scalars(sql, AsRecorded(is_to_fill=True), of_all=of_all)
-    recorded = AsRecorded(from_files=mine.sides_by(Strategy.FILES))
+    kept = compiled_scalars(sql, StoredChoices(), of_all=of_all)
+    mine = compiled_scalars(sql, StoredChoices(is_to_fill=True), of_all=of_all)
+    recorded = StoredChoices(from_files=mine.sides_by(Strategy.FILES))
     session, twin = filled(mine, tables, rng), filled(kept, tables, rng)
     assert counts_of(session) == counts_of(twin), (sql, seed)
     stored, count = Stored(), 0
@@ -409,7 +409,7 @@ def test_what_scalars_select_is_what_is_joined_with_them(name: str, cases: Seque
 
 @pytest.mark.parametrize("name", SCALAR_QUERIES)
 def test_no_row_of_what_scalars_select_is_kept(name: str) -> None:
-    result = compiled_scalars(SCALAR_QUERIES[name], AsRecorded(is_to_fill=True))
+    result = compiled_scalars(SCALAR_QUERIES[name], StoredChoices(is_to_fill=True))
     selected = [one for one in result.sides if one.side.startswith("scalars")]
     assert {one.strategy for one in selected} == {Strategy.FILES}
     read = {side.name for join in result.distant for side in join.sides}
@@ -430,16 +430,16 @@ KEPT_SCALARS = {
 
 @pytest.mark.parametrize("name", KEPT_SCALARS)
 def test_what_else_is_joined_is_kept(name: str) -> None:
-    result = compiled_scalars(KEPT_SCALARS[name], AsRecorded(is_to_fill=True))
+    result = compiled_scalars(KEPT_SCALARS[name], StoredChoices(is_to_fill=True))
     assert not any(isinstance(one, SelectByScalars) for one in result.circuit)
 
 
 def test_scalars_come_before_what_they_select() -> None:
-    nested = compiled_scalars(SCALAR_QUERIES["nested"], AsRecorded(is_to_fill=True))
+    nested = compiled_scalars(SCALAR_QUERIES["nested"], StoredChoices(is_to_fill=True))
     turns = [[nested.sources[at].access for at in turn] for turn in nested.turns()]
     assert turns == [["t#3"], ["t#2"], ["t#1"]]
     assert [
-        len(turn) for turn in compiled_scalars(SCALAR_QUERIES["nested"], AsRecorded()).turns()
+        len(turn) for turn in compiled_scalars(SCALAR_QUERIES["nested"], StoredChoices()).turns()
     ] == [3]
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG
 from impctl.data.vector import INT64_MAX, Ints, Vector
 from impctl.engine.fixpoint import best_values, relaxation
-from impctl.engine.fixpoint.best_values import NotThisWayError, ValuedRows
+from impctl.engine.fixpoint.best_values import NotIntegerStepError, ValuedRows
 from impctl.engine.fixpoint.fixpoint import BestFixpoint
-from impctl.engine.fixpoint.fixpoint import Fixpoint as EngineFixpoint
+from impctl.engine.fixpoint.fixpoint import FixpointOperator as EngineFixpoint
 from impctl.engine.fixpoint.relaxation import OneByOne
-from impctl.engine.join import Join
+from impctl.engine.join import JoinOperator
 from impctl.engine.operator import Limits
 from impctl.engine.trace import RowIndex
 from impctl.errors import CountBelowZeroError, EvaluationError, UnsupportedError
@@ -118,7 +118,7 @@ class Case:
             for scan in scans_of(self.core)
         }
 
-    def compiled(self, *, with_answer: bool) -> Compiled:
+    def compiled(self, *, with_answer: bool) -> Dataflow:
         answer = answer_plan(self.ruled) if with_answer else None
         plan = self.core if answer is None else answer.kept
         barriers = [at for at, node in enumerate(nodes_of(plan)) if isinstance(node, Fixpoint)]
@@ -416,7 +416,7 @@ class Given:
             self._left -= 1
             if self._left < 0:
                 self.given_up += 1
-                raise NotThisWayError
+                raise NotIntegerStepError
             return of(rows, keys)
 
         def kept(changes: relaxation.ValuedChanges) -> object:
@@ -520,7 +520,7 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
 
 def own_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
     """The join's rows of the fixpoint."""
-    (join,) = (one for one in fixpoint._step if isinstance(one, Join))
+    (join,) = (one for one in fixpoint._step if isinstance(one, JoinOperator))
     (index,) = (one for one in join.indexes if any("rank" in name for name, _ in one.columns))
     assert isinstance(index, RowIndex)
     rows = index.whole()

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile.buffers import Buffers
-from impctl.compile.compile import Compiled, compile_plan
-from impctl.compile.flows import AsRecorded, Source
-from impctl.compile.session import MaintainedQuery, TableChange, buffer_groups, hand_over
+from impctl.compile.compile import Dataflow, compile_plan
+from impctl.compile.flows import StoredChoices, Source
+from impctl.compile.session import MaintainedQuery, TableChange, buffer_groups, transfer_state
 from impctl.data.vector import Vector
-from impctl.engine.aggregate import Aggregate
+from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.topk import Top
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of
@@ -57,7 +57,7 @@ def root_of(name: str) -> Plan:
     return apply_rules(parse_query(SQL[name], CATALOG).root)
 
 
-def compiled(name: str, buffer: int | None) -> Compiled:
+def compiled(name: str, buffer: int | None) -> Dataflow:
     root = root_of(name)
     sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
     return compile_plan(root, sketched, {}, buffers=Buffers.of(buffer))
@@ -251,14 +251,14 @@ MOVED = (
 """Queries with groups whose buffers are a choice."""
 
 
-def compiled_moved(name: str, buffers: Mapping[str, int], read: Iterable[str] = ()) -> Compiled:
+def compiled_moved(name: str, buffers: Mapping[str, int], read: Iterable[str] = ()) -> Dataflow:
     root = root_of(name)
     sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
-    sides = AsRecorded(from_files=tuple(read))
+    sides = StoredChoices(from_files=tuple(read))
     return compile_plan(root, sketched, {}, sides, buffers=Buffers(of_piece=buffers))
 
 
-def some_choice(rng: random.Random, name: str) -> Compiled:
+def some_choice(rng: random.Random, name: str) -> Dataflow:
     whole = compiled_moved(name, {})
     buffers = {one.piece: rng.choice((1, 1, 2, 3)) for one in whole.buffers if rng.random() < 0.6}
     readable = [one.side for one in whole.groupings if one.readers]
@@ -266,7 +266,7 @@ def some_choice(rng: random.Random, name: str) -> Compiled:
 
 
 def handed_over(
-    session: MaintainedQuery, form: Compiled, stored: Stored, tables: Tables
+    session: MaintainedQuery, form: Dataflow, stored: Stored, tables: Tables
 ) -> MaintainedQuery:
     """The session in the other circuit, by way of what a store would hold."""
     rows = {name: table.to_pylist() for name, table in tables.found.items()}
@@ -274,12 +274,12 @@ def handed_over(
     before, after = (ReferencePartners(one, partitions, rows) for one in (session.compiled, form))
     fresh = restored(session, stored, MaintainedQuery(form))
     session.read_by(before)
-    hand_over(session, fresh, before.whole, tables.read)
+    transfer_state(session, fresh, before.whole, tables.read)
     fresh.read_by(after)
     return fresh
 
 
-def moves(before: Compiled, after: Compiled) -> list[str]:
+def moves(before: Dataflow, after: Dataflow) -> list[str]:
     now, then = ({one.piece: one.size for one in form.buffers} for form in (before, after))
     return [
         "bounded" if then[piece] else "kept again"
@@ -324,7 +324,7 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
     """What lies in the state of groups and of first rows, whatever the runs and numbers."""
     result: dict[str, object] = {}
     for operator in session.circuit:
-        if isinstance(operator, Aggregate):
+        if isinstance(operator, AggregateOperator):
             run = operator._groups.whole()
             numbers = None if run is None else run.values.get("group")
             if run is None or numbers is None:

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.compile.compile import Compiled, compile_plan
-from impctl.compile.flows import AsRecorded, BySize, SideFacts, Strategy
-from impctl.compile.joins import chain_of, following
-from impctl.compile.session import MaintainedQuery, TableChange, hand_over
+from impctl.compile.compile import Dataflow, compile_plan
+from impctl.compile.flows import StoredChoices, ChooseBySize, SideFacts, Strategy
+from impctl.compile.joins import chain_of, implied_equalities
+from impctl.compile.session import MaintainedQuery, TableChange, transfer_state
 from impctl.data.schema import INTEGER, LONG, Column, Schema
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
-from impctl.engine.join import Join, Side
+from impctl.engine.join import JoinOperator, Side
 from impctl.engine.lookups import DistantRows, KeyFilter
 from impctl.engine.tags import RowTags
 from impctl.engine.trace import RowIndex
@@ -73,11 +73,11 @@ def compiled(
     *,
     has_filter: bool = True,
     reader: Strategy = Strategy.SPARK,
-) -> Compiled:
+) -> Dataflow:
     root = root_of(name)
     sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
     by_spark, by_files = (distant, ()) if reader is Strategy.SPARK else ((), distant)
-    return compile_plan(root, sketched, {}, AsRecorded(by_spark, has_filter, by_files))
+    return compile_plan(root, sketched, {}, StoredChoices(by_spark, has_filter, by_files))
 
 
 @dataclass
@@ -106,7 +106,7 @@ def arrow(name: str, result: list[dict[str, object]]) -> pa.Table:
     return arrow_rows(CATALOG[name], result)
 
 
-def started(result: Compiled, tables: Tables) -> MaintainedQuery:
+def started(result: Dataflow, tables: Tables) -> MaintainedQuery:
     partitions = {s.access: LAW_PARTITIONS[s.table] for s in result.sources}
     partners = ReferencePartners(result, partitions, tables.held)
     session = MaintainedQuery(result)
@@ -173,7 +173,7 @@ def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> 
             before = ReferencePartners(moving.compiled, partitions, held)
             form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
             after = restored(moving, stored, MaintainedQuery(form))
-            hand_over(moving, after, before.whole, lambda source, keys: [])
+            transfer_state(moving, after, before.whole, lambda source, keys: [])
             after.read_by(ReferencePartners(form, partitions, held))
             moving = after
             change = tables.changed()
@@ -266,7 +266,7 @@ def test_a_filter_finds_every_key_ever_added(parts: int) -> None:
 def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
     facts = SideFacts("join0.left", ("t", "u"), 100, (Strategy.FILES, Strategy.SPARK))
     sizes = {"t": 10, "u": 2_000}
-    by_size = BySize(None, sizes.__getitem__, largest=100_000)
+    by_size = ChooseBySize(None, sizes.__getitem__, largest=100_000)
     assert by_size.choose(facts).strategy is Strategy.SPARK
     assert by_size.choose(facts).bytes == 200_000
     small = replace(by_size, largest=1_000_000)
@@ -275,7 +275,7 @@ def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
     assert by_size.choose(computed).strategy is Strategy.INDEX
     asked = replace(by_size, asked=Strategy.INDEX)
     assert asked.choose(facts).strategy is Strategy.INDEX
-    unknown = BySize(None, {"t": None, "u": 5}.__getitem__)
+    unknown = ChooseBySize(None, {"t": None, "u": 5}.__getitem__)
     chosen = unknown.choose(facts)
     assert (chosen.strategy, chosen.rows, chosen.bytes) == (Strategy.INDEX, None, None)
     assert "its size is unknown" in chosen.reason
@@ -339,10 +339,10 @@ def test_a_join_that_kept_goes_on_as_one_that_was_to_keep(seed: int) -> None:
     rng = random.Random(seed)
     left, right = (tuple((f"{s}{name}", kind) for name, kind in COLUMNS) for s in "lr")
 
-    def join(*, reads: bool) -> Join:
+    def join(*, reads: bool) -> JoinOperator:
         room = 1 << 20 if reads else 0
         sides = [Side(c, (c[0][0],), 1, reads, True, reads, room) for c in (left, right)]
-        return Join("j", sides[0], sides[1], [False])
+        return JoinOperator("j", sides[0], sides[1], [False])
 
     read, kept = join(reads=True), join(reads=False)
     for one in (read, kept):
@@ -377,14 +377,14 @@ def sums(rows: Batch) -> dict[tuple[object, ...], int]:
 
 def test_only_what_the_budget_reads_has_room() -> None:
     facts = SideFacts("s", ("t",), 100, (Strategy.FILES,))
-    open_ = BySize(None, {"t": 1_000}.__getitem__, from_files=1_000)
+    open_ = ChooseBySize(None, {"t": 1_000}.__getitem__, from_files=1_000)
     assert open_.choose(facts).strategy is Strategy.FILES
     assert open_.choose(facts).room == 2_000
-    assert BySize(None, {"t": 5}.__getitem__, from_files=1_000).choose(facts).room == 0
+    assert ChooseBySize(None, {"t": 5}.__getitem__, from_files=1_000).choose(facts).room == 0
     assert (
-        BySize(Strategy.FILES, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts).room == 0
+        ChooseBySize(Strategy.FILES, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts).room == 0
     )
-    assert AsRecorded(from_files=("s",)).choose(facts).room == 0
+    assert StoredChoices(from_files=("s",)).choose(facts).room == 0
 
 
 THREE_COLUMNS = Schema(
@@ -476,4 +476,4 @@ def test_which_equalities_follow(first: str, second: str, count: int) -> None:
     by_table = {scans_of(one.plan)[0].table: one.ids for one in chain.relations}
     both = by_table["a"] | by_table["c"]
     stated = [part for part in chain.conditions if columns_of(part) <= both]
-    assert len(following(chain.equal, by_table["a"], by_table["c"], stated)) == count
+    assert len(implied_equalities(chain.equal, by_table["a"], by_table["c"], stated)) == count

@@ -15,28 +15,19 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile import session
-from impctl.compile.compile import choose_way, compile_plan
-from impctl.compile.flows import AsRecorded, Source
-from impctl.compile.session import (
-    MaintainedQuery,
-    TableChange,
-    TouchedQuery,
-    differing_rows,
-    judged_alone,
-    moved_above,
-    touched_source,
-    untold,
-)
+from impctl.compile.compile import plan_maintenance, compile_plan
+from impctl.compile.flows import StoredChoices, Source
+from impctl.compile.session import MaintainedQuery, TableChange, TouchedQuery, differing_rows, judged_alone, moved_above, touched_source, why_not_computable
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.fixpoint.absorption import Absorbs, Ship
+from impctl.engine.fixpoint.absorption import Absorbs, ShipMode
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import LiveRows, scans_of
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import carried, check_safety
+from impctl.safety.judge import carried_verdict, check_safety
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import RangeSet, MaintenanceMode
 from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.compile.cases import ALL_KEPT, Case, Planned, arrow, kept, random_row, several_cases
@@ -97,7 +88,7 @@ def planned(sql: str, now: int | None) -> Planned:
         verdict = check_safety(query, sketched, [])
     assert verdict.safe, (sql, verdict.reason)
     core = core_of(query.root)
-    result = carried(verdict, replace(query, root=core), sketched)
+    result = carried_verdict(verdict, replace(query, root=core), sketched)
     tables = {scan.access: scan.table for scan in scans_of(query.root)}
     partitions = {
         access: RangePartition(tables[access], "g", INTEGER, (1, 2, 3, 4, 5)) for access in sketched
@@ -118,7 +109,7 @@ class ExpiringCase:
 
     rng: random.Random
     sql: str
-    read: AsRecorded
+    read: StoredChoices
     buffer: int | None
     now: int = 100
     files: dict[TableName, list[list[Row]]] = field(default_factory=dict)
@@ -291,7 +282,7 @@ def run(cases: Sequence[int]) -> Counter[str]:
     for seed in cases:
         rng, name = random.Random(seed), names[seed % len(names)]
         side = rng.choice((("join0.left",), ("join0.right",))) if name in SIDES else ()
-        read = AsRecorded(side) if rng.random() < 0.5 else AsRecorded((), from_files=side)
+        read = StoredChoices(side) if rng.random() < 0.5 else StoredChoices((), from_files=side)
         case = ExpiringCase(rng, QUERIES[name], read, rng.choice((None, 2)))
         seen[f"cases of {name}"] += 1
         for _ in range(STEPS):
@@ -315,10 +306,10 @@ def test_what_is_live_is_what_is_kept(cases: Sequence[int]) -> None:
 
 @pytest.mark.slow
 @with_diagrams
-@pytest.mark.parametrize("ship", list(Ship))
+@pytest.mark.parametrize("ship", list(ShipMode))
 @random_cases(4, 6, 200)
 def test_so_it_is_of_recursion_by_absorption(
-    cases: range, ship: Ship, monkeypatch: pytest.MonkeyPatch
+    cases: range, ship: ShipMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leaves go where a row expires, though the table has it still."""
     by_functions = partial(compile_plan, absorbs=Absorbs(ship, 100_000))
@@ -459,15 +450,15 @@ def test_what_the_state_cannot_tell_is_said(sql: str, why: str) -> None:
     assert conditions is not None
     result = moved_above(before.compiled(), after.compiled(), conditions)
     assert result is not None
-    assert why in str(untold(after.compiled().circuit, result))
+    assert why in str(why_not_computable(after.compiled().circuit, result))
 
 
 def test_pairs_that_are_read_cannot_be_told() -> None:
-    sql, sides = MOVED_QUERIES["joined rows"][0], AsRecorded(MOVED_SIDES[1])
+    sql, sides = MOVED_QUERIES["joined rows"][0], StoredChoices(MOVED_SIDES[1])
     before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
     result = moved_above(before.compiled(sides), after.compiled(sides), {})
     assert result is not None
-    assert "not all stored" in str(untold(after.compiled(sides).circuit, result))
+    assert "not all stored" in str(why_not_computable(after.compiled(sides).circuit, result))
 
 
 def test_arguments_that_become_one_make_another_circuit() -> None:
@@ -492,12 +483,12 @@ class Touched(Case):
     def __post_init__(self) -> None:
         self.tables["t"] = [random_row(self.rng, "t") for _ in range(self.rng.choice((0, 4, 9)))]
         result = self._kept(self.now)
-        way = choose_way(result.core, result.whole, result.verdict, result.partitions)
-        assert way.mode is Mode.TOUCH, way.reason
+        way = plan_maintenance(result.core, result.whole, result.verdict, result.partitions)
+        assert way.mode is MaintenanceMode.TOUCH, way.reason
         (self.partition,) = result.partitions.values()
         ids = np.zeros(self.partition.size, dtype=np.bool_)
         ids[list(self.needed())] = True
-        self.touched = TouchedQuery(self.partition, FragmentSet.from_mask(ids))
+        self.touched = TouchedQuery(self.partition, RangeSet.from_mask(ids))
         rows = self._fragments(range(len(self.tables["t"])))
         self.touched.range_rows.count(0, rows, np.ones(len(rows), dtype=np.int64))
 

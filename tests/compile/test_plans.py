@@ -19,14 +19,7 @@ import pytest
 from impctl.compile.aggregates import read_calls
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.buffers import Buffers
-from impctl.compile.compile import (
-    Compiled,
-    Way,
-    answering_way,
-    choose_way,
-    compile_answer,
-    compile_plan,
-)
+from impctl.compile.compile import Dataflow, MaintenancePlan, plan_maintenance_of_answer, plan_maintenance, compile_answer, compile_plan
 from impctl.compile.flows import BlockedError, Chooser, Source, Strategy
 from impctl.compile.jointree.cost import TreesAsRecorded
 from impctl.compile.jointree.graph import TreeShape
@@ -35,7 +28,7 @@ from impctl.data.schema import DOUBLE, INTEGER, STRING
 from impctl.data.vector import Ints, Once, Vector
 from impctl.engine.accumulators import FloatSum
 from impctl.engine.batch import Batch
-from impctl.engine.linear import Project, Scan, Select
+from impctl.engine.linear import ProjectOperator, TableScan, SelectOperator
 from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
@@ -56,14 +49,14 @@ from impctl.plan.nodes import Project as ListProject
 from impctl.plan.nodes import Project as PlanProject
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import FactSource, Verdict, carried, check_safety
+from impctl.safety.judge import FactSource, Verdict, carried_verdict, check_safety
 from impctl.service.maintenance_plan import JoinChooser, chosen_way
 from impctl.service.prepare import PreparedQuery
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.parameters import BoundSql
 from impctl.sql.statement import parse_query
-from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin
+from impctl.workload.models import JoinStrategy, LineageMode, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.behaviour.spark_trials import (
     _by_run,
     _by_state,
@@ -141,8 +134,8 @@ def captured(
     partitions: Mapping[str, RangePartition],
     joins: JoinChooser,
     buffer: int | None,
-    lineage: Lineage = Lineage.ALL,
-) -> Compiled:
+    lineage: LineageMode = LineageMode.ALL,
+) -> Dataflow:
     """The circuit that a capture builds; BlockedError where it builds none."""
     bound = BoundSql("")
     query = Query("", trial.root)
@@ -169,7 +162,7 @@ def captured(
 
 def compiled_unsafe(
     root: Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser, buffer: int | None
-) -> Compiled:
+) -> Dataflow:
     """The circuit of a plan whose sketch no capture would use."""
     trees = {} if joins.trees.choose(root).is_tree else None
     buffers = Buffers(of_piece=joins.buffers) if buffer is None else Buffers.of(buffer)
@@ -192,7 +185,7 @@ def marks_of(trial: Trial, root: Plan, verdict: Verdict, judged: Judged) -> list
 
 
 def filled(
-    compiled: Compiled, partners: ReferencePartners, tables: Mapping[str, Rows]
+    compiled: Dataflow, partners: ReferencePartners, tables: Mapping[str, Rows]
 ) -> MaintainedQuery:
     """The circuit over the tables as they are."""
     session = MaintainedQuery(compiled)
@@ -204,7 +197,7 @@ def filled(
     return session
 
 
-def joined_by(compiled: Compiled) -> list[str]:
+def joined_by(compiled: Dataflow) -> list[str]:
     """How joins are maintained."""
     trees = [shape for shape in compiled.shapes if isinstance(shape, TreeShape)]
     read = [
@@ -220,13 +213,13 @@ def one_case(
     seed: int,
     seen: Counter[str],
     make: Callable[[int], Trial] = make_trial,
-    lineage: Lineage = Lineage.ALL,
+    lineage: LineageMode = LineageMode.ALL,
 ) -> None:
     trial, rng, turns = make(seed), Random(seed), Random(seed + 13)
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
-    judged = (Judged.of if lineage is Lineage.ALL else of_witnesses)(trial, root, verdict)
+    judged = (Judged.of if lineage is LineageMode.ALL else of_witnesses)(trial, root, verdict)
     if judged is None:
         seen["no fixed answer"] += 1
         return
@@ -235,7 +228,7 @@ def one_case(
     some_distant = partial(SomeDistant, groups=groups, by_scalars=Random(seed + 23).random() < 0.7)
     buffer = None if bounds.random() < 0.5 else Random(seed + 5).choice((None, 1, 2, 3))
 
-    def compiled_by(sides: Chooser) -> Compiled:
+    def compiled_by(sides: Chooser) -> Dataflow:
         joins = JoinChooser(sides, TreesAsRecorded(has_trees), some_buffers(bounds))
         if not verdict.safe:
             return compiled_unsafe(root, partitions, joins, buffer)
@@ -326,7 +319,7 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
 
 @random_cases(0, 50, 2_000, also="12 17 28 71 125 140 148 157 159 160 195 204 226 247 248")
 def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:
-    seen = several_cases(cases, make_witness_trial, Lineage.WITNESS)
+    seen = several_cases(cases, make_witness_trial, LineageMode.WITNESS)
     assert seen["exact"] > len(cases) // 3, seen
     # Beside the one row that is wanted another is kept, so few of these small buffers are used up.
     assert seen["refilled"] > 0 or len(cases) < 6000, seen
@@ -343,7 +336,7 @@ class Stepped:
     def __init__(self, seed: int, tables: dict[str, Rows]) -> None:
         trial = make_trial(seed)
         partitions, root = partitions_of(trial), apply_rules(trial.root)
-        self.compiled: Compiled = compile_plan(
+        self.compiled: Dataflow = compile_plan(
             root, partitions, {}, None, barriers=(), buffers=Buffers.of(None)
         )
         self.session = MaintainedQuery(self.compiled)
@@ -411,26 +404,26 @@ def test_queries_beside_each_other_step_as_alone(cases: Sequence[int]) -> None:
 def test_zeros_of_either_sign_are_computed_apart(zeros: tuple[float, float]) -> None:
     """They compare equal, and so would all that is made with them."""
     shared = Once()
-    scan = Scan([("x", "x", DOUBLE)], [])
+    scan = TableScan([("x", "x", DOUBLE)], [])
     rows, weights = pa.table({"x": [1.0]}), pa.array([1]).to_numpy()
     for zero in zeros:
         times_zero = Arithmetic(
             ArithmeticOp.MULTIPLY, ColumnRef("x", DOUBLE), Literal(zero, DOUBLE)
         )
-        result = Project([("z", times_zero)]).step(scan.read(rows, weights, shared))
+        result = ProjectOperator([("z", times_zero)]).step(scan.read(rows, weights, shared))
         assert copysign(1, result.columns["z"].values[0]) == copysign(1, zero)
 
 
 def test_what_is_alike_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    whole = Scan._read
+    whole = TableScan._read
 
-    def counted(self: Scan, rows: pa.Table, weights: Ints, shared: Once | None) -> Batch:
+    def counted(self: TableScan, rows: pa.Table, weights: Ints, shared: Once | None) -> Batch:
         read.append(self)
         return whole(self, rows, weights, shared)
 
-    monkeypatch.setattr(Scan, "_read", counted)
-    scan = Scan([], [])
+    monkeypatch.setattr(TableScan, "_read", counted)
+    scan = TableScan([], [])
     rows, weights, shared = pa.table({"a": [1]}), pa.array([1]).to_numpy(), Once()
     batches = [scan.read(rows, weights, shared) for _ in range(3)]
     assert len(read) == 1
@@ -439,10 +432,10 @@ def test_what_is_alike_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_conditions_on_one_batch_keep_their_own_rows() -> None:
     rows, weights = pa.table({"x": [1.0, 2.0, 3.0]}), np.ones(3, dtype=np.int64)
-    batch = Scan([("x", "x", DOUBLE)], []).read(rows, weights, Once())
+    batch = TableScan([("x", "x", DOUBLE)], []).read(rows, weights, Once())
     for bound in (1.0, 2.0, 1.0):
         above = Compare(CompareOp.GREATER, ColumnRef("x", DOUBLE), Literal(bound, DOUBLE))
-        kept = Select(above, must_be_sure=False).step(batch)
+        kept = SelectOperator(above, must_be_sure=False).step(batch)
         assert kept.columns["x"].values.tolist() == [x for x in (1.0, 2.0, 3.0) if x > bound]
 
 
@@ -462,7 +455,7 @@ WAYS_OF_PARTITIONS = {
 }
 
 
-def way_of(sql: str, attribute: str = "brand") -> Way:
+def way_of(sql: str, attribute: str = "brand") -> MaintenancePlan:
     """As the program asks: by the plan without output columns, under the whole plan's verdict."""
     query = read(sql)
     whole, core = apply_rules(query.root), apply_rules(PlanProject(query.root, ()))
@@ -471,10 +464,10 @@ def way_of(sql: str, attribute: str = "brand") -> Way:
     assert verdict.safe, verdict.reason
     partitions = dict.fromkeys(sketched, WAYS_OF_PARTITIONS[attribute])
     inner = check_safety(replace(query, root=core), sketched, verdict.assumptions)
-    return choose_way(core, verdict, inner, partitions)
+    return plan_maintenance(core, verdict, inner, partitions)
 
 
-def marked(sql: str, way: Way) -> str | None:
+def marked(sql: str, way: MaintenancePlan) -> str | None:
     """The part of the text that is blamed."""
     return None if way.span is None else sql[way.span.start : way.span.end]
 
@@ -528,7 +521,7 @@ RANKED = "RANK() OVER (PARTITION BY brand ORDER BY price)"
 )
 def test_exact(sql: str) -> None:
     way = way_of(sql)
-    assert (way.mode, way.reason, way.span) == (Mode.EXACT, EXACT, None)
+    assert (way.mode, way.reason, way.span) == (MaintenanceMode.EXACT, EXACT, None)
     assert way.compiled is not None
     for source in way.compiled.sources:
         sketched = {"sales": [WAYS_OF_PARTITIONS["brand"]], "stock": []}
@@ -576,17 +569,17 @@ def test_the_ranges_of_the_attribute_are_those_of_what_runs(attribute: str) -> N
 )
 def test_touch_where_the_sketch_is_keyed(sql: str, reason: str, part: str) -> None:
     way = way_of(sql)
-    assert (way.mode, way.reason, way.compiled) == (Mode.TOUCH, reason + KEYED, None)
+    assert (way.mode, way.reason, way.compiled) == (MaintenanceMode.TOUCH, reason + KEYED, None)
     assert marked(sql, way) == part
 
 
 def test_recapture_where_it_is_not() -> None:
     sql = "SELECT price FROM sales WHERE md5(brand) > 'a' GROUP BY price HAVING COUNT(*) > 2"
     way = way_of(sql, "brand")
-    assert (way.mode, way.compiled) == (Mode.RECAPTURE, None)
+    assert (way.mode, way.compiled) == (MaintenanceMode.RECAPTURE, None)
     assert way.reason == "the engine does not support function `md5`"
     assert marked(sql, way) == "md5(brand)"
-    assert way_of(sql, "price").mode is Mode.TOUCH
+    assert way_of(sql, "price").mode is MaintenanceMode.TOUCH
 
 
 def test_touch_is_for_one_table_only() -> None:
@@ -595,16 +588,16 @@ def test_touch_is_for_one_table_only() -> None:
         "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand"
         " GROUP BY s.brand HAVING MEDIAN(s.price) > 1"
     )
-    assert way_of(keyed).mode is Mode.RECAPTURE
+    assert way_of(keyed).mode is MaintenanceMode.RECAPTURE
 
 
 def test_no_sketch_no_way() -> None:
     query = read("SELECT brand FROM sales")
     core = apply_rules(PlanProject(query.root, ()))
     verdict = check_safety(query, {}, [])
-    way = choose_way(core, verdict, verdict, {})
+    way = plan_maintenance(core, verdict, verdict, {})
     assert way.reason.startswith("the query has no sketch to maintain")
-    assert way.mode is not Mode.EXACT
+    assert way.mode is not MaintenanceMode.EXACT
 
 
 SUMS = "SELECT brand, SUM(rate) AS s FROM sales GROUP BY brand"
@@ -692,7 +685,7 @@ class Case:
 
     query: Query
     answer: AnswerPlan
-    compiled: Compiled
+    compiled: Dataflow
     is_ordered: bool
 
 
@@ -723,16 +716,16 @@ def ordered(rng: random.Random, sql: str) -> str:
 
 def kept_beside(
     query: Query, partition: RangePartition, trees: Mapping[str, int] | None = None
-) -> Compiled | None:
+) -> Dataflow | None:
     access = scans_of(query.root)[0].access
     sketched = {access: partition.attribute}
     verdict = check_safety(query, sketched, [])
     if not verdict.safe:
         return None
     answer = answer_plan(query)
-    judged = carried(verdict, replace(query, root=answer.kept), sketched)
+    judged = carried_verdict(verdict, replace(query, root=answer.kept), sketched)
     try:
-        return answering_way(answer, judged, {access: partition}, trees=trees).compiled
+        return plan_maintenance_of_answer(answer, judged, {access: partition}, trees=trees).compiled
     except BlockedError:
         return None
 

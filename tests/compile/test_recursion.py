@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, LONG, Column, Schema
 from impctl.engine.fixpoint.absorption import NOTHING
-from impctl.engine.fixpoint.fixpoint import Backward, Levels
-from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
-from impctl.engine.fixpoint.rows import NumberedRows
+from impctl.engine.fixpoint.fixpoint import Backward, UnionAllFixpoint
+from impctl.engine.fixpoint.fixpoint import FixpointOperator
+from impctl.engine.fixpoint.rows import NumberedFixpointRows
 from impctl.engine.operator import LEVEL_LIMITS
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
-from impctl.plan.lineage import for_answer, is_open
+from impctl.plan.lineage import for_answer, is_sketched_for_answer
 from impctl.plan.nodes import (
     Distinct,
     Fixpoint,
@@ -162,7 +162,7 @@ class Case:
     sketched: Mapping[str, RangePartition]
     core: Plan
 
-    def compiled(self, *, with_answer: bool) -> Compiled:
+    def compiled(self, *, with_answer: bool) -> Dataflow:
         if not with_answer:
             return compile_plan(self.core, self.sketched, {}, barriers=self.barriers(self.core))
         answer = answer_plan(replace(self.query, root=apply_rules(self.query.root)))
@@ -455,7 +455,7 @@ def test_limits_are_the_querys_own() -> None:
     for text, most in (("", LEVEL_LIMITS.levels), (" MAX RECURSION LEVEL 250", 250)):
         case = case_of_sql(CIRCLES.format(text), ("links",))
         (levels,) = (
-            one for one in case.compiled(with_answer=False).circuit if isinstance(one, Levels)
+            one for one in case.compiled(with_answer=False).circuit if isinstance(one, UnionAllFixpoint)
         )
         assert levels.limits == replace(LEVEL_LIMITS, levels=most)
 
@@ -620,7 +620,7 @@ def answer_case(sql: str, tables: Sequence[str] = tuple(COLUMNS)) -> Case:
     return Case(query, case.sketched, for_answer(case.core))
 
 
-def compiled(case: Case, *, with_answer: bool = False) -> Compiled:
+def compiled(case: Case, *, with_answer: bool = False) -> Dataflow:
     """The circuit; fixpoints that are no sets are barriers."""
     answer = answer_plan(case.query) if with_answer else None
     root = case.core if answer is None else answer.kept
@@ -628,7 +628,7 @@ def compiled(case: Case, *, with_answer: bool = False) -> Compiled:
     barriers = [
         at
         for at, node in nodes
-        if isinstance(node, TopK) or (isinstance(node, Fixpoint) and not is_open(node))
+        if isinstance(node, TopK) or (isinstance(node, Fixpoint) and not is_sketched_for_answer(node))
     ]
     return compile_plan(root, case.sketched, {}, barriers=barriers, answer=answer)
 
@@ -640,7 +640,7 @@ def lineage_of(case: Case, tables: Tables) -> dict[str, set[int]]:
     lineage = set(result.lineage)
     for at, rows in result.first_rows.items():
         node = nodes[at]
-        lineage |= set() if isinstance(node, Fixpoint) and is_open(node) else rows
+        lineage |= set() if isinstance(node, Fixpoint) and is_sketched_for_answer(node) else rows
     return fragments_read(lineage, case.core, case.sketched, tables)
 
 
@@ -777,7 +777,7 @@ def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20
     for _ in range(steps):
         for one in query.circuit:
             held = getattr(one, "rows", None)
-            if isinstance(held, NumberedRows) and most is not None:
+            if isinstance(held, NumberedFixpointRows) and most is not None:
                 held.most = most
         query.step(some_changes(rng, tables))
         check_parts(query, name, tables)

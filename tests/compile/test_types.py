@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import (
@@ -175,7 +175,7 @@ def root_of(sql: str, kind: SqlType) -> Plan:
     return apply_rules(parse_query(sql, {"t": table_of(kind)}).root)
 
 
-def compiled_for(sql: str, kind: SqlType, partition: RangePartition = IDS) -> Compiled:
+def compiled_for(sql: str, kind: SqlType, partition: RangePartition = IDS) -> Dataflow:
     root = root_of(sql, kind)
     return compile_plan(root, {scans_of(root)[0].access: partition}, {})
 
@@ -257,7 +257,7 @@ CATALOG = {"t": Schema((Column("g", INTEGER), Column("s", STRING)))}
 FIRST = "SELECT g, MAX(s) m FROM t GROUP BY g ORDER BY m NULLS FIRST LIMIT 1"
 
 
-def compiled_text() -> Compiled:
+def compiled_text() -> Dataflow:
     root = apply_rules(parse_query(FIRST, CATALOG).root)
     (scan,) = scans_of(root)
     return compile_plan(root, {scan.access: RangePartition("t", "g", INTEGER, (1, 2))}, {})

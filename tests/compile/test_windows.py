@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal
 from impctl.errors import NotExactError
@@ -34,7 +34,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import carried, check_safety
+from impctl.safety.judge import carried_verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
 from tests.compile.cases import add_in_order, several_unsure_cases
@@ -314,13 +314,13 @@ def planned(name: str) -> tuple[Plan, Plan, Mapping[str, RangePartition]]:
     return root, core_of(query.root), {scan.access: partition for scan in scans_of(root)}
 
 
-def compiled(name: str) -> Compiled:
+def compiled(name: str) -> Dataflow:
     root, core, partitions = planned(name)
     sketched = {access: result.attribute for access, result in partitions.items()}
     query = parse_query(QUERIES[name][0], {"sales": SALES})
     verdict = check_safety(replace(query, root=root), sketched, [])
     assert verdict.safe, verdict.reason
-    inner = carried(verdict, replace(query, root=core), sketched)
+    inner = carried_verdict(verdict, replace(query, root=core), sketched)
     return compile_plan(core, partitions, inner.key_columns, barriers=inner.barrier_positions)
 
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.service.answer import rows_of
-from impctl.service.context import open_workbench
-from impctl.service.kept_answer import kept_answer
+from impctl.service.context import open_context
+from impctl.service.kept_answer import materialized_result
 from impctl.service.prepare import prepare
 from impctl.service.settings import Settings
 from impctl.store.records import StoredQuery
@@ -173,12 +173,12 @@ def kept_rows_of(
 ) -> list[tuple[Any, ...]]:
     """The rows that are kept with the stored sketch, at its versions however old."""
     assert stored.state_meta.get("answer") is True
-    with open_workbench(Settings(workload, store=store)) as desk:
+    with open_context(Settings(workload, store=store)) as desk:
         (spec,) = desk.queries([stored.query])
         reader = desk.reading_store()
         assert reader is not None
         ending = desk.memory.answer(prepare(desk, spec).planned).ending
-        answer = kept_answer(desk, reader, spec.name, ending, stored.generation)
+        answer = materialized_result(desk, reader, spec.name, ending, stored.generation)
         assert answer is not None, (stored.query, stored.generation)
         return [*rows_of(answer)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import LockHeldError
-from impctl.service.context import open_workbench
+from impctl.service.context import open_context
 from impctl.service.maintain import maintain
 from impctl.service.settings import Settings
 from impctl.service.status import status
@@ -113,7 +113,7 @@ def test_the_lock_timeout_is_one_for_all_a_command_does(cli: Cli, tmp_path: Path
     """Each stale candidate of a reuse is maintained first, and each waited the whole time."""
     change(tmp_path / "t", 2)
     settings = Settings(cli.workload, lock_timeout=0.6)
-    with held_lock(tmp_path / ".impctl"), open_workbench(settings) as desk:
+    with held_lock(tmp_path / ".impctl"), open_context(settings) as desk:
         started = time.monotonic()
         for _ in range(5):
             with pytest.raises(LockHeldError), desk.writing("query"):
@@ -125,7 +125,7 @@ def test_a_run_that_others_overtook_pins_again(cli: Cli, tmp_path: Path) -> None
     """Pinned at one version, the store maintained past it meanwhile: the table is the same one."""
     change(tmp_path / "t", 2)
     settings = Settings(cli.workload)
-    with open_workbench(settings) as reader, open_workbench(settings) as writer:
+    with open_context(settings) as reader, open_context(settings) as writer:
         assert reader.tables.source("t").version == writer.tables.source("t").version == 1
         change(tmp_path / "t", 3)
         assert ran(cli.workload, "maintain").code == 0

@@ -95,7 +95,7 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
         "logging.disable",
         "impctl.cli.job.reporting",
         "impctl.cli.job.ResultReporter.__init__",
-        "impctl.service.context.open_workbench",
+        "impctl.service.context.open_context",
         "impctl.errors.unexpected",
     ],
 )
@@ -163,7 +163,7 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
 @pytest.mark.parametrize(
     "place",
     [
-        "impctl.service.context.Workbench:close",
+        "impctl.service.context.Context:close",
         "impctl.cli.output.protocol.show",
         "impctl.cli.output.json.JsonOutput:end",
     ],

@@ -17,7 +17,7 @@ from pathlib import Path
 from impctl.cli.options import settings_of
 from impctl.errors import ImpctlError
 from impctl.service.check import check
-from impctl.service.context import SilentReporter, Workbench
+from impctl.service.context import SilentReporter, Context
 from impctl.workload.load import load_workload
 
 PAGE = Path(__file__).parents[2] / "docs" / "records" / "judged-queries.md"
@@ -70,7 +70,7 @@ def judged(file: Path) -> list[Row]:
     workload = load_workload(file, {})
     rows = []
     for name in sorted(workload.queries):
-        desk = Workbench(settings_of(file), workload, SilentReporter())
+        desk = Context(settings_of(file), workload, SilentReporter())
         start = time.process_time()
         outcome = check(desk, (name,))
         seconds = time.process_time() - start

@@ -28,10 +28,10 @@ from impctl.engine.accumulators import (
     PartialColumn,
     Values,
 )
-from impctl.engine.aggregate import Aggregate as AggregateOperator
+from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.batch import Batch
 from impctl.engine.exact_sums import add, exact_grouped_sums, unwiden, widen
-from impctl.engine.linear import Project as ProjectOperator
+from impctl.engine.linear import ProjectOperator
 from impctl.errors import EvaluationError
 from impctl.plan.nodes import Aggregate, nodes_of
 from impctl.sql.statement import parse_query

@@ -16,7 +16,7 @@ import pytest
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, consolidated
-from impctl.engine.range_counts import DenseCounts, FragmentCounts, GroupSets
+from impctl.engine.range_counts import DenseCounts, RangeCounts, GroupSets
 from impctl.engine.tags import FRAGMENT_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
 from impctl.errors import CountBelowZeroError
 from impctl.types import AttributeId
@@ -325,7 +325,7 @@ def some_steps(rng: Random) -> list[Step]:
     ]
 
 
-def apply(counts: FragmentCounts, step: Step) -> GroupSets:
+def apply(counts: RangeCounts, step: Step) -> GroupSets:
     """Feed the change row by row, a row per copy, groups named by ordinal."""
     rows = [
         (GROUPS.index(group), fragment, 1 if change > 0 else -1)
@@ -348,7 +348,7 @@ def by_ordinal(pairs: Pairs) -> list[tuple[int, int, int]]:
 
 @random_seeds(12, 36, 600)
 def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
-    counts, model = FragmentCounts("counts"), Counter[tuple[int, int]]()
+    counts, model = RangeCounts("counts"), Counter[tuple[int, int]]()
     for wanted in some_steps(Random(seed)):
         step = {key: max(change, -model[key]) for key, change in wanted.items()}
         before = [members(model, group) for group in GROUPS]
@@ -375,7 +375,7 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
 
 
 def test_old_sets_stay_old_when_the_counts_move_on() -> None:
-    counts = FragmentCounts("counts")
+    counts = RangeCounts("counts")
     apply(counts, {(5, 7): 1})
     result = apply(counts, {(5, 7): -1, (5, 1): 1})
     apply(counts, {(5, 0): 1, (5, 1): -1})
@@ -383,7 +383,7 @@ def test_old_sets_stay_old_when_the_counts_move_on() -> None:
 
 
 def test_what_cancels_within_a_change_crosses_nothing() -> None:
-    counts = FragmentCounts("counts")
+    counts = RangeCounts("counts")
     slots = np.zeros(2, dtype=np.int64)
     count = counts.count(np.array([5]), Pairs(slots, slots + 1, np.array([1, -1])))
     assert by_ordinal(count.crossings()) == []
@@ -391,13 +391,13 @@ def test_what_cancels_within_a_change_crosses_nothing() -> None:
 
 
 def test_nothing_changed() -> None:
-    result = apply(FragmentCounts("counts"), {})
+    result = apply(RangeCounts("counts"), {})
     assert by_ordinal(result.crossings()) == []
     assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
 
 
 def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
-    counts = FragmentCounts("counts")
+    counts = RangeCounts("counts")
     apply(counts, {(0, LAST): 1, (1, 0): 1})
     result = apply(counts, {})
     assert by_ordinal(result.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
@@ -406,7 +406,7 @@ def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
 
 
 def test_a_count_below_zero_stops() -> None:
-    counts = FragmentCounts("counts")
+    counts = RangeCounts("counts")
     apply(counts, {(1, 7): 1})
     with pytest.raises(CountBelowZeroError):
         apply(counts, {(1, 7): -2})
@@ -422,7 +422,7 @@ def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
 
 @random_seeds(12, 36, 600)
 def test_adding_is_counting_without_being_told(seed: int) -> None:
-    counted, added = FragmentCounts("counted"), FragmentCounts("added")
+    counted, added = RangeCounts("counted"), RangeCounts("added")
     groups = np.array(GROUPS, dtype=np.int64)
     for step in some_steps(Random(seed)):
         rows = [

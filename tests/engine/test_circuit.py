@@ -13,11 +13,11 @@ from impctl.compile.session import checkpoint_of
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.accumulators import AggregateColumn
-from impctl.engine.aggregate import Aggregate
+from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.join import Join, Side
-from impctl.engine.linear import Project, Select
+from impctl.engine.join import JoinOperator, Side
+from impctl.engine.linear import ProjectOperator, SelectOperator
 from impctl.engine.tags import RowTags
 from impctl.engine.trace import RowIndex
 from impctl.errors import CountBelowZeroError
@@ -159,9 +159,9 @@ def test_nested_means_the_same_as_flat(flat: str, nested: str, seed: int) -> Non
     assert one.circuit.counters() == other.circuit.counters()
 
 
-def counted(name: str) -> Aggregate:
+def counted(name: str) -> AggregateOperator:
     columns = [AggregateColumn("n", LONG, None, None)]
-    return Aggregate(name, (), columns, accesses=0, is_keyed=True)
+    return AggregateOperator(name, (), columns, accesses=0, is_keyed=True)
 
 
 def values(batch: Batch | None) -> list[tuple[int, int]]:
@@ -179,8 +179,8 @@ def test_what_a_nested_circuit_starts_with_passes_what_stands_above_it() -> None
 
     What groups the counts on top sees none go that did not come.
     """
-    low, high = Circuit([counted("low")]), Circuit([Project([("n", N)]), counted("high")])
-    once = Aggregate("once", [("n", LONG)], (), accesses=0, is_keyed=True)
+    low, high = Circuit([counted("low")]), Circuit([ProjectOperator([("n", N)]), counted("high")])
+    once = AggregateOperator("once", [("n", LONG)], (), accesses=0, is_keyed=True)
     nested = Circuit([low, high, once])
     assert values(nested.start()) == [(1, 1)]
     rows = Batch({"n": Vector(LONG, np.zeros(3, np.int64))}, np.ones(3, np.int64), ())
@@ -189,11 +189,11 @@ def test_what_a_nested_circuit_starts_with_passes_what_stands_above_it() -> None
 
 
 def test_a_change_of_a_source_that_does_not_reach_the_end_is_none() -> None:
-    first, second = (Select(more_than(N, 0), must_be_sure=False) for _ in range(2))
+    first, second = (SelectOperator(more_than(N, 0), must_be_sure=False) for _ in range(2))
     inner = Circuit([first, second], [(-1,), (-2,)])
     row = Batch({"n": Vector(LONG, np.ones(1, np.int64))}, np.ones(1, np.int64), ())
     assert inner.step(row, None) is None
-    assert Circuit([inner, Project([("n", N)])], [(-1, -2), (0,)]).step(row, None) is None
+    assert Circuit([inner, ProjectOperator([("n", N)])], [(-1, -2), (0,)]).step(row, None) is None
     assert values(inner.step(None, row)) == [(1, 1)]
 
 
@@ -263,17 +263,17 @@ def rows(name: str, *values: tuple[int, int]) -> Batch:
     return Batch({name: Vector(LONG, numbers)}, weights, tags)
 
 
-def chain() -> list[Join]:
+def chain() -> list[JoinOperator]:
     """Cross joins of so many sides, each with the one before."""
     joins = []
     for number in range(1, WIDTH):
         before = tuple((f"c{at}", LONG) for at in range(number))
         left = Side(before, (), number)
-        joins.append(Join(f"j{number}", left, Side(((f"c{number}", LONG),), (), 1), ()))
+        joins.append(JoinOperator(f"j{number}", left, Side(((f"c{number}", LONG),), (), 1), ()))
     return joins
 
 
-def step(joins: list[Join], *values: tuple[int, int]) -> list[Batch]:
+def step(joins: list[JoinOperator], *values: tuple[int, int]) -> list[Batch]:
     """What every join yields where every side changes by these values."""
     result = [rows("c0", *values)]
     for number, join in enumerate(joins, 1):

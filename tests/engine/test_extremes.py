@@ -17,20 +17,11 @@ from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.accumulators import AggregateColumn, Count, Firsts
 from impctl.engine.batch import Batch
-from impctl.engine.extremes import (
-    Best,
-    BestValues,
-    First,
-    OrderedCounts,
-    OrderedValues,
-    OrderKey,
-    ranks_of,
-    values_of,
-)
+from impctl.engine.extremes import Best, BestValues, FirstValue, OrderedCounts, OrderedValues, OrderKey, ranks_of, values_of
 from impctl.engine.lookups import COMPLETE
 from impctl.engine.tags import RowTags
 from impctl.engine.topk import Cut, Limit, Top
-from impctl.engine.window import CHOOSING, RANKS, Placed, Window
+from impctl.engine.window import CHOOSING, RANKS, WindowCall as Placed, WindowOperator
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.expr.nodes import ColumnRef, Literal
 from impctl.plan.nodes import Attribute, SortKey, WindowCall
@@ -188,7 +179,7 @@ ARROW = {INTEGER: pa.int32(), STRING: pa.string()}
 
 
 def state_of(key: SqlType, *, reverse: bool = False, own: bool = False) -> OrderedValues:
-    return OrderedValues("s", First("k", "k" if own else "v", 0, 1, reverse), key, INTEGER)
+    return OrderedValues("s", FirstValue("k", "k" if own else "v", 0, 1, reverse), key, INTEGER)
 
 
 def add_ordered(
@@ -249,7 +240,7 @@ def test_too_many_ties_and_what_was_never_there_are_errors() -> None:
 
 
 def test_an_integral_value_has_the_type_of_its_output_whatever_stands_for_it() -> None:
-    column = AggregateColumn("y", INTEGER, First("k", "v", 0, 1, False), Count("k", 0))
+    column = AggregateColumn("y", INTEGER, FirstValue("k", "v", 0, 1, False), Count("k", 0))
     firsts = Firsts("f", [column], {"k": LONG, "v": LONG})
     one = np.ones(1, dtype=np.int64)
     firsts.add({"k": Vector(LONG, one), "v": Vector(LONG, one + 6)}, one, one)
@@ -428,14 +419,14 @@ def batch_of(rows: list[WindowRow], weights: list[int]) -> Batch:
     return Batch(columns, np.array(weights, np.int64), ())
 
 
-def operator(function: str, offset: int, has_default: bool, *, descending: bool) -> Window:
+def operator(function: str, offset: int, has_default: bool, *, descending: bool) -> WindowOperator:
     order = (OrderKey("x", descending, not descending),)
     if function in CHOOSING:
         order += (OrderKey("d", False, True),)
     argument = None if function in RANKS else "d"
     ahead = -offset if function == "lag" else offset
     otherwise = "d" if has_default and argument else None
-    return Window(
+    return WindowOperator(
         "w", WINDOW_COLUMNS, ["g"], [Placed("v", function, order, argument, ahead, otherwise)]
     )
 
@@ -511,11 +502,11 @@ def test_ties_are_an_error_only_where_something_is_chosen() -> None:
     for function in ("row_number", "lag", "lead"):
         by_x = (OrderKey("x", False, True),)
         argument = None if function in RANKS else "d"
-        result = Window("w", WINDOW_COLUMNS, ["g"], [Placed("v", function, by_x, argument, 1)])
+        result = WindowOperator("w", WINDOW_COLUMNS, ["g"], [Placed("v", function, by_x, argument, 1)])
         result.step(batch_of([rows[0]] * 2, [1, 1]))
         with pytest.raises(NotExactError, match=f"{function.upper()} is not deterministic"):
             result.step(batch_of([rows[1]], [1]))
-    result = Window(
+    result = WindowOperator(
         "w", WINDOW_COLUMNS, ["g"], [Placed("v", "rank", (OrderKey("x", False, True),))]
     )
     assert len(result.step(batch_of(rows, [1, 1]))) == 2

@@ -12,12 +12,12 @@ from benchmarks.registry import MEASURES
 from benchmarks.tables import write_graph, write_partners
 from impctl.bench.record import Cell
 from impctl.errors import Location
-from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, Ground
-from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, CaseContext
+from impctl.service.context import SilentReporter, Context, open_context
 from impctl.service.settings import Settings
 
 
-def cells_of(ground: Ground) -> list[Cell]:
+def cells_of(ground: CaseContext) -> list[Cell]:
     """All cells; whatever is in them can be drawn by what the measure says of itself."""
     measure = MEASURES[ground.figure.measure]
     result = list(measure.run(ground))
@@ -29,7 +29,7 @@ def cells_of(ground: Ground) -> list[Cell]:
 
 def ground_of(
     desk: Any, measure: str, query: str, *, repeat: int = 2, scale: float = 1.0, **options: Any
-) -> Ground:
+) -> CaseContext:
     """A figure with one case, of this query; by default repeated once."""
     place = Location("s.yaml", 1, 1)
     figure = FigureSpec(
@@ -44,7 +44,7 @@ def ground_of(
         chart=ChartSpec("x", ("y",), (), ()),
         location=place,
     )
-    return Ground(desk, figure, repeat, seed=1, scale=scale)
+    return CaseContext(desk, figure, repeat, seed=1, scale=scale)
 
 
 def values(cell: Cell) -> Mapping[str, float]:
@@ -105,7 +105,7 @@ store: .impctl
 
 
 @contextmanager
-def joined_desk(folder: Path) -> Iterator[Workbench]:
+def joined_desk(folder: Path) -> Iterator[Context]:
     """The workload open, its tables written below the folder."""
     for table, rows, keys, seed in (("r", 200, 20, 1), ("s", 200, 20, 2), ("m", 30, 10, 3)):
         request = DataRequest(table, "partners", rows=rows, groups=keys, seed=seed)
@@ -113,5 +113,5 @@ def joined_desk(folder: Path) -> Iterator[Workbench]:
     graph = DataRequest("g", "graph", rows=300, groups=60, seed=4)
     write_graph(graph, folder, SilentReporter())
     (folder / "w.yaml").write_text(WORKLOAD)
-    with open_workbench(Settings(folder / "w.yaml")) as desk:
+    with open_context(Settings(folder / "w.yaml")) as desk:
         yield desk

@@ -31,17 +31,17 @@ from impctl.expr.signature import SEVERAL_ROWS, one_row
 from impctl.measure import duckdb
 from impctl.measure import run as keep
 from impctl.measure import run as run_module
-from impctl.measure.duckdb import _translated, answer_beside, duckdb_plain, duckdb_recapture
-from impctl.measure.figures import Ground, OptionValue
+from impctl.measure.duckdb import _translated, duckdb_query_metrics, duckdb_plain, duckdb_recapture
+from impctl.measure.figures import CaseContext, OptionValue
 from impctl.measure.generate import generate
-from impctl.measure.keep import compare_files, report_file, try_kept, write_kept
+from impctl.measure.keep import compare_files, report_file, check_outputs, write_outputs
 from impctl.measure.kinds import _real_share
 from impctl.measure.run import MEASURES, figures_of, run_workload
-from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, drawn_rows, scratch_copy
+from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, sample_rows, scratch_copy
 from impctl.service.capture import capture_query
-from impctl.service.context import SilentReporter, Workbench, open_workbench
+from impctl.service.context import SilentReporter, Context, open_context
 from impctl.service.maintenance_plan import restored_verdict
-from impctl.service.outcome import gravest
+from impctl.service.outcome import most_severe
 from impctl.service.prepare import prepare
 from impctl.service.results import Outcome, Record, RecordKind
 from impctl.service.settings import Example, GenerateRequest, MeasureRequest, Settings
@@ -67,7 +67,7 @@ queries: {good: {sql: SELECT 1 FROM t}, bad: {sql: SELECT 2 FROM t}}
 ONE = {"maintain_ms": Metric.of([1.0])}
 
 
-def changes(ground: Ground) -> Iterator[Cell]:
+def changes(ground: CaseContext) -> Iterator[Cell]:
     """A cell of `good`, which goes with the options; `bad` can only be recaptured."""
     if ground.query.name == "bad":
         raise UnsupportedError("Query `bad` can only be recaptured", hint="see `impctl explain`")
@@ -75,11 +75,11 @@ def changes(ground: Ground) -> Iterator[Cell]:
     yield ground.cell(ONE, {"sizes": str(sizes)}, checked=AgainstRecapture(True, 0))
 
 
-def same(ground: Ground) -> Iterator[Cell]:
+def same(ground: CaseContext) -> Iterator[Cell]:
     yield ground.cell(ONE, {"repeat": ground.repeat}, equal=True)
 
 
-def failing(ground: Ground) -> Iterator[Cell]:
+def failing(ground: CaseContext) -> Iterator[Cell]:
     """Two cells of `good`; of `bad` one, then an error."""
     yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(True, 0))
     if ground.query.name == "bad":
@@ -87,23 +87,23 @@ def failing(ground: Ground) -> Iterator[Cell]:
     yield ground.cell(ONE, {"at": ground.repeat})
 
 
-def unsound(ground: Ground) -> Iterator[Cell]:
+def unsound(ground: CaseContext) -> Iterator[Cell]:
     yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(False, 0))
     yield ground.cell(ONE, {"at": 2}, equal=False)
 
 
-def broken(ground: Ground) -> Iterator[Cell]:
+def broken(ground: CaseContext) -> Iterator[Cell]:
     yield ground.cell(ONE)
     raise KeyError("a bug")
 
 
-def stopped(ground: Ground) -> Iterator[Cell]:
+def stopped(ground: CaseContext) -> Iterator[Cell]:
     yield ground.cell(ONE)
     raise KeyboardInterrupt
 
 
 def use(
-    monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[[Ground], Iterator[Cell]]
+    monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[[CaseContext], Iterator[Cell]]
 ) -> None:
     """Let a measure do this, for one test."""
     kind = replace(MEASURES[measure], run=work)
@@ -143,7 +143,7 @@ def measured_run(
     *queries: str,
     rows: tuple[int, ...] = (),
 ) -> tuple[Record, Outcome]:
-    with open_workbench(Settings(workload)) as desk:
+    with open_context(Settings(workload)) as desk:
         asked = MeasureRequest() if request is None else request
         outcome = run_workload(desk, asked, queries, delta_rows=rows)
     record = outcome.results[0]
@@ -242,7 +242,7 @@ def test_a_failure_costs_the_rest_of_its_case_only(failures: Path) -> None:
 
 def test_a_failed_check_is_the_gravest_failure(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes", "skipping"))
-    decisive = gravest(outcome)
+    decisive = most_severe(outcome)
     assert decisive is not None
     assert decisive.error.exit_code == 5
     assert record.failures[1:3] == (
@@ -257,7 +257,7 @@ def test_a_bug_is_told_as_one_and_costs_its_case_only(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes", "capture"))
     assert len(record.cells_of("changes")) == 3
     assert len(record.cells_of("capture")) == 2
-    decisive = gravest(outcome)
+    decisive = most_severe(outcome)
     assert decisive is not None
     # Before the table that is gone: exit code 1 is a bug, whatever else failed.
     assert decisive.error.exit_code == 1
@@ -323,11 +323,11 @@ def test_files_that_cannot_be_written_are_told_before_anything_is_measured(
 def test_the_trial_leaves_a_file_as_it_is(tmp_path: Path) -> None:
     out = tmp_path / "record.json"
     out.write_text("an earlier one")
-    try_kept(MeasureRequest(out=out, report=tmp_path / "new" / "page.html"), {})
+    check_outputs(MeasureRequest(out=out, report=tmp_path / "new" / "page.html"), {})
     assert out.read_text() == "an earlier one"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "record.json"]
     with pytest.raises(UsageError, match="name the same file"):
-        try_kept(MeasureRequest(out=out, report=out), {})
+        check_outputs(MeasureRequest(out=out, report=out), {})
 
 
 def test_a_disk_that_fills_up_later_costs_no_figure(
@@ -387,10 +387,10 @@ def test_the_trial_does_not_open_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     asked = MeasureRequest(out=pipe)
-    try_kept(asked, {})
+    check_outputs(asked, {})
     assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-    assert write_kept(MeasureRequest(), RECORD) == ()
+    assert write_outputs(MeasureRequest(), RECORD) == ()
 
 
 def ids(values: Iterable[int]) -> pa.Table:
@@ -410,7 +410,7 @@ def uncounted(folder: Path, *groups: list[int]) -> Snapshot:
 
 
 def drawn(snapshot: Snapshot, size: int = 2000) -> list[int]:
-    return drawn_rows(snapshot, size, np.random.default_rng(1)).column("id").to_pylist()
+    return sample_rows(snapshot, size, np.random.default_rng(1)).column("id").to_pylist()
 
 
 def test_every_row_is_as_likely_where_the_log_does_not_count_them(tmp_path: Path) -> None:
@@ -549,17 +549,17 @@ spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     folder = tmp_path_factory.mktemp("suite")
     for table, rows in (("t", 5000), ("s", 500)):
         request = GenerateRequest(folder, Example.SYNTHETIC, table=table, rows=rows, groups=100)
         generate(request, SilentReporter())
     (folder / "w.yaml").write_text(MEASURED_WORKLOAD)
-    with open_workbench(Settings(folder / "w.yaml")) as desk:
+    with open_context(Settings(folder / "w.yaml")) as desk:
         yield desk
 
 
-def cells(desk: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
+def cells(desk: Context, measure: str, query: str, **options: OptionValue) -> list[Cell]:
     return cells_of(ground_of(desk, measure, query, repeat=1, scale=0.01, **options))
 
 
@@ -578,7 +578,7 @@ def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: flo
 
 
 @pytest.mark.parametrize("query", ["window", "join", "mixing", "groups", "rows"])
-def test_duckdb_finds_the_same_sketch(desk: Workbench, query: str) -> None:
+def test_duckdb_finds_the_same_sketch(desk: Context, query: str) -> None:
     pytest.importorskip("duckdb")
     spec = desk.workload.queries[query]
     with scratch_copy(desk, ("t", "s")) as scratch:
@@ -602,7 +602,7 @@ def test_duckdb_finds_the_same_sketch(desk: Workbench, query: str) -> None:
 
 
 def test_duckdb_that_fails_later_is_a_note(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+    desk: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its memory ends, or a file goes, between the check and the timed runs."""
     pytest.importorskip("duckdb")
@@ -623,7 +623,7 @@ def test_duckdb_that_fails_later_is_a_note(
         measured = MeasuredQuery(scratch, desk.workload.queries["rows"])
         expected = pa.table({"id": []})
         monkeypatch.setattr(duckdb, "same_answer", lambda result, rows: True)
-        beside = answer_beside(measured, expected, 3)
+        beside = duckdb_query_metrics(measured, expected, 3)
         assert not beside.metrics
         assert "DuckDB failed after one successful answer: IO Error" in beside.note
         with pytest.raises(SqlFailed, match="Connection"):
@@ -649,7 +649,7 @@ def test_values_of_folders_are_columns(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), rows, partition_by=["p", "d"])
     file = tmp_path / "w.yaml"
     file.write_text(FOLDERS_WORKLOAD)
-    with open_workbench(Settings(file)) as desk:
+    with open_context(Settings(file)) as desk:
         prepared = prepare(desk, desk.workload.queries["q"])
         connection = ParquetSql.open()
         assert connection is not None

@@ -17,10 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import TableRecreatedError
 from impctl.service import capture, stored
 from impctl.service import table_deltas as shared_changes
-from impctl.service.context import Workbench, open_workbench
+from impctl.service.context import Context, open_context
 from impctl.service.maintain import maintain
 from impctl.service.pinned import PinnedTables
-from impctl.service.schedule.daemon import Watch
+from impctl.service.schedule.daemon import TableWatch
 from impctl.service.settings import Settings
 from impctl.service.stored import StateMeta
 from impctl.store.catalog import FORMAT_VERSION
@@ -586,10 +586,10 @@ def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def desk(place: Place) -> Iterator[Workbench]:
+def desk(place: Place) -> Iterator[Context]:
     """Never run itself, as in `maintain --follow`."""
     settings = Settings(place.folder / "w.yaml", policy=Policy.AUTO)
-    with open_workbench(settings) as opened:
+    with open_context(settings) as opened:
         yield opened
 
 
@@ -607,17 +607,17 @@ def log_aside(place: Place, tmp_path: Path) -> Callable[[], None]:
     return replace
 
 
-def files(desk: Workbench) -> set[str]:
+def files(desk: Context) -> set[str]:
     return {file.uri for file in desk.tables.snapshot("t").files}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_another_log_that_came_during_a_run_is_no_continuation(
-    place: Place, desk: Workbench, log_aside: Callable[[], None], goes_on: bool
+    place: Place, desk: Context, log_aside: Callable[[], None], goes_on: bool
 ) -> None:
     """It pinned {v0, old v1, new v2}, of which no version of any table ever consisted."""
-    watch = Watch()
+    watch = TableWatch()
     first = desk.next_run(watch.pinned())
     assert not maintain(first, None).failures
     log_aside()
@@ -637,9 +637,9 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
     place.check_sound()
 
 
-def watching(desk: Workbench) -> Watch:
+def watching(desk: Context) -> TableWatch:
     """A watch after a first run that pinned the table."""
-    watch = Watch()
+    watch = TableWatch()
     first = desk.next_run(watch.pinned())
     first.tables.source("t")
     watch.saw(first)
@@ -647,12 +647,12 @@ def watching(desk: Workbench) -> Watch:
 
 
 def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
-    place: Place, desk: Workbench, log_aside: Callable[[], None]
+    place: Place, desk: Context, log_aside: Callable[[], None]
 ) -> None:
     watch = watching(desk)
     log_aside()
     # A run that fails before it looks at any table.
-    watch.saw(Workbench(desk.settings, desk.workload, desk.reporter))
+    watch.saw(Context(desk.settings, desk.workload, desk.reporter))
     place.append(3)
     assert watch.is_due(desk)
     second = desk.next_run(watch.pinned())
@@ -660,7 +660,7 @@ def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
 
 
 def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
-    place: Place, desk: Workbench, log_aside: Callable[[], None]
+    place: Place, desk: Context, log_aside: Callable[[], None]
 ) -> None:
     watch = watching(desk)
     shutil.move(place.table, place.folder / "away")

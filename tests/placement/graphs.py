@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from impctl.placement.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
+from impctl.placement.graph import Graph, KindOfChange, PieceMode, CostNode, PerKind, Piece, Work
 
-SIDE = (Mode.KEPT, Mode.READ, Mode.REBUILT)
-KEYED = tuple(Mode)
+SIDE = (PieceMode.KEPT, PieceMode.READ, PieceMode.REBUILT)
+KEYED = tuple(PieceMode)
 
 
 class _Draw:
@@ -19,7 +19,7 @@ class _Draw:
         self.random = random
         self.left = pieces
         self.shares = shares
-        self.nodes: list[Node] = []
+        self.nodes: list[CostNode] = []
         self.tables = [f"t{number}" for number in range(random.randint(1, 5))]
         self.kinds = tuple(self._kind() for _ in range(random.randint(1, 4)))
 
@@ -37,8 +37,8 @@ class _Draw:
             return ()
         return tuple(self._number(size) for _ in self.kinds)
 
-    def piece(self, every: tuple[Mode, ...]) -> Piece:
-        modes = [mode for mode in every if self.random.random() < 0.75] or [Mode.KEPT]
+    def piece(self, every: tuple[PieceMode, ...]) -> Piece:
+        modes = [mode for mode in every if self.random.random() < 0.75] or [PieceMode.KEPT]
         self.left -= 1
         return Piece(
             name=f"p{self.left}",
@@ -60,17 +60,17 @@ class _Draw:
     def _chance(self) -> float:
         return self.random.choice([0.0, 1.0, self.random.random()])
 
-    def _bytes(self, mode: Mode) -> int:
-        if mode is Mode.REBUILT:
+    def _bytes(self, mode: PieceMode) -> int:
+        if mode is PieceMode.REBUILT:
             return 0
         # Few different sizes, so that sums of them are equal now and then.
         size = self.random.choice([0, 1, 2, 3, 5, 8, 50, 400, self.random.randint(0, 1000)])
-        return size if mode is Mode.KEPT else size // 10
+        return size if mode is PieceMode.KEPT else size // 10
 
     def put(self, work: Work, inputs: tuple[int, ...], *pieces: Piece) -> int:
         table = self.random.choice(self.tables) if work is Work.SCAN else ""
         costs = {name: self.costs() for name in ("delta", "keys", "whole")}
-        self.nodes.append(Node(work=work, inputs=inputs, pieces=pieces, table=table, **costs))
+        self.nodes.append(CostNode(work=work, inputs=inputs, pieces=pieces, table=table, **costs))
         return len(self.nodes) - 1
 
     def node(self, depth: int) -> int:
@@ -116,28 +116,28 @@ class Exhaustive:
         self.modes = list(product(*(piece.modes for piece in graph.pieces)))
         count = len(self.modes)
         self.mode = {
-            name: np.array([list(Mode).index(chosen[at]) for chosen in self.modes])
+            name: np.array([list(PieceMode).index(chosen[at]) for chosen in self.modes])
             for at, name in enumerate(names)
         }
         self.bytes = np.zeros(count, dtype=np.int64)
         for piece in graph.pieces:
-            size = np.zeros(len(Mode), dtype=np.int64)
+            size = np.zeros(len(PieceMode), dtype=np.int64)
             for mode, number in piece.sizes.items():
-                size[list(Mode).index(mode)] = number
+                size[list(PieceMode).index(mode)] = number
             self.bytes += size[self.mode[piece.name]]
         self.cost = np.zeros(count)
         for kind, change in enumerate(graph.kinds):
             self.cost += change.rate * self._run(kind)
 
-    def named(self, at: int) -> dict[str, Mode]:
+    def named(self, at: int) -> dict[str, PieceMode]:
         return {p.name: mode for p, mode in zip(self.graph.pieces, self.modes[at], strict=True)}
 
     def least(self, budget: float) -> float:
         """The least cost with at most these bytes; infinite where there is none."""
         return float(np.min(self.cost, where=self.bytes <= budget, initial=np.inf))
 
-    def _is(self, piece: Any, mode: Mode) -> Any:
-        return self.mode[piece.name] == list(Mode).index(mode)
+    def _is(self, piece: Any, mode: PieceMode) -> Any:
+        return self.mode[piece.name] == list(PieceMode).index(mode)
 
     def _moves(self, at: int, kind: int) -> bool:
         node = self.graph.nodes[at]
@@ -169,7 +169,7 @@ class Exhaustive:
                     asked[wire] = np.maximum(asked[wire], wanted)
         return total
 
-    def _join(self, node: Node, asks: Any, kind: int, asked: list[Any]) -> Any:
+    def _join(self, node: CostNode, asks: Any, kind: int, asked: list[Any]) -> Any:
         more = asks > CHANGE
         moves = [self._moves(wire, kind) for wire in node.inputs]
         total = np.zeros(len(self.modes)) + (_at(node.delta, kind) if any(moves) else 0)
@@ -177,8 +177,8 @@ class Exhaustive:
         there = []
         for side in (0, 1):
             piece, own, other = node.pieces[side], moves[side], moves[1 - side]
-            kept, read = self._is(piece, Mode.KEPT), self._is(piece, Mode.READ)
-            rebuilt = self._is(piece, Mode.REBUILT)
+            kept, read = self._is(piece, PieceMode.KEPT), self._is(piece, PieceMode.READ)
+            rebuilt = self._is(piece, PieceMode.REBUILT)
             total += np.where(kept & own, _at(piece.upkeep, kind), 0)
             total += np.where(kept & other, _at(piece.probe, kind), 0)
             chance = piece.hit[kind] if piece.hit else 1.0
@@ -198,10 +198,10 @@ class Exhaustive:
         by_right = _at(right.stream, kind) + np.where(there[0], 0, _at(left.build, kind))
         return total + np.where(more, np.minimum(by_left, by_right), 0)
 
-    def _keyed(self, node: Node, asks: Any, kind: int, *, moves: bool) -> tuple[Any, Any]:
+    def _keyed(self, node: CostNode, asks: Any, kind: int, *, moves: bool) -> tuple[Any, Any]:
         (piece,) = node.pieces
-        kept, bounded = self._is(piece, Mode.KEPT), self._is(piece, Mode.BOUNDED)
-        read, rebuilt = self._is(piece, Mode.READ), self._is(piece, Mode.REBUILT)
+        kept, bounded = self._is(piece, PieceMode.KEPT), self._is(piece, PieceMode.BOUNDED)
+        read, rebuilt = self._is(piece, PieceMode.READ), self._is(piece, PieceMode.REBUILT)
         total = np.zeros(len(self.modes))
         chance = piece.hit[kind] if piece.hit else 1.0
         stored = kept | bounded
@@ -225,6 +225,6 @@ def _at(costs: Any, kind: int) -> float:
     return float(costs[kind]) if costs else 0.0
 
 
-def _some(node: Node, kind: int) -> float:
+def _some(node: CostNode, kind: int) -> float:
     """Some keys never cost more than all rows."""
     return min(_at(node.keys, kind), _at(node.whole, kind))

@@ -9,31 +9,15 @@ from typing import Any
 
 import pytest
 
-from impctl.compile.flows import AsRecorded, SideChoice, SideFacts, Strategy
-from impctl.placement.graph import (
-    PRIORS,
-    Bounded,
-    Demand,
-    Graph,
-    KindOfChange,
-    Mode,
-    Node,
-    Numbers,
-    Piece,
-    Priors,
-    Work,
-    chance_of_hit,
-    graph_of,
-    own,
-    pinned,
-)
+from impctl.compile.flows import StoredChoices, SideChoice, SideFacts, Strategy
+from impctl.placement.graph import PRIORS, Bounded, Demand, Graph, KindOfChange, PieceMode, CostNode, Numbers, Piece, Priors, Work, chance_of_hit, graph_of, own, pinned
 from impctl.placement.search import conversion_ms, evaluate, per_day, per_day_together
 from tests.compile.jointree.shapes import core
 from tests.placement import tpch
 from tests.placement.graphs import Exhaustive, dag, tree
 
 
-class Recorded(AsRecorded):
+class Recorded(StoredChoices):
     """Chooses as recorded, and keeps what it was asked."""
 
     def __init__(self) -> None:
@@ -57,12 +41,12 @@ def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) ->
     graph = graph_of(result, tpch.KINDS, tpch.numbers(result), allowed=())
     stored = [keeper.name for keeper in result.circuit.arrangements()]
     size = sum(map(tpch.numbers(result).bytes, stored))
-    assert graph.bytes_of(dict.fromkeys(pieces_of(graph), Mode.KEPT)) == size
+    assert graph.bytes_of(dict.fromkeys(pieces_of(graph), PieceMode.KEPT)) == size
     sides = {name for name in stored if name.endswith((".left", ".right"))}
     grouped = {name.partition(".")[0] for name in stored if name not in sides}
     pieces = {name if name in sides else name.partition(".")[0] for name in pieces_of(graph)}
     assert pieces == sides | grouped
-    assert all(piece.modes == (Mode.KEPT,) for piece in graph.pieces)
+    assert all(piece.modes == (PieceMode.KEPT,) for piece in graph.pieces)
 
 
 @pytest.mark.slow
@@ -73,7 +57,7 @@ def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
     asked: list[SideFacts] = chooser.asked  # type: ignore[attr-defined]
     graph = graph_of(compiled, tpch.KINDS, tpch.numbers(compiled))
     pieces = pieces_of(graph)
-    readable = {name for name, p in pieces.items() if Mode.READ in p.sizes and not p.reads_below}
+    readable = {name for name, p in pieces.items() if PieceMode.READ in p.sizes and not p.reads_below}
     sides = {facts.name for facts in asked if not facts.is_grouping}
     can_be = {facts.name for facts in asked if Strategy.FILES in facts.readers}
     assert readable & sides == can_be & sides
@@ -108,7 +92,7 @@ def test_a_side_over_groupings_of_tables_is_read_from_them(name: str) -> None:
     side = pieces_of(tpch.graph(name))["join0.right"]
     assert not side.reads_below
     assert side.source == ("lineitem",)
-    assert side.sizes[Mode.READ] > 0
+    assert side.sizes[PieceMode.READ] > 0
 
 
 @pytest.mark.parametrize(("column", "is_told"), [("x.a", True), ("x.n", False)])
@@ -123,7 +107,7 @@ def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool)
     pieces = pieces_of(graph_of(compiled_plan, tpch.KINDS, tpch.numbers(compiled_plan)))
     told = {name for name, piece in pieces.items() if piece.reads_below}
     assert told == ({"join0.right"} if is_told else set())
-    assert (Mode.READ in pieces["join0.right"].sizes) == is_told
+    assert (PieceMode.READ in pieces["join0.right"].sizes) == is_told
 
 
 def test_what_was_never_asked_for_is_not_kept() -> None:
@@ -131,11 +115,11 @@ def test_what_was_never_asked_for_is_not_kept() -> None:
     kinds = (KindOfChange(frozenset({"customer"}), 5.0),)
     circuit = tpch.circuit("q3")
     graph = graph_of(circuit, kinds, tpch.numbers(circuit))
-    modes = {piece.name: Mode.KEPT for piece in graph.pieces}
+    modes = {piece.name: PieceMode.KEPT for piece in graph.pieces}
     before = evaluate(graph, modes).per_kind
     # `join0` joins customers with orders: orders ask nothing, customers do.
-    left = evaluate(graph, {**modes, "join0.left": Mode.REBUILT}).per_kind
-    right = evaluate(graph, {**modes, "join0.right": Mode.REBUILT}).per_kind
+    left = evaluate(graph, {**modes, "join0.left": PieceMode.REBUILT}).per_kind
+    right = evaluate(graph, {**modes, "join0.right": PieceMode.REBUILT}).per_kind
     assert left[0] < before[0] < right[0]
 
 
@@ -163,12 +147,12 @@ def test_other_modes_are_choices_where_they_are_allowed() -> None:
         bounded={"top0": Bounded(7, lambda kind: 0.5, 30.0)},
     )
     pieces = pieces_of(graph_of(circuit, tpch.KINDS, bounded))
-    assert pieces["top0"].sizes[Mode.BOUNDED] == 7
+    assert pieces["top0"].sizes[PieceMode.BOUNDED] == 7
     assert pieces["top0"].refill == (15.0,) * len(tpch.KINDS)
-    assert Mode.BOUNDED not in pieces["aggregate0"].sizes
-    allowed = graph_of(circuit, tpch.KINDS, bounded, allowed=[Mode.READ])
+    assert PieceMode.BOUNDED not in pieces["aggregate0"].sizes
+    allowed = graph_of(circuit, tpch.KINDS, bounded, allowed=[PieceMode.READ])
     every = {mode for piece in allowed.pieces for mode in piece.modes}
-    assert every == {Mode.KEPT, Mode.READ}
+    assert every == {PieceMode.KEPT, PieceMode.READ}
 
 
 def test_new_rows_on_both_sides_make_reads_rare() -> None:
@@ -212,13 +196,13 @@ def test_priors_are_prices() -> None:
 
 
 def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
-    scan = Node(work=Work.SCAN, table="r", keys=(9.0,), whole=(4.0,))
-    piece = Piece(name="left", sizes={Mode.READ: 0}, reads_below=True)
-    other = Piece(name="right", sizes={Mode.KEPT: 0})
-    nodes = (scan, Node(work=Work.SCAN, table="s"))
-    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(piece, other))
+    scan = CostNode(work=Work.SCAN, table="r", keys=(9.0,), whole=(4.0,))
+    piece = Piece(name="left", sizes={PieceMode.READ: 0}, reads_below=True)
+    other = Piece(name="right", sizes={PieceMode.KEPT: 0})
+    nodes = (scan, CostNode(work=Work.SCAN, table="s"))
+    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(piece, other))
     graph = Graph((*nodes, join), (KindOfChange(frozenset({"s"}), 1.0),))
-    modes = {"left": Mode.READ, "right": Mode.KEPT}
+    modes = {"left": PieceMode.READ, "right": PieceMode.KEPT}
     assert evaluate(graph, modes).per_kind == (4.0,)
     assert list(Demand) == sorted(Demand)
 
@@ -234,22 +218,22 @@ def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
 
     before = pieces_of(graph_of(circuit, tpch.KINDS, numbers))
     after = pieces_of(graph_of(circuit, tpch.KINDS, replace(numbers, bytes=size)))
-    assert after["join1.right"].sizes[Mode.READ] == 21_000 < before["join1.right"].sizes[Mode.READ]
+    assert after["join1.right"].sizes[PieceMode.READ] == 21_000 < before["join1.right"].sizes[PieceMode.READ]
     assert after["join0.right"].sizes == before["join0.right"].sizes
 
 
-KEPT, READ, REBUILT, BOUNDED = Mode
+KEPT, READ, REBUILT, BOUNDED = PieceMode
 R_AND_S, S_ALONE = (
     KindOfChange(frozenset({"r", "s"}), 1.0),
     KindOfChange(frozenset({"s"}), 1.0),
 )
 
 
-def scan(table: str, keys: float = 0.0, whole: float = 0.0, kinds: int = 1) -> Node:
-    return Node(work=Work.SCAN, table=table, keys=(keys,) * kinds, whole=(whole,) * kinds)
+def scan(table: str, keys: float = 0.0, whole: float = 0.0, kinds: int = 1) -> CostNode:
+    return CostNode(work=Work.SCAN, table=table, keys=(keys,) * kinds, whole=(whole,) * kinds)
 
 
-def side(name: str, modes: tuple[Mode, ...] = (KEPT, READ, REBUILT), **costs: float) -> Piece:
+def side(name: str, modes: tuple[PieceMode, ...] = (KEPT, READ, REBUILT), **costs: float) -> Piece:
     """A side with costs that add up to numbers which tell what was paid."""
     usual = {"upkeep": 1.0, "probe": 10.0, "read": 100.0, "build": 1000.0, "stream": 10_000.0}
     return Piece(
@@ -260,17 +244,17 @@ def side(name: str, modes: tuple[Mode, ...] = (KEPT, READ, REBUILT), **costs: fl
     )
 
 
-def joined(*above: Node, kind: KindOfChange = R_AND_S, **costs: float) -> Graph:
+def joined(*above: CostNode, kind: KindOfChange = R_AND_S, **costs: float) -> Graph:
     nodes = (
         scan("r", 3e5, 1e5),
         scan("s", 3e5, 2e5),
-        Node(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", **costs), side("right", **costs))),
+        CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", **costs), side("right", **costs))),
         *above,
     )
     return Graph(nodes, (kind,))
 
 
-def cost_of(graph: Graph, *modes: Mode) -> float:
+def cost_of(graph: Graph, *modes: PieceMode) -> float:
     names = [piece.name for piece in graph.pieces]
     (cost,) = evaluate(graph, dict(zip(names, modes, strict=True))).per_kind
     return cost
@@ -299,12 +283,12 @@ def test_a_side_that_is_rebuilt_asks_for_all_rows() -> None:
 def over_union() -> Graph:
     """A grouping without state over a union of two joins."""
     scans = [scan(table, 0, cost) for table, cost in (("r", 1e6), ("s", 2e6), ("t", 4e6))]
-    first = Node(work=Work.JOIN, inputs=(0, 1), pieces=(side("a"), side("b")))
-    union = Node(work=Work.ROWS, inputs=(3, 2), delta=(0.5,), whole=(0.25,))
+    first = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(side("a"), side("b")))
+    union = CostNode(work=Work.ROWS, inputs=(3, 2), delta=(0.5,), whole=(0.25,))
     grouping = Piece(
-        name="g", sizes=dict.fromkeys(Mode, 0), upkeep=(3.0,), build=(7.0,), stream=(9.0,)
+        name="g", sizes=dict.fromkeys(PieceMode, 0), upkeep=(3.0,), build=(7.0,), stream=(9.0,)
     )
-    nodes = (*scans, first, union, Node(work=Work.KEYED, inputs=(4,), pieces=(grouping,)))
+    nodes = (*scans, first, union, CostNode(work=Work.KEYED, inputs=(4,), pieces=(grouping,)))
     return Graph(nodes, (R_AND_S,))
 
 
@@ -329,8 +313,8 @@ def test_of_a_join_asked_for_all_the_cheaper_side_is_streamed() -> None:
         nodes = (
             scan("r"),
             scan("t"),
-            Node(work=Work.JOIN, inputs=(0, 1), pieces=pieces),
-            Node(work=Work.KEYED, inputs=(2,), pieces=(Piece(name="g", sizes={REBUILT: 0}),)),
+            CostNode(work=Work.JOIN, inputs=(0, 1), pieces=pieces),
+            CostNode(work=Work.KEYED, inputs=(2,), pieces=(Piece(name="g", sizes={REBUILT: 0}),)),
         )
         graph = Graph(nodes, (R_AND_S,))
         return cost_of(graph, REBUILT, KEPT, REBUILT)
@@ -342,7 +326,7 @@ def test_of_a_join_asked_for_all_the_cheaper_side_is_streamed() -> None:
 
 
 def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
-    sizes = dict.fromkeys(Mode, 0)
+    sizes = dict.fromkeys(PieceMode, 0)
     grouping = Piece(
         name="g",
         sizes=sizes,
@@ -355,10 +339,10 @@ def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
     told = Piece(name="told", sizes={READ: 0}, read=(0.5,), reads_below=True)
     nodes = (
         scan("s", 0, 1e6),
-        Node(work=Work.KEYED, inputs=(0,), pieces=(grouping,)),
-        Node(work=Work.ROWS, inputs=(1,), keys=(0.25,), whole=(0.5,)),
+        CostNode(work=Work.KEYED, inputs=(0,), pieces=(grouping,)),
+        CostNode(work=Work.ROWS, inputs=(1,), keys=(0.25,), whole=(0.5,)),
         scan("r"),
-        Node(work=Work.JOIN, inputs=(2, 3), pieces=(told, Piece(name="o", sizes={KEPT: 0}))),
+        CostNode(work=Work.JOIN, inputs=(2, 3), pieces=(told, Piece(name="o", sizes={KEPT: 0}))),
     )
     graph = Graph(nodes, (R_AND_S,))
     assert cost_of(graph, KEPT, READ, KEPT) == 3 + 5 + 0.25 + 0.5
@@ -367,8 +351,8 @@ def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
 
 
 def test_a_bounded_piece_is_refilled() -> None:
-    piece = Piece(name="top", sizes=dict.fromkeys(Mode, 0), upkeep=(3.0,), refill=(20.0,))
-    graph = Graph((scan("r"), Node(work=Work.KEYED, inputs=(0,), pieces=(piece,))), (R_AND_S,))
+    piece = Piece(name="top", sizes=dict.fromkeys(PieceMode, 0), upkeep=(3.0,), refill=(20.0,))
+    graph = Graph((scan("r"), CostNode(work=Work.KEYED, inputs=(0,), pieces=(piece,))), (R_AND_S,))
     assert [cost_of(graph, mode) for mode in (KEPT, BOUNDED)] == [3, 23]
 
 
@@ -386,9 +370,9 @@ def test_a_shared_flow_is_paid_once_for_the_most_that_is_asked() -> None:
     piece = Piece(name="g", sizes={KEPT: 0, REBUILT: 0}, build=(1.0,), upkeep=(2.0,))
     nodes = (
         scan("r", 0, 100.0),
-        Node(work=Work.ROWS, inputs=(0,), delta=(10.0,), whole=(30.0,)),
-        Node(work=Work.KEYED, inputs=(1,), pieces=(piece,)),
-        Node(work=Work.ROWS, inputs=(1, 2)),
+        CostNode(work=Work.ROWS, inputs=(0,), delta=(10.0,), whole=(30.0,)),
+        CostNode(work=Work.KEYED, inputs=(1,), pieces=(piece,)),
+        CostNode(work=Work.ROWS, inputs=(1, 2)),
     )
     graph = Graph(nodes, (R_AND_S,))
     assert graph.shared == (1,)
@@ -400,7 +384,7 @@ def test_queries_share_the_longest_read_of_the_same_tables() -> None:
     def query(read: float, source: tuple[str, ...]) -> Graph:
         right = Piece(name="right", sizes={READ: 0}, read=(read,), source=source)
         sides = (Piece(name="left", sizes={KEPT: 0}, upkeep=(1.0,)), right)
-        join = Node(work=Work.JOIN, inputs=(0, 1), pieces=sides)
+        join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=sides)
         return Graph((scan("r"), scan("t"), join), (KindOfChange(frozenset({"r"}), 2.0),))
 
     modes = {"left": KEPT, "right": READ}
@@ -440,20 +424,20 @@ def test_what_is_no_graph_is_refused() -> None:
     kinds = (R_AND_S,)
     piece = Piece(name="p", sizes={KEPT: 1})
     bad = (
-        (Node(work=Work.ROWS, inputs=(0,)),),
-        (scan("r"), Node(work=Work.ROWS)),
-        (scan("r"), Node(work=Work.JOIN, inputs=(0,), pieces=(piece, piece))),
-        (scan("r"), Node(work=Work.KEYED, inputs=(0,))),
-        (scan("r"), Node(work=Work.JOIN, inputs=(0, 0), pieces=(piece, piece))),
-        (scan("r"), Node(work=Work.KEYED, inputs=(0,), pieces=(Piece(name="p", sizes={}),))),
-        (scan("r"), Node(work=Work.ROWS, inputs=(0,), delta=(1.0, 2.0))),
+        (CostNode(work=Work.ROWS, inputs=(0,)),),
+        (scan("r"), CostNode(work=Work.ROWS)),
+        (scan("r"), CostNode(work=Work.JOIN, inputs=(0,), pieces=(piece, piece))),
+        (scan("r"), CostNode(work=Work.KEYED, inputs=(0,))),
+        (scan("r"), CostNode(work=Work.JOIN, inputs=(0, 0), pieces=(piece, piece))),
+        (scan("r"), CostNode(work=Work.KEYED, inputs=(0,), pieces=(Piece(name="p", sizes={}),))),
+        (scan("r"), CostNode(work=Work.ROWS, inputs=(0,), delta=(1.0, 2.0))),
     )
     for nodes in bad:
         with pytest.raises(ValueError, match=r"node|modes|name"):
             Graph(nodes, kinds)
     sides = (side("l", (BOUNDED,)), side("r"))
     with pytest.raises(ValueError, match="modes bounded"):
-        Graph((scan("r"), Node(work=Work.JOIN, inputs=(0, 0), pieces=sides)), kinds)
+        Graph((scan("r"), CostNode(work=Work.JOIN, inputs=(0, 0), pieces=sides)), kinds)
 
 
 def test_a_pinned_piece_has_one_mode() -> None:
@@ -463,9 +447,9 @@ def test_a_pinned_piece_has_one_mode() -> None:
         pinned(joined(), {"left": BOUNDED})
 
 
-def node(work: Work, **told: Any) -> Node:
+def node(work: Work, **told: Any) -> CostNode:
     costs = {"delta": (0.0,), "keys": (0.0,), "whole": (0.0,)}
-    return Node(work=work, **{**costs, **told})
+    return CostNode(work=work, **{**costs, **told})
 
 
 def piece(name: str, build: float, stream: float) -> Piece:
@@ -473,7 +457,7 @@ def piece(name: str, build: float, stream: float) -> Piece:
         ("upkeep", "probe", "noted", "read", "lookup", "opened"), (0.0,)
     )
     return Piece(
-        name=name, sizes={Mode.KEPT: 9, Mode.READ: 1}, build=(build,), stream=(stream,), **same
+        name=name, sizes={PieceMode.KEPT: 9, PieceMode.READ: 1}, build=(build,), stream=(stream,), **same
     )
 
 
@@ -490,7 +474,7 @@ def test_groups_are_made_of_all_rows_below_and_told_by_their_keys() -> None:
     )
     graph = Graph(nodes, (KindOfChange(frozenset({"r"}), 1.0),))
     assert conversion_ms(graph) == {
-        "left": {Mode.KEPT: 102.0, Mode.READ: 2.0},
-        "right": {Mode.KEPT: 1003.0, Mode.READ: 3.0},
-        "groups": {Mode.KEPT: 1120.0, Mode.READ: 7.0, Mode.BOUNDED: 7.0},
+        "left": {PieceMode.KEPT: 102.0, PieceMode.READ: 2.0},
+        "right": {PieceMode.KEPT: 1003.0, PieceMode.READ: 3.0},
+        "groups": {PieceMode.KEPT: 1120.0, PieceMode.READ: 7.0, PieceMode.BOUNDED: 7.0},
     }

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.placement.graph import Graph, KindOfChange, Mode, Node, Piece, Work, graph_of
+from impctl.placement.graph import Graph, KindOfChange, PieceMode, CostNode, Piece, Work, graph_of
 from impctl.placement.search import (
     THIN,
     Frontier,
@@ -77,8 +77,8 @@ def test_shared_flows(cases: range) -> None:
     "name",
     [pytest.param(one, marks=[] if one == "q18" else [pytest.mark.long]) for one in tpch.NAMES],
 )
-@pytest.mark.parametrize("allowed", [tuple(Mode), (Mode.KEPT, Mode.READ)])
-def test_circuits(name: str, allowed: tuple[Mode, ...]) -> None:
+@pytest.mark.parametrize("allowed", [tuple(PieceMode), (PieceMode.KEPT, PieceMode.READ)])
+def test_circuits(name: str, allowed: tuple[PieceMode, ...]) -> None:
     compiled = tpch.compiled(name)
     graph = graph_of(compiled, tpch.KINDS, tpch.numbers(compiled), allowed=allowed)
     if prod(len(piece.modes) for piece in graph.pieces) > LARGEST:
@@ -143,32 +143,32 @@ def test_too_many_demands_are_told_and_cost_what_they_say(cases: range) -> None:
 KINDS = (KindOfChange(frozenset({"a"}), 1.0), KindOfChange(frozenset({"b"}), 3.0))
 
 
-def asking(shared: int, table: int, name: str) -> Node:
+def asking(shared: int, table: int, name: str) -> CostNode:
     """A join that needs all rows of a shared flow in runs that change its other table."""
-    left = Piece(name=f"{name}.left", sizes={Mode.REBUILT: 0}, build=(1.0, 1.0))
-    return Node(
+    left = Piece(name=f"{name}.left", sizes={PieceMode.REBUILT: 0}, build=(1.0, 1.0))
+    return CostNode(
         work=Work.JOIN,
         inputs=(shared, table),
-        pieces=(left, Piece(name=f"{name}.right", sizes={Mode.KEPT: 1})),
+        pieces=(left, Piece(name=f"{name}.right", sizes={PieceMode.KEPT: 1})),
     )
 
 
-def scans(*tables: str) -> tuple[Node, ...]:
-    return tuple(Node(work=Work.SCAN, table=table, whole=(7.0, 5.0)) for table in tables)
+def scans(*tables: str) -> tuple[CostNode, ...]:
+    return tuple(CostNode(work=Work.SCAN, table=table, whole=(7.0, 5.0)) for table in tables)
 
 
 def test_readers_that_ask_for_all_in_different_runs_ask_for_it_in_both() -> None:
     joins = (asking(0, 1, "one"), asking(0, 2, "two"))
-    graph = Graph((*scans("s", "a", "b"), *joins, Node(work=Work.ROWS, inputs=(3, 4))), KINDS)
+    graph = Graph((*scans("s", "a", "b"), *joins, CostNode(work=Work.ROWS, inputs=(3, 4))), KINDS)
     assert graph.shared == (0,)
     assert check(graph, 3)
 
 
 def test_flows_that_shared_ones_decide_are_asked_the_most() -> None:
     """The scan is asked for all by the first of two projections alone, that two joins read each."""
-    rows = (Node(work=Work.ROWS, inputs=(0,)), Node(work=Work.ROWS, inputs=(0,)))
+    rows = (CostNode(work=Work.ROWS, inputs=(0,)), CostNode(work=Work.ROWS, inputs=(0,)))
     joins = (asking(3, 1, "one"), asking(3, 1, "two"))
-    last = Node(work=Work.ROWS, inputs=(4, 4, 5, 6))
+    last = CostNode(work=Work.ROWS, inputs=(4, 4, 5, 6))
     graph = Graph((*scans("s", "a", "b"), *rows, *joins, last), KINDS)
     assert graph.shared == (0, 1, 3, 4)
     assert check(graph, 3)
@@ -209,9 +209,9 @@ def test_sums_of_frontiers(monkeypatch: pytest.MonkeyPatch, at_once: int) -> Non
 
 
 def test_a_single_point_with_modes_is_not_lost() -> None:
-    one = single([("p", Mode.READ)], 0, 0.0)
-    two = single([("q", Mode.KEPT)], 0, 0.0)
-    assert added(one, two, 0.0).modes(0) == {"p": Mode.READ, "q": Mode.KEPT}
+    one = single([("p", PieceMode.READ)], 0, 0.0)
+    two = single([("q", PieceMode.KEPT)], 0, 0.0)
+    assert added(one, two, 0.0).modes(0) == {"p": PieceMode.READ, "q": PieceMode.KEPT}
 
 
 KINDS_OF_CHANGE = (KindOfChange(frozenset({"r"}), 2.0), KindOfChange(frozenset({"s"}), 0.1))
@@ -338,15 +338,15 @@ def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "
     """A query with a side that `r` asks for, kept or read from another table."""
     right = Piece(
         name=f"{name}.right",
-        sizes={Mode.KEPT: size, Mode.READ: 0},
+        sizes={PieceMode.KEPT: size, PieceMode.READ: 0},
         upkeep=(0.0, 0.0),
         probe=(1.0, 0.0),
         read=(read, 0.0),
         source=(table,),
     )
-    left = Piece(name=f"{name}.left", sizes={Mode.KEPT: 0})
-    scans = (Node(work=Work.SCAN, table="r"), Node(work=Work.SCAN, table=table))
-    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(left, right))
+    left = Piece(name=f"{name}.left", sizes={PieceMode.KEPT: 0})
+    scans = (CostNode(work=Work.SCAN, table="r"), CostNode(work=Work.SCAN, table=table))
+    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, right))
     kinds = (KindOfChange(frozenset({"r"}), rate), KINDS_OF_CHANGE[1])
     return Graph((*scans, join), kinds)
 
@@ -360,7 +360,7 @@ def test_reads_that_are_shared_are_counted_once() -> None:
         name
         for query in result.queries.values()
         for name, mode in query.modes.items()
-        if mode is Mode.KEPT and name.endswith("right")
+        if mode is PieceMode.KEPT and name.endswith("right")
     }
     assert kept == {"d.right"}
     assert result.ms_per_day == 2 * (30 + 1)
@@ -394,14 +394,14 @@ def test_reasons_name_the_change_and_what_it_costs() -> None:
     assert (
         result.reason == "r changes 2 times a day, and each change takes 40 ms more if it is read"
     )
-    assert (result.mode, result.bytes, result.kept_bytes) == (Mode.KEPT, 10, 10)
+    assert (result.mode, result.bytes, result.kept_bytes) == (PieceMode.KEPT, 10, 10)
     result = choices([reading("a", 10, 41.0, 0.5)], 0).queries["q0"].pieces["a.right"]
     assert result.reason == (
         "r changes once every 2 days, and each change takes 40 ms more because it is read"
     )
-    assert (result.mode, result.bytes, result.kept_bytes) == (Mode.READ, 0, 10)
+    assert (result.mode, result.bytes, result.kept_bytes) == (PieceMode.READ, 0, 10)
     result = choices([reading("a", 10, 0.0, 0.0)], None).queries["q0"].pieces["a.right"]
-    assert (result.mode, result.reason) == (Mode.READ, "no change needs it")
+    assert (result.mode, result.reason) == (PieceMode.READ, "no change needs it")
     left = choices([reading("a", 10, 0.0)], None).queries["q0"].pieces["a.left"]
     assert left.reason == "nothing can replace it"
 
@@ -416,9 +416,9 @@ def test_bad_arguments() -> None:
 
 
 def test_what_cannot_fit_is_told_with_the_least_that_would() -> None:
-    piece = Piece(name="only", sizes={Mode.KEPT: 50, Mode.BOUNDED: 30})
-    scan = Node(work=Work.SCAN, table="r")
-    graph = Graph((scan, Node(work=Work.KEYED, inputs=(0,), pieces=(piece,))), KINDS_OF_CHANGE)
+    piece = Piece(name="only", sizes={PieceMode.KEPT: 50, PieceMode.BOUNDED: 30})
+    scan = CostNode(work=Work.SCAN, table="r")
+    graph = Graph((scan, CostNode(work=Work.KEYED, inputs=(0,), pieces=(piece,))), KINDS_OF_CHANGE)
     result = choices([graph, graph], 59)
     assert (result.bytes, result.exceeds) == (60, True)
     result = choices([graph, graph], 60)
@@ -488,17 +488,17 @@ def test_no_simpler_choice_is_cheaper_for_all_queries_together(
 
 def together(graphs: dict[str, Graph]) -> Graph:
     """One graph of all, a union at its root."""
-    nodes: list[Node] = []
+    nodes: list[CostNode] = []
     roots = []
     for query, graph in graphs.items():
         start = len(nodes)
         nodes += [moved(node, query, start) for node in graph.nodes]
         roots.append(len(nodes) - 1)
-    nodes.append(Node(work=Work.ROWS, inputs=tuple(roots)))
+    nodes.append(CostNode(work=Work.ROWS, inputs=tuple(roots)))
     kinds = next(iter(graphs.values())).kinds
     return Graph(tuple(nodes), kinds)
 
 
-def moved(node: Node, query: str, start: int) -> Node:
+def moved(node: CostNode, query: str, start: int) -> CostNode:
     pieces = tuple(replace(piece, name=f"{query}.{piece.name}") for piece in node.pieces)
     return replace(node, inputs=tuple(wire + start for wire in node.inputs), pieces=pieces)

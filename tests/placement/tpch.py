@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import Chooser, row_bytes
 from impctl.data.schema import DATE, LONG
-from impctl.engine.aggregate import Aggregate
-from impctl.engine.join import Join
-from impctl.engine.linear import Select
-from impctl.placement.graph import Graph, KindOfChange, Mode, Numbers, graph_of
+from impctl.engine.aggregate import AggregateOperator
+from impctl.engine.join import JoinOperator
+from impctl.engine.linear import SelectOperator
+from impctl.placement.graph import Graph, KindOfChange, PieceMode, Numbers, graph_of
 from impctl.placement.search import choices_of, choose, per_day
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
@@ -48,14 +48,14 @@ NAMES = tuple(_QUERIES)
 
 
 @cache
-def circuit(name: str) -> Compiled:
+def circuit(name: str) -> Dataflow:
     """The circuit of a query, to look at and not to step."""
     return compiled(name)
 
 
 def compiled(
     name: str, chooser: Chooser | None = None, trees: dict[str, int] | None = None
-) -> Compiled:
+) -> Dataflow:
     query = _QUERIES[name]
     root = core(query.sql, TPCH)
     return compiled_plan(root, dict(query.sketch), chooser, trees)
@@ -66,7 +66,7 @@ def compiled_plan(
     asked: Mapping[TableName, str],
     chooser: Chooser | None = None,
     trees: dict[str, int] | None = None,
-) -> Compiled:
+) -> Dataflow:
     """The circuit with the sketches that are asked for, else on a key of the longest table."""
     longest = max((scan.table for scan in scans_of(root)), key=lambda name: ROWS.get(name, 0))
     sketched = {}
@@ -87,13 +87,13 @@ def graph(name: str, kinds: tuple[KindOfChange, ...] = KINDS) -> Graph:
     return graph_of(result, kinds, numbers(result))
 
 
-def numbers(result: Compiled) -> Numbers:
+def numbers(result: Dataflow) -> Numbers:
     """Rows, changes and bytes by the rules above."""
     guess = _Guess(result)
     sides = {
         name: (wire, side)
         for at, operator in enumerate(result.circuit)
-        if isinstance(operator, Join)
+        if isinstance(operator, JoinOperator)
         for (name, _), wire, side in zip(
             operator.held_sides, result.circuit.wires[at], operator.sides, strict=True
         )
@@ -120,7 +120,7 @@ def numbers(result: Compiled) -> Numbers:
 
 
 class _Guess:
-    def __init__(self, result: Compiled) -> None:
+    def __init__(self, result: Dataflow) -> None:
         self._tables: Sequence[TableName] = [source.table for source in result.sources]
         self._operators = tuple(result.circuit)
         self._wires = result.circuit.wires
@@ -135,11 +135,11 @@ class _Guess:
         operator = self._operators[wire]
         below = [self._sized(one) for one in self._wires[wire]]
         base, share = max(below)
-        if isinstance(operator, Select):
+        if isinstance(operator, SelectOperator):
             return base, share / 3
-        if isinstance(operator, Join):
+        if isinstance(operator, JoinOperator):
             return base, below[0][1] * below[1][1]
-        if isinstance(operator, Aggregate):
+        if isinstance(operator, AggregateOperator):
             return max(1.0, base / 4), share
         return base, share
 
@@ -152,7 +152,7 @@ class _Guess:
             self.changed(one, kind) * self.rows(wire) / max(1e-9, self.rows(one))
             for one in self._wires[wire]
         ]
-        return sum(each) * (2 if isinstance(operator, Aggregate) else 1)
+        return sum(each) * (2 if isinstance(operator, AggregateOperator) else 1)
 
 
 FIRST = ("q1", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q12", "q14", "q15", "q18", "q19")
@@ -211,7 +211,7 @@ def ratios(share: float) -> list[str]:
 
 def kept_or_rebuilt(name: str) -> Graph:
     own_compiled = compiled(name)
-    modes = (Mode.KEPT, Mode.REBUILT)
+    modes = (PieceMode.KEPT, PieceMode.REBUILT)
     return graph_of(own_compiled, KINDS, numbers(own_compiled), allowed=modes)
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 from impctl.data.schema import BOOLEAN, INTEGER, LONG, SHORT
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Cast, Compare, CompareOp, Expr, Literal
-from impctl.plan.lineage import for_answer, is_open
+from impctl.plan.lineage import for_answer, is_sketched_for_answer
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -36,7 +36,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.rules.witnesses import witnessed
-from impctl.safety.judge import Verdict, carried
+from impctl.safety.judge import Verdict, carried_verdict
 from tests.plan.random_plans import FocusedMaker, call_type
 from tests.plan.trials import Trial, make_trial, random_partition, random_partitions
 
@@ -257,7 +257,7 @@ def make_answer_trial(seed: int) -> Trial:
 
 def is_for_answer(plan: Plan) -> bool:
     """Whether some fixpoint of the plan is."""
-    return any(isinstance(node, Fixpoint) and is_open(node) for node in nodes_of(plan))
+    return any(isinstance(node, Fixpoint) and is_sketched_for_answer(node) for node in nodes_of(plan))
 
 
 _SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)
@@ -523,5 +523,5 @@ def kept_by_witnesses(root: Plan, trial: Trial, verdict: Verdict) -> Plan:
     """The plan with witness nodes, which must be as safe as the query's own."""
     query = Query("", root)
     result = witnessed(query, verdict, trial.columns(root))
-    carried(verdict, result.query, trial.sketched)
+    carried_verdict(verdict, result.query, trial.sketched)
     return result.query.root

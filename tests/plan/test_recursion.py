@@ -30,7 +30,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.properties import deciding
+from impctl.plan.properties import deciding_functions
 from impctl.reuse.verdict import aligned, check_reuse
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.rules.witnesses import witnessed
@@ -267,7 +267,7 @@ def test_values_that_depend_on_the_order_of_rows_decide_in_a_fixpoint() -> None:
         "WITH RECURSIVE r(n) AS (SELECT FIRST(dst) FROM links UNION SELECT n FROM r) "
         "SELECT n FROM r"
     )
-    assert [name for name, _ in deciding(plan)] == ["first"]
+    assert [name for name, _ in deciding_functions(plan)] == ["first"]
 
 
 def _captured(plan: Plan) -> object:

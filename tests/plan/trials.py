@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from impctl.data.schema import DOUBLE, STRING, Schema
-from impctl.plan.lineage import is_open
+from impctl.plan.lineage import is_sketched_for_answer
 from impctl.plan.nodes import Fixpoint, Plan, Query, Scan, attributes_of, nodes_of, scans_of
 from impctl.plan.recursion import keyed_rows
 from impctl.safety.direction import Refusal
@@ -111,7 +111,7 @@ def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotat
     """The rows with what barriers need, not with all that other fixpoints are derived from: those
     that are keyed, and those of which the answer's lineage counts alone."""
     nodes = enumerate(nodes_of(root))
-    others = {at for at, node in nodes if isinstance(node, Fixpoint) and is_open(node)}
+    others = {at for at, node in nodes if isinstance(node, Fixpoint) and is_sketched_for_answer(node)}
     others |= keyed_positions(root, verdict)
     kept = {at: rows for at, rows in annotated.first_rows.items() if at not in others}
     return replace(annotated, first_rows=kept)

@@ -55,7 +55,7 @@ from impctl.reuse.verdict import ReuseVerdict, _made, _Renaming, check_reuse
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.direction import Columns, Relation
 from impctl.safety.facts import Fact, FactKind, FactSource
-from impctl.safety.judge import carried, check_safety
+from impctl.safety.judge import carried_verdict, check_safety
 from impctl.sql.statement import parse_query
 from tests.plan.catalogs import BY_COST, CLOSURE, KEYED, REACHED, links, ruled, schema_of
 from tests.plan.random_fixpoints import BagMaker, FixpointMaker, KeyedMaker
@@ -575,7 +575,7 @@ def test_what_is_allowed_gives_the_asked_answer(cases: Collection[int]) -> None:
         allowed += captured.sql != asked.sql
         verdict = check_safety(captured, BY_COST, ())
         core = Query("", core_of(captured.root))
-        kept = carried(verdict, core, BY_COST)
+        kept = carried_verdict(verdict, core, BY_COST)
         tables, partitions = _links(rng), dict.fromkeys(BY_COST, ("cost", (2, 3, 4)))
         result = without_keyed(core.root, kept, annotate(core.root, tables))
         sketches: Any = accurate_sketches(result, core.root, tables, partitions)
@@ -672,7 +672,7 @@ def _run(seed: int, tally: _Tally) -> None:
     core = Query("", core_of(captured.root))
     own = {scan.access for scan in scans_of(core.root)}
     partitions = {access: result for access, result in trial.partitions.items() if access in own}
-    model = carried(kept, core, {access: column for access, (column, _) in partitions.items()})
+    model = carried_verdict(kept, core, {access: column for access, (column, _) in partitions.items()})
     try:
         result = without_keyed(core.root, model, annotate(core.root, trial.tables))
         held: Any = accurate_sketches(result, core.root, trial.tables, partitions)

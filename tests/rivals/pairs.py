@@ -23,7 +23,7 @@ from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import AnswerPlan, answer_plan
-from impctl.rules.optimize import core_of, whole_answer
+from impctl.rules.optimize import core_of, without_free_limit
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
 
@@ -105,7 +105,7 @@ class Tree:
     def __init__(self, pairs: Pairs, start: Mapping[str, pa.Table], *, keeps: bool) -> None:
         """Filled; with `keeps` the answer's rows are kept beside the sketches."""
         self.pairs = pairs
-        query = whole_answer(parse_query(pairs.sql, _CATALOG))
+        query = without_free_limit(parse_query(pairs.sql, _CATALOG))
         self._answer = answer_plan(query) if keeps else None
         plan = core_of(query.root) if self._answer is None else self._answer.kept
         bounds = tuple(bounds_of(pairs.rows).tolist())

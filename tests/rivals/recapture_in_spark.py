@@ -21,11 +21,11 @@ from typing import Any
 
 import impctl
 from impctl.errors import ImpctlError
-from impctl.measure.scratch import Follower
-from impctl.service.context import open_workbench
+from impctl.measure.scratch import RestoredQuery
+from impctl.service.context import open_context
 from impctl.service.prepare import prepare
 from impctl.service.settings import Settings
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.spark.session import find_java
 from impctl.types import AccessId
 from tests.rivals.on_disk import QUERY, OnDisk, Sketches, Wall, clocked, maintained
@@ -63,8 +63,8 @@ def _compared(tables: OnDisk) -> bool:
     step = Wall.middle(steps[_WARM:])
     say(f"{name}: maintain {step.text()}; fresh process {process.text()}")
     times: list[Wall] = []
-    with open_workbench(Settings(tables.workload, spark_profile=_PROFILE)) as desk:
-        follower = Follower(desk, prepare(desk, desk.workload.queries[QUERY]))
+    with open_context(Settings(tables.workload, spark_profile=_PROFILE)) as desk:
+        follower = RestoredQuery(desk, prepare(desk, desk.workload.queries[QUERY]))
         for _ in range(1 + _RECAPTURES):
             before = _processor_ms(desk.spark())
             with clocked(times):
@@ -90,7 +90,7 @@ def _processor_ms(spark: Any) -> float:
     return float(process.info().totalCpuDuration().get().toMillis())
 
 
-def _ranges(result: Mapping[AccessId, FragmentSet]) -> Sketches:
+def _ranges(result: Mapping[AccessId, RangeSet]) -> Sketches:
     return {access.split("#")[0]: frozenset(ranges) for access, ranges in result.items()}
 
 

@@ -26,13 +26,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.properties import indispensable
-from impctl.plan.recursion import (
-    approximate_columns,
-    is_linear,
-    reads_once,
-    recursion_notes,
-    stable_columns,
-)
+from impctl.plan.recursion import approximate_columns, is_linear, is_derived_from_one_row, recursion_notes, stable_columns
 from impctl.rules.normalize import best_fixpoints
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.rules.prune import prune_columns
@@ -176,7 +170,7 @@ def test_columns_go_from_all_parts_alike(cases: range) -> None:
         assert widths == {len(after.attributes)}, seed
         assert set(after.attributes) <= set(before.attributes)
         fewer += len(after.attributes) < len(before.attributes)
-        assert reads_once(after)
+        assert is_derived_from_one_row(after)
     assert fewer > len(cases) // 20
 
 
@@ -251,7 +245,7 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
     names = {a.id: a.name for a in whole.attributes}
     assert {names[column] for column in stable_columns(whole)} == {"x"}
     assert is_linear(whole)
-    assert reads_once(whole)
+    assert is_derived_from_one_row(whole)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +261,7 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
 def test_whether_each_row_is_made_of_one(step: str, once: bool) -> None:  # noqa: FBT001
     sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
     fixpoint = fixpoint_of(sql)
-    assert reads_once(fixpoint) is once
+    assert is_derived_from_one_row(fixpoint) is once
 
 
 def test_the_rules_leave_a_bag_a_bag() -> None:

@@ -47,7 +47,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.rules.error_columns import with_rounding
-from impctl.rules.finalize import Ending, FirstRows, answer_plan, read_ending, written_ending
+from impctl.rules.finalize import FinalSteps, FirstRows, answer_plan, read_ending, written_ending
 from impctl.rules.normalize import best_fixpoints, single_rows, split_averages
 from impctl.rules.optimize import KEPT, RULES, Planned, PlannedQueries, apply_rules, core_of
 from impctl.rules.prune import prune_columns
@@ -532,16 +532,16 @@ WHERE x < 5 AND s <> 'x' ORDER BY x DESC NULLS LAST, s LIMIT 7 OFFSET 2
 """
 
 
-def ending_of(sql: str) -> Ending:
+def ending_of(sql: str) -> FinalSteps:
     query = parse_query(sql, {"t": SCHEMA})
     return answer_plan(replace(query, root=apply_rules(query.root))).ending
 
 
-def through_json(ending: Ending) -> Ending:
+def through_json(ending: FinalSteps) -> FinalSteps:
     return read_ending(json.loads(json.dumps(written_ending(ending))))
 
 
-def exprs(ending: Ending) -> list[Expr]:
+def exprs(ending: FinalSteps) -> list[Expr]:
     first = () if ending.first is None else ending.first.order
     own = [*(one.expr for one in ending.outputs), *ending.predicates]
     return [*own, *(key.expr for key in (*ending.order, *first))]
@@ -574,7 +574,7 @@ def test_a_constant_keeps_its_class_and_its_bits(value: LiteralValue) -> None:
     attribute = Attribute("o", "o", decimal(5, 2), nullable=False)
     output = ComputedColumn(attribute, Literal(value, DOUBLE))
     order = (SortKey(Literal("x", STRING), True, False),)
-    ending = Ending((attribute,), (), FirstRows(order, None, 3), (), 0, (output,))
+    ending = FinalSteps((attribute,), (), FirstRows(order, None, 3), (), 0, (output,))
     result = through_json(ending)
     assert result == ending
     (read,) = (one.expr for one in result.outputs)
@@ -588,7 +588,7 @@ def test_a_constant_of_another_class_is_not_written() -> None:
 
     output = ComputedColumn(Attribute("o", "o", LONG), Literal(Odd(1), LONG))
     with pytest.raises(TypeError):
-        written_ending(Ending((), (), None, (), None, (output,)))
+        written_ending(FinalSteps((), (), None, (), None, (output,)))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.properties import indispensable
 from impctl.rules.optimize import apply_rules
-from impctl.rules.pushdown import Tied, column_behind, tied_columns
+from impctl.rules.pushdown import ColumnTie, column_behind, tied_columns
 from impctl.safety.judge import check_safety
 from impctl.sql.statement import parse_query
 from tests.plan.catalogs import schema_of
@@ -50,7 +50,7 @@ def ties(sql: str) -> set[str]:
     plan = apply_rules(parse_query(sql, CATALOG).root)
     table = {scan.access: scan.table for scan in scans_of(plan)}
 
-    def word(tied: Tied) -> str:
+    def word(tied: ColumnTie) -> str:
         return " in ".join(
             f"{table[one.access]}.{one.attribute.name}" for one in (tied.column, tied.to)
         )
@@ -127,7 +127,7 @@ def _answers(root: Plan, trial: Trial, seen: dict[str, list[int]], rng: Random) 
 
 
 def _leave_out(
-    root: Plan, trial: Trial, tied: Tied, seen: dict[str, list[int]], rng: Random
+    root: Plan, trial: Trial, tied: ColumnTie, seen: dict[str, list[int]], rng: Random
 ) -> int:
     """Take out some of the rows whose value the other column does not have."""
     table = {scan.access: trial.tables[scan.table] for scan in scans_of(root)}

@@ -17,7 +17,7 @@ from impctl.safety import judge
 from impctl.safety.choose import choose_attributes
 from impctl.safety.direction import Status
 from impctl.safety.facts import Fact, FactKind, FactSource
-from impctl.safety.judge import Verdict, carried, check_safety, states_of
+from impctl.safety.judge import Verdict, carried_verdict, check_safety, states_of
 from tests.plan.catalogs import (
     BY_COST,
     BY_REGION,
@@ -517,7 +517,7 @@ def test_a_verdict_is_carried_with_its_choice() -> None:
     """A plan that leaves no key out any more is still kept as the one that was accepted."""
     query, verdict = _keyed_verdict(KEYED + "SELECT t FROM r WHERE n = 9", BY_COST)
     above = Query("", next(node for node in nodes_of(query.root) if isinstance(node, Fixpoint)))
-    assert keyed_positions(above.root, carried(verdict, above, BY_COST)) == {0}
+    assert keyed_positions(above.root, carried_verdict(verdict, above, BY_COST)) == {0}
     assert keyed_positions(above.root, check_safety(above, BY_COST, ())) == frozenset()
 
 

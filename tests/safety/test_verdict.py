@@ -12,7 +12,7 @@ from impctl.data.schema import Column, Schema, other
 from impctl.errors import UnsafeSketchError, UsageError
 from impctl.plan.nodes import Aggregate, nodes_of
 from impctl.rules.optimize import apply_rules
-from impctl.safety.choose import Choice, choose_attributes, counts_every_row
+from impctl.safety.choose import SafeChoice, choose_attributes, counts_every_row
 from impctl.safety.direction import Status
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.failures import Sizes, part_failure
@@ -759,7 +759,7 @@ REVENUE = (
 AVERAGE = "SELECT brand, AVG(price) FROM sales GROUP BY brand HAVING AVG(price) > 500"
 
 
-def chosen(sql: str, *facts: Fact, **options: object) -> Choice:
+def chosen(sql: str, *facts: Fact, **options: object) -> SafeChoice:
     candidates = options.pop("candidates", {"sales": ("price", "brand")})
     wanted = options.pop("wanted", {})
     return choose_attributes(

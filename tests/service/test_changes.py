@@ -24,15 +24,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Compiled, compile_answer
+from impctl.compile.compile import Dataflow, compile_answer
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
 from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, NotExactError, RecaptureNeededError
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules
-from impctl.service.changes import Answer, Changed
-from impctl.service.context import Workbench, open_workbench
+from impctl.service.changes import FollowedAnswer, Changed
+from impctl.service.context import Context, open_context
 from impctl.service.result_changes import (
     CHANGE,
     COPIES,
@@ -81,8 +81,8 @@ from tests.support.run_cli import Cli, CliOf, write_running_example
 
 
 @contextmanager
-def desk_of(file: Path) -> Iterator[Workbench]:
-    with open_workbench(Settings(file)) as desk:
+def desk_of(file: Path) -> Iterator[Context]:
+    with open_context(Settings(file)) as desk:
         yield desk
 
 
@@ -105,7 +105,7 @@ def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases
         change(folder, draw)
         before = digest(folder)
         with desk_of(kept.workload) as desk:
-            looked = {n: Answer(desk, desk.workload.queries[n]).next(desk) for n in QUERIES}
+            looked = {n: FollowedAnswer(desk, desk.workload.queries[n]).next(desk) for n in QUERIES}
         for name, result in looked.items():
             held = dict(stored(folder, name).versions)
             assert result.since == held
@@ -124,7 +124,7 @@ def test_looks_one_after_the_other_tell_what_came_in_between(kept: Cli) -> None:
     """As `--follow` looks: in memory, whatever others commit meanwhile."""
     folder, draw = kept.workload.parent, random.Random(5)
     with desk_of(kept.workload) as desk:
-        answers = {name: Answer(desk, desk.workload.queries[name]) for name in QUERIES}
+        answers = {name: FollowedAnswer(desk, desk.workload.queries[name]) for name in QUERIES}
         rows: dict[str, Rows] = {n: answer_of_changes(a.whole(desk)) for n, a in answers.items()}
         for step in range(3):
             change(folder, draw)
@@ -150,7 +150,7 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
     """Also in the middle of a step, when the rows kept have moved on already."""
     folder, draw, fails_at = kept.workload.parent, random.Random(6), 1
     with desk_of(kept.workload) as desk:
-        answers = {name: Answer(desk, desk.workload.queries[name]) for name in QUERIES}
+        answers = {name: FollowedAnswer(desk, desk.workload.queries[name]) for name in QUERIES}
         rows: dict[str, Rows] = {n: answer_of_changes(a.whole(desk)) for n, a in answers.items()}
         by = set()
         for step in range(fails_at + 2):
@@ -221,7 +221,7 @@ def test_spark_is_not_started_nor_the_lock_taken(
 ) -> None:
     folder = kept.workload.parent
     grow(folder)
-    monkeypatch.setattr(Workbench, "spark", None)
+    monkeypatch.setattr(Context, "spark", None)
     with desk_of(kept.workload) as desk, desk.writing("a test"):
         result = kept.one("changes", "--query", "groups")
     assert result["row_count"] > 0
@@ -406,7 +406,7 @@ def test_both_answers_since_a_version_are_of_one_instant(
     text = f"version: 1\ntables:\n  t: {{path: t}}\nqueries:\n  q: {{sql: {sql}, sketch: none}}\n"
     file.write_text(f"{text}store: .impctl\n")
     looks = iter(days)
-    monkeypatch.setattr(Workbench, "time", lambda _: Clock(next(looks)))
+    monkeypatch.setattr(Context, "time", lambda _: Clock(next(looks)))
     assert Cli(capsys, file).one("changes", "--since", "0")["rows"] == []
 
 
@@ -810,7 +810,7 @@ class Case:
 
     sql: str
     answer: AnswerPlan
-    compiled: Compiled
+    compiled: Dataflow
 
 
 def a_case(rng: random.Random) -> Case | None:

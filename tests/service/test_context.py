@@ -21,8 +21,8 @@ from impctl.reuse.verdict import ReuseVerdict
 from impctl.rules.optimize import KEPT
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.service import context as memories
-from impctl.service.context import Memory, open_workbench
-from impctl.service.memory_limit import MemoryLimit, held_to, machine_memory, memory_from
+from impctl.service.context import Memory, open_context
+from impctl.service.memory_limit import MemoryLimit, limited_to, machine_memory, memory_from
 from impctl.service.output import held_signals
 from impctl.service.settings import (
     DEFAULT_LOCK_TIMEOUT,
@@ -212,7 +212,7 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
     for name in ("t", "u"):
         create_table(str(tmp_path / name), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
-    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+    with open_context(Settings(tmp_path / "w.yaml")) as desk:
         old, beside = desk.tables.snapshot("t"), desk.tables.snapshot("u")
         shutil.rmtree(tmp_path / "t")
         create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
@@ -234,7 +234,7 @@ def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
     create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     with (
-        open_workbench(Settings(tmp_path / "w.yaml")) as desk,
+        open_context(Settings(tmp_path / "w.yaml")) as desk,
         scratch_copy(desk, ("t",)) as scratch,
     ):
         assert scratch.has_spark is (running is not None)
@@ -274,9 +274,9 @@ def test_what_is_taken_is_seen() -> None:
 
 def test_what_would_be_too_much_is_not_made() -> None:
     limit = MemoryLimit(50_000_000)
-    with held_to(limit):
+    with limited_to(limit):
         reserve(10_000_000)
-        with held_to(MemoryLimit(None)), pytest.raises(OutOfMemoryError, match="50 MB"):
+        with limited_to(MemoryLimit(None)), pytest.raises(OutOfMemoryError, match="50 MB"):
             reserve(90_000_000)
     reserve(90_000_000)
 
@@ -284,7 +284,7 @@ def test_what_would_be_too_much_is_not_made() -> None:
 def test_what_the_system_refuses_has_a_code() -> None:
     with (
         pytest.raises(OutOfMemoryError, match="no more memory") as refused,
-        held_to(MemoryLimit(None)),
+        limited_to(MemoryLimit(None)),
     ):
         np.empty(1 << 62, dtype=np.int8)
     assert (refused.value.code, refused.value.exit_code) == ("out_of_memory", 3)

@@ -22,7 +22,7 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
 from impctl.service import doctor
-from impctl.service.context import open_workbench
+from impctl.service.context import open_context
 from impctl.service.doctor import Installed, is_within, schedule_of, spark_findings
 from impctl.service.settings import ENVVARS, Settings
 from impctl.store import health
@@ -491,7 +491,7 @@ def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path:
             raise UsageError("no file system", hint="add the JAR")
         return snapshot.rows or None
 
-    with open_workbench(Settings(cli.workload)) as desk:
+    with open_context(Settings(cli.workload)) as desk:
         result = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
     assert result == {
         "odd": ("problem", "no file system", "add the JAR"),

@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
-from impctl.service.context import Workbench, open_workbench
+from impctl.service.context import Context, open_context
 from impctl.service.expiry import least_above, live_rows, next_expiry
 from impctl.service.rewrite import files
-from impctl.service.schedule.daemon import Watch
+from impctl.service.schedule.daemon import TableWatch
 from impctl.service.settings import Settings
 from impctl.sql.parameters import Clock
 from impctl.tables import rows
@@ -274,7 +274,7 @@ def test_the_condition_stands_beside_the_ranges(captured: Cli) -> None:
 
 
 def test_engines_that_read_files_are_told_the_condition(captured: Cli) -> None:
-    with open_workbench(Settings(captured.workload, now=at(0.5))) as desk:
+    with open_context(Settings(captured.workload, now=at(0.5))) as desk:
         result = files(desk, "sums").files.tables["links"]
     assert result.predicate is not None
     assert result.predicate.startswith(
@@ -341,14 +341,14 @@ def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
 
 
 def test_who_follows_looks_when_a_row_expires(captured: Cli) -> None:
-    watch = Watch()
-    with open_workbench(Settings(captured.workload, now=at(0))) as desk:
+    watch = TableWatch()
+    with open_context(Settings(captured.workload, now=at(0))) as desk:
         watch.pinned()
         desk.tables.source("links")
         watch.saw(desk)
         assert not watch.is_due(desk)
     for minutes, is_due in ((0.9, False), (1, True)):
-        with open_workbench(Settings(captured.workload, now=at(minutes))) as later:
+        with open_context(Settings(captured.workload, now=at(minutes))) as later:
             assert watch.is_due(later) is is_due
 
 
@@ -358,7 +358,7 @@ def test_a_run_goes_on_to_the_instant_that_another_reached(
     # As where a run asked the clock, and waited for the lock while another one maintained.
     one(cli, "capture", "sums", 10)
     told = [Clock(NOON + timedelta(minutes=at)) for at in (9, 11)]
-    monkeypatch.setattr(Workbench, "time", lambda _: told.pop(0) if told[1:] else told[0])
+    monkeypatch.setattr(Context, "time", lambda _: told.pop(0) if told[1:] else told[0])
     ran = cli.one("maintain", "--query", "sums")
     assert (ran["reason_code"], ran["moments"]) == ("up_to_date", {"now": at(10)})
     told[:] = [Clock(NOON + timedelta(minutes=9))]
@@ -595,7 +595,7 @@ def test_days_expire_at_their_midnight(tmp_path: Path, zone: str) -> None:
     midnights = [
         datetime(day.year, day.month, day.day, tzinfo=zone_of(zone)).astimezone(UTC) for day in days
     ]
-    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+    with open_context(Settings(tmp_path / "w.yaml")) as desk:
         spec = desk.workload.tables["t"].expiry
         assert spec is not None
         for hours in range(-10, 60):
@@ -615,7 +615,7 @@ def test_the_edge_is_exact_to_the_microsecond(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), table_of([NOW]))
     text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
     (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
-    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+    with open_context(Settings(tmp_path / "w.yaml")) as desk:
         spec = desk.workload.tables["t"].expiry
         assert spec is not None
         live = live_rows(spec, desk.tables.snapshot("t"), NOW, "Europe/Berlin")
@@ -629,9 +629,9 @@ def test_where_nobody_can_look_every_run_has_to(
     create_table(str(tmp_path / "t"), table_of([NOW, NOW - timedelta(hours=2)]))
     text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
     (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
-    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+    with open_context(Settings(tmp_path / "w.yaml")) as desk:
         assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
     unread = Mock(side_effect=TableError("only Spark reads this"))
     monkeypatch.setattr(rows, "read_batches", unread)
-    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+    with open_context(Settings(tmp_path / "w.yaml")) as desk:
         assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == ""

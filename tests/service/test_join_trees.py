@@ -219,7 +219,7 @@ def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
 ) -> None:
     with_answers(cli)
     monkeypatch.setattr(
-        maintenance_plan, "choose_way", lambda *_, **__: pytest.fail("it was built")
+        maintenance_plan, "plan_maintenance", lambda *_, **__: pytest.fail("it was built")
     )
     cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from impctl.engine.batch import Batch
 from impctl.engine.result_rows import KeptRows
 from impctl.service import context, prepare, stored
-from impctl.service.context import ToldAnswers
+from impctl.service.context import AnswerCounter
 from impctl.service.gain import _hint
 from impctl.service.results import COSTS_MORE
 from impctl.store import ledger as ledgers
@@ -612,7 +612,7 @@ class Clock:
 
 def test_one_write_a_second_and_what_is_left_at_the_end(tmp_path: Path) -> None:
     clock = Clock()
-    told, ledger = ToldAnswers(clock), Ledger(tmp_path)
+    told, ledger = AnswerCounter(clock), Ledger(tmp_path)
     assert told.add(tmp_path, "q")
     assert ledger.sums("q").answers == 1, "a program that asks once need not close anything"
     for _ in range(5):
@@ -629,7 +629,7 @@ def test_one_write_a_second_and_what_is_left_at_the_end(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    told, ledger = ToldAnswers(clock), Ledger(tmp_path)
+    told, ledger = AnswerCounter(clock), Ledger(tmp_path)
     assert told.add(tmp_path, "q")
     monkeypatch.setattr(ledgers, "_PATIENCE", 0.05)
     holder = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
@@ -644,7 +644,7 @@ def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_answers_of_two_stores_are_not_mixed(tmp_path: Path) -> None:
-    told = ToldAnswers(Clock())
+    told = AnswerCounter(Clock())
     for store in ("one", "two"):
         (tmp_path / store).mkdir()
         assert told.add(tmp_path / store, "q")

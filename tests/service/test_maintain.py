@@ -20,8 +20,8 @@ from impctl.cli.boundary import run
 from impctl.compile.session import MaintainedQuery
 from impctl.service import verify as verify_module
 from impctl.service.capture import capture
-from impctl.service.context import Workbench, open_workbench
-from impctl.service.kept_states import KeptStates
+from impctl.service.context import Context, open_context
+from impctl.service.kept_states import StateCache
 from impctl.service.maintain import maintain
 from impctl.service.results import MaintainResult, Outcome
 from impctl.service.settings import Settings
@@ -59,7 +59,7 @@ def workload(tmp_path: Path) -> Path:
     create_table(str(tmp_path / "t"), rows_of_groups(10, 0, 0, 0, 3, 3, 5))
     file = tmp_path / "w.yaml"
     file.write_text(FILE)
-    with open_workbench(Settings(workload=file)) as desk:
+    with open_context(Settings(workload=file)) as desk:
         assert not capture(desk, None).failures
     return file
 
@@ -68,8 +68,8 @@ def append(workload: Path, x: int, *groups: int) -> None:
     write_deltalake(str(workload.parent / "t"), rows_of_groups(x, *groups), mode="append")
 
 
-def maintained(workload: Path, kept: KeptStates | None = None) -> Outcome:
-    with open_workbench(Settings(workload=workload)) as desk:
+def maintained(workload: Path, kept: StateCache | None = None) -> Outcome:
+    with open_context(Settings(workload=workload)) as desk:
         return maintain(desk, None, 1, kept)
 
 
@@ -123,7 +123,7 @@ def test_a_query_that_fails_is_alone(workload: Path) -> None:
 def test_where_the_commit_fails_nothing_is_told_and_nothing_kept(
     workload: Path, commits: list[bool]
 ) -> None:
-    kept = KeptStates()
+    kept = StateCache()
     append(workload, 10, 5)
     commits.append(False)
     outcome = maintained(workload, kept)
@@ -140,7 +140,7 @@ def test_where_the_commit_fails_nothing_is_told_and_nothing_kept(
 def test_state_that_was_kept_is_not_read_again(
     workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = KeptStates()
+    kept = StateCache()
     append(workload, 10, 5)
     assert not maintained(workload, kept).failures
     read: list[str] = []
@@ -168,12 +168,12 @@ def test_of_states_kept_the_latest_ones_that_fit_stay(
     workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(workload, 10, 5)
-    whole = KeptStates()
+    whole = StateCache()
     assert not maintained(workload, whole).failures
     # Sizes of states grow with the tables, so they are taken as equally large.
     monkeypatch.setattr(MaintainedQuery, "state_bytes", lambda self: 10)
     for limit, left in ((30, ["many", "sums", "each"]), (29, ["sums", "each"]), (9, [])):
-        kept = KeptStates(limit)
+        kept = StateCache(limit)
         append(workload, 10, 5)
         assert not maintained(workload, kept).failures
         assert list(kept._kept) == left
@@ -366,12 +366,12 @@ def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         sketches = stored(many.workload.parent, name).sketches
         stored_fragments[name] = {s.access: s.fragments for s in sketches}
 
-    def needed(desk: Workbench, prepared: Any, *_: Any) -> Any:
+    def needed(desk: Context, prepared: Any, *_: Any) -> Any:
         if prepared.spec.name == "corrupt":
             raise RuntimeError("Spark stumbled")
         return stored_fragments[prepared.spec.name]
 
-    monkeypatch.setattr(Workbench, "spark", lambda _: None)
+    monkeypatch.setattr(Context, "spark", lambda _: None)
     monkeypatch.setattr(verify_module, "needed", needed)
     ran = many("verify")
     assert (ran.code, ran.error["query"]) == (1, "corrupt")

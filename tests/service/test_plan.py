@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.service.context import Workbench
-from impctl.service.cost_model import Size, dearer, estimated, learned, reason_text
+from impctl.service.context import Context
+from impctl.service.cost_model import MaintenanceSize, dearer, estimated, learned, reason_text
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from tests.support.kept_workload import run_record
@@ -60,7 +60,7 @@ def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither lock nor Spark is to be had."""
     refuse = Mock(side_effect=AssertionError("neither a lock nor Spark is needed here"))
     monkeypatch.setattr(Store, "lock", refuse)
-    monkeypatch.setattr(Workbench, "spark", refuse)
+    monkeypatch.setattr(Context, "spark", refuse)
 
 
 @pytest.mark.usefixtures("no_writer")
@@ -81,7 +81,7 @@ def test_nothing_is_written(
         write_deltalake(table, ROWS, mode="append")
         DeltaTable(table).delete("g = 5")
     before = files(tmp_path)
-    monkeypatch.setattr(Workbench, "spark", None)
+    monkeypatch.setattr(Context, "spark", None)
     monkeypatch.setattr(Store, "lock", None)
     for words in DRY:
         auto.good(words[0], *words[1:])
@@ -453,14 +453,14 @@ def maintained(*sizes: int, per_row: float = 1.0) -> list[RunCost]:
 AGAIN = RunCost(RunKind.RECAPTURE, 1_000_000, 0, 1000.0)
 
 
-def decided(costs: list[RunCost], size: Size | None, *, has_spark: bool = False):
+def decided(costs: list[RunCost], size: MaintenanceSize | None, *, has_spark: bool = False):
     return dearer(
         costs, RunKind.MAINTAIN, lambda: size, has_spark=has_spark, table_rows=lambda: 1_000_000
     )
 
 
 def test_the_dearer_way_is_told_with_both_estimates() -> None:
-    result = decided([*maintained(1000, 2000, 4000), AGAIN], Size(4000, 0))
+    result = decided([*maintained(1000, 2000, 4000), AGAIN], MaintenanceSize(4000, 0))
     assert result is not None
     assert result.maintain_ms == pytest.approx(4005)
     assert result.recapture_ms == pytest.approx(1000)
@@ -472,20 +472,20 @@ def test_the_dearer_way_is_told_with_both_estimates() -> None:
 @pytest.mark.parametrize(
     ("costs", "size"),
     [
-        ([*maintained(1000, 2000), AGAIN], Size(4000, 0)),
-        (maintained(1000, 2000, 4000), Size(4000, 0)),
-        ([], Size(4000, 0)),
-        ([*maintained(1000, 2000, 4000), AGAIN], Size(1500, 0)),
-        ([*maintained(10, 20, 40), AGAIN], Size(4000, 0)),
+        ([*maintained(1000, 2000), AGAIN], MaintenanceSize(4000, 0)),
+        (maintained(1000, 2000, 4000), MaintenanceSize(4000, 0)),
+        ([], MaintenanceSize(4000, 0)),
+        ([*maintained(1000, 2000, 4000), AGAIN], MaintenanceSize(1500, 0)),
+        ([*maintained(10, 20, 40), AGAIN], MaintenanceSize(4000, 0)),
         ([*maintained(1000, 2000, 4000), AGAIN], None),
-        ([*maintained(100, 200, 400), RunCost(RunKind.RECAPTURE, 1, 0, 1.0)], Size(900, 0)),
+        ([*maintained(100, 200, 400), RunCost(RunKind.RECAPTURE, 1, 0, 1.0)], MaintenanceSize(900, 0)),
     ],
     ids=[
         "too few maintained", "no capture", "nothing", "no clear margin", "beyond what was seen",
         "size unknown", "less than a second to gain",
     ],
 )  # fmt: skip
-def test_else_nothing_is_decided(costs: list[RunCost], size: Size | None) -> None:
+def test_else_nothing_is_decided(costs: list[RunCost], size: MaintenanceSize | None) -> None:
     assert decided(costs, size) is None
 
 
@@ -497,7 +497,7 @@ def test_quick_runs_are_not_even_looked_at() -> None:
 
 
 def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
-    result = decided([*maintained(1000, 2000, 4000), AGAIN], Size(None, 40_000))
+    result = decided([*maintained(1000, 2000, 4000), AGAIN], MaintenanceSize(None, 40_000))
     assert result is not None
     assert result.maintain_ms == pytest.approx(4005)
 
@@ -505,8 +505,8 @@ def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
 def test_starting_spark_counts_unless_it_runs() -> None:
     by_spark = RunCost(RunKind.RECAPTURE, 1_000_000, 0, 1000.0, spark=True, start_ms=6000.0)
     costs = [*maintained(1000, 2000, 4000), by_spark]
-    assert decided(costs, Size(4000, 0)) is None
-    assert decided(costs, Size(4000, 0), has_spark=True) is not None
+    assert decided(costs, MaintenanceSize(4000, 0)) is None
+    assert decided(costs, MaintenanceSize(4000, 0), has_spark=True) is not None
 
 
 def test_recapture_follows_the_size_of_the_table() -> None:
@@ -519,13 +519,13 @@ def test_recapture_follows_the_size_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("captured", "size", "is_dearer"),
     [
-        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(2_000, 2_100), True),
-        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(10, 2_100), True),
-        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(1_100, 1_050), False),
-        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), Size(10, 900), False),
-        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 900.0), Size(2_000, 2_100), False),
-        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0, spark=True), Size(10, 2_100), False),
-        (RunCost(RunKind.RECAPTURE, 1_000, 0, 3_500.0), Size(2_000, 2_100), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), MaintenanceSize(2_000, 2_100), True),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), MaintenanceSize(10, 2_100), True),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), MaintenanceSize(1_100, 1_050), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), MaintenanceSize(10, 900), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 900.0), MaintenanceSize(2_000, 2_100), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0, spark=True), MaintenanceSize(10, 2_100), False),
+        (RunCost(RunKind.RECAPTURE, 1_000, 0, 3_500.0), MaintenanceSize(2_000, 2_100), False),
         (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), None, False),
     ],
     ids=[
@@ -534,7 +534,7 @@ def test_recapture_follows_the_size_of_the_table() -> None:
     ],
 )  # fmt: skip
 def test_before_the_first_run_a_change_larger_than_the_table_is_recaptured(
-    captured: RunCost, size: Size | None, is_dearer: bool
+    captured: RunCost, size: MaintenanceSize | None, is_dearer: bool
 ) -> None:
     result = decided([captured], size)
     assert (result is not None) is is_dearer
@@ -546,7 +546,7 @@ def test_a_dear_change_of_one_table_never_makes_anothers_be_recaptured() -> None
     """What was seen: a change of customers took 19 s, and 30 changed parts were captured anew."""
     dear = [RunCost(RunKind.MAINTAIN, 30, 300, 19_000.0, moved=("customer",)) for _ in range(4)]
     cheap = [RunCost(RunKind.MAINTAIN, 30, 300, 500.0, moved=("part",)) for _ in range(4)]
-    size, rows = Size(30, 300), lambda: 1_000_000
+    size, rows = MaintenanceSize(30, 300), lambda: 1_000_000
 
     def instead(costs: list[RunCost], *moved: str) -> object:
         return dearer(
@@ -568,7 +568,7 @@ def test_each_kind_of_change_is_estimated_by_its_own_runs() -> None:
 
     def told(*moved: str) -> tuple[float | None, int]:
         result = estimated(
-            costs, RunKind.MAINTAIN, Size(30, 300), has_spark=False, table_rows=int, moved=moved
+            costs, RunKind.MAINTAIN, MaintenanceSize(30, 300), has_spark=False, table_rows=int, moved=moved
         )
         return result.maintain_ms, result.maintain_runs
 

@@ -21,7 +21,7 @@ from impctl.plan.nodes import Query
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.service import choose, estimate
-from impctl.service.choose import evened, groups_of
+from impctl.service.choose import united_groups, groups_of
 from impctl.service.estimate import DrawnGroups, FilesLeft, drawn_groups
 from impctl.service.prepare import (
     PreparedQuery,
@@ -33,7 +33,7 @@ from impctl.service.prepare import (
 from impctl.service.stored import RangeDepth, StateMeta
 from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import BoundSql
 from impctl.store.records import Assumption, StoredSketch, TablePin
 from impctl.tables.changes import FilesMark, read_changes
@@ -125,7 +125,7 @@ def _prepared(sql: str) -> PreparedQuery:
 
 def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2)) -> StoredSketch:
     partition = RangePartition("links", "cost", INTEGER, boundaries)
-    fragments = FragmentSet.of(ids, partition.size)
+    fragments = RangeSet.of(ids, partition.size)
     return StoredSketch(access, "links", "cost", partition, fragments)
 
 
@@ -139,27 +139,27 @@ def test_those_of_a_fixpoint_that_can_be_keyed_are_one(above: str) -> None:
     prepared = _prepared(KEYED + above)
     sketches = [_stored("links#1", (0, 1)), _stored("links#2", (1, 3))]
     assert groups_of(prepared, sketches) == {BOTH}
-    assert _held(evened(prepared, sketches)) == dict.fromkeys(BOTH, (0, 1, 3))
+    assert _held(united_groups(prepared, sketches)) == dict.fromkeys(BOTH, (0, 1, 3))
     same = [_stored("links#1", (0, 1)), _stored("links#2", (0, 1))]
-    assert [*evened(prepared, same)] == same
+    assert [*united_groups(prepared, same)] == same
 
 
 def test_over_other_ranges_each_there_are_none() -> None:
     prepared = _prepared(KEYED + FEW)
-    assert evened(prepared, [_stored("links#1", (0,)), _stored("links#2", (0,), (1, 2, 3))]) == ()
+    assert united_groups(prepared, [_stored("links#1", (0,)), _stored("links#2", (0,), (1, 2, 3))]) == ()
 
 
 def test_others_are_left_as_they_are() -> None:
     for sql in (ENTRY.format("") + FEW, "SELECT a.dst FROM links a JOIN links b ON a.src = b.dst"):
         sketches = (_stored("links#1", (0, 1)), _stored("links#2", (1, 3)))
         assert groups_of(_prepared(sql), sketches) == set()
-        assert evened(_prepared(sql), sketches) == sketches
+        assert united_groups(_prepared(sql), sketches) == sketches
 
 
 def test_a_base_by_itself_is_a_group_of_one() -> None:
     sketches = (_stored("links#1", (0, 1)),)
     assert groups_of(_prepared(KEYED + FEW), sketches) == {frozenset({"links#1"})}
-    assert evened(_prepared(KEYED + FEW), sketches) == sketches
+    assert united_groups(_prepared(KEYED + FEW), sketches) == sketches
 
 
 SCHEMA = pa.schema(

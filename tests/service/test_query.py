@@ -30,7 +30,7 @@ from impctl.data.schema import (
 from impctl.errors import UsageError
 from impctl.plan.nodes import Attribute
 from impctl.service import answer_costs
-from impctl.service.context import Workbench, open_workbench
+from impctl.service.context import Context, open_context
 from impctl.service.prepare import prepare
 from impctl.service.resolve import condition_on
 from impctl.service.results import RowValue
@@ -276,7 +276,7 @@ store: .impctl
 @pytest.fixture
 def cli_of_costs(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     # Other tests of this process may have started Spark, which would then be the quicker one.
-    monkeypatch.setattr(Workbench, "has_spark", False)
+    monkeypatch.setattr(Context, "has_spark", False)
     rows = pa.table({"g": [0, 0, 3, 5], "x": [5, 15, 1, 20]})
     create_table(str(tmp_path / "t"), rows)
     return cli_of(COSTED_WORKLOAD).captured()
@@ -417,7 +417,7 @@ def test_who_is_asked_goes_by_what_answers_took(
     engine_ms: int,
     spark_ms: int,
 ) -> None:
-    monkeypatch.setattr(Workbench, "has_spark", is_up)
+    monkeypatch.setattr(Context, "has_spark", is_up)
     planted(cli_of_costs, *runs)
     for command in ("check", "explain"):
         told = cli_of_costs.one(command, "--query", "plain")["answered"]
@@ -490,7 +490,7 @@ def test_what_a_plan_does_with_rows_counts(tmp_path: Path, cli_of: CliOf) -> Non
     create_table(str(tmp_path / "t"), pa.table({"g": [0], "x": [5]}))
     queries = "".join(f'  {name}: {{sql: "{sql}"}}\n' for name, sql in OPERATORS.items())
     cli = cli_of(f"version: 1\ntables: {{t: {{path: t}}}}\nqueries:\n{queries}store: .impctl\n")
-    with open_workbench(Settings(cli.workload)) as desk:
+    with open_context(Settings(cli.workload)) as desk:
         for name, spec in desk.workload.queries.items():
             prepared = prepare(desk, spec)
             engine, spark = (

@@ -33,7 +33,7 @@ from impctl.errors import (
     unexpected,
 )
 from impctl.service import formats as writing
-from impctl.service.cost_model import Estimates, reason_text
+from impctl.service.cost_model import RunEstimates, reason_text
 from impctl.service.doctor import _room
 from impctl.service.formats import (
     check_goal,
@@ -110,7 +110,7 @@ def test_room_on_a_large_disk(tmp_path: Path) -> None:
 
 
 def test_long_estimates() -> None:
-    said = reason_text(Estimates(2_000_000.0, 3, 999_900.0, 1))
+    said = reason_text(RunEstimates(2_000_000.0, 3, 999_900.0, 1))
     assert said == (
         "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
     )

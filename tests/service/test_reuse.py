@@ -18,11 +18,11 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Fixpoint, nodes_of
 from impctl.service.capture import capture
-from impctl.service.context import Workbench, open_workbench
+from impctl.service.context import Context, open_context
 from impctl.service.filters import filters_of
 from impctl.service.maintain import maintain
 from impctl.service.query import query
-from impctl.service.resolve import asked, is_for_others
+from impctl.service.resolve import resolved, is_for_others
 from impctl.service.results import QueryResult, RewriteResult
 from impctl.service.rewrite import dataframe, rewrite
 from impctl.service.settings import AnsweredBy, Settings
@@ -411,23 +411,23 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reuse")
     create_table(str(folder / "t"), _rows(1, 2000))
     (folder / "w.yaml").write_text(SPARK_WORKLOAD)
-    with open_workbench(Settings(folder / "w.yaml")) as desk:
+    with open_context(Settings(folder / "w.yaml")) as desk:
         outcome = capture(desk, None)
         assert not outcome.failures
     return folder
 
 
 @pytest.fixture
-def desk(spark_folder: Path) -> Iterator[Workbench]:
-    with open_workbench(Settings(spark_folder / "w.yaml")) as desk:
+def desk(spark_folder: Path) -> Iterator[Context]:
+    with open_context(Settings(spark_folder / "w.yaml")) as desk:
         yield desk
 
 
 def _check(
-    desk: Workbench, query: str | None, params: tuple[str, ...], sql: str | None
+    desk: Context, query: str | None, params: tuple[str, ...], sql: str | None
 ) -> str | None:
     """Whose sketch was used; the answers with and without it are compared, and hold something."""
-    result = asked(desk, query, params, sql)
+    result = resolved(desk, query, params, sql)
     pruned = filters_of(desk.tables, result.prepared, result.sketches, result.versions)
     with_sketch = answer(desk, result.prepared, result.versions, pruned)
     without = answer(desk, result.prepared, result.versions)
@@ -440,19 +440,19 @@ def _check(
 @pytest.mark.spark
 @pytest.mark.parametrize(("query", "params", "used"), quarter_then_rest(ASKED))
 def test_with_the_sketch_as_without(
-    desk: Workbench, query: str, params: tuple[str, ...], used: str | None
+    desk: Context, query: str, params: tuple[str, ...], used: str | None
 ) -> None:
     assert _check(desk, query, params, None) == used
 
 
 @pytest.mark.spark
 def test_a_text_given_for_a_parameter_is_compared_as_text(
-    desk: Workbench, spark_folder: Path
+    desk: Context, spark_folder: Path
 ) -> None:
     names = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("name").to_pylist()
     days = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("day").to_pylist()
     for name in NAMES[1:]:
-        result = asked(desk, "named", (f"name={name}",), None)
+        result = resolved(desk, "named", (f"name={name}",), None)
         rows = answer(desk, result.prepared, result.versions).rows
         wanted = {day for value, day in zip(names, days, strict=True) if value == name}
         assert {day for day, _ in rows} == wanted
@@ -460,14 +460,14 @@ def test_a_text_given_for_a_parameter_is_compared_as_text(
 
 
 @pytest.mark.spark
-def test_other_texts_and_queries_of_the_command_line(desk: Workbench) -> None:
+def test_other_texts_and_queries_of_the_command_line(desk: Context) -> None:
     sql = "select g, sum(v) w, max(d) m from t as z where d < 100e0 and g is not null group by g"
     assert _check(desk, None, (), f"{sql} order by w desc, g limit 2") == "best"
     assert _check(desk, None, (), f"{sql} order by w, g limit 2") is None
 
 
 @pytest.mark.spark
-def test_after_a_change_the_sketch_is_maintained_first(desk: Workbench, spark_folder: Path) -> None:
+def test_after_a_change_the_sketch_is_maintained_first(desk: Context, spark_folder: Path) -> None:
     write_deltalake(DeltaTable(str(spark_folder / "t")), _rows(2, 200), mode="append")
     for name, params, used in ASKED[:10]:
         assert _check(desk, name, params, None) == used
@@ -510,13 +510,13 @@ U = pa.table({"g": pa.array([0, 1, 3, 5, 7, 9], pa.int64()), "name": list("aabbc
 
 
 @pytest.fixture
-def aging(tmp_path: Path, spark: Any) -> Iterator[Workbench]:
+def aging(tmp_path: Path, spark: Any) -> Iterator[Context]:
     """Captured at version 0; then rows come, change and go, and a sketch is stored for each."""
     create_table(str(tmp_path / "t"), T)
     create_table(str(tmp_path / "u"), U)
     (tmp_path / "w.yaml").write_text(AGING)
     settings = Settings(tmp_path / "w.yaml")
-    with open_workbench(settings) as result:
+    with open_context(settings) as result:
         assert not capture(result, None).failures
     t = str(tmp_path / "t")
     append(t, [(9, 60), (5, 30), (5, 1)])
@@ -526,7 +526,7 @@ def aging(tmp_path: Path, spark: Any) -> Iterator[Workbench]:
     DeltaTable(str(tmp_path / "u")).delete("g = 7")
     DeltaTable(t).restore(1)
     append(t, [(7, 2), (3, 2), (2, 70)])
-    with open_workbench(settings) as result:
+    with open_context(settings) as result:
         assert not maintain(result, None).failures
         yield result
 
@@ -538,12 +538,12 @@ def append(path: str, rows: list[tuple[int, int]]) -> None:
     write_deltalake(path, table, mode="append")
 
 
-def versions_of(aging: Workbench, name: str) -> list[Mapping[str, int]]:
+def versions_of(aging: Context, name: str) -> list[Mapping[str, int]]:
     with Store.open(aging.store_path, create=False) as store:
         return [kept.versions for kept in store.kept(name)]
 
 
-def plainly(aging: Workbench, sql: str, versions: Mapping[str, int]) -> list[tuple[Any, ...]]:
+def plainly(aging: Context, sql: str, versions: Mapping[str, int]) -> list[tuple[Any, ...]]:
     """The SQL text in Spark over the rows that the tables had."""
     spark = aging.spark()
     views = {
@@ -559,15 +559,15 @@ def plainly(aging: Workbench, sql: str, versions: Mapping[str, int]) -> list[tup
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", quarter_then_rest(["joined", "grouped", "touched", "first"]))
-def test_every_version_answers_as_it_was(aging: Workbench, name: str) -> None:
+def test_every_version_answers_as_it_was(aging: Context, name: str) -> None:
     sql = aging.workload.queries[name].sql
     answers, ranged = set(), 0
     kept = versions_of(aging, name)
     assert len(kept) == len({tuple(result.items()) for result in kept}) >= 7
     for versions in kept:
-        with open_workbench(aging.settings) as run:
+        with open_context(aging.settings) as run:
             (got,) = query(run, name, at=versions, by=AnsweredBy.SPARK).results
-        with open_workbench(aging.settings) as run:
+        with open_context(aging.settings) as run:
             (text,) = rewrite(run, name, at=versions).results
         assert isinstance(got, QueryResult)
         assert isinstance(text, RewriteResult)
@@ -582,18 +582,18 @@ def test_every_version_answers_as_it_was(aging: Workbench, name: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_frame_of_an_older_version(aging: Workbench) -> None:
-    with open_workbench(aging.settings) as run:
+def test_a_frame_of_an_older_version(aging: Context) -> None:
+    with open_context(aging.settings) as run:
         frame = dataframe(run, "grouped", at=1).frame
     rows = [tuple(row) for row in frame.collect()]
     assert same_rows(rows, plainly(aging, aging.workload.queries["grouped"].sql, {"t": 1}))
 
 
 @pytest.mark.spark
-def test_files_that_were_vacuumed(aging: Workbench) -> None:
+def test_files_that_were_vacuumed(aging: Context) -> None:
     table = DeltaTable(aging.workload.tables["t"].path)
     table.vacuum(0, enforce_retention_duration=False, dry_run=False)
-    with open_workbench(aging.settings) as run, pytest.raises(ImpctlError) as caught:
+    with open_context(aging.settings) as run, pytest.raises(ImpctlError) as caught:
         query(run, "grouped", at=4, by=AnsweredBy.SPARK)
     assert (caught.value.exit_code, caught.value.code) == (7, "data_files_gone")
 
@@ -790,7 +790,7 @@ class _StartedError(Exception):
 
 @pytest.fixture
 def refusing_cli(tmp_path: Path, cli_of: CliOf, monkeypatch: Any) -> Cli:
-    monkeypatch.setattr(Workbench, "spark", Mock(side_effect=_StartedError))
+    monkeypatch.setattr(Context, "spark", Mock(side_effect=_StartedError))
     create_table(str(tmp_path / "links"), pa.table({"src": [1, 2], "dst": [2, 3]}))
     return cli_of(REFUSED_WORKLOAD)
 

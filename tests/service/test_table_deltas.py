@@ -25,7 +25,7 @@ from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
 from impctl.service import table_deltas as shared_changes
-from impctl.service.table_deltas import Need, SharedChanges, VersionedChange, by_version
+from impctl.service.table_deltas import ChangeRequest, SharedChanges, VersionedChange, by_version
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.spark.snapshots import guarded
 from impctl.tables.changes import Changes
@@ -100,8 +100,8 @@ def test_without_versions_there_is_one_batch(given_: Changes) -> None:
     assert batch.changes is given_
 
 
-def need(*columns: str, since: int = 1, per_version: bool = False) -> Need:
-    return Need("t", "id", since, 5, columns, per_version)
+def need(*columns: str, since: int = 1, per_version: bool = False) -> ChangeRequest:
+    return ChangeRequest("t", "id", since, 5, columns, per_version)
 
 
 @pytest.fixture

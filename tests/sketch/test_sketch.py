@@ -15,21 +15,12 @@ from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import Vector
 from impctl.sketch.likelihood import share_after
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import (
-    MAX_INTERVALS,
-    Comparison,
-    FragmentSet,
-    Interval,
-    RangeFilter,
-    Renumbering,
-    compare,
-    range_filter,
-)
+from impctl.sketch.sketch import MAX_INTERVALS, Comparison, RangeSet, Interval, RangeFilter, Renumbering, compare, range_filter
 from tests.sketch.test_partition import vector_of
 
 
 def held_against(held: set[int], accurate: set[int]) -> Comparison:
-    return compare(FragmentSet.of(held, 10), FragmentSet.of(accurate, 10))
+    return compare(RangeSet.of(held, 10), RangeSet.of(accurate, 10))
 
 
 def test_equal_sketches() -> None:
@@ -64,47 +55,47 @@ def pairs(draw: st.DrawFn) -> tuple[int, set[int], set[int]]:
 @given(pairs())
 def test_a_set_of_ids(given_: tuple[int, set[int], set[int]]) -> None:
     size, ids, _ = given_
-    result = FragmentSet.of(ids, size)
+    result = RangeSet.of(ids, size)
     assert result.size == size
     assert len(result) == len(ids)
     assert result.ids == tuple(result) == tuple(sorted(ids))
     assert all((fragment in result) == (fragment in ids) for fragment in range(-3, size + 3))
     mask = np.isin(np.arange(size), sorted(ids))
-    assert FragmentSet.from_mask(mask) == result
-    assert hash(FragmentSet.from_mask(mask)) == hash(result)
+    assert RangeSet.from_mask(mask) == result
+    assert hash(RangeSet.from_mask(mask)) == hash(result)
 
 
 @given(pairs())
 def test_bytes_and_back(given_: tuple[int, set[int], set[int]]) -> None:
     size, ids, _ = given_
-    data = FragmentSet.of(ids, size).to_bytes()
+    data = RangeSet.of(ids, size).to_bytes()
     assert len(data) == (size + 7) // 8
     assert {k for k in range(8 * len(data)) if data[k // 8] >> (k % 8) & 1} == ids
-    assert FragmentSet.from_bytes(data, size) == FragmentSet.of(ids, size)
+    assert RangeSet.from_bytes(data, size) == RangeSet.of(ids, size)
 
 
 @given(pairs())
 def test_set_operations(given_: tuple[int, set[int], set[int]]) -> None:
     size, left, right = given_
-    mine, theirs = FragmentSet.of(left, size), FragmentSet.of(right, size)
-    assert mine.union(theirs) == FragmentSet.of(left | right, size)
-    assert mine.minus(theirs) == FragmentSet.of(left - right, size)
-    assert (mine, theirs) == (FragmentSet.of(left, size), FragmentSet.of(right, size))
+    mine, theirs = RangeSet.of(left, size), RangeSet.of(right, size)
+    assert mine.union(theirs) == RangeSet.of(left | right, size)
+    assert mine.minus(theirs) == RangeSet.of(left - right, size)
+    assert (mine, theirs) == (RangeSet.of(left, size), RangeSet.of(right, size))
 
 
 def test_the_bytes_never_change_their_meaning() -> None:
     """Stored sketches are read by later versions: bit k is in byte k // 8 at k % 8."""
-    assert FragmentSet.of([0, 9, 10], 12).to_bytes() == bytes([0b00000001, 0b00000110])
+    assert RangeSet.of([0, 9, 10], 12).to_bytes() == bytes([0b00000001, 0b00000110])
 
 
 def test_an_id_outside_is_refused() -> None:
     with pytest.raises(IndexError):
-        FragmentSet.of([3], 3)
+        RangeSet.of([3], 3)
 
 
 def test_sets_of_different_partitions_do_not_mix() -> None:
     with pytest.raises(ValueError, match="length"):
-        FragmentSet.of([0], 3).union(FragmentSet.of([0], 4))
+        RangeSet.of([0], 3).union(RangeSet.of([0], 4))
 
 
 def tens(ranges: int) -> RangePartition:
@@ -148,7 +139,7 @@ def test_intervals_let_every_value_through_and_are_in_order_and_apart(
     case: tuple[RangePartition, set[int], int, list[int] | None],
 ) -> None:
     partition, ids, limit, rows = case
-    result = range_filter(FragmentSet.of(ids, partition.size), partition, limit=limit, rows=rows)
+    result = range_filter(RangeSet.of(ids, partition.size), partition, limit=limit, rows=rows)
     values = [*range(-15, 10 * partition.ranges + 15), -(2**63), 2**63 - 1]
     fragments = partition.fragments_of(Vector(LONG, np.array(values)))
     read = [lets_through(result, value) for value in values]
@@ -167,13 +158,13 @@ def test_intervals_let_every_value_through_and_are_in_order_and_apart(
 
 def test_at_most_32_by_default() -> None:
     partition = tens(200)
-    every_other = FragmentSet.of(range(0, 200, 2), partition.size)
+    every_other = RangeSet.of(range(0, 200, 2), partition.size)
     assert len(range_filter(every_other, partition).intervals) == MAX_INTERVALS == 32
 
 
 def test_the_gap_with_the_fewest_rows_is_closed_first() -> None:
     partition = tens(7)
-    chosen = FragmentSet.of([0, 3, 5], partition.size)
+    chosen = RangeSet.of([0, 3, 5], partition.size)
     by_width = range_filter(chosen, partition, limit=2)
     assert by_width.intervals == (Interval(None, 10), Interval(30, 60))
     rows = [5, 1, 1, 5, 9, 5, 5]
@@ -183,27 +174,27 @@ def test_the_gap_with_the_fewest_rows_is_closed_first() -> None:
 
 def test_neighbours_are_one_interval() -> None:
     partition = tens(6)
-    result = range_filter(FragmentSet.of([1, 2, 4, 5], partition.size), partition)
+    result = range_filter(RangeSet.of([1, 2, 4, 5], partition.size), partition)
     assert result.intervals == (Interval(10, 30), Interval(40, None))
     assert not result.includes_null
 
 
 def test_everything_and_nothing() -> None:
     partition = tens(4)
-    everything = range_filter(FragmentSet.of(range(5), partition.size), partition)
+    everything = range_filter(RangeSet.of(range(5), partition.size), partition)
     assert everything.is_everything
-    not_null = range_filter(FragmentSet.of(range(4), partition.size), partition)
+    not_null = range_filter(RangeSet.of(range(4), partition.size), partition)
     assert not not_null.is_everything
-    only_null = range_filter(FragmentSet.of([4], partition.size), partition)
+    only_null = range_filter(RangeSet.of([4], partition.size), partition)
     assert (only_null.intervals, only_null.includes_null) == ((), True)
-    nothing = range_filter(FragmentSet.of([], partition.size), partition)
+    nothing = range_filter(RangeSet.of([], partition.size), partition)
     assert (nothing.intervals, nothing.includes_null) == ((), False)
     assert not nothing.is_everything
 
 
 def test_null_is_no_neighbour_of_the_last_range() -> None:
     partition = tens(3)
-    result = range_filter(FragmentSet.of([2, 3], partition.size), partition)
+    result = range_filter(RangeSet.of([2, 3], partition.size), partition)
     assert result.intervals == (Interval(20, None),)
     assert result.includes_null
 
@@ -211,7 +202,7 @@ def test_null_is_no_neighbour_of_the_last_range() -> None:
 @pytest.mark.parametrize("fragment", range(4))
 def test_nan_and_zeros(fragment: int) -> None:
     partition = RangePartition("t", "a", DOUBLE, (0.0, 1.5))
-    result = range_filter(FragmentSet.of([fragment], partition.size), partition)
+    result = range_filter(RangeSet.of([fragment], partition.size), partition)
     values = [-1.0, -0.0, 0.0, 1.5, math.inf, -math.inf, math.nan]
     owners = partition.fragments_of(Vector(DOUBLE, np.array(values))).tolist()
     assert [lets_through(result, value) for value in values] == [
@@ -227,12 +218,12 @@ VALUES: dict[SqlType, list[Any]] = {
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[SqlType, RangePartition, RangePartition, FragmentSet]:
+def cases(draw: st.DrawFn) -> tuple[SqlType, RangePartition, RangePartition, RangeSet]:
     kind = draw(st.sampled_from(list(VALUES)))
     chosen = st.lists(st.sampled_from(VALUES[kind]), max_size=5)
     old, new = (RangePartition("t", "a", kind, _boundaries(draw(chosen))) for _ in range(2))
     held = draw(st.sets(st.integers(0, old.size - 1)))
-    return kind, old, new, FragmentSet.of(held, old.size)
+    return kind, old, new, RangeSet.of(held, old.size)
 
 
 def _boundaries(values: list[Any]) -> tuple[Any, ...]:
@@ -245,7 +236,7 @@ def everything(kind: SqlType) -> list[Any]:
 
 @given(cases())
 def test_no_row_is_lost_and_nothing_enters_that_shares_no_range(
-    case: tuple[SqlType, RangePartition, RangePartition, FragmentSet],
+    case: tuple[SqlType, RangePartition, RangePartition, RangeSet],
 ) -> None:
     """Merged ranges are in if any part was, split ones pass to all parts, and that is all."""
     kind, old, new, held = case
@@ -274,7 +265,7 @@ def _ends(partition: RangePartition, fragment: int) -> tuple[Any, Any]:
 @pytest.mark.slow
 @given(cases(), st.data())
 def test_counts_are_carried_where_ranges_live_on(
-    case: tuple[SqlType, RangePartition, RangePartition, FragmentSet], data: st.DataObject
+    case: tuple[SqlType, RangePartition, RangePartition, RangeSet], data: st.DataObject
 ) -> None:
     kind, old, new, _ = case
     drawn = data.draw(st.lists(st.sampled_from(everything(kind)), max_size=20))
@@ -307,6 +298,6 @@ HEAVY = np.array([100, 800, 0, 50, 50])
     ],
 )
 def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
-    fragments = FragmentSet.of(held, PARTITION.size)
+    fragments = RangeSet.of(held, PARTITION.size)
     result = share_after(fragments, PARTITION, HEAVY, 10, range(columns))
     assert result == pytest.approx(share)

@@ -22,11 +22,11 @@ from deltalake import DeltaTable
 import impctl
 from impctl.errors import ImpctlWarning
 from impctl.plan.nodes import scans_of
-from impctl.service.context import open_workbench
+from impctl.service.context import open_context
 from impctl.service.query import query
 from impctl.service.results import QueryResult
 from impctl.service.settings import Settings
-from impctl.sketch.sketch import Mode, range_filter
+from impctl.sketch.sketch import MaintenanceMode, range_filter
 from impctl.sql.statement import parse_query
 from impctl.store.health import lock_owner
 from impctl.store.records import StoredQuery
@@ -76,7 +76,7 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
     """
     left: dict[str, pa.Table] = {}
     skipped = 0
-    with open_workbench(Settings(workload)) as desk:
+    with open_context(Settings(workload)) as desk:
         for table, version in stored.versions.items():
             (sketch,) = [s for s in stored.sketches if s.table == table]
             wanted = range_filter(sketch.fragments, sketch.partition)
@@ -97,7 +97,7 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
 
 def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
     """What `query --by` gives out."""
-    with open_workbench(Settings(workload, lock_timeout=60)) as desk:
+    with open_context(Settings(workload, lock_timeout=60)) as desk:
         outcome = query(desk, name, by=by)
         (result,) = outcome.results
         assert isinstance(result, QueryResult)
@@ -416,7 +416,7 @@ class Soak:
             for name in QUERIES:
                 stored = held.load(name)
                 assert stored is not None, name
-                assert bool(held.load_runs(name)) == (stored.mode is not Mode.RECAPTURE)
+                assert bool(held.load_runs(name)) == (stored.mode is not MaintenanceMode.RECAPTURE)
                 before = self._versions.get(name, stored.versions)
                 assert all(stored.versions[t] >= version for t, version in before.items()), name
                 self._versions[name] = stored.versions
@@ -428,7 +428,7 @@ class Soak:
     def _check_sketch(self, stored: StoredQuery) -> None:
         sql = _SQL[stored.query].replace(":least", str(LEAST))
         accurate = self._recapture.accurate(sql, stored)
-        is_exact = stored.mode is Mode.EXACT
+        is_exact = stored.mode is MaintenanceMode.EXACT
         assert accurate
         for sketch in stored.sketches:
             held, wanted = set(sketch.fragments.ids), accurate[sketch.access]

@@ -13,7 +13,7 @@ import pytest
 from impctl.engine.batch import Batch
 from impctl.engine.result_rows import KeptRows
 from impctl.service.settings import SOAK
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.workload.models import AnsweredBy
@@ -58,7 +58,7 @@ def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> 
         sketch = stored.sketches[0]
         ids, size = set(sketch.fragments.ids), sketch.partition.size
         ids |= set(sorted(set(range(size)) - ids)[:more])
-        wrong = FragmentSet.of(sorted(ids)[fewer:], size)
+        wrong = RangeSet.of(sorted(ids)[fewer:], size)
         assert wrong != sketch.fragments
         record = run_record("exact", versions=stored.versions)
         store.commit_maintain(
@@ -108,7 +108,7 @@ def test_a_row_of_an_answer_that_is_missing(soak: Soak, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is looked at after every operation, whether it is asked for or not."""
-    monkeypatch.setattr("tests.crash.processes.kept_answer", lambda *_: pa.table({"shop": [1]}))
+    monkeypatch.setattr("tests.crash.processes.materialized_result", lambda *_: pa.table({"shop": [1]}))
     soak._used.clear()
     with pytest.raises(AssertionError, match="by_shop"):
         soak.check()

@@ -32,13 +32,7 @@ from impctl.data.schema import (
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import (
-    MAX_INTERVALS,
-    FragmentSet,
-    RangeFilter,
-    fragments_between,
-    range_filter,
-)
+from impctl.sketch.sketch import MAX_INTERVALS, RangeSet, RangeFilter, fragments_between, range_filter
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import filter_condition, place_filters, plain_condition, rewrite_sql
 from impctl.spark.run import run_sql
@@ -54,7 +48,7 @@ AREA = RangePartition("sales", "Community Area", STRING, ("it's",))
 
 
 def some(partition, *ids):
-    return range_filter(FragmentSet.of(ids, partition.size), partition)
+    return range_filter(RangeSet.of(ids, partition.size), partition)
 
 
 def rewritten(sql, filters, **options):
@@ -333,7 +327,7 @@ def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
     assert len(np.unique(ids)) == partition.size, "each range has a value"
     with reader(rows) as kept:
         for fragments in chosen(partition.size):
-            wanted = range_filter(FragmentSet.of(fragments, partition.size), partition)
+            wanted = range_filter(RangeSet.of(fragments, partition.size), partition)
             condition = plain_condition(wanted, NAME)
             assert condition is not None
             expected = np.flatnonzero(np.isin(ids, fragments)).tolist()
@@ -343,7 +337,7 @@ def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
 @pytest.mark.parametrize("reader", [by_duckdb, by_polars])
 def test_no_range_keeps_nothing(reader: Any) -> None:
     partition = RangePartition("t", "g", SqlType(Kind.LONG), (1,))
-    none = range_filter(FragmentSet.of([], partition.size), partition)
+    none = range_filter(RangeSet.of([], partition.size), partition)
     condition = plain_condition(none, "g")
     assert condition is not None
     with reader(pa.table({"g": [1, None], "n": [0, 1]})) as kept:
@@ -361,7 +355,7 @@ def test_no_range_keeps_nothing(reader: Any) -> None:
 )
 def test_what_engines_may_read_otherwise_has_no_text(kind: Kind, boundary: Any) -> None:
     partition = RangePartition("t", "g", SqlType(kind), (boundary,))
-    wanted = range_filter(FragmentSet.of([0], partition.size), partition)
+    wanted = range_filter(RangeSet.of([0], partition.size), partition)
     assert plain_condition(wanted, "g") is None
 
 
@@ -374,7 +368,7 @@ SHARED = "WITH q AS (SELECT * FROM t) SELECT x.a FROM q x, t y, q z"
 
 
 def _some(partition: RangePartition, *ids: int) -> RangeFilter:
-    return range_filter(FragmentSet.of(ids, partition.size), partition)
+    return range_filter(RangeSet.of(ids, partition.size), partition)
 
 
 def _read(

@@ -64,7 +64,7 @@ from impctl.spark.predicates import rewrite_sql
 from impctl.spark.render import render_plan, whole_averages
 from impctl.spark.run import run_sql
 from impctl.sql.statement import parse_query
-from impctl.sql.text import without_levels
+from impctl.sql.text import without_recursion_limits
 from tests.compile.test_recursion import (
     BAG_QUERIES,
     COLUMNS,
@@ -586,7 +586,7 @@ def written(sql: str, *, is_ruled: bool) -> str:
     root = case_of_sql(sql, ()).query.root
     root = apply_rules(root) if is_ruled else root
     text = render_plan(root, {scan.access: scan.table for scan in scans_of(root)}).sql
-    (result,) = sqlglot.transpile(without_levels(text), read=DIALECT, write="duckdb")
+    (result,) = sqlglot.transpile(without_recursion_limits(text), read=DIALECT, write="duckdb")
     return result
 
 

@@ -21,7 +21,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.sql.recursive import MOST_LEVELS, is_refused_by_spark
-from impctl.sql.text import read_text, without_levels
+from impctl.sql.text import read_text, without_recursion_limits
 from tests.plan.catalogs import (
     CLOSURE,
     REACHED,
@@ -639,11 +639,11 @@ def test_places_are_those_of_the_text_as_it_is_written() -> None:
 
 def test_blanks_stand_in_its_place_for_other_readers() -> None:
     sql = ENTRY.format("\nMAX RECURSION LEVEL 7") + "SELECT 'MAX RECURSION LEVEL 7' FROM r"
-    blank = without_levels(sql)
+    blank = without_recursion_limits(sql)
     assert len(blank) == len(sql)
     assert blank.count("RECURSION LEVEL") == 1
     assert blank == sql.replace("MAX RECURSION LEVEL 7 AS", " " * 21 + " AS")
-    assert without_levels("SELECT 1") == "SELECT 1"
+    assert without_recursion_limits("SELECT 1") == "SELECT 1"
 
 
 @pytest.mark.parametrize(

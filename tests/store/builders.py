@@ -22,7 +22,7 @@ import pytest
 from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.sketch.sketch import RangeSet, MaintenanceMode
 from impctl.store.disk import OutputFile, RealDisk
 from impctl.store.records import (
     Assumption,
@@ -40,8 +40,8 @@ PARTITION = RangePartition("sales", "price", LONG, (601, 1001, 1501))
 ACCESS = "sales#1"
 
 
-def fragments(*ids: int) -> FragmentSet:
-    return FragmentSet.of(ids, PARTITION.size)
+def fragments(*ids: int) -> RangeSet:
+    return RangeSet.of(ids, PARTITION.size)
 
 
 def pin(version: int, table: str = "sales", table_id: str = "t-1") -> TablePin:
@@ -89,7 +89,7 @@ def capture(query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)) -
         query=query,
         fingerprint="f-1",
         sql="SELECT 1",
-        mode=Mode.EXACT,
+        mode=MaintenanceMode.EXACT,
         pins=(pin(version),),
         sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, fragments(*ids)),),
         assumptions=(Assumption("sales", "price", "nonnegative", "statistics"),),

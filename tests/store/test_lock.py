@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import LockHeldError, UsageError
-from impctl.store.disk import Layout, RealDisk
+from impctl.store.disk import StoreLayout, RealDisk
 from impctl.store.lock import WriterLock, read_owner, refuse_idle_lock
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, maintain, record, rows, started, state_of
@@ -78,7 +78,7 @@ def test_waiting_ends_when_the_owner_goes(root: Path) -> None:
         with store.lock(10) as held:
             assert held.recovered is None
             assert held.note is None
-    assert read_owner(Layout(root)) is None
+    assert read_owner(StoreLayout(root)) is None
 
 
 def test_a_killed_owner_frees_the_lock_and_leaves_a_note(root: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_child_does_not_keep_a_dead_owners_lock(root: Path) -> None:
 
 
 def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
-    layout = Layout(root)
+    layout = StoreLayout(root)
     with Store.open(root) as store, store.lock(0):
         note = json.loads(layout.lock.read_text())
         owner = read_owner(layout)
@@ -122,7 +122,7 @@ def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\x00\x01"])
 def test_an_unreadable_note_does_not_hurt(root: Path, text: str) -> None:
-    Layout(root).lock.write_text(text)
+    StoreLayout(root).lock.write_text(text)
     with Store.open(root) as store, store.lock(0) as held:
         assert held.recovered is None
 
@@ -153,7 +153,7 @@ def test_close_frees_the_lock(root: Path) -> None:
 
 
 def test_a_lock_file_taken_away_is_not_mistaken_for_the_lock(root: Path) -> None:
-    layout = Layout(root)
+    layout = StoreLayout(root)
     first = WriterLock(layout, RealDisk())
     first.acquire(0, "a")
     layout.lock.unlink()
@@ -344,7 +344,7 @@ def test_a_lock_put_there_while_a_store_is_open_is_not_followed(
         with pytest.raises(UsageError), store.lock(0):
             pass
         with pytest.raises(UsageError):
-            read_owner(Layout(guarded_root))
+            read_owner(StoreLayout(guarded_root))
     assert other.read_text() == "precious"
     assert not (tmp_path / "no").exists()
 

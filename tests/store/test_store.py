@@ -14,7 +14,7 @@ import pytest
 from impctl.data.schema import DOUBLE, LONG, STRING, decimal
 from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError, UsageError
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet
+from impctl.sketch.sketch import RangeSet
 from impctl.store.disk import RealDisk
 from impctl.store.records import Collected, Leftover, NewCapture, StoredSketch
 from impctl.store.store import Store
@@ -69,7 +69,7 @@ def test_capture_comes_back_as_it_went_in(root: Path) -> None:
     ],
 )
 def test_partitions_come_back_exactly(root: Path, partition: RangePartition) -> None:
-    sketch = StoredSketch("t#1", "t", "x", partition, FragmentSet.of([0], partition.size))
+    sketch = StoredSketch("t#1", "t", "x", partition, RangeSet.of([0], partition.size))
     given = replace(capture(), pins=(pin(3, "t"),), sketches=(sketch,))
     with Store.open(root) as store:
         store.commit_capture(given, {}, record())
@@ -303,7 +303,7 @@ def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> No
     ("change", "code"),
     [
         ({"sketches": (("sales#9", fragments(0)),)}, "access_unknown"),
-        ({"sketches": ((ACCESS, FragmentSet.of([0], 99)),)}, "sketch_size"),
+        ({"sketches": ((ACCESS, RangeSet.of([0], 99)),)}, "sketch_size"),
         ({"drop_runs": (("agg", 17),)}, "run_unknown"),
         ({"pins": ()}, "pins_differ"),
         ({"pins": (pin(1, table_id="t-2"),)}, "pins_differ"),
@@ -522,7 +522,7 @@ def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
 def _over_other_ranges(query: str) -> NewCapture:
     """A capture of another definition, over a partition of its own."""
     other = RangePartition("sales", "price", LONG, (1, 2))
-    sketch = StoredSketch(ACCESS, "sales", "price", other, FragmentSet.of((0,), other.size))
+    sketch = StoredSketch(ACCESS, "sales", "price", other, RangeSet.of((0,), other.size))
     return replace(capture(query), fingerprint="f-2", sketches=(sketch,))
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Compiled
+from impctl.compile.compile import Dataflow
 from impctl.compile.fill import Transient
-from impctl.compile.flows import FRAGMENT_COLUMN, Readable, Source, Strategy
+from impctl.compile.flows import RANGE_COLUMN, Readable, Source, Strategy
 from impctl.compile.session import MaintainedQuery, TableChange, read_in_turn
 from impctl.data.schema import LONG, Column, Schema, SqlType
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.fixpoint.rows import BestRows
+from impctl.engine.fixpoint.rows import BestFixpointRows
 from impctl.engine.operator import Limits
 from impctl.engine.tags import RowTags
 from impctl.expr.evaluate import Condition
@@ -132,7 +132,7 @@ class Drawn:
         self,
         rng: Random,
         tables: CarriedTables,
-        compiled: Callable[[], Compiled],
+        compiled: Callable[[], Dataflow],
         steps: int,
         most: Sequence[int] = (1, 3, 6),
         limits: Limits | None = None,
@@ -179,7 +179,7 @@ def rows_kept(query: MaintainedQuery, asked: Query) -> object:
     return bag(zip(*(column.to_pylist() for column in answer.columns), strict=True))
 
 
-def best_ranked(held: BestRows) -> list[tuple[dict[str, int | None], int, int]]:
+def best_ranked(held: BestFixpointRows) -> list[tuple[dict[str, int | None], int, int]]:
     """All rows that are in by their columns, with rank and low."""
     run = held.inside.whole()
     if run is None:
@@ -196,7 +196,7 @@ def best_ranked(held: BestRows) -> list[tuple[dict[str, int | None], int, int]]:
 class ReferencePartners:
     """Reads sides and joins of a circuit from the tables as they are when it is asked."""
 
-    compiled: Compiled
+    compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
     tables: Tables
 
@@ -285,10 +285,10 @@ class ReferencePartners:
 def _without_fragments(plan: Plan) -> Plan:
     """The plan as it was before fragments were carried through it."""
     if isinstance(plan, Scan):
-        kept = tuple(a for a in plan.attributes if a.name != FRAGMENT_COLUMN)
+        kept = tuple(a for a in plan.attributes if a.name != RANGE_COLUMN)
         return replace(plan, attributes=kept)
     if isinstance(plan, Project):
-        outputs = tuple(o for o in plan.outputs if o.attribute.name != FRAGMENT_COLUMN)
+        outputs = tuple(o for o in plan.outputs if o.attribute.name != RANGE_COLUMN)
         plan = replace(plan, outputs=outputs)
     return with_inputs(plan, tuple(_without_fragments(child) for child in inputs_of(plan)))
 

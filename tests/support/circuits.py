@@ -12,16 +12,16 @@ import pyarrow as pa
 from impctl.data.keys import normalise
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, FloatSum
-from impctl.engine.aggregate import Aggregate
+from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
-from impctl.engine.join import Join, Side
+from impctl.engine.join import JoinOperator, Side
 from impctl.engine.jointree.cyclic import Circle, Probe, Probed
-from impctl.engine.jointree.enumerate import JoinedRows, Shown, TakingPart
-from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.enumerate import JoinedRows, Shown, JoinedRowTags
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, TreeMode, TreeNode
 from impctl.engine.jointree.tree import Live, Tree
-from impctl.engine.linear import Branch, Merge, Project, Scan, Select, SketchDelta, Union
+from impctl.engine.linear import UnionBranch, Merge, ProjectOperator, TableScan, SelectOperator, SketchDelta, Union
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.result_rows import KeptRows
 from impctl.engine.trace import Arrangement, RowIndex
@@ -121,9 +121,9 @@ def restarted(old: Rooted, fresh: Rooted) -> Rooted:
     return fresh
 
 
-def scan_of(partition: RangePartition) -> Scan:
+def scan_of(partition: RangePartition) -> TableScan:
     """A scan of all columns, tagged by one partition."""
-    return Scan([(f"t.{name}", name, kind) for name, kind in COLUMNS], [partition])
+    return TableScan([(f"t.{name}", name, kind) for name, kind in COLUMNS], [partition])
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
@@ -145,12 +145,12 @@ def more_than(expr: Expr, bound: int) -> Compare:
 
 def _grouped(
     partition: RangePartition, keys: Sequence[str], *, keyed: bool, inner: int = 0
-) -> tuple[Scan, Rooted]:
+) -> tuple[TableScan, Rooted]:
     """With `inner`, so many operators stand in a circuit of their own."""
     kinds = dict(COLUMNS)
     x, d = Count("arg.x", 0), Count("arg.d", 1)
     total, float_sum = ExactSum("arg.x", 0, LONG), FloatSum("arg.d", 1, False)
-    aggregate = Aggregate(
+    aggregate = AggregateOperator(
         "aggregate0",
         [(f"k.{name}", kinds[name]) for name in keys],
         [
@@ -165,18 +165,18 @@ def _grouped(
     outputs = [(f"k.{name}", ref(name)) for name in keys]
     outputs += [("arg.x", ref("x")), ("arg.d", ref("d"))]
     operators: list[Operator] = [
-        Project(outputs),
+        ProjectOperator(outputs),
         aggregate,
-        Select(more_than(ColumnRef("sum_x", LONG), 3), must_be_sure=False),
-        Project([("n", ColumnRef("n", LONG))]),
+        SelectOperator(more_than(ColumnRef("sum_x", LONG), 3), must_be_sure=False),
+        ProjectOperator([("n", ColumnRef("n", LONG))]),
     ]
     if inner:
         operators = [Circuit(operators[:inner]), *operators[inner:]]
     return scan_of(partition), Rooted(Circuit(operators), Merge([partition.size]))
 
 
-def _nested() -> tuple[Scan, Rooted]:
-    inner = Aggregate(
+def _nested() -> tuple[TableScan, Rooted]:
+    inner = AggregateOperator(
         "aggregate0",
         [("k.g", LONG), ("k.s", STRING)],
         [AggregateColumn("n", LONG, None, None)],
@@ -184,7 +184,7 @@ def _nested() -> tuple[Scan, Rooted]:
         is_keyed=False,
     )
     outer_count = Count("arg.n", 0)
-    outer = Aggregate(
+    outer = AggregateOperator(
         "aggregate1",
         [("k.g", LONG)],
         [AggregateColumn("sum_n", LONG, ExactSum("arg.n", 0, LONG), outer_count)],
@@ -192,34 +192,34 @@ def _nested() -> tuple[Scan, Rooted]:
         is_keyed=False,
     )
     operators = [
-        Project([("k.g", ref("g")), ("k.s", ref("s"))]),
+        ProjectOperator([("k.g", ref("g")), ("k.s", ref("s"))]),
         inner,
-        Select(more_than(ColumnRef("n", LONG), 1), must_be_sure=True),
-        Project([("k.g", ColumnRef("k.g", LONG)), ("arg.n", ColumnRef("n", LONG))]),
+        SelectOperator(more_than(ColumnRef("n", LONG), 1), must_be_sure=True),
+        ProjectOperator([("k.g", ColumnRef("k.g", LONG)), ("arg.n", ColumnRef("n", LONG))]),
         outer,
-        Select(more_than(ColumnRef("sum_n", LONG), 2), must_be_sure=False),
+        SelectOperator(more_than(ColumnRef("sum_n", LONG), 2), must_be_sure=False),
     ]
     return scan_of(BY_ID), Rooted(Circuit(operators), Merge([BY_ID.size]))
 
 
-def _plain() -> tuple[Scan, Rooted]:
-    select = Select(more_than(ref("x"), 0), must_be_sure=False)
+def _plain() -> tuple[TableScan, Rooted]:
+    select = SelectOperator(more_than(ref("x"), 0), must_be_sure=False)
     return scan_of(BY_ID), Rooted(Circuit([select]), Merge([BY_ID.size]))
 
 
-def _renamed(name: str) -> Project:
-    return Project([(f"{name}.{column}", ref(column)) for column, _ in COLUMNS])
+def _renamed(name: str) -> ProjectOperator:
+    return ProjectOperator([(f"{name}.{column}", ref(column)) for column, _ in COLUMNS])
 
 
 def _columns(*names: str) -> tuple[tuple[str, SqlType], ...]:
     return tuple((f"{name}.{column}", kind) for name in names for column, kind in COLUMNS)
 
 
-def _joined(*, nested: bool) -> tuple[Scan, Rooted]:
+def _joined(*, nested: bool) -> tuple[TableScan, Rooted]:
     """t three times, by g and then by x; nested, one operator stands for both joins."""
     a, b = Side(_columns("a"), ("a.g",), 1), Side(_columns("b"), ("b.g",), 1)
     ab, c = Side(_columns("a", "b"), ("b.x",), 2), Side(_columns("c"), ("c.x",), 1)
-    joins = [Join("join0", a, b, [False]), Join("join1", ab, c, [True])]
+    joins = [JoinOperator("join0", a, b, [False]), JoinOperator("join1", ab, c, [True])]
     renamed = [_renamed(name) for name in "abc"]
     wires = [(-1,)] * 3
     if nested:
@@ -230,20 +230,20 @@ def _joined(*, nested: bool) -> tuple[Scan, Rooted]:
     return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
 
 
-def _sharing() -> tuple[Scan, Rooted]:
+def _sharing() -> tuple[TableScan, Rooted]:
     """Two joins with the distinct rows of t by g, which both look into one index of them."""
     index = RowIndex("shared", _columns("c"), ["c.g"], 1)
-    once = Aggregate("once", _columns("c"), (), accesses=1, is_keyed=False, is_distinct=True)
+    once = AggregateOperator("once", _columns("c"), (), accesses=1, is_keyed=False, is_distinct=True)
     operators: list[Operator] = [*(_renamed(name) for name in "abc"), once, Indexed(index)]
     for name in "ab":
         operators.append(Partners(RowIndex(name, _columns(name), [f"{name}.g"], 1), index))
     columns = [(f"c.{column}", f"c.{column}") for column, _ in COLUMNS]
-    operators.append(Union([Branch(tuple(columns), (0, 1))] * 2))
+    operators.append(Union([UnionBranch(tuple(columns), (0, 1))] * 2))
     wires = [(-1,), (-1,), (-1,), (2,), (3,), (0, 4), (1, 4), (5, 6)]
     return scan_of(BY_ID), Rooted(Circuit(operators, wires), Merge([BY_ID.size] * 2))
 
 
-def _tree(edge: Edge, mode: Mode = Mode.RING) -> tuple[Scan, Rooted]:
+def _tree(edge: Edge, mode: TreeMode = TreeMode.RING) -> tuple[TableScan, Rooted]:
     """t three times: b in the middle by a.g = b.g, and by b.x = c.x as the edge has it; grouped by
     b.s where something decides."""
     x, d = Count("a.x", 0), Count("a.d", 1)
@@ -253,12 +253,12 @@ def _tree(edge: Edge, mode: Mode = Mode.RING) -> tuple[Scan, Rooted]:
         AggregateColumn("sum_d", DOUBLE, FloatSum("a.d", 1, False), d),
         AggregateColumn("max_x", LONG, Extreme("a.x", 0, True), x),
     )
-    is_ring = mode is Mode.RING
+    is_ring = mode is TreeMode.RING
     arguments = (("a.x", LONG), ("a.d", DOUBLE)) if is_ring else ()
     nodes = (
-        Node("a", 0, (("a.g", LONG),), ("a.g",), (False,), (), arguments, (Access(0),)),
-        Node("c", 2, (("c.x", LONG),), ("c.x",), (True,), (), (), (Access(2),)),
-        Node(
+        TreeNode("a", 0, (("a.g", LONG),), ("a.g",), (False,), (), arguments, (Access(0),)),
+        TreeNode("c", 2, (("c.x", LONG),), ("c.x",), (True,), (), (), (Access(2),)),
+        TreeNode(
             "b",
             1,
             (("b.g", LONG), ("b.x", LONG), ("b.s", STRING)),
@@ -272,19 +272,19 @@ def _tree(edge: Edge, mode: Mode = Mode.RING) -> tuple[Scan, Rooted]:
     wires: list[tuple[int, ...]] = [(-1,), (-1,), (-1,), (0, 1, 2)]
     if is_ring:
         having = more_than(ColumnRef("sum_x", LONG), 3)
-        operators.append(Select(having, must_be_sure=False))
+        operators.append(SelectOperator(having, must_be_sure=False))
         wires.append((3,))
     circuit = Circuit([*operators, Live(tree)], [*wires, (len(operators) - 1, 3)])
     return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
 
 
-def _tree_rows(edge: Edge) -> tuple[Scan, Rooted]:
+def _tree_rows(edge: Edge) -> tuple[TableScan, Rooted]:
     """The same tables joined alike, the rows kept with a double of a and, unless the edge only asks
     for existence, a text of c."""
     is_shown = edge is not Edge.SEMI
     c_text = (("c.s", STRING),) if is_shown else ()
     nodes = (
-        Node(
+        TreeNode(
             "a",
             0,
             (("a.g", LONG), ("a.d", LONG)),
@@ -293,8 +293,8 @@ def _tree_rows(edge: Edge) -> tuple[Scan, Rooted]:
             accesses=(Access(0),),
             bitwise=frozenset({"a.d"}),
         ),
-        Node("c", 2, (("c.x", LONG), *c_text), ("c.x",), (True,), accesses=(Access(2),)),
-        Node(
+        TreeNode("c", 2, (("c.x", LONG), *c_text), ("c.x",), (True,), accesses=(Access(2),)),
+        TreeNode(
             "b",
             1,
             (("b.g", LONG), ("b.x", LONG)),
@@ -305,14 +305,14 @@ def _tree_rows(edge: Edge) -> tuple[Scan, Rooted]:
     )
     shown = [Shown("d", DOUBLE, 0, "a.d"), Shown("x", LONG, 2, "b.x")]
     shown += [Shown("s", STRING, 1, "c.s")] if is_shown else []
-    joined = JoinedRows(JoinTree("tree0", nodes, Mode.BITS, (), 3), shown)
+    joined = JoinedRows(JoinTree("tree0", nodes, TreeMode.BITS, (), 3), shown)
     kept = KeptRows("answer", [(one.name, one.kind) for one in shown], ["x"])
-    operators = [*(_renamed(name) for name in "abc"), joined, kept, TakingPart(joined)]
+    operators = [*(_renamed(name) for name in "abc"), joined, kept, JoinedRowTags(joined)]
     circuit = Circuit(operators, [(-1,), (-1,), (-1,), (0, 1, 2), (3,), (3,)])
     return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
 
 
-def _probed() -> tuple[Scan, Rooted]:
+def _probed() -> tuple[TableScan, Rooted]:
     """t three times in a circle: by a.g = b.g, b.x <=> c.x and c.id = a.id."""
     names = [name for name, _ in COLUMNS]
     own = ((("g", 0), ("id", 2)), (("g", 0), ("x", 1)), (("x", 1), ("id", 2)))
@@ -326,7 +326,7 @@ def _probed() -> tuple[Scan, Rooted]:
     return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
 
 
-SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
+SHAPES: dict[str, Callable[[], tuple[TableScan, Rooted]]] = {
     "select only": _plain,
     "keyed group": lambda: _grouped(BY_G, ["g"], keyed=True),
     "group by string": lambda: _grouped(BY_ID, ["s"], keyed=False),
@@ -342,12 +342,12 @@ SHAPES: dict[str, Callable[[], tuple[Scan, Rooted]]] = {
     "probe": _probed,
     "tree": lambda: _tree(Edge.INNER),
     "tree, semi edge": lambda: _tree(Edge.SEMI),
-    "tree of bits, left edge": lambda: _tree(Edge.LEFT, Mode.BITS),
+    "tree of bits, left edge": lambda: _tree(Edge.LEFT, TreeMode.BITS),
     "joined rows of a tree, left edge": lambda: _tree_rows(Edge.LEFT),
 }
 
 
-def feed(scan: Scan, circuit: Rooted, rows: Sequence[Row], weights: Sequence[int]) -> Any:
+def feed(scan: TableScan, circuit: Rooted, rows: Sequence[Row], weights: Sequence[int]) -> Any:
     """One step with these signed rows."""
     batch = scan.read(table_of(rows), np.array(weights, dtype=np.int64))
     return circuit.step(batch)

@@ -18,9 +18,9 @@ from impctl.engine.accumulators import AggregateColumn, Count, ExactSum
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
-from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, TreeMode, TreeNode
 from impctl.engine.jointree.tree import Live, Tree
-from impctl.engine.linear import Merge, Select
+from impctl.engine.linear import Merge, SelectOperator
 from impctl.engine.operator import Operator
 from impctl.engine.tags import RowTags
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
@@ -141,7 +141,7 @@ def _partners(
             return [Joined({}, {}, 1, rows)] if result else []
 
 
-def _is_equal(child: Node, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
+def _is_equal(child: TreeNode, mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
     return all(
         (left == right) if left is not None and right is not None else safe and left is right
         for left, right, safe in zip(mine, theirs, child.null_safe, strict=True)
@@ -204,7 +204,7 @@ class Case:
         if self.having.column is not None:
             left = ColumnRef(self.having.column, LONG)
             predicate = Compare(self.having.op, left, Literal(self.having.bound, LONG))
-            operators.append(Select(predicate, must_be_sure=False))
+            operators.append(SelectOperator(predicate, must_be_sure=False))
             wires.append((0,))
         operators.append(Live(tree))
         wires.append((len(operators) - 2, 0))
@@ -299,7 +299,7 @@ class Stored:
         return fresh
 
 
-def _typed(node: Node) -> list[tuple[str, SqlType]]:
+def _typed(node: TreeNode) -> list[tuple[str, SqlType]]:
     return list(dict([*node.kept, *node.arguments]).items())
 
 
@@ -356,10 +356,10 @@ class _Growing:
         self.safe.append([self.random.random() < 0.25 for _ in pairs])
 
 
-def random_case(seed: int, *, mode: Mode | None = None, only_inner: bool = False) -> Case:
+def random_case(seed: int, *, mode: TreeMode | None = None, only_inner: bool = False) -> Case:
     """A tree of two to five nodes with everything that is drawn by chance."""
     random_ = random.Random(seed)
-    mode = mode or random_.choice([Mode.RING, Mode.RING, Mode.BITS])
+    mode = mode or random_.choice([TreeMode.RING, TreeMode.RING, TreeMode.BITS])
     grown = _Growing(random_, random_.randint(2, 5), only_inner=only_inner)
     size = len(grown.kept)
     # Grown parents first; the tree has children first.
@@ -372,7 +372,7 @@ def random_case(seed: int, *, mode: Mode | None = None, only_inner: bool = False
     nodes, accesses = [], 0
     for at in reversed(range(size)):
         links = [c for c in range(size) if grown.parents[c] == at]
-        node = Node(
+        node = TreeNode(
             name=f"n{at}",
             input=None if is_virtual and at == 0 else place[at],
             kept=tuple((name, grown.kinds[name]) for name in grown.kept[at]),
@@ -386,12 +386,12 @@ def random_case(seed: int, *, mode: Mode | None = None, only_inner: bool = False
         if not node.is_virtual:
             node = replace(node, accesses=_accesses(random_, node, accesses))
             accesses += len(node.accesses)
-            if mode is Mode.RING and random_.random() < 0.5 and not _is_hidden(grown, at):
+            if mode is TreeMode.RING and random_.random() < 0.5 and not _is_hidden(grown, at):
                 node = replace(node, arguments=((f"n{at}.x", LONG),))
                 sources[at][f"n{at}.x"] = "x"
         nodes.append(node)
     arguments = [name for node in nodes for name, _ in node.arguments]
-    columns = _columns(arguments) if mode is Mode.RING else ()
+    columns = _columns(arguments) if mode is TreeMode.RING else ()
     tree = JoinTree("tree0", tuple(nodes), mode, columns, accesses)
     ordered = list(reversed(range(size)))
     return Case(
@@ -424,7 +424,7 @@ def _is_hidden(grown: _Growing, at: int | None) -> bool:
     return False
 
 
-def _accesses(random_: random.Random, node: Node, first: int) -> tuple[Access, ...]:
+def _accesses(random_: random.Random, node: TreeNode, first: int) -> tuple[Access, ...]:
     result = []
     for at in range(random_.choice([0, 1, 1, 2])):
         whole = [name for name, kind in node.kept if kind == LONG]
@@ -512,13 +512,13 @@ def node(
     *,
     argument: bool = False,
     safe: bool = False,
-) -> Node:
+) -> TreeNode:
     """The node at `place`, which reads that input and has that access; letters name columns."""
 
     def named(letters: str) -> tuple[str, ...]:
         return tuple(f"{name}.{letter}" for letter in letters)
 
-    return Node(
+    return TreeNode(
         name,
         place,
         tuple((column, LONG) for column in named(kept)),
@@ -534,7 +534,7 @@ def node(
 class Grown:
     """A tree with what decides over it, and counts of what steps did."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[TreeNode]
     rooted: Rooted
     name: str
 
@@ -563,7 +563,7 @@ class Grown:
         return {node.name: self.sketch(node.name) for node in self.nodes if node.accesses}
 
 
-def batch_of(node: Node, rows: Rows) -> Batch:
+def batch_of(node: TreeNode, rows: Rows) -> Batch:
     """Signed rows of a node as a batch."""
     names = [*node.kept_names, *(name for name, _ in node.arguments)]
     lists = list(zip(*(values for values, _, _ in rows), strict=True)) or [() for _ in names]
@@ -576,21 +576,21 @@ def batch_of(node: Node, rows: Rows) -> Batch:
     return Batch(columns, weights, (RowTags(fragments),) if node.accesses else ())
 
 
-def grown(nodes: Sequence[Node], having: Expr | None = None, *, bits: bool = False) -> Grown:
+def grown(nodes: Sequence[TreeNode], having: Expr | None = None, *, bits: bool = False) -> Grown:
     """The tree of these nodes, children first, below a HAVING."""
     count = Count(X, 0)
     has_sum = any(node.arguments for node in nodes)
     columns = [AggregateColumn(N, LONG, None, None)]
     if has_sum:
         columns.append(AggregateColumn(SUM, LONG, ExactSum(X, 0, LONG), count))
-    mode = Mode.BITS if bits else Mode.RING
+    mode = TreeMode.BITS if bits else TreeMode.RING
     accesses = sum(len(node.accesses) for node in nodes)
     spec = JoinTree("tree0", tuple(nodes), mode, () if bits else tuple(columns), accesses)
     tree = Tree(spec)
     operators: list[Operator] = [tree]
     wires: list[tuple[int, ...]] = [tuple(-1 - at for at in range(spec.inputs))]
     if having is not None:
-        operators.append(Select(having, must_be_sure=False))
+        operators.append(SelectOperator(having, must_be_sure=False))
         wires.append((0,))
     circuit = Circuit([*operators, Live(tree)], [*wires, (len(operators) - 1, 0)])
     rooted = Rooted(circuit, Merge([FRAGMENTS] * accesses))

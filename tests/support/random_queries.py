@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.plan.nodes import Query, scans_of
@@ -267,7 +267,7 @@ class RandomCircuit:
     query: Query
     partition: RangePartition
     verdict: Verdict
-    compiled: Compiled
+    compiled: Dataflow
 
 
 def random_circuit(rng: random.Random) -> RandomCircuit | None:

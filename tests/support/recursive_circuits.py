@@ -16,12 +16,12 @@ from impctl.data.schema import BOOLEAN, DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import all_null
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.fixpoint import Fixpoint, Levels, Lineage
+from impctl.engine.fixpoint.fixpoint import FixpointOperator, UnionAllFixpoint, LineageOperator
 from impctl.engine.fixpoint.frontier import NO_BODY
 from impctl.engine.fixpoint.rows import RankedRows
 from impctl.engine.fixpoint.small_frontier import THIN
-from impctl.engine.join import Join, Side
-from impctl.engine.linear import Branch, Merge, Project, Scan, Select, Union
+from impctl.engine.join import JoinOperator, Side
+from impctl.engine.linear import UnionBranch, Merge, ProjectOperator, TableScan, SelectOperator, Union
 from impctl.engine.operator import LIMITS, Keeper, LevelLimits, Limits, Operator
 from impctl.engine.trace import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
@@ -316,7 +316,7 @@ class Recursive:
     tables: tuple[str, ...]
     accesses: int
     arity: int
-    scans: Mapping[str, Scan]
+    scans: Mapping[str, TableScan]
     merge: Merge = field(init=False)
     stored: dict[str, dict[int, pa.Table]] = field(default_factory=dict)
 
@@ -448,7 +448,7 @@ class _Made:
     def project(self, at: int, **outputs: str) -> int:
         """Columns renamed; `_` stands for the dot."""
         pairs = [(new.replace("_", "."), self.ref(old)) for new, old in outputs.items()]
-        return self.put(Project(pairs), at)
+        return self.put(ProjectOperator(pairs), at)
 
     def ref(self, name: str) -> Expr:
         return ColumnRef(name, LONG if name.startswith("rank") else self.kind.type)
@@ -466,7 +466,7 @@ class _Made:
             Side(self.columns(*columns), (key,), accesses)
             for (_, columns, accesses), key in zip((left, right), on, strict=True)
         ]
-        return self.put(Join(name, sides[0], sides[1], [False]), left[0], right[0])
+        return self.put(JoinOperator(name, sides[0], sides[1], [False]), left[0], right[0])
 
     def circuit(self) -> Circuit:
         return Circuit(self.operators, self.inputs)
@@ -499,7 +499,7 @@ def _two_keys_step(kind: Kind) -> tuple[Circuit, int]:
     made = _Made(kind, "step.")
     own, links = (made.columns("t.0", "t.1", "rank"), made.columns("a", "b"))
     sides = Side(own, ("t.0", "t.1"), 0), Side(links, ("a", "b"), 1)
-    joined = made.put(Join("step.join", *sides, [False, False]), -1, -2)
+    joined = made.put(JoinOperator("step.join", *sides, [False, False]), -1, -2)
     made.project(joined, t_0="t.1", t_1="t.0", rank="rank")
     return made.circuit(), 1
 
@@ -513,7 +513,7 @@ def _closure_step(kind: Kind) -> tuple[Circuit, int]:
     )
     ranks = (made.ref("rankl"), made.ref("rankr"))
     outputs = [("t.0", made.ref("l.0")), ("t.1", made.ref("r.1"))]
-    made.put(Project([*outputs, ("rank", Call("greatest", ranks, LONG))]), joined)
+    made.put(ProjectOperator([*outputs, ("rank", Call("greatest", ranks, LONG))]), joined)
     return made.circuit(), 0
 
 
@@ -533,10 +533,10 @@ def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
     joined = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
     first = made.project(joined, t_0="b", rank="rank")
     one = Literal(kind.value(1, 0), kind.type)
-    chosen = made.put(Select(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3)
-    second = made.put(Project([("t.0", made.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen)
+    chosen = made.put(SelectOperator(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3)
+    second = made.put(ProjectOperator([("t.0", made.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen)
     columns = (("t.0", "t.0"), ("rank", "rank"))
-    made.put(Union([Branch(columns, (0, None)), Branch(columns, (None, 0))]), first, second)
+    made.put(Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second)
     return made.circuit(), 2
 
 
@@ -547,7 +547,7 @@ def _both_ways_step(kind: Kind) -> tuple[Circuit, int]:
     back = made.join((-1, ("t.0", "rank"), 0), (-3, ("a", "b"), 1), "t.0", "b")
     second = made.project(back, t_0="a", rank="rank")
     columns = (("t.0", "t.0"), ("rank", "rank"))
-    made.put(Union([Branch(columns, (0, None)), Branch(columns, (None, 0))]), first, second)
+    made.put(Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second)
     return made.circuit(), 2
 
 
@@ -590,26 +590,26 @@ def recursive(
     names = [f"t.{at}" for at in range(len(head))]
     made = _Made(nodes)
     outputs = [(name, made.ref(old)) for name, old in zip(names, head, strict=True)]
-    base = made.put(Project(outputs), -1)
-    fixpoint: Fixpoint | Levels
+    base = made.put(ProjectOperator(outputs), -1)
+    fixpoint: FixpointOperator | UnionAllFixpoint
     if isinstance(limits, Limits):
         columns = made.columns(*names)
         accesses = (1, of_step)
-        fixpoint = Fixpoint("fix", columns, "rank", step, accesses, limits, chooses=chooses)
+        fixpoint = FixpointOperator("fix", columns, "rank", step, accesses, limits, chooses=chooses)
         fixpoint.thin = thin
     else:
-        fixpoint = Levels("fix", made.columns(*names), "rank", step, (1, of_step), limits)
+        fixpoint = UnionAllFixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
     at = made.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
-    lineage = made.put(Lineage(fixpoint), at)
-    marked = made.put(Project([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)
+    lineage = made.put(LineageOperator(fixpoint), at)
+    marked = made.put(ProjectOperator([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)
     void = [(name, Literal(None, nodes.type)) for name in names]
-    told = made.put(Project([*void, ("is_row", _mark(False))]), lineage)
+    told = made.put(ProjectOperator([*void, ("is_row", _mark(False))]), lineage)
     pairs = tuple((name, name) for name in (*names, "is_row"))
     count = 1 + of_step
     none, every = (None,) * count, tuple(range(count))
-    made.put(Union([Branch(pairs, none), Branch(pairs, every)]), marked, told)
+    made.put(Union([UnionBranch(pairs, none), UnionBranch(pairs, every)]), marked, told)
     scans = {
-        name: Scan(
+        name: TableScan(
             [(column, column, nodes.type) for column in ("a", "b")[: 1 + (name == "links")]],
             [RangePartition(name, "f", LONG, FRAGMENTS)],
         )

@@ -18,7 +18,7 @@ import pytest
 from impctl.bench.data import running_example_table
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.interrupt import interrupting, take_signals
+from impctl.cli.interrupt import raise_on_signal, take_signals
 from impctl.errors import ImpctlError
 from impctl.tables.write.maintenance import create_table
 
@@ -34,7 +34,7 @@ def refused(
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""
     taken = take_signals(lambda: None)
-    interrupting()
+    raise_on_signal()
     try:
         yield
     finally:

@@ -39,7 +39,7 @@ from impctl.tables.changes import (
     read_changes,
     read_feed_files,
 )
-from impctl.tables.log import Commits, read_commits
+from impctl.tables.log import LogCommits, read_commits
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import DeltaSource, open_source
@@ -816,7 +816,7 @@ def test_deletion_vectors_without_change_data_are_left_to_others(
 ) -> None:
     path = next(Path(source.path).glob("*.parquet")).name
     text = f'{{"{name}": {{"path": "{path}", "dataChange": true, "deletionVector": {{}}}}}}'
-    assert read_feed_files(Commits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
+    assert read_feed_files(LogCommits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
 
 
 def test_an_unknown_kind_of_change_is_left_to_others(source: DeltaSource, tmp_path: Path) -> None:
@@ -826,7 +826,7 @@ def test_an_unknown_kind_of_change_is_left_to_others(source: DeltaSource, tmp_pa
         tmp_path / "t" / "change.parquet",
     )
     text = '{"cdc": {"path": "change.parquet", "dataChange": false}}'
-    assert read_feed_files(Commits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
+    assert read_feed_files(LogCommits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
 
 
 ODD = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]

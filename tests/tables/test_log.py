@@ -20,27 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import TableError
 from impctl.forecast import KEPT, Arrival, History, effective_times
 from impctl.tables import log as module
-from impctl.tables.changes import files_mark, is_reached, read_changes
-from impctl.tables.log import (
-    ChangeSize,
-    Commits,
-    Committed,
-    Pending,
-    change_size,
-    commit_history,
-    committed_at,
-    committed_since,
-    duration_of,
-    has_faithful_copies,
-    has_new_log,
-    is_of_spark,
-    newest_version,
-    pending_changes,
-    pinned_anew,
-    read_commits,
-    retention_of,
-    seen,
-)
+from impctl.tables.changes import files_mark, leads_to, read_changes
+from impctl.tables.log import ChangeSize, LogCommits, Committed, PendingChanges, change_size, commit_history, committed_at, committed_since, duration_of, has_faithful_copies, has_new_log, is_of_spark, newest_version, pending_changes, open_newest, read_commits, retention_of, pin_table
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
@@ -61,19 +42,19 @@ def append(path: str) -> None:
 
 
 def test_commits_are_seen_and_only_they(path: str) -> None:
-    result = seen(open_source("t", path))
+    result = pin_table(open_source("t", path))
     assert not has_new_log(result)
     assert newest_version(result) == 0
     append(path)
     append(path)
     assert has_new_log(result)
     assert newest_version(result) == 2
-    assert pinned_anew(result).version == 2
+    assert open_newest(result).version == 2
 
 
 def test_a_checkpoint_is_no_news(path: str) -> None:
     append(path)
-    result = seen(open_source("t", path))
+    result = pin_table(open_source("t", path))
     DeltaTable(path).create_checkpoint()
     assert not has_new_log(result)
 
@@ -82,7 +63,7 @@ def test_a_checkpoint_is_no_news(path: str) -> None:
 @pytest.mark.parametrize("commits", [0, 1, 3])
 def test_another_table_in_its_place_is_opened_anew(path: str, tmp_path: Path, commits: int) -> None:
     append(path)
-    result = seen(open_source("t", path))
+    result = pin_table(open_source("t", path))
     other = str(tmp_path / "other")
     create_table(other, ROWS)
     for _ in range(commits):
@@ -91,7 +72,7 @@ def test_another_table_in_its_place_is_opened_anew(path: str, tmp_path: Path, co
     Path(other).rename(path)
     assert has_new_log(result)
     assert newest_version(result) is None
-    moved = pinned_anew(result)
+    moved = open_newest(result)
     assert (moved.version, moved.table_id) == (commits, open_source("t", path).table_id)
     assert moved.snapshot().version == commits
     assert moved.table_id != result.source.table_id
@@ -99,14 +80,14 @@ def test_another_table_in_its_place_is_opened_anew(path: str, tmp_path: Path, co
 
 def test_a_log_that_was_cleaned_up_or_is_gone_looks_new(path: str) -> None:
     append(path)
-    result = seen(open_source("t", path))
+    result = pin_table(open_source("t", path))
     DeltaTable(path).create_checkpoint()
     entry(path, 1).unlink()
     assert has_new_log(result)
-    again = pinned_anew(result)
+    again = open_newest(result)
     assert again.version == 1
     # What is not there cannot change: once seen so, it is no news any more.
-    assert not has_new_log(seen(again))
+    assert not has_new_log(pin_table(again))
     shutil.rmtree(path)
     assert has_new_log(result)
 
@@ -565,7 +546,7 @@ def fed_path(tmp_path: Path) -> str:
     return str(tmp_path / "t")
 
 
-def pending(path: str, since: int) -> Pending:
+def pending(path: str, since: int) -> PendingChanges:
     """Checked to be no less than what changed."""
     source = open_source("t", path)
     result = pending_changes(source, since)
@@ -576,7 +557,7 @@ def pending(path: str, since: int) -> Pending:
 
 
 def test_nothing(fed_path: str) -> None:
-    assert pending_changes(open_source("t", fed_path), 0) == Pending(0, 0, 0, 0)
+    assert pending_changes(open_source("t", fed_path), 0) == PendingChanges(0, 0, 0, 0)
 
 
 def test_appends_are_exact(fed_path: str) -> None:
@@ -622,7 +603,7 @@ def test_a_log_without_statistics_or_entries_says_nothing(fed_path: str) -> None
     assert (result.rows, result.files) == (None, 1)
     DeltaTable(fed_path).create_checkpoint()
     handmade.entry(fed_path, 1).unlink()
-    assert pending_changes(open_source("t", fed_path), 0) == Pending(1, None, None, None)
+    assert pending_changes(open_source("t", fed_path), 0) == PendingChanges(1, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -688,8 +669,8 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
                 assert known or feed == "false"
 
 
-def commit(*actions: dict[str, object]) -> Commits:
-    return Commits(("\n".join(json.dumps(action) for action in actions),), "t", 0)
+def commit(*actions: dict[str, object]) -> LogCommits:
+    return LogCommits(("\n".join(json.dumps(action) for action in actions),), "t", 0)
 
 
 def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[str, object]:
@@ -782,7 +763,7 @@ def escaped_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def _commits(path: str, since: int, until: int) -> Commits:
+def _commits(path: str, since: int, until: int) -> LogCommits:
     result = read_commits(open_source("t", path), since, until)
     assert result is not None
     return result
@@ -798,8 +779,8 @@ def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -
     for since, mark in enumerate(marks):
         for until in range(since + 1, len(marks)):
             commits = _commits(escaped_path, since, until)
-            assert is_reached(mark, commits, snapshots[until]) is True
-            assert is_reached(marks[since - 1], commits, snapshots[until]) in (
+            assert leads_to(mark, commits, snapshots[until]) is True
+            assert leads_to(marks[since - 1], commits, snapshots[until]) in (
                 marks[since - 1].digest == mark.digest,
             )
 
@@ -850,8 +831,8 @@ def test_a_removed_file_without_its_size_tells_nothing(escaped_path: str) -> Non
     for line in lines:
         if "remove" in line:
             del line["remove"]["size"]
-    cut = Commits(("\n".join(map(json.dumps, lines)),), "t", 3)
-    assert is_reached(files_mark(source.snapshot(3)), cut, source.snapshot(4)) is None
+    cut = LogCommits(("\n".join(map(json.dumps, lines)),), "t", 3)
+    assert leads_to(files_mark(source.snapshot(3)), cut, source.snapshot(4)) is None
 
 
 def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
@@ -867,4 +848,4 @@ def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
     assert len({mark.digest for mark in marks}) == 4
     for since in range(3):
         commits = _commits(str(tmp_path), since, 3)
-        assert is_reached(marks[since], commits, source.snapshot(3))
+        assert leads_to(marks[since], commits, source.snapshot(3))

@@ -41,16 +41,9 @@ from impctl.data.vector import from_arrow
 from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
 from impctl.plan.nodes import Attribute
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import FragmentSet, RangeFilter, exact_filter, range_filter
+from impctl.sketch.sketch import RangeSet, RangeFilter, exact_filter, range_filter
 from impctl.tables import prune, statistics
-from impctl.tables.prune import (
-    file_spans,
-    key_spans,
-    prune_by_condition,
-    prune_to_values,
-    spread_counts,
-    told_counts,
-)
+from impctl.tables.prune import file_spans, key_spans, prune_by_condition, prune_to_values, spread_counts, known_counts
 from impctl.tables.prune import prune as prune_files
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import FileBounds, Snapshot, as_array, places_in
@@ -79,7 +72,7 @@ def wanted(
     kind: SqlType, boundaries: tuple[BoundaryValue, ...], ids: list[int], column: str = "v"
 ) -> RangeFilter:
     partition = RangePartition("t", column, kind, boundaries)
-    return range_filter(FragmentSet.of(ids, partition.size), partition)
+    return range_filter(RangeSet.of(ids, partition.size), partition)
 
 
 def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
@@ -383,7 +376,7 @@ def test_files_that_may_match_ranges(case: Case) -> None:
     for boundaries in ((), (values[1],), tuple(values[1:3])):
         partition = RangePartition("t", "v", kind, boundaries)
         for ids in itertools.product((False, True), repeat=partition.size):
-            chosen = FragmentSet.of(np.flatnonzero(ids).tolist(), partition.size)
+            chosen = RangeSet.of(np.flatnonzero(ids).tolist(), partition.size)
             wanted = exact_filter(chosen, partition)
             tolist = prune._may_match(wanted, bounds).tolist()
             assert tolist == [one_by_one.may_match(wanted, one) for one in bounds]
@@ -666,7 +659,7 @@ def some(rng: Random, kind: str) -> pa.Table:
 
 def check(snapshot: Snapshot, partition: RangePartition) -> int:
     """Files told; AssertionError where what is told is not what reading counts."""
-    counts, untold = told_counts(snapshot, partition)
+    counts, untold = known_counts(snapshot, partition)
     left = {file.uri for file in untold}
     told = [file for file in snapshot.files if file.uri not in left]
     column = from_arrow(read_rows(snapshot, ["v"], told).column(0), partition.type)
@@ -712,7 +705,7 @@ def test_deleted_rows_are_not_counted(tmp_path: Path, cases: range) -> None:
 
 def test_only_the_files_asked_for_count(tmp_path: Path) -> None:
     snapshot = laid_out(tmp_path / "t", [pa.table({"v": [at, at]}) for at in range(4)])
-    counts, untold = told_counts(
+    counts, untold = known_counts(
         snapshot, RangePartition("t", "v", LONG, (1, 2)), snapshot.uris[1:]
     )
     assert (counts.tolist(), untold) == ([0, 2, 4, 0], ())
@@ -720,7 +713,7 @@ def test_only_the_files_asked_for_count(tmp_path: Path) -> None:
 
 def test_another_type_than_the_ranges_tells_nothing(tmp_path: Path) -> None:
     snapshot = laid_out(tmp_path / "t", [pa.table({"v": [1.5]})])
-    counts, untold = told_counts(snapshot, RangePartition("t", "v", LONG, (1, 2)))
+    counts, untold = known_counts(snapshot, RangePartition("t", "v", LONG, (1, 2)))
     assert (counts.sum(), len(untold)) == (0, 1)
 
 

@@ -29,22 +29,11 @@ from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare,
 from impctl.service.pinned import PinnedTables
 from impctl.sketch import sketch
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import FragmentSet, RangeFilter
+from impctl.sketch.sketch import RangeSet, RangeFilter
 from impctl.tables import rows
 from impctl.tables import rows as read_parts
 from impctl.tables.changes import read_changes, read_file_diff
-from impctl.tables.lookup import (
-    MANY_ROWS,
-    KeyColumns,
-    KeyCounts,
-    ReadOnce,
-    counted,
-    fan_out,
-    key_counts,
-    one_in,
-    rows_with,
-    thinned,
-)
+from impctl.tables.lookup import MANY_ROWS, KeyColumns, KeyCounts, ColumnCache, counted, fan_out, key_counts, one_in, rows_with, sampled_counts
 from impctl.tables.rows import FileReader, PartedRead, parted_read, read_batches, read_rows
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import DeltaSource, open_source
@@ -132,8 +121,8 @@ def judge(folder: Path, case: int, most_intervals: int) -> tuple[int, int]:
     partition = RangePartition("t", "v", KINDS[kind], boundaries)
     share = rng.choice((0.02, 0.2, 0.5, 0.9, 1.0))
     ids = [at for at in range(partition.size) if rng.random() < share]
-    read = parted_read(snapshot, FragmentSet.of(ids, partition.size), partition)
-    needed = sketch.exact_filter(FragmentSet.of(ids, partition.size), partition)
+    read = parted_read(snapshot, RangeSet.of(ids, partition.size), partition)
+    needed = sketch.exact_filter(RangeSet.of(ids, partition.size), partition)
     assert rows_read(read, files) == sorted(
         repr(v) for file in files for v in file if is_wanted(v, read.wanted)
     )
@@ -174,7 +163,7 @@ def test_every_part_with_a_file_that_may_hold_nan_keeps_it(tmp_path: Path, few: 
     files: list[Values] = [[5.0, 15.0, math.nan], [25.0, 35.0], [65.0, 75.0], [85.0, 95.0, 105.0]]
     snapshot = table(tmp_path, files, "double")
     partition = RangePartition("t", "v", DOUBLE, tuple(10.0 * at for at in range(1, 11)))
-    read = parted_read(snapshot, FragmentSet.of([0, 2, 4, 6, 8, 10], partition.size), partition)
+    read = parted_read(snapshot, RangeSet.of([0, 2, 4, 6, 8, 10], partition.size), partition)
     assert len(read.wanted.intervals) > few
     assert rows_read(read, files) == ["105.0", "25.0", "5.0", "65.0", "85.0", "nan"]
 
@@ -182,7 +171,7 @@ def test_every_part_with_a_file_that_may_hold_nan_keeps_it(tmp_path: Path, few: 
 def test_files_of_wanted_ranges_alone_have_no_filter(tmp_path: Path) -> None:
     snapshot = table(tmp_path, [[0, 9], [10, 19], [15, 25]], "long")
     partition = RangePartition("t", "v", LONG, (10, 20))
-    read = parted_read(snapshot, FragmentSet.of([1], partition.size), partition)
+    read = parted_read(snapshot, RangeSet.of([1], partition.size), partition)
     assert [(len(part.files), part.filter is None) for part in read.parts] == [
         (1, True),
         (1, False),
@@ -196,7 +185,7 @@ def test_scattered_ranges_of_a_sorted_table_are_read_alone(tmp_path: Path) -> No
     cuts = tuple(cut for at in range(400) for cut in (at * 10, at * 10 + 1))[1:]
     partition = RangePartition("t", "v", LONG, cuts)
     wanted = [at for at in range(partition.ranges) if at % 8 == 2]
-    read = parted_read(snapshot, FragmentSet.of(wanted, partition.size), partition)
+    read = parted_read(snapshot, RangeSet.of(wanted, partition.size), partition)
     assert len(wanted) == 100
     assert sum(len(part.files) for part in read.parts) <= 200
     assert len(read.parts) == math.ceil(100 / sketch.MAX_INTERVALS)
@@ -418,7 +407,7 @@ def test_all_rows_with_a_value_and_no_other(
         if any(same(value, one) for one in asked)
     ]
     values = {name: [wanted(snapshot, name, asked)]}
-    result = list(rows_with(snapshot, ["no", name], values, files, ReadOnce()))
+    result = list(rows_with(snapshot, ["no", name], values, files, ColumnCache()))
     assert all(part.column_names == ["no", name] for part in result)
     numbers = [no for part in result for no in part["no"].to_pylist()]
     assert Counter(numbers) == Counter(expected)
@@ -435,7 +424,7 @@ def test_rows_have_a_value_of_every_list(snapshot_of: Callable[[int], Snapshot],
     expected = [
         row["no"] for row in held if all(row[n] in one for n, some in lists.items() for one in some)
     ]
-    rows = rows_with(snapshot, ["no"], values, snapshot.files, ReadOnce())
+    rows = rows_with(snapshot, ["no"], values, snapshot.files, ColumnCache())
     assert [no for part in rows for no in part["no"].to_pylist()] == expected
 
 
@@ -454,7 +443,7 @@ def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(FileReader, "read_some", noted)
     kind = snapshot.readable("k").type
     values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
-    once = ReadOnce()
+    once = ColumnCache()
     result = list(rows_with(snapshot, ["x"], values, snapshot.files, once))
     assert [part["x"].to_pylist() for part in result] == [[3], [25]]
     # Groups whose bounds hold none of the values are not read at all.
@@ -468,12 +457,12 @@ def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.M
 
 def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Snapshot]) -> None:
     snapshot, limits = snapshot_of(1), (0, 100, 300, 1 << 20)
-    kept = [ReadOnce(most) for most in limits]
+    kept = [ColumnCache(most) for most in limits]
     for name in ("i", "s", "b", "i", "w", "s"):
         values = {name: [wanted(snapshot, name, VALUES[name][1][1:2])]}
         plain, *mine = (
             [part.to_pydict() for part in rows_with(snapshot, ["no"], values, snapshot.files, one)]
-            for one in (ReadOnce(), *kept)
+            for one in (ColumnCache(), *kept)
         )
         assert mine == [plain] * len(limits)
         for once, most in zip(kept, limits, strict=True):
@@ -484,7 +473,7 @@ def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Sna
 def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Path) -> None:
     columns = {"a": pa.array([1, 2], pa.int64()), "b": pa.array([2, 1], pa.int64())}
     write_deltalake(str(tmp_path), pa.table(columns))
-    before, once = open_source("t", str(tmp_path)).snapshot(), ReadOnce()
+    before, once = open_source("t", str(tmp_path)).snapshot(), ColumnCache()
     physical = {"a": "b", "b": "a"}
     after = replace(before, columns=replace(before.columns, physical=physical))
     rows = [once.columns(one, ["a"], one.files[0], 0, 2)["a"] for one in (before, after, before)]
@@ -497,7 +486,7 @@ def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
         file.unlink()
     values = {"i": [wanted(snapshot, "i", [1])]}
     with pytest.raises(HistoryGoneError):
-        list(rows_with(snapshot, ["i"], values, snapshot.files, ReadOnce()))
+        list(rows_with(snapshot, ["i"], values, snapshot.files, ColumnCache()))
 
 
 BOTH = (("a", LONG), ("b", STRING))
@@ -680,7 +669,7 @@ def test_a_sample_is_taken_of_what_was_counted(share: int) -> None:
     keys = [rng.randrange(500) for _ in range(3000)]
     parts = [pa.table({"a": pa.array(keys[at::3], pa.int64())}) for at in range(3)]
     columns = KeyColumns((("a", LONG),), (False,))
-    result, direct = thinned(counted(parts, columns), share), counted(parts, columns, share)
+    result, direct = sampled_counts(counted(parts, columns), share), counted(parts, columns, share)
     assert result.codes.tolist() == direct.codes.tolist()
     assert result.counts.tolist() == direct.counts.tolist()
     assert (result.rows, result.read, result.one_in) == (direct.rows, direct.read, direct.one_in)

@@ -17,17 +17,7 @@ from impctl.engine.fixpoint import absorption
 from impctl.errors import UsageError, WorkloadError
 from impctl.service.init import DEMO_QUERIES, DEMO_TEXT
 from impctl.workload.load import MAX_BYTES, load_spark_profile, load_workload, workload_of
-from impctl.workload.models import (
-    ChangeSpec,
-    DeleteSpec,
-    InsertSpec,
-    MaintainMode,
-    Policy,
-    ProvenanceSpec,
-    Ship,
-    Workload,
-    why_no_store,
-)
+from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, MaintainMode, Policy, ProvenanceSpec, ShipMode, Workload, store_path_problem
 from impctl.workload.schema import workload_json_schema
 from impctl.workload.sections import resolve_path
 from impctl.workload.yaml import YamlFault, compose, sql_location
@@ -448,7 +438,7 @@ def test_a_store_at_a_uri_is_refused(load: Load, written: str, hint: str) -> Non
 
 @pytest.mark.parametrize("written", ["kept", "/abs/kept", "odd:name", "a/b:c/d", "c:/drive"])
 def test_a_folder_is_no_uri(written: str) -> None:
-    assert why_no_store(written) is None
+    assert store_path_problem(written) is None
 
 
 def test_a_store_may_come_from_a_variable_and_is_refused_then_too(load: Load) -> None:
@@ -917,10 +907,10 @@ def test_each_call_gives_a_document_of_its_own() -> None:
 
 SCHEMA_HEAD = "version: 1\ntables: {t: {path: a}}\n"
 READ = {
-    "absorption": ProvenanceSpec(Ship.LAZY, 5_000_000),
-    "{kind: absorption}": ProvenanceSpec(Ship.LAZY, 5_000_000),
-    "{kind: absorption, ship: lazy, nodes: 7}": ProvenanceSpec(Ship.LAZY, 7),
-    "{kind: absorption, ship: eager}": ProvenanceSpec(Ship.EAGER, 5_000_000),
+    "absorption": ProvenanceSpec(ShipMode.LAZY, 5_000_000),
+    "{kind: absorption}": ProvenanceSpec(ShipMode.LAZY, 5_000_000),
+    "{kind: absorption, ship: lazy, nodes: 7}": ProvenanceSpec(ShipMode.LAZY, 7),
+    "{kind: absorption, ship: eager}": ProvenanceSpec(ShipMode.EAGER, 5_000_000),
 }
 WRONG = {
     "ranks": "must be one of `absorption`",
@@ -977,6 +967,6 @@ def test_it_is_nothing_for_all_queries(problems: Problems) -> None:
 
 
 def test_words_and_numbers_are_those_of_the_engine() -> None:
-    assert list(map(str, Ship)) == list(map(str, absorption.Ship))
+    assert list(map(str, ShipMode)) == list(map(str, absorption.ShipMode))
     assert ProvenanceSpec().nodes == absorption.Absorbs().nodes == absorption.NODES
     assert ProvenanceSpec().ship == absorption.Absorbs().ship

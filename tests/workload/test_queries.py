@@ -12,23 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.models import (
-    MACROS,
-    Alone,
-    ChangeSpec,
-    CronFault,
-    DeleteSpec,
-    InsertSpec,
-    JoinStrategy,
-    Lineage,
-    MaintainMode,
-    Policy,
-    StateKept,
-    Trigger,
-    read_cron,
-    seconds_in,
-    written,
-)
+from impctl.workload.models import MACROS, SimpleTrigger, ChangeSpec, CronFault, DeleteSpec, InsertSpec, JoinStrategy, LineageMode, MaintainMode, Policy, StateKept, Trigger, read_cron, seconds_in, written
 from tests.support.random_cases import FEW
 from tests.workload.conftest import Load, Problems
 
@@ -179,7 +163,7 @@ def test_queries_have_what_they_do_not_say(load: Load) -> None:
         Policy.STRICT,
     ]
     assert [query.buffer for query in queries.values()] == [7, "all", 7, 7]
-    assert queries["d"].lineage is Lineage.WITNESS
+    assert queries["d"].lineage is LineageMode.WITNESS
 
 
 def test_what_is_wrong_is_told_once(problems: Problems) -> None:
@@ -369,8 +353,8 @@ def query(trigger: str) -> str:
 @pytest.mark.parametrize(
     ("said", "trigger"),
     [
-        ("commit", Trigger(alone=Alone.COMMIT)),
-        ("use", Trigger(alone=Alone.USE)),
+        ("commit", Trigger(alone=SimpleTrigger.COMMIT)),
+        ("use", Trigger(alone=SimpleTrigger.USE)),
         ("{rows: 10000}", Trigger(rows=10_000)),
         ("{every: 15m}", Trigger(every=900.0)),
         ("{every: 1d, timezone: Europe/Vienna}", Trigger(every=86_400.0, timezone="Europe/Vienna")),
@@ -400,7 +384,7 @@ def test_queries_have_that_of_the_defaults(load: Load) -> None:
     # A trigger is taken whole: `c` waits for rows alone.
     assert [query.trigger for query in queries.values()] == [
         Trigger(fresh_within=3_600.0),
-        Trigger(alone=Alone.COMMIT),
+        Trigger(alone=SimpleTrigger.COMMIT),
         Trigger(rows=5),
     ]
     assert load(query("use").replace(", trigger: use", "")).queries["q"].trigger is None

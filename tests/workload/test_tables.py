@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from impctl.errors import UsageError
-from impctl.workload.models import ComingSpec
+from impctl.workload.models import ExpectedChanges
 from impctl.workload.sections import missing_credentials, require_credentials
 from tests.support.random_cases import FEW
 from tests.workload.conftest import Load, Problems
@@ -245,23 +245,23 @@ def coming(load: Load, changes: str, **env: str) -> Any:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("{every: 1h}", ComingSpec(3600.0, None, 0.0, None, None)),
-        ("{every: 1h, rows: 200, deletes: 5%}", ComingSpec(3600.0, 200, 0.05, None, None)),
-        ("{every: 90s, rows: 1, deletes: 100 %}", ComingSpec(90.0, 1, 1.0, None, None)),
-        ("{until: 2026-12-01}", ComingSpec(None, None, 0.0, None, DECEMBER)),
-        ("{from: '2026-12-01', every: 7d}", ComingSpec(604800.0, None, 0.0, DECEMBER, None)),
+        ("{every: 1h}", ExpectedChanges(3600.0, None, 0.0, None, None)),
+        ("{every: 1h, rows: 200, deletes: 5%}", ExpectedChanges(3600.0, 200, 0.05, None, None)),
+        ("{every: 90s, rows: 1, deletes: 100 %}", ExpectedChanges(90.0, 1, 1.0, None, None)),
+        ("{until: 2026-12-01}", ExpectedChanges(None, None, 0.0, None, DECEMBER)),
+        ("{from: '2026-12-01', every: 7d}", ExpectedChanges(604800.0, None, 0.0, DECEMBER, None)),
         (
             "{from: 2026-12-01 01:00:00+01:00, until: 2026-12-01 00:00:01}",
-            ComingSpec(None, None, 0.0, DECEMBER, DECEMBER + 1),
+            ExpectedChanges(None, None, 0.0, DECEMBER, DECEMBER + 1),
         ),
-        ("{every: '${E}', rows: 2}", ComingSpec(60.0, 2, 0.0, None, None)),
+        ("{every: '${E}', rows: 2}", ExpectedChanges(60.0, 2, 0.0, None, None)),
     ],
 )
-def test_one_expectation(load: Load, written: str, expected: ComingSpec) -> None:
+def test_one_expectation(load: Load, written: str, expected: ExpectedChanges) -> None:
     assert coming(load, written, E="1m") == (expected,)
     assert coming(load, f"[{written}, {{every: 2h}}]", E="1m") == (
         expected,
-        ComingSpec(7200.0, None, 0.0, None, None),
+        ExpectedChanges(7200.0, None, 0.0, None, None),
     )
 
 

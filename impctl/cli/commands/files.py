@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from impctl.cli.application import (
-    COMPLETION_VARIABLE,
-    EXAMPLE_DATA,
-    INPUT,
-    LIMITS,
-    MEASUREMENT,
-    OUTPUT,
-    SAFETY,
-    complete_update,
-    left_to_shell,
-)
+from impctl.cli.application import COMPLETION_VARIABLE, EXAMPLE_DATA, INPUT, LIMITS, MEASUREMENT, OUTPUT, SAFETY, complete_update, complete_path
 from impctl.cli.job import Display, Job, display_of, in_workbench, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -50,7 +40,7 @@ from impctl.service.settings import (
 )
 
 if TYPE_CHECKING:
-    from impctl.service.context import Reporter, Workbench
+    from impctl.service.context import Reporter, Context
     from impctl.service.results import Outcome
 
 
@@ -61,7 +51,7 @@ def init(
             metavar="TABLE",
             help="Delta tables: folders or URIs. With --demo: the folder to create.",
             rich_help_panel=INPUT,
-            autocompletion=left_to_shell,
+            autocompletion=complete_path,
         ),
     ] = None,
     out: Annotated[
@@ -145,7 +135,7 @@ def apply(
             hint="name updates after the workload file, or give `--all`, not both",
         )
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.apply import apply
 
         return apply(desk, names, all_updates=all_updates, again=again)
@@ -194,7 +184,7 @@ def cluster(
     Example: impctl cluster workloads/running-example.yaml --dry-run
     """
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.cluster import cluster
 
         return cluster(desk, tuple(tables or ()), tuple(by or ()), may_lose=yes)
@@ -232,7 +222,7 @@ def gc(
     Example: impctl gc workloads/running-example.yaml --keep 8 --dry-run
     """
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.gc import gc
 
         return gc(desk, keep)
@@ -335,7 +325,7 @@ Word = Annotated[
     typer.Argument(
         metavar="WORKLOAD",
         help="Workload file (YAML). With --report, also a record (JSON).",
-        autocompletion=left_to_shell,
+        autocompletion=complete_path,
         rich_help_panel=INPUT,
     ),
 ]
@@ -424,7 +414,7 @@ def _measure(
     if settings.workload.suffix == ".json":
         return _report(settings.workload, figures.report, options, reporter)
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         _check_options(options, "a workload")
         reporter.step(f"measuring {settings.workload}")
         from impctl.measure.run import run_workload

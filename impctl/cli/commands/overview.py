@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.cli.application import INPUT, OUTPUT, SCHEDULE, STORE_AND_SPARK, left_to_shell
+from impctl.cli.application import INPUT, OUTPUT, SCHEDULE, STORE_AND_SPARK, complete_path
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     WORKLOAD_HELP,
@@ -34,7 +34,7 @@ from impctl.errors import UsageError
 from impctl.service.settings import DEFAULT_FILE, DoctorRequest
 
 if TYPE_CHECKING:
-    from impctl.service.context import Reporter, Workbench
+    from impctl.service.context import Reporter, Context
     from impctl.service.results import Outcome
 
 
@@ -67,7 +67,7 @@ def check(
     if schema:
         return Job("check", display, print_schema)
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.check import check
 
         return check(desk, tuple(query or ()), strict=strict)
@@ -90,7 +90,7 @@ def explain(
     Example: impctl explain workloads/running-example.yaml --query q_top
     """
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.explain import explain
 
         return explain(desk, tuple(query or ()))
@@ -120,7 +120,7 @@ def status(
     Example: impctl status workloads/running-example.yaml
     """
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.status import status
 
         return status(desk, tuple(query or ()), runs=runs)
@@ -156,7 +156,7 @@ def gain(
     Example: impctl gain workloads/running-example.yaml --since 7d
     """
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.gain import gain
         from impctl.service.outcome import gain_metrics
 
@@ -190,7 +190,7 @@ def doctor(
         typer.Argument(
             metavar="WORKLOAD",
             help=f"{WORKLOAD_HELP} Default: check only the installed software.",
-            autocompletion=left_to_shell,
+            autocompletion=complete_path,
             rich_help_panel=INPUT,
         ),
     ] = None,

@@ -40,7 +40,7 @@ from impctl.service.settings import DEFAULT_FILE, AnsweredBy, SketchUse
 from impctl.service.text import RowsFormat, ending_of
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.results import Outcome
 
 
@@ -115,7 +115,7 @@ def query(
     """
     name = one_query("query", names)
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.query import query
 
         arguments = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
@@ -206,7 +206,7 @@ def rewrite(
     """
     name = one_query("rewrite", names)
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.rewrite import rewrite
 
         given, versions = tuple(param or ()), tuple(at) if at else None
@@ -292,7 +292,7 @@ def changes(
         given = {"--since": since, "--out": out, "--limit": limit}
         return follow_changes_job(settings, display, name, request, given, whole=whole)
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.changes import changes
 
         versions = tuple(since) if since else None
@@ -365,7 +365,7 @@ def why(
             hint="`--json` prints what derives a row as one document",
         )
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.why import why
 
         given = (tuple(param or ()), tuple(row or ()), tuple(without or ()))

@@ -10,45 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.follow import follow_job, follow_request
 from impctl.cli.job import Job, display_of, on_workbench
-from impctl.cli.options import (
-    AsJson,
-    DetailedExitcode,
-    DiskGiven,
-    Disks,
-    DryRun,
-    DueOnly,
-    DueTold,
-    FollowMemory,
-    Imbalance,
-    LargeChange,
-    LockTimeout,
-    Look,
-    Looks,
-    MemoryGiven,
-    MetricsFile,
-    MovingParams,
-    Now,
-    PointName,
-    PolicyName,
-    QueryNames,
-    Quiet,
-    Since,
-    SparkProfile,
-    StoreFolder,
-    Strict,
-    Triggers,
-    Verbose,
-    WorkloadFile,
-    check_metrics,
-    due_use_case,
-    failure_told,
-    file_option,
-    maintained_now,
-    option,
-    seconds,
-    settings_of,
-    with_metrics,
-)
+from impctl.cli.options import AsJson, DetailedExitcode, DiskGiven, Disks, DryRun, DueOnly, ShowDue, FollowMemory, Imbalance, LargeChange, LockTimeout, DueInterval, CheckInterval, MemoryGiven, MetricsFile, MovingParams, Now, PointName, PolicyName, QueryNames, Quiet, Since, SparkProfile, StoreFolder, Strict, Triggers, Verbose, WorkloadFile, check_metrics, due_use_case, metrics_on_failure, file_option, maintained_now, option, seconds, settings_of, with_metrics
 from impctl.service.settings import (
     BATCH_ROWS,
     DEFAULT_FILE,
@@ -60,7 +22,7 @@ from impctl.service.settings import (
 )
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.results import Outcome
 
 
@@ -99,7 +61,7 @@ def capture(
     Example: impctl capture workloads/running-example.yaml --query q_top
     """
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         if rebalance:
             from impctl.service.rebalance import rebalance as even_out
 
@@ -256,10 +218,10 @@ def maintain(
     maintained = due_use_case(due_queries, batch_rows)
     file = None if dry_run else metrics
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         if file is not None:
             check_metrics(file, desk.reserved)
-        with failure_told(file):
+        with metrics_on_failure(file):
             outcome = maintained(desk)
         return with_metrics(outcome, file, maintained_now)
 
@@ -275,8 +237,8 @@ def plan(
     store: StoreFolder = None,
     policy: PolicyName = None,
     disk: DiskGiven = None,
-    due: DueTold = False,
-    interval: Look = None,
+    due: ShowDue = False,
+    interval: DueInterval = None,
     detailed_exitcode: DetailedExitcode = False,
     strict: Strict = False,
     json: AsJson = False,
@@ -293,7 +255,7 @@ def plan(
     """
     check_planned_look(due, interval)
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         if due:
             from impctl.service.schedule.daemon import plan_due
 
@@ -314,7 +276,7 @@ def simulate(
     since: Since = None,
     disk: Disks = None,
     trigger: Triggers = None,
-    interval: Looks = None,
+    interval: CheckInterval = None,
     store: StoreFolder = None,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -329,7 +291,7 @@ def simulate(
     """
     request = simulate_request(since, disk or (), trigger or (), interval)
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.schedule.simulate import simulate
 
         return simulate(desk, tuple(query or ()), request)
@@ -365,7 +327,7 @@ def verify(
     Example: impctl verify workloads/running-example.yaml --results
     """
 
-    def use_case(desk: Workbench) -> Outcome:
+    def use_case(desk: Context) -> Outcome:
         from impctl.service.verify import verify
 
         return verify(desk, tuple(query or ()), results=results)

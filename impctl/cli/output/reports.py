@@ -20,45 +20,7 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.errors import count_text
-from impctl.service.results import (
-    ASKED_FOR_NONE,
-    COSTS_MORE,
-    NOT_USED_YET,
-    REFUSED,
-    SKETCH_NONE,
-    STATE,
-    AnsweredEntry,
-    AnswerEntry,
-    ApplyResult,
-    BuffersEntry,
-    CandidateEntry,
-    CaptureResult,
-    CheckResult,
-    ClusteredSketch,
-    ClusterResult,
-    DueResult,
-    ExplainResult,
-    Finding,
-    FreshEntry,
-    GainResult,
-    GcEntry,
-    GcResult,
-    GroupsEntry,
-    JoinSideEntry,
-    Level,
-    NextChange,
-    PendingEntry,
-    PlanEntry,
-    PlannedChange,
-    PlannedPiece,
-    PlanResult,
-    RunEntry,
-    StatusResult,
-    TreeEntry,
-    TreeRecord,
-    WhyResult,
-    WithoutResult,
-)
+from impctl.service.results import SKETCH_NONE_REASON, COSTS_MORE, NOT_USED_YET, REFUSED, SKETCH_NONE, STATE, AnsweredEntry, AnswerEntry, ApplyResult, BuffersEntry, CandidateEntry, CaptureResult, CheckResult, ClusteredSketch, ClusterResult, DueResult, ExplainResult, Finding, FreshEntry, GainResult, GcEntry, GcResult, GroupsEntry, JoinSideEntry, Level, NextChange, PendingEntry, PlanEntry, PlannedChange, PlannedPiece, PlanResult, RunEntry, StatusResult, TreeResultEntry, TreeRecord, WhyResult, WithoutResult
 from impctl.service.text import duration_text, moment_text, plain, size_text, span_text
 
 if TYPE_CHECKING:
@@ -360,7 +322,7 @@ def _buffers(entry: BuffersEntry) -> str:
     return f"{entry.name} ({tables}): {mode}, {size}{entry.reason}"
 
 
-def _tree(tree: TreeEntry) -> str:
+def _tree(tree: TreeResultEntry) -> str:
     place = "" if tree.place is None else f" ({tree.place})"
     what = {"ring": ", of counts and sums", "bits": ", of existing rows"}.get(tree.mode, "")
     return f"join tree{what}: {tree.reason}{place}"
@@ -591,7 +553,7 @@ _LABEL = 9
 def status_lines(result: StatusResult, width: int | None) -> list[str]:
     """Render one query."""
     if result.mode == SKETCH_NONE:
-        return [plain(f"{result.query}: without a sketch, {ASKED_FOR_NONE}")]
+        return [plain(f"{result.query}: without a sketch, {SKETCH_NONE_REASON}")]
     if not result.versions:
         trigger = "" if result.trigger is None else f", trigger {result.trigger}"
         said = f"{result.query}: not captured (policy {result.policy}{trigger})"

@@ -50,7 +50,7 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.errors import count_text
-from impctl.service.outcome import gravest
+from impctl.service.outcome import most_severe
 from impctl.service.results import (
     ANSWER_SAME,
     NOT_DUE,
@@ -92,16 +92,16 @@ if TYPE_CHECKING:
     from impctl.service.answer import ArrowAnswer
 
 
-def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
+def print_run_json(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     """Print the run as one JSON document."""
     output = JsonOutput("maintain", stdout, run)
     for result in outcome.results:
         show(output, result)
-    output.end(outcome.warnings, outcome.failures, gravest(outcome))
+    output.end(outcome.warnings, outcome.failures, most_severe(outcome))
     stdout.flush()
 
 
-def text_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
+def print_run_text(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     """Print the run as one line of text."""
     done = {r.query: r for r in outcome.results if isinstance(r, MaintainResult)}
     parts = [

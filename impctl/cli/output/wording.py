@@ -11,20 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from impctl.errors import Location, WorkloadError, count_text
-from impctl.service.results import (
-    ASKED_FOR_NONE,
-    NO_SKETCH,
-    NOT_USED,
-    ExpectedReading,
-    Failure,
-    LeftEntry,
-    QueryResult,
-    RangesEntry,
-    ReuseEntry,
-    RewriteResult,
-    SketchEntry,
-    VerifyResult,
-)
+from impctl.service.results import SKETCH_NONE_REASON, NO_SKETCH, NOT_USED, ExpectedReading, Failure, LeftEntry, QueryResult, RangesEntry, ReuseEntry, RewriteResult, SketchEntry, VerifyResult
 from impctl.service.text import CONTROL, number_text, plain, size_text
 
 
@@ -155,7 +142,7 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
         yield "no sketch was requested"
     elif result.action == NO_SKETCH:
         # A warning says so, unless the workload file excludes sketches.
-        if result.reason == ASKED_FOR_NONE:
+        if result.reason == SKETCH_NONE_REASON:
             yield f"no sketch: {result.reason}"
     elif result.action == "none":
         if not result.left_away:

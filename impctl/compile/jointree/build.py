@@ -17,21 +17,21 @@ from impctl.compile.flows import (
     typed,
 )
 from impctl.compile.jointree.decompose import Block, outputs_above
-from impctl.compile.jointree.graph import CircleRows, NoTree, ShapeNode, TreeShape, told_by
+from impctl.compile.jointree.graph import CircleRows, NoTree, ShapeNode, TreeShape, partition_column
 from impctl.data.schema import LONG
 from impctl.engine.accumulators import AggregateColumn, Spread
-from impctl.engine.extremes import First
+from impctl.engine.extremes import FirstValue
 from impctl.engine.jointree.cyclic import Circle, Probe, Probed
-from impctl.engine.jointree.enumerate import JoinedRows, Shown, TakingPart, ToldRows
-from impctl.engine.jointree.spec import Access, JoinTree, Link, Node, TypedColumns
+from impctl.engine.jointree.enumerate import JoinedRows, Shown, JoinedRowTags, EnumeratedRows
+from impctl.engine.jointree.spec import Access, JoinTree, Link, TreeNode, TypedColumns
 from impctl.engine.jointree.tree import Live, Tree
-from impctl.engine.linear import Project as ProjectNode
+from impctl.engine.linear import ProjectOperator as ProjectNode
 from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of, conjuncts, substitute
 from impctl.plan.nodes import ComputedColumn, Plan, Scan, Select, attributes_of
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.builder import Plumbing
+    from impctl.compile.builder import CircuitBuilder
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, AttributeId
 
@@ -51,7 +51,7 @@ class _Relation:
 
 
 def build_circle(
-    builder: Plumbing, name: str, circle: CircleRows, asked: Collection[AttributeId], rows: Plan
+    builder: CircuitBuilder, name: str, circle: CircleRows, asked: Collection[AttributeId], rows: Plan
 ) -> Flow:
     """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
@@ -90,7 +90,7 @@ def build_circle(
 
 
 def _relation(
-    builder: Plumbing, at: int, plan: Plan, circle: CircleRows, asked: frozenset[AttributeId]
+    builder: CircuitBuilder, at: int, plan: Plan, circle: CircleRows, asked: frozenset[AttributeId]
 ) -> _Relation:
     flow = builder.build(plan, must_be_sure=True)
     forms: dict[AttributeId, Expr] = {}
@@ -139,7 +139,7 @@ class _Prepared:
     arguments: TypedColumns
 
 
-def build_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> Flow:
+def build_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> Flow:
     """Build the sum of all branches' ranges. BlockedError for what the engine does not maintain."""
     flows = []
     for one in blocks:
@@ -152,7 +152,7 @@ def build_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> Flow:
     return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
 
 
-def plant_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> list[Flow]:
+def plant_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> list[Flow]:
     """Plant the rows of all blocks with trees, for the plan to be built on. Planted flows carry no
     ranges: the returned flows do."""
     return [
@@ -162,7 +162,7 @@ def plant_blocks(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> list[Flow
     ]
 
 
-def _built(builder: Plumbing, block: Block, shape: TreeShape) -> Flow:
+def _built(builder: CircuitBuilder, block: Block, shape: TreeShape) -> Flow:
     """The ranges of a block. What decides on its groups, if anything, is planted."""
     calls = None if shape.aggregate is None else read_calls(shape.aggregate)
     grown = _grown(builder, shape, calls)
@@ -181,7 +181,7 @@ def _built(builder: Plumbing, block: Block, shape: TreeShape) -> Flow:
 
 
 def _with_rows(
-    builder: Plumbing, block: Block, joined: Sequence[ComputedColumn], grown: _BuiltTree
+    builder: CircuitBuilder, block: Block, joined: Sequence[ComputedColumn], grown: _BuiltTree
 ) -> Flow:
     operator = JoinedRows(grown.tree, grown.shown)
     own = tuple((one.name, one.kind) for one in grown.shown)
@@ -189,10 +189,10 @@ def _with_rows(
     outputs = [(one.attribute.id, one.expr) for one in joined]
     columns = typed((one.attribute for one in joined), block.joins.span)
     builder.planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
-    return Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
+    return Flow(builder.put(JoinedRowTags(operator), rows), (), grown.accesses)
 
 
-def told_by_tree(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> tuple[ToldRows, Flow] | None:
+def rows_from_tree(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> tuple[EnumeratedRows, Flow] | None:
     """The rows of a plan that its one tree joins, and their ranges; None if an operator above keeps
     rows."""
     if len(blocks) != 1:
@@ -208,9 +208,9 @@ def told_by_tree(builder: Plumbing, blocks: Sequence[PlannedBlock]) -> tuple[Tol
         check(expr, one.branch.span)
     columns = typed(attributes_of(one.branch), one.branch.span)
     grown = _grown(builder, shape, None)
-    operator = ToldRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
+    operator = EnumeratedRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
     rows = Flow(builder.put(operator, *grown.inputs), (), ())
-    return operator, Flow(builder.put(TakingPart(operator), rows), (), grown.accesses)
+    return operator, Flow(builder.put(JoinedRowTags(operator), rows), (), grown.accesses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class _BuiltTree:
     shown: tuple[Shown, ...]
 
 
-def _grown(builder: Plumbing, shape: TreeShape, calls: Calls | None) -> _BuiltTree:
+def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _BuiltTree:
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
     prepared = [
@@ -246,7 +246,7 @@ def _grown(builder: Plumbing, shape: TreeShape, calls: Calls | None) -> _BuiltTr
 
 
 def _kept(
-    calls: Calls, asked: Collection[AttributeId], shape: TreeShape, root: Node
+    calls: Calls, asked: Collection[AttributeId], shape: TreeShape, root: TreeNode
 ) -> tuple[tuple[AttributeId, AttributeId], ...]:
     """The requested arguments, each with the column that the root keeps it as."""
     return tuple(
@@ -276,13 +276,13 @@ def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
     part = column.accumulator
     parts = part.parts if isinstance(part, Spread) else (column.guard, part)
     names = (
-        one.argument for one in parts if one is not None and not isinstance(one, First | Spread)
+        one.argument for one in parts if one is not None and not isinstance(one, FirstValue | Spread)
     )
     return tuple(dict.fromkeys(names))
 
 
 def _prepared(
-    builder: Plumbing,
+    builder: CircuitBuilder,
     name: str,
     node: ShapeNode,
     arguments: tuple[tuple[AttributeId, Expr], ...],
@@ -310,9 +310,9 @@ def _prepared(
 
 
 def _nodes(
-    builder: Plumbing, name: str, shape: TreeShape, prepared: Sequence[_Prepared]
-) -> tuple[Node, ...]:
-    nodes: list[Node] = []
+    builder: CircuitBuilder, name: str, shape: TreeShape, prepared: Sequence[_Prepared]
+) -> tuple[TreeNode, ...]:
+    nodes: list[TreeNode] = []
     inputs = position = 0
     for at, (node, one) in enumerate(zip(shape.nodes, prepared, strict=True)):
         links = tuple(
@@ -330,7 +330,7 @@ def _nodes(
         )
         position += len(own)
         nodes.append(
-            Node(
+            TreeNode(
                 f"{name}/{at}",
                 None if one.flow is None else inputs,
                 one.kept,
@@ -352,13 +352,13 @@ def _by(
     node: ShapeNode, access: AccessId, partition: RangePartition, kept: TypedColumns
 ) -> tuple[AttributeId, RangePartition] | None:
     """The kept column that gives the access's range, if there is one."""
-    place = told_by(node, access, partition.attribute)
+    place = partition_column(node, access, partition.attribute)
     if place is None or kept[place][1] != partition.type:
         return None
     return kept[place][0], partition
 
 
-def _groups(builder: Plumbing, tree: Flow, operator: Tree, shape: TreeShape, calls: Calls) -> Flow:
+def _groups(builder: CircuitBuilder, tree: Flow, operator: Tree, shape: TreeShape, calls: Calls) -> Flow:
     """The tree's groups as rows of the plan's grouping, and their hidden numbers."""
     grouping = shape.aggregate
     assert grouping is not None

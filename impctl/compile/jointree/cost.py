@@ -13,7 +13,7 @@ from impctl.compile.jointree.decompose import all_of
 from impctl.compile.jointree.graph import ShapeNode, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.schema import SqlType
-from impctl.engine.jointree.spec import NO_SLOTS, Edge, Mode
+from impctl.engine.jointree.spec import NO_SLOTS, Edge, TreeMode
 from impctl.errors import ImpctlError
 from impctl.expr.evaluate import find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, columns_of, conjuncts, substitute
@@ -177,7 +177,7 @@ class IndexCost:
     bytes: float
 
 
-def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
+def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | None:
     """The cost of a block's joins; None if a key is computed, or a join is not inner. Where groups
     decide (`mode`) they keep the ranges of their rows too."""
     while isinstance(joins, Select | Project | Sort):
@@ -198,7 +198,7 @@ def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
         joined_accesses += [
             JoinedAccess(scan, share, len(known), sum(kept), last) for scan in scans_of(plan)
         ]
-        held += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is Mode.RING else 0))
+        held += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is TreeMode.RING else 0))
         if at == 0:
             held += sum(
                 rows * one * _row_bytes(chain.plans[: last + 1])
@@ -304,7 +304,7 @@ class TreeCost:
 
     accesses: tuple[TouchingAccess, ...]
     tuples: tuple[float, ...]
-    mode: Mode
+    mode: TreeMode
     bytes: float
 
 
@@ -369,7 +369,7 @@ def _touched(
             return None
         alone = fan_outs.alone(side)
         met = 1.0 if upper is None else fan_outs.met(side, upper)
-        is_crossing = shape.mode is Mode.BITS or below.edge in NO_SLOTS
+        is_crossing = shape.mode is TreeMode.BITS or below.edge in NO_SLOTS
         reached *= (alone if is_crossing else 1.0) * met
         flipped *= alone * met
         result.append((place, reached))
@@ -447,12 +447,12 @@ class TreeTimes:
 
 
 INDEX = {
-    Mode.RING: IndexTimes(step=2800.0, join=0.0, kept=0.25, last=0.23, again=0.06, group=3.2),
-    Mode.BITS: IndexTimes(step=1100.0, join=200.0, kept=0.28, last=0.05, again=0.27, group=0.0),
+    TreeMode.RING: IndexTimes(step=2800.0, join=0.0, kept=0.25, last=0.23, again=0.06, group=3.2),
+    TreeMode.BITS: IndexTimes(step=1100.0, join=200.0, kept=0.28, last=0.05, again=0.27, group=0.0),
 }
 TREE = {
-    Mode.RING: TreeTimes(step=4400.0, node=0.0, touched=1.8, woken=0.1),
-    Mode.BITS: TreeTimes(step=2300.0, node=390.0, touched=0.75, woken=0.08),
+    TreeMode.RING: TreeTimes(step=4400.0, node=0.0, touched=1.8, woken=0.1),
+    TreeMode.BITS: TreeTimes(step=2300.0, node=390.0, touched=0.75, woken=0.08),
 }
 
 
@@ -545,7 +545,7 @@ def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CountedAccess:
     """Of an access only these rows were counted, a `share` of its table's."""
 
     access: AccessId
@@ -554,7 +554,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class JoinEstimate:
     """Rows written and tuples touched per changed row, on average over what changes; the processor
     time of a step of `STEP_ROWS` of them, and the bytes of state, both ways. `kept` are the
     accesses whose rows conditions restrict."""
@@ -565,12 +565,12 @@ class Estimate:
     tree_ms: float = 0.0
     index_bytes: float = 0.0
     tree_bytes: float = 0.0
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[CountedAccess, ...] = ()
 
 
 def estimate(
     joins: Plan, shape: TreeShape, changed: Mapping[TableName, int], fan_outs: FanOuts
-) -> Estimate | None:
+) -> JoinEstimate | None:
     """Estimate a block's joins and their tree; None if a key is computed, or a node has several
     relations, which are joined or probed in it at a cost of their own. `changed` weighs the tables;
     if no change is known, all count alike."""
@@ -579,7 +579,7 @@ def estimate(
     if tree is None or index is None:
         return None
     shares = {one.scan.access: one.share for one in tree.accesses}
-    return Estimate(
+    return JoinEstimate(
         joined=rows_joined(index.accesses, changed),
         touched=tuples_touched(tree.accesses, changed),
         index_ms=index_ms(index.accesses, tree, changed),
@@ -590,9 +590,9 @@ def estimate(
     )
 
 
-def together(estimates: Sequence[Estimate]) -> Estimate:
+def together(estimates: Sequence[JoinEstimate]) -> JoinEstimate:
     """The cost of several blocks maintained side by side."""
-    return Estimate(
+    return JoinEstimate(
         joined=sum(one.joined for one in estimates),
         touched=sum(one.touched for one in estimates),
         index_ms=sum(one.index_ms for one in estimates),
@@ -603,13 +603,13 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
     )
 
 
-def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[Kept]:
+def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[CountedAccess]:
     for node in shape.nodes:
         for scan in () if node.rows is None else scans_of(node.rows):
             assert node.rows is not None
             condition = condition_on(node.rows, scan)
             if condition is not None:
-                yield Kept(scan.access, condition, shares[scan.access])
+                yield CountedAccess(scan.access, condition, shares[scan.access])
 
 
 _NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"
@@ -625,7 +625,7 @@ class TreeChoice:
 
     is_tree: bool
     reason: str
-    estimate: Estimate | None = None
+    estimate: JoinEstimate | None = None
     blocks: tuple[PlannedBlock, ...] = field(default=(), repr=False, compare=False)
 
 
@@ -672,7 +672,7 @@ class TreesByFanOut:
         return TreeChoice(is_better_as_tree(both), _told(both), both, blocks)
 
 
-def is_better_as_tree(both: Estimate) -> bool:
+def is_better_as_tree(both: JoinEstimate) -> bool:
     """By times where these differ; else by state."""
     if both.tree_ms <= (1.0 - ALIKE) * both.index_ms:
         return True
@@ -680,7 +680,7 @@ def is_better_as_tree(both: Estimate) -> bool:
     return is_alike and both.index_bytes >= LARGER * both.tree_bytes
 
 
-def _told(both: Estimate) -> str:
+def _told(both: JoinEstimate) -> str:
     return (
         f"a changed row joins about {_about(both.joined)} rows, and touches about "
         f"{_about(both.touched)} rows in a tree. For {STEP_ROWS:,} changed rows, the estimate is "
@@ -690,7 +690,7 @@ def _told(both: Estimate) -> str:
     )
 
 
-def _counted(kept: Sequence[Kept]) -> str:
+def _counted(kept: Sequence[CountedAccess]) -> str:
     if not kept:
         return ""
     said = [

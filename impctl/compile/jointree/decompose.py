@@ -7,26 +7,7 @@ from dataclasses import field, replace
 from functools import reduce
 from itertools import chain
 
-from impctl.compile.jointree.graph import (
-    Beside,
-    CircleRows,
-    EdgeJoin,
-    Equality,
-    KeyClass,
-    Merging,
-    NoTree,
-    Reason,
-    Relations,
-    ShapeNode,
-    bounded_columns,
-    classes_of,
-    edge_of,
-    equality_of,
-    is_null_with,
-    is_same,
-    late_part,
-    relations_of,
-)
+from impctl.compile.jointree.graph import OuterOrSemiJoin, CircleRows, EdgeJoin, Equality, KeyClass, Merging, NoTree, Reason, Relations, ShapeNode, bounded_columns, classes_of, edge_of, equality_of, is_null_with, is_same, late_part, relations_of
 from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import (
     And,
@@ -69,7 +50,7 @@ Shown = tuple[tuple[ColumnRef, Expr], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedRows:
     """What is requested of joined rows: columns that one bag must have, arguments of calls, and
     columns that any bag may have. `one_by_one` are the calls that need individual values of columns
     the root has: DISTINCT and ordered ones."""
@@ -83,7 +64,7 @@ class Asked:
     def arguments(self) -> Calls:
         return self.calls or {}
 
-    def of(self, relations: Relations) -> Asked:
+    def of(self, relations: Relations) -> RequestedRows:
         """The same in terms of the relations' own columns."""
         calls = {
             at: tuple(relations.resolved(part) for part in parts)
@@ -91,7 +72,7 @@ class Asked:
         }
         shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
         columns = tuple(relations.resolved(column) for column in self.columns)
-        return Asked(columns, calls, shown, self.one_by_one)
+        return RequestedRows(columns, calls, shown, self.one_by_one)
 
     @property
     def told_one_by_one(self) -> Calls:
@@ -100,13 +81,13 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenApart:
+class JoinGraph:
     """`conditions` are those that are no equality of a class, `inside` the positions of joins
     beside that belong to a bag's rows; `edges` has the others. `asked` is in terms of the
     relations."""
 
     relations: Relations
-    asked: Asked
+    asked: RequestedRows
     classes: tuple[KeyClass, ...]
     conditions: tuple[Expr, ...]
     edges: Mapping[int, EdgeJoin]
@@ -140,7 +121,7 @@ class TakenApart:
         return tuple(one for one in self.asked.shown if owners_of(one[1]) & relations)
 
 
-def taken_apart(plan: Plan, asked: Asked) -> TakenApart:
+def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
     """Decompose the joins at the top of the plan."""
     relations = relations_of(plan)
     asked = asked.of(relations)
@@ -159,7 +140,7 @@ def taken_apart(plan: Plan, asked: Asked) -> TakenApart:
             inside[at] = edge
     bags = _bags(plan, relations, conditions, edges, inside)
     bags = _with_reads(bags, relations, asked, edges)
-    return TakenApart(
+    return JoinGraph(
         relations,
         asked,
         classes,
@@ -206,7 +187,7 @@ def _between(equality: Equality, relations: Relations) -> tuple[int, int] | None
 
 
 def _columns_read_above(
-    at: int, beside: Beside, relations: Relations, asked: Asked
+    at: int, beside: OuterOrSemiJoin, relations: Relations, asked: RequestedRows
 ) -> frozenset[AttributeId]:
     """Columns of the padded side that are read where padding matters."""
     others = (one for place, one in enumerate(relations.beside) if place != at)
@@ -245,7 +226,7 @@ def _bags(
 
 
 def _with_reads(
-    bags: Bags, relations: Relations, asked: Asked, edges: Mapping[int, EdgeJoin]
+    bags: Bags, relations: Relations, asked: RequestedRows, edges: Mapping[int, EdgeJoin]
 ) -> Bags:
     """Merge bags that one argument or group expression reads."""
     count = len(relations.plans)
@@ -257,7 +238,7 @@ def _with_reads(
     return bags
 
 
-def _read_together(asked: Asked) -> Iterator[tuple[tuple[Expr, ...], str]]:
+def _read_together(asked: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str]]:
     for column in asked.columns:
         yield (column,), "a GROUP BY column"
     for at, parts in asked.arguments.items():
@@ -330,7 +311,7 @@ def with_all_columns(
 _FEWEST = 3
 
 
-def circle_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> CircleRows | None:
+def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> CircleRows | None:
     """The circle that a bag is; None if it is none."""
     own = sorted(bag)
     if len(own) < _FEWEST or max(own) >= joins.count or joins.bounded:
@@ -534,7 +515,7 @@ def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[i
 Changed = Mapping[TableName, int]  # Changed rows of each table; 0 for a table that is not named
 
 
-def objection_to(joins: TakenApart) -> NoTree | None:
+def objection_to(joins: JoinGraph) -> NoTree | None:
     """Why more than one node cannot give what is requested; None if it can."""
     arguments = [part for parts in joins.asked.arguments.values() for part in parts]
     read = [*joins.asked.columns, *arguments]
@@ -552,7 +533,7 @@ def objection_to(joins: TakenApart) -> NoTree | None:
     return None
 
 
-def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branch:
+def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTree:
     """The tree; of one node if all relations end up in one bag."""
     branches = {at: _other_side(joins, at, changed) for at in joins.edges}
     # A virtual root keeps no individual values.
@@ -568,11 +549,11 @@ def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branc
         having = [_holders(joins, bags, expr) for expr in read]
         roots = [at for at in roots if all(at in result for result in having)] or roots
         tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
-    return nodes_of_layout(Layout(joins, bags, virtual, tree, branches))
+    return nodes_of_layout(TreeLayout(joins, bags, virtual, tree, branches))
 
 
 def _settled(
-    joins: TakenApart, *, may_be_virtual: bool
+    joins: JoinGraph, *, may_be_virtual: bool
 ) -> tuple[Bags, Bag | None, list[frozenset[int]]]:
     """Acyclic bags, a virtual root if there is one, else per column the bags that have it. One bag
     then has all of them."""
@@ -589,7 +570,7 @@ def _settled(
     return bags, virtual, holders
 
 
-def _virtual(joins: TakenApart, bags: Bags) -> Bag | None:
+def _virtual(joins: JoinGraph, bags: Bags) -> Bag | None:
     """The classes of the requested columns, if at least two bags have all of them."""
     result = [_class_of(joins, column) for column in joins.asked.columns]
     classes = frozenset(one for one in result if one is not None)
@@ -598,11 +579,11 @@ def _virtual(joins: TakenApart, bags: Bags) -> Bag | None:
     return classes if sum(classes <= bag for bag in bags.classes(joins.classes)) > 1 else None
 
 
-def _class_of(joins: TakenApart, column: Expr) -> int | None:
+def _class_of(joins: JoinGraph, column: Expr) -> int | None:
     return next((at for at, one in enumerate(joins.classes) if one.has(column)), None)
 
 
-def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
+def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
     """The bags that have the column, or an equal one; a constant is everywhere."""
     owners = joins.relations.owners_of(column)
     if not owners:
@@ -615,7 +596,7 @@ def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
     return frozenset(bags.place_of(owner) for owner in owners & held)
 
 
-def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
+def _other_side(joins: JoinGraph, at: int, changed: Changed) -> SubTree:
     edge = joins.edges[at]
     other = joins.relations.beside[at].other
     # How often a partner is there does not matter to these edges.
@@ -623,8 +604,8 @@ def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
         other = other.child
     rows = selected(other, edge.own)
     shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + at})))
-    asked = Asked(tuple(key.below for key in edge.keys), joins.calls_of_edge(at), shown)
-    below = taken_apart(rows, asked)
+    asked = RequestedRows(tuple(key.below for key in edge.keys), joins.calls_of_edge(at), shown)
+    below = decompose(rows, asked)
     # What is computed of a padded row need not be NULL, as a column of it is.
     are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
     if are_columns and objection_to(below) is None:
@@ -634,26 +615,26 @@ def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
     return _one_node(rows, asked)
 
 
-def _one_node(rows: Plan, asked: Asked) -> Branch:
+def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
     every = tuple(range(len(asked.columns)))
     accesses = tuple(scan.access for scan in scans_of(rows))
     arguments = tuple(at for at, parts in asked.arguments.items() if parts)
-    kept = Kept(())
+    kept = KeptColumns(())
     for column in asked.columns:
         kept.put(column)
     shown = kept.shown(asked.shown)
     node = ShapeNode(accesses, rows, tuple(kept.exprs), every, arguments=arguments, shown=shown)
-    return Branch((node,), every, asked.arguments)
+    return SubTree((node,), every, asked.arguments)
 
 
-def _changes(joins: TakenApart, bag: frozenset[int], changed: Changed) -> int:
+def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
     plans = [joins.relations.plans[at] for at in bag if at < joins.count]
     plans += [joins.relations.beside[at].other for at in joins.inside if joins.host_of(at) <= bag]
     return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
 
 
 def _hung(
-    joins: TakenApart, bags: Bags, branches: Mapping[int, Branch], changed: Changed
+    joins: JoinGraph, bags: Bags, branches: Mapping[int, SubTree], changed: Changed
 ) -> Sequence[Hung]:
     """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
     result: list[Hung] = [Hung() for _ in bags.members]
@@ -675,7 +656,7 @@ def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class SubTree:
     """A tree with its root last. `columns` are the positions of the requested columns in what the
     root keeps, `calls` the arguments of calls by node, `merged` why relations were merged;
     `one_by_one` are the positions in what the root keeps of arguments of `Asked.one_by_one`, by
@@ -689,15 +670,15 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TreeLayout:
     """Acyclic bags on their root, and the branches of the edges by join position. With a `virtual`
     root, whose classes these are, it is the tree's first bag."""
 
-    joins: TakenApart
+    joins: JoinGraph
     bags: Bags
     virtual: Bag | None
     tree: Rooted
-    branches: Mapping[int, Branch]
+    branches: Mapping[int, SubTree]
 
     @property
     def sets(self) -> tuple[Bag, ...]:
@@ -719,18 +700,18 @@ class Layout:
         return [one for one in self.branches if self.place_of(min(self.joins.host_of(one))) == at]
 
 
-def nodes_of_layout(layout: Layout) -> Branch:
+def nodes_of_layout(layout: TreeLayout) -> SubTree:
     """The nodes of the bags and of all branches."""
     nodes = _Nodes(layout)
     nodes.visit(layout.tree.root)
     calls = dict(layout.joins.asked.arguments)
     for branch in layout.branches.values():
         calls.update(branch.calls)
-    return Branch(tuple(nodes.nodes), nodes.columns, calls, layout.bags.reasons, nodes.one_by_one)
+    return SubTree(tuple(nodes.nodes), nodes.columns, calls, layout.bags.reasons, nodes.one_by_one)
 
 
 class _Nodes:
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: TreeLayout) -> None:
         self.layout = layout
         self.nodes: list[ShapeNode] = []
         self.columns: tuple[int, ...] = ()
@@ -740,10 +721,10 @@ class _Nodes:
             one for bag in sets for one in bag if sum(one in other for other in sets) > 1
         }
 
-    def visit(self, bag: int) -> tuple[int, Kept]:
+    def visit(self, bag: int) -> tuple[int, KeptColumns]:
         """Visit a bag after everything below it; return its position and what it keeps."""
         layout = self.layout
-        kept = Kept(layout.joins.classes)
+        kept = KeptColumns(layout.joins.classes)
         shared = sorted(layout.sets[bag] & self._shared)
         for one in shared:
             kept.place_of(self._member(one, bag))
@@ -769,7 +750,7 @@ class _Nodes:
         self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
         return at, kept
 
-    def _one_by_one(self, bag: int, kept: Kept) -> dict[int, tuple[int, ...]]:
+    def _one_by_one(self, bag: int, kept: KeptColumns) -> dict[int, tuple[int, ...]]:
         """The positions of arguments of `Asked.one_by_one`, for calls that the root has."""
         joins, members = self.layout.joins, self.layout.members_of(bag)
         result = {}
@@ -811,7 +792,7 @@ class _Nodes:
                 result.append(at)
         return tuple(result)
 
-    def _branch(self, beside: int, kept: Kept) -> tuple[int, tuple[int, ...]]:
+    def _branch(self, beside: int, kept: KeptColumns) -> tuple[int, tuple[int, ...]]:
         """The nodes of an edge's other side; the position of its root, and those of its key."""
         edge = self.layout.joins.edges[beside]
         branch = self.layout.branches[beside]
@@ -833,7 +814,7 @@ class _Nodes:
         return members[0] if members else asked[0]
 
 
-class Kept:
+class KeptColumns:
     """The columns that a node keeps, each class once."""
 
     def __init__(self, classes: Sequence[KeyClass]) -> None:
@@ -917,7 +898,7 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
     return wanted
 
 
-def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
+def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
     """The plan of a bag; conditions that read no column go to the first one."""
     relations, count = joins.relations, joins.count
     own = [at for at in sorted(bag) if at < count]
@@ -943,7 +924,7 @@ def rows_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Plan:
 
 
 def conditions_in(
-    bag: Collection[int], joins: TakenApart, *, is_first: bool
+    bag: Collection[int], joins: JoinGraph, *, is_first: bool
 ) -> list[tuple[Expr, frozenset[int]]]:
     """The conditions over this bag's relations alone, without equalities of a class; with these."""
     read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.engine import accumulators
-from impctl.engine.jointree.spec import Edge, Mode
+from impctl.engine.jointree.spec import Edge, TreeMode
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -124,7 +124,7 @@ class TreeShape:
     those shown; None if only participation of rows is needed."""
 
     nodes: tuple[ShapeNode, ...]
-    mode: Mode
+    mode: TreeMode
     aggregate: Aggregate | None = None
     groups: tuple[int, ...] = ()
     top: Aggregate | None = None
@@ -234,7 +234,7 @@ _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OuterOrSemiJoin:
     """A semi, anti or left join: its other side, and the parts of its condition. `padded` are the
     output columns of the other side, NULL without a partner: those of a left join. A right join is
     turned into a left one."""
@@ -263,7 +263,7 @@ class Relations:
     plans: tuple[Plan, ...]
     conditions: tuple[Expr, ...] = ()
     late: tuple[Expr, ...] = ()
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[OuterOrSemiJoin, ...] = ()
     values: Values = field(default_factory=dict)
 
     def resolved(self, expr: Expr) -> Expr:
@@ -324,7 +324,7 @@ def _with_beside(join: Join) -> Relations:
     whole = () if join.condition is None else conjuncts(join.condition)
     parts = tuple(below.resolved(part) for part in whole)
     span = join.span or next((part.span for part in parts if part.span is not None), None)
-    one = Beside(kind, other, parts, join.null_aware, span)
+    one = OuterOrSemiJoin(kind, other, parts, join.null_aware, span)
     return _together(below, Relations((), beside=(one,)))
 
 
@@ -405,7 +405,7 @@ class EdgeJoin:
 
 
 def edge_of(
-    beside: Beside,
+    beside: OuterOrSemiJoin,
     classes: Sequence[KeyClass],
     bounded: Collection[AttributeId],
     read_above: Collection[AttributeId],
@@ -539,7 +539,7 @@ def _is_total(call: Call) -> bool:
 _LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
 
 
-def told_by(node: ShapeNode, access: AccessId, column: ColumnName) -> int | None:
+def partition_column(node: ShapeNode, access: AccessId, column: ColumnName) -> int | None:
     """The position of the partition column in what the node keeps; None if rows are counted."""
     scan = None if node.rows is None else _plain_scan(node.rows, access)
     if scan is None:

@@ -10,23 +10,10 @@ from typing import TYPE_CHECKING
 from impctl.compile.aggregates import is_ordered, plain_call, read_calls
 from impctl.compile.flows import BlockedError, known_type_of
 from impctl.compile.jointree.build import PlannedBlock
-from impctl.compile.jointree.decompose import (
-    Asked,
-    Block,
-    Branch,
-    Changed,
-    answered_blocks,
-    block_of,
-    branches_of,
-    grown,
-    joined_columns,
-    objection_to,
-    shown_columns,
-    taken_apart,
-)
-from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, told_by
+from impctl.compile.jointree.decompose import RequestedRows, Block, SubTree, Changed, answered_blocks, block_of, branches_of, grown, joined_columns, objection_to, shown_columns, decompose
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, partition_column
 from impctl.engine import accumulators
-from impctl.engine.jointree.spec import Mode
+from impctl.engine.jointree.spec import TreeMode
 from impctl.plan.explain import Names, call_text, expr_text
 from impctl.plan.nodes import (
     Aggregate,
@@ -124,12 +111,12 @@ def _shape_of(
     if isinstance(block, NoTree):
         return block
     if block.grouping is None:
-        asked: Asked | NoTree = Asked(shown=shown_columns(joined or ()))
+        asked: RequestedRows | NoTree = RequestedRows(shown=shown_columns(joined or ()))
     else:
         asked = _asked(block.grouping)
     if isinstance(asked, NoTree):
         return asked
-    joins = taken_apart(block.joins, asked)
+    joins = decompose(block.joins, asked)
     if joins.count == 1 and not joins.relations.beside:
         return _not_joined(block.joins)
     result = grown(joins, changed or {}, may_be_virtual=True)
@@ -141,11 +128,11 @@ def _shape_of(
     if objection is not None:
         return objection
     if block.grouping is None:
-        return TreeShape(result.nodes, Mode.BITS, joined=joined)
+        return TreeShape(result.nodes, TreeMode.BITS, joined=joined)
     return _ring(block.grouping, result)
 
 
-def _asked(grouping: Aggregate) -> Asked | NoTree:
+def _asked(grouping: Aggregate) -> RequestedRows | NoTree:
     """The group columns, and what calls read of one row."""
     calls = {}
     one_by_one = set()
@@ -157,7 +144,7 @@ def _asked(grouping: Aggregate) -> Asked | NoTree:
                 one_by_one.add(at)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
-    return Asked(tuple(key.expr for key in grouping.keys), calls, one_by_one=frozenset(one_by_one))
+    return RequestedRows(tuple(key.expr for key in grouping.keys), calls, one_by_one=frozenset(one_by_one))
 
 
 def _not_joined(plan: Plan) -> NoTree:
@@ -174,7 +161,7 @@ def _not_joined(plan: Plan) -> NoTree:
     return NoTree(Reason.NOT_AT_THE_TOP, text, plan.span or joins[0].span)
 
 
-def _ring(grouping: Aggregate, result: Branch) -> TreeShape | NoTree:
+def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
     root = result.nodes[-1]
     outputs = []
     for at, output in enumerate(grouping.aggregates):
@@ -199,7 +186,7 @@ def _ring(grouping: Aggregate, result: Branch) -> TreeShape | NoTree:
         for key, place in zip(grouping.keys, result.columns, strict=True)
     )
     aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
-    return TreeShape(result.nodes, Mode.RING, aggregate, result.columns, grouping)
+    return TreeShape(result.nodes, TreeMode.RING, aggregate, result.columns, grouping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,22 +210,22 @@ class NodeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeEntry:
+class TreeDescription:
     mode: str
     height: int
     nodes: tuple[NodeEntry, ...]
 
 
-def tree_entry(shape: TreeShape, sketched: Mapping[AccessId, ColumnName]) -> TreeEntry:
+def tree_entry(shape: TreeShape, sketched: Mapping[AccessId, ColumnName]) -> TreeDescription:
     """Describe the tree; `sketched` has the partition column of each sketched access."""
     last = len(shape.nodes) - 1
     names = _names(shape)
     places = list(_downwards(shape, last))
     entries = tuple(_entry(shape, at, places, sketched, names) for at in places)
-    return TreeEntry(str(shape.mode), shape.height, entries)
+    return TreeDescription(str(shape.mode), shape.height, entries)
 
 
-def tree_lines(tree: TreeEntry) -> tuple[str, ...]:
+def tree_lines(tree: TreeDescription) -> tuple[str, ...]:
     """The nodes as an indented tree."""
     return tuple(_lines(tree, 0, "", ""))
 
@@ -271,7 +258,7 @@ def _entry(
     ranges = tuple(
         (
             sketched[access],
-            "counted" if told_by(node, access, sketched[access]) is None else "by column",
+            "counted" if partition_column(node, access, sketched[access]) is None else "by column",
         )
         for access in node.accesses
         if access in sketched
@@ -291,7 +278,7 @@ def _entry(
     )
 
 
-def _lines(tree: TreeEntry, at: int, first: str, rest: str) -> Iterator[str]:
+def _lines(tree: TreeDescription, at: int, first: str, rest: str) -> Iterator[str]:
     yield first + _line(tree.nodes[at], is_ring=tree.mode == "ring")
     children = [place for place, node in enumerate(tree.nodes) if node.parent == at]
     for child in children:

@@ -56,7 +56,7 @@ from impctl.plan.recursion import reads_fixpoint
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.builder import Plumbing
+    from impctl.compile.builder import CircuitBuilder
     from impctl.types import AttributeId, ColumnName, FixpointId, TableName
 
 NUMBER = "_impctl_number"  # The column with the numbers of a table's rows
@@ -71,7 +71,7 @@ class NumberedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbering:
+class RowNumbering:
     """Rewrites plans; `evaluated` gives what to read in place of a node that gives rows once."""
 
     evaluated: Callable[[Plan], Scan]
@@ -417,14 +417,14 @@ class AbsorbedRows:
 
 
 def build_absorbed(
-    builder: Plumbing, node: Fixpoint, inner: Plumbing, key: Keyed | None, absorbs: Absorbs
+    builder: CircuitBuilder, node: Fixpoint, inner: CircuitBuilder, key: Keyed | None, absorbs: Absorbs
 ) -> tuple[Flow, AbsorbedRows]:
     """Build the operators of a fixpoint; `inner` builds those that derive its rows; KEYED if it has
     a `key`. BlockedError if it cannot be kept so."""
     _refuse(node)
     columns = typed(node.attributes, node.span)
     apart = taken_apart(node)
-    numbered = Numbering(_refused).of(apart.plan)
+    numbered = RowNumbering(_refused).of(apart.plan)
     name = builder.name("fixpoint")
     inner.prefix = f"{name}."
     number = f"{name}/number"
@@ -456,7 +456,7 @@ def build_absorbed(
     return rows, AbsorbedRows(node.id, operator, tuple(one.of for one in apart.ingredients))
 
 
-def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flow]:
+def _ingredients(builder: CircuitBuilder, apart: Apart, key: Keyed | None) -> list[Flow]:
     flows = []
     for ingredient in apart.ingredients:
         flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))

@@ -49,7 +49,7 @@ def derivation_of(
     """A derivation of the row of this number; table rows have numbers below `first`. Cost: the
     makings that take part in deriving it, and the search within `budget`; with `smallest`, its
     cost."""
-    lineage = Lineage(made, target, first)
+    lineage = RowLineage(made, target, first)
     chosen, leaves = lineage.shortest(), lineage.leaves.tolist()
     if lineage.has_groups:
         return Derivation(tuple(sorted(chosen)), Claim.GROUP, len(leaves))
@@ -75,7 +75,7 @@ class _SpentError(Exception):
 class _Horn:
     """What rows derive by the makings of a lineage."""
 
-    def __init__(self, lineage: Lineage, leaves: Sequence[int]) -> None:
+    def __init__(self, lineage: RowLineage, leaves: Sequence[int]) -> None:
         self.leaves = leaves
         self._target = lineage.target
         self._first = lineage.first
@@ -199,7 +199,7 @@ class _SmallerSetSearch:
         return [*self._kept_out(without, left[:middle]), *self._kept_out(without, left[middle:])]
 
 
-class Lineage:
+class RowLineage:
     """Makings with their bodies, each once: `bodies[i]` is a body of making `owners[i]`."""
 
     def __init__(self, made: Makings, target: int, first: int) -> None:

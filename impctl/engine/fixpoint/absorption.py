@@ -60,7 +60,7 @@ def grounded(numbers: Ints) -> list[Grounded]:
     return result
 
 
-class Asleep:
+class LazyDerivations:
     """Lazy derivations in an array of shape (derivations, 1 + numbers of one), as for
     `grounded`."""
 
@@ -242,7 +242,7 @@ _CACHE = 1 << 20
 _Function = Any
 
 
-class Ship(StrEnum):
+class ShipMode(StrEnum):
     LAZY = "lazy"
     EAGER = "eager"
 
@@ -251,7 +251,7 @@ class Ship(StrEnum):
 class Absorbs:
     """How functions are handed on, and the limit of nodes."""
 
-    ship: Ship = Ship.LAZY
+    ship: ShipMode = ShipMode.LAZY
     nodes: int = NODES
 
 
@@ -268,13 +268,13 @@ class _After:
 
 
 class Absorption:
-    def __init__(self, ship: Ship = Ship.LAZY, nodes: int = NODES) -> None:
+    def __init__(self, ship: ShipMode = ShipMode.LAZY, nodes: int = NODES) -> None:
         """UsageError where the package for decision diagrams is not installed."""
         self._ship = ship
         self._nodes = nodes
         self._manager = _manager(nodes)
         self._functions: dict[int, _Function] = {}
-        self._asleep: Asleep | None = None
+        self._asleep: LazyDerivations | None = None
         self._sleepers: set[int] = set()
         """Rows whose function has not been needed since they were restored. They live by chosen
         derivations, of leaves and rows that had all their functions then."""
@@ -296,10 +296,10 @@ class Absorption:
 
         Lazy functions are made when they are needed.
         """
-        if self._ship is Ship.EAGER:
+        if self._ship is ShipMode.EAGER:
             self.step((), grounded(numbers))
             return
-        self._asleep = Asleep(numbers)
+        self._asleep = LazyDerivations(numbers)
         self._sleepers = set(self._asleep.rows().tolist())
 
     @property
@@ -351,7 +351,7 @@ class Absorption:
         for row in sorted(touched):
             after.functions[row] = self._within(self._functions[row].forall, cube)
             after.mentions[row] = self._mentions[row].difference(gone)
-        if self._ship is Ship.LAZY:
+        if self._ship is ShipMode.LAZY:
             self._look_for_others(after, gone)
         return after
 
@@ -406,7 +406,7 @@ class Absorption:
             if not self._is_there(one) or one.head in self._sleepers:
                 continue
             known = self._functions.get(one.head)
-            if known is not None and self._ship is Ship.LAZY:
+            if known is not None and self._ship is ShipMode.LAZY:
                 continue
             made = self._product(one, {})
             function = made if known is None else self._within(known.__or__, made)
@@ -529,7 +529,7 @@ class Absorption:
         chosen = fewest_true(self._function(row))
         assert chosen is not None, "a row that is there has a derivation"
         leaves = frozenset(self._leaf_of[place] for place in chosen)
-        return leaves, self._ship is Ship.EAGER
+        return leaves, self._ship is ShipMode.EAGER
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
         result = self._manager.true()

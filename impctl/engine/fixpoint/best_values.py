@@ -29,21 +29,10 @@ from impctl.engine.batch import (
     stacked_or_empty,
 )
 from impctl.engine.extremes import ranks_of
-from impctl.engine.fixpoint.rows import (
-    HAS_COLUMN,
-    LOW_COLUMN,
-    RANK_COLUMN,
-    BestRows,
-    Grouped,
-    IndexView,
-    Numbers,
-    Slots,
-    Views,
-    view_of,
-)
+from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, BestFixpointRows, Grouped, IndexView, Numbers, Slots, Views, view_of
 from impctl.engine.fixpoint.small_frontier import WHOLE_NUMBERS, JoinedStep, ends_of
-from impctl.engine.join import Join
-from impctl.engine.linear import Project
+from impctl.engine.join import JoinOperator
+from impctl.engine.linear import ProjectOperator
 from impctl.engine.trace import IndexRun, check_size
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
 from impctl.values import dataclass
@@ -138,11 +127,11 @@ class _Projections:
         operators = tuple(step)
         self._outputs: list[Mapping[AttributeId, Expr]] = []
         self.at = len(operators) - 1
-        while self.at >= 0 and isinstance(operator := operators[self.at], Project):
+        while self.at >= 0 and isinstance(operator := operators[self.at], ProjectOperator):
             self._outputs.append(dict(operator.outputs))
             (self.at,) = step.wires[self.at]
         result = operators[self.at] if self.at >= 0 else None
-        self.join = result if isinstance(result, Join) and not result.reads else None
+        self.join = result if isinstance(result, JoinOperator) and not result.reads else None
 
     @property
     def count(self) -> int:
@@ -248,7 +237,7 @@ class Links:
             return np.full(len(rows), offset.constant, dtype=np.int64)
         result = numbers(rows.columns[offset.column])
         if len(result) and (result.max() >= MOST or result.min() <= -MOST):
-            raise NotThisWayError
+            raise NotIntegerStepError
         return offset.sign * result + offset.constant
 
     def heads(self, rows: Batch) -> Ints:
@@ -304,7 +293,7 @@ class Links:
             result = np.concatenate(parts, axis=1)
             result = result[:, np.argsort(result[BODY], kind="stable")]
         if result[OFFSET].min() < 0:
-            raise NotThisWayError
+            raise NotIntegerStepError
         ends = self.count + np.cumsum(np.bincount(result[BODY], minlength=len(slots)))
         values[LAST, slots] = ends
         values[FIRST, slots[0]] = self.count
@@ -338,7 +327,7 @@ def _sum_up(result: Ints) -> None:
     starts = starts_in(result[BODY, order], result[HEAD, order], result[OFFSET, order]).nonzero()[0]
     sums = np.add.reduceat(result[NET, order], starts)
     if sums.min() < 0:
-        raise NotThisWayError
+        raise NotIntegerStepError
     result[NET, order] = 0
     result[NET, order[starts]] = sums
 
@@ -366,14 +355,14 @@ _FEW = 8
 """New keys, per key, up to which they are searched apart before all are sorted together."""
 
 
-class NotThisWayError(Exception):
+class NotIntegerStepError(Exception):
     """The step is not over integers alone: the caller must use the general path."""
 
 
 class ValuedRows:
     """The keys of one step; `values` of shape (12, room) has the rows named above, by slot."""
 
-    def __init__(self, held: BestRows, step: ValuedStep) -> None:
+    def __init__(self, held: BestFixpointRows, step: ValuedStep) -> None:
         self.held, self.step = held, step
         self.count = 0
         self.values: Ints = _fresh(_ROOM)
@@ -569,14 +558,14 @@ class ValuedRows:
 def numbers(column: Vector) -> Ints:
     """The integers of a column without NULL."""
     if column.valid is not None and not bool(column.valid.all()):
-        raise NotThisWayError
+        raise NotIntegerStepError
     result: Ints = column.values.astype(np.int64, copy=False)
     return result
 
 
 def _check_values(values: Ints) -> None:
     if len(values) and (values.max() >= MOST or values.min() <= -MOST):
-        raise NotThisWayError
+        raise NotIntegerStepError
 
 
 def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
@@ -625,7 +614,7 @@ class _Derived:
 class TouchedGroups:
     """The groups that one step touches; each has a slot, and so has each row that may be in."""
 
-    def __init__(self, held: BestRows) -> None:
+    def __init__(self, held: BestFixpointRows) -> None:
         self._held = held
         self._groups, self._rows = Slots(), Slots()
         self._values = np.zeros(

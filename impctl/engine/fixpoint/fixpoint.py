@@ -14,37 +14,16 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD, HeadsAndBodies
-from impctl.engine.fixpoint.best_values import (
-    NotThisWayError,
-    TouchedGroups,
-    ValuedRows,
-    valued_step,
-)
-from impctl.engine.fixpoint.frontier import (
-    Choices,
-    CircuitMoves,
-    Moves,
-    Recursion,
-    Told,
-    ToldOfChoices,
-    counted,
-)
+from impctl.engine.fixpoint.best_values import NotIntegerStepError, TouchedGroups, ValuedRows, valued_step
+from impctl.engine.fixpoint.frontier import ChosenDerivations, CircuitMoves, FixpointStep, Recursion, DerivationTags, ToldOfChoices, counted
 from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
-from impctl.engine.fixpoint.rows import (
-    BestRows,
-    Grouped,
-    LevelledRows,
-    NumberedRows,
-    RankedRows,
-    TouchedNumbers,
-    TouchedRows,
-)
-from impctl.engine.fixpoint.single_join import JoinedMoves, Seen
+from impctl.engine.fixpoint.rows import BestFixpointRows, Grouped, LevelledRows, NumberedFixpointRows, RankedRows, TouchedNumbers, TouchedRows
+from impctl.engine.fixpoint.single_join import JoinedMoves, CachedViews
 from impctl.engine.fixpoint.small_frontier import THIN, plain_step
-from impctl.engine.join import Join, Side
-from impctl.engine.linear import Project
+from impctl.engine.join import JoinOperator, Side
+from impctl.engine.linear import ProjectOperator
 from impctl.engine.operator import LEVEL_LIMITS, LIMITS, Keeper, LevelLimits, Limits, Operator
-from impctl.engine.range_counts import FragmentCounts
+from impctl.engine.range_counts import RangeCounts
 from impctl.expr.nodes import ColumnRef
 from impctl.values import dataclass
 
@@ -62,7 +41,7 @@ quarter, a step took about twice as long as without this rule.
 
 
 @dataclass(frozen=True, slots=True)
-class Numbering:
+class NumberColumns:
     """Column names: of a row's number as input of the step, and of the numbers of the rows used in
     a derivation as its output (0: none)."""
 
@@ -70,7 +49,7 @@ class Numbering:
     bodies: tuple[AttributeId, ...]
 
 
-class Fixpoint(Recursion):
+class FixpointOperator(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
     `step` is a circuit. Its first input has rows of the fixpoint without tags, with their rank in a
@@ -92,7 +71,7 @@ class Fixpoint(Recursion):
         limits: Limits = LIMITS,
         *,
         chooses: bool = False,
-        numbering: Numbering | None = None,
+        numbering: NumberColumns | None = None,
     ) -> None:
         super().__init__(name, rank, step, accesses)
         self.limits = limits
@@ -100,19 +79,19 @@ class Fixpoint(Recursion):
         """Rows of a front up to which a plain step is followed row by row."""
         self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
         self.rows = RankedRows(name, columns)
-        self._numbered: NumberedRows | None = None
+        self._numbered: NumberedFixpointRows | None = None
         if numbering is not None:
-            self.rows = self._numbered = NumberedRows(name, columns, numbering.number)
+            self.rows = self._numbered = NumberedFixpointRows(name, columns, numbering.number)
         self._numbering = numbering
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._told = Told(accesses)
+        self._told = DerivationTags(accesses)
         # Following row by row reports no single derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
         """The step, where it is a single join: it is followed without stepping its operators."""
-        self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
-        self._seen = Seen()
+        self._choices = ChosenDerivations(name, columns, rank, sum(accesses)) if chooses else None
+        self._seen = CachedViews()
         self.begun_anew = 0
         """Steps so far that deleted so much that all rows were deleted and ranks began again."""
 
@@ -145,22 +124,22 @@ class Fixpoint(Recursion):
     def _touched(self) -> TouchedRows:
         return TouchedRows(self.rows) if self._numbered is None else TouchedNumbers(self._numbered)
 
-    def _fresh_told(self) -> Told:
+    def _fresh_told(self) -> DerivationTags:
         if self._numbering is not None:
             columns = [name for name, _ in self.rows.columns]
             return HeadsAndBodies(self._accesses, columns, self._numbering.bodies)
         if self._choices is None:
-            return Told(self._accesses)
+            return DerivationTags(self._accesses)
         return ToldOfChoices(self._accesses, self._choices)
 
-    def _moves(self, touched: TouchedRows) -> Moves:
+    def _moves(self, touched: TouchedRows) -> FixpointStep:
         by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._told)
         if self._plain is None:
             return by_step
         parts = (self._plain, by_step, self._stamp, touched, self._told)
         return JoinedMoves(*parts, self._seen, self.thin)
 
-    def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:
+    def _send_out(self, touched: TouchedRows, moves: FixpointStep, slots: Ints) -> None:
         """Delete rows without ground, and what depends on them; `slots` were counted last."""
         least = self._count - int(_LARGE * self._count)
 
@@ -180,7 +159,7 @@ class Fixpoint(Recursion):
                 left, self._stage, least = touched.inside(), 0, 0
             groundless = left
 
-    def _let_in(self, touched: TouchedRows, moves: Moves) -> None:
+    def _let_in(self, touched: TouchedRows, moves: FixpointStep) -> None:
         rounds = 0
 
         def admit(rows: int) -> int:
@@ -241,7 +220,7 @@ class BestFixpoint(Recursion):
         super().__init__(name, rank, step, accesses)
         self.limits = limits
         self.form = (tuple(columns), grouped, rank, accesses, step.wires)
-        self.rows = BestRows(name, columns, grouped, sum(accesses))
+        self.rows = BestFixpointRows(name, columns, grouped, sum(accesses))
         self._stage = 0
         self._stage_counter = f"{name}.stage"
         self._told = empty_batch(sum(accesses))
@@ -289,7 +268,7 @@ class BestFixpoint(Recursion):
         table = tables[0] if tables else None
         try:
             changes.settle(base, table, admission, self.few)
-        except NotThisWayError:
+        except NotIntegerStepError:
             return None
         self._stage, self._count = changes.admitted.stage, changes.admitted.count
         moved = changes.keep()
@@ -355,7 +334,7 @@ class BestFixpoint(Recursion):
         return self.rows.rows()
 
 
-class Levels(Recursion):
+class UnionAllFixpoint(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
     `step` is a circuit. Its first input has rows of T without tags, with their level in a column
@@ -442,15 +421,15 @@ _RANK = "impctl/rank"
 _NO_LIMITS = Limits(rounds=sys.maxsize, rows=sys.maxsize)
 
 
-class Backward(Fixpoint):
+class Backward(FixpointOperator):
     """Its inputs are rows of A, with a number in the column `ROW`, and derivations with so many
     `accesses`."""
 
     def __init__(self, name: str, accesses: int) -> None:
         rows = Side(((ROW, LONG), (_RANK, LONG)), (ROW,), 0)
         derivations = Side(((HEAD, LONG), (BODY, LONG)), (HEAD,), accesses)
-        join = Join(f"{name}.derivations", rows, derivations, [False])
-        chosen = Project([(ROW, ColumnRef(BODY, LONG)), (_RANK, ColumnRef(_RANK, LONG))])
+        join = JoinOperator(f"{name}.derivations", rows, derivations, [False])
+        chosen = ProjectOperator([(ROW, ColumnRef(BODY, LONG)), (_RANK, ColumnRef(_RANK, LONG))])
         step = Circuit([join, chosen], [(-1, -2), (0,)])
         super().__init__(name, ((ROW, LONG),), _RANK, step, (0, accesses), _NO_LIMITS)
 
@@ -458,7 +437,7 @@ class Backward(Fixpoint):
         """Not applied: the limits are of the rows of the query, of which these are a subset."""
 
 
-class Lineage(Operator):
+class LineageOperator(Operator):
     """Its input is the output of the fixpoint, which is there whenever that was stepped."""
 
     def __init__(self, fixpoint: Recursion) -> None:
@@ -481,7 +460,7 @@ class UsedRows(Operator):
     """The numbers that rows carry; without tags."""
 
     def __init__(self, name: str) -> None:
-        self.counts = FragmentCounts(f"{name}.uses")
+        self.counts = RangeCounts(f"{name}.uses")
 
     def step(self, batch: Batch) -> Batch:
         """Numbers now carried (+1) or no longer carried (-1)."""

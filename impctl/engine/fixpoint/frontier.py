@@ -11,15 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.data.keys import (
-    are_told_by_codes,
-    ascending,
-    distinct_values,
-    group_normal,
-    key_codes,
-    normalise,
-    starts_in,
-)
+from impctl.data.keys import have_injective_codes, ascending, distinct_values, group_normal, key_codes, normalise, starts_in
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import (
@@ -56,7 +48,7 @@ class Derived:
     place: Ints
 
 
-class Partners:
+class DeletedDerivations:
     """The derivations of deleted rows, one after the other; shapes (count,) and room for more."""
 
     def __init__(self) -> None:
@@ -83,7 +75,7 @@ Admit = Callable[[int], int]
 """Called before so many rows are inserted: their rank; counts them, and applies the limits."""
 
 
-class Told:
+class DerivationTags:
     """The tags of derivations inserted or deleted in a step; the base's come first."""
 
     def __init__(self, accesses: tuple[int, int]) -> None:
@@ -125,7 +117,7 @@ class Told:
         return stacked_or_empty(self._batches, sum(self.accesses))
 
 
-class ToldInTheEnd(Told):
+class ToldInTheEnd(DerivationTags):
     """Derivations with all their columns: the report is made of all of them at `end`."""
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
@@ -134,7 +126,7 @@ class ToldInTheEnd(Told):
             self.keep(Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, own)))
 
 
-class Moves(Protocol):
+class FixpointStep(Protocol):
     """One step of a fixpoint, over the rows that it touches."""
 
     def changed(self, tables: Sequence[Batch | None]) -> Ints:
@@ -162,7 +154,7 @@ class CircuitMoves:
     """Moves by the operators of a step with so many `inputs`."""
 
     def __init__(
-        self, step: Circuit, inputs: int, rank: AttributeId, touched: TouchedRows, told: Told
+        self, step: Circuit, inputs: int, rank: AttributeId, touched: TouchedRows, told: DerivationTags
     ) -> None:
         self._step = step
         self._others = [None] * (inputs - 1)
@@ -210,7 +202,7 @@ def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints
 
 def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> Ints:
     """The slots of rows in any order, possibly with repetitions; shape (length,)."""
-    is_one = length and len(columns) == 1 and are_told_by_codes(columns, columns)
+    is_one = length and len(columns) == 1 and have_injective_codes(columns, columns)
     if is_one and columns[0].values.dtype == np.int64:
         return _slots_for_numbers(touched, columns[0])
     keys, grouping = group_normal(columns, length)
@@ -232,7 +224,7 @@ def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
     return slots
 
 
-class Choices:
+class ChosenDerivations:
     """The derivations of rows of `columns`, between two steps; each carries so many tags."""
 
     def __init__(
@@ -293,7 +285,7 @@ class Choices:
 class ToldOfChoices(ToldInTheEnd):
     """Collects the derivations inserted or deleted in a step; reports the change of the choices."""
 
-    def __init__(self, accesses: tuple[int, int], choices: Choices) -> None:
+    def __init__(self, accesses: tuple[int, int], choices: ChosenDerivations) -> None:
         super().__init__(accesses)
         self._choices = choices
 

@@ -14,26 +14,7 @@ from impctl.data.keys import ascending, distinct_values, starts_in
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
-from impctl.engine.fixpoint.best_values import (
-    BEST,
-    BODY,
-    COUNTED,
-    KEY,
-    KNOWN,
-    MOST,
-    NET,
-    NONE,
-    OFFSET,
-    PLACE,
-    RANKED,
-    SOURCE,
-    WAS,
-    WEIGHT,
-    Links,
-    NotThisWayError,
-    ValuedRows,
-    numbers,
-)
+from impctl.engine.fixpoint.best_values import BEST, BODY, COUNTED, KEY, KNOWN, MOST, NET, NONE, OFFSET, PLACE, RANKED, SOURCE, WAS, WEIGHT, Links, NotIntegerStepError, ValuedRows, numbers
 from impctl.engine.fixpoint.frontier import NO_BODY
 from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, IndexView, view_of
 from impctl.engine.tags import Tags, no_fragments, stacked
@@ -76,7 +57,7 @@ class Admission:
         self.stage, self.count, self._rounds = self.stage + 1, self.count + more, self._rounds + 1
         if self._rounds > self._limits.rounds or self.count > self._limits.rows:
             # The operators decide: they may need fewer rounds.
-            raise NotThisWayError
+            raise NotIntegerStepError
         return self.stage
 
 
@@ -140,7 +121,7 @@ class Settling:
         np.add.at(values[COUNTED], heads, weights)
         low: Ints = values[COUNTED, heads]
         if low.min() < 0:
-            raise NotThisWayError
+            raise NotIntegerStepError
         return distinct_values(heads[low == 0])
 
     # Insertions.
@@ -209,7 +190,7 @@ class Settling:
         best = rows.values[BEST]
         result = best[body] + offset
         if len(result) and result.max() >= MOST:
-            raise NotThisWayError
+            raise NotIntegerStepError
         is_better = (result < best[head]) & (net > 0)
         head, result = head[is_better], result[is_better]
         np.minimum.at(best, head, result)
@@ -237,7 +218,7 @@ class Settling:
         is_low &= values[RANKED, body] < values[RANKED, head]
         np.add.at(values[COUNTED], head[is_low], net[is_low])
         if len(inside) and values[COUNTED, inside].min() <= 0:
-            raise NotThisWayError
+            raise NotIntegerStepError
         return self._of_touched(changed)
 
     def _of_touched(self, changed: Ints) -> Ints:
@@ -259,7 +240,7 @@ def _summed(parts: list[Derivations]) -> Derivations:
     starts = starts_in(heads, values).nonzero()[0]
     sums = np.add.reduceat(weights, starts)
     if sums.min() < 0:
-        raise NotThisWayError
+        raise NotIntegerStepError
     kept = starts[sums > 0]
     return Derivations(heads[kept], values[kept], sums[sums > 0])
 
@@ -416,7 +397,7 @@ class OneByOne:
                 if offset.column is not None:
                     more += offset.sign * view.columns[1][place]
                 if not 0 <= more < MOST:
-                    raise NotThisWayError
+                    raise NotIntegerStepError
                 weight = view.weights[place]
                 has_gone = has_gone or weight < 0
                 links.append((head, more, weight))
@@ -438,7 +419,7 @@ def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
     for head, more, weight in links:
         sums[head, more] = sums.get((head, more), 0) + weight
     if min(sums.values()) < 0:
-        raise NotThisWayError
+        raise NotIntegerStepError
     return [(*link, weight) for link, weight in sums.items() if weight]
 
 

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from impctl.data.keys import (
-    are_codes,
-    are_told_by_codes,
-    ascending,
-    group_normal,
-    group_rows,
-    same_keys,
-)
+from impctl.data.keys import are_codes, have_injective_codes, ascending, group_normal, group_rows, same_keys
 from impctl.data.memory import reserve
 from impctl.data.pages import InPages, search
 from impctl.data.schema import LONG, SqlType
@@ -54,7 +47,7 @@ class Slots:
         places = self._codes.searchsorted(codes)
         slots = self._by_code.take(places, mode="clip")
         slots[self._codes.take(places, mode="clip") != codes] = -1
-        if self._are_told and are_told_by_codes(keys, keys):
+        if self._are_told and have_injective_codes(keys, keys):
             return slots
         rows = (slots >= 0).nonzero()[0]
         while len(rows):
@@ -77,7 +70,7 @@ class Slots:
         slots = np.arange(self._count, self._count + len(codes), dtype=np.int64)
         if not len(codes):
             return slots
-        self._are_told = self._are_told and are_told_by_codes(keys, keys)
+        self._are_told = self._are_told and have_injective_codes(keys, keys)
         self._parts.append(keys)
         if self._count:
             # Two sorted parts: NumPy merges them.
@@ -230,7 +223,7 @@ Fresh = Callable[[int], Ints]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class AssignedNumbers:
     """The number of each row, shape (rows,), and the numbers whose last copy was deleted."""
 
     numbers: Ints
@@ -244,7 +237,7 @@ class RowNumbers:
         self._names = tuple(column for column, _ in columns)
         self.index = RowIndex(name, (*columns, (NUMBER, LONG)), self._names, 0)
 
-    def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> Numbered:
+    def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> AssignedNumbers:
         """Count copies; each gets the number of its row, an unused one if the row is new.
 
         CountBelowZeroError where copies are deleted that do not exist.
@@ -262,7 +255,7 @@ class RowNumbers:
         held = dict(zip(self._names, (one.take(moved) for one in leaders), strict=True))
         numbers = Vector(LONG, known[moved])
         self.index.add(Batch({**held, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved])
-        return Numbered(known[grouping.index()], known[(before > 0) & (after == 0)])
+        return AssignedNumbers(known[grouping.index()], known[(before > 0) & (after == 0)])
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
         """Insert different rows with these numbers, or delete them by a weight of -1."""
@@ -398,7 +391,7 @@ class Grouped:
     keeps_null: bool = False
 
 
-class BestRows:
+class BestFixpointRows:
     """The rows of `columns`, between two steps, with tags for so many accesses."""
 
     def __init__(
@@ -566,7 +559,7 @@ class TouchedRows:
     def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of known rows; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
-        are_told = self._are_told and are_told_by_codes(keys, keys)
+        are_told = self._are_told and have_injective_codes(keys, keys)
         for held, owners in self.parts:
             places = held.searchsorted(codes)
             rows = (held.take(places, mode="clip") == codes).nonzero()[0]
@@ -592,7 +585,7 @@ class TouchedRows:
     def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
-        are_told = are_told_by_codes(keys, keys)
+        are_told = have_injective_codes(keys, keys)
         self._look_up(start, codes, keys, are_told=are_told)
         self.values[CODE, start:end] = codes
         for column, key in zip(self.columns, keys, strict=True):
@@ -803,7 +796,7 @@ MOST = (1 << FRAGMENT_BITS) - 1
 """The greatest number: numbers use the place of ranges."""
 
 
-class NumberedRows(RankedRows):
+class NumberedFixpointRows(RankedRows):
     """`number` names the column with a row's number as input of the step."""
 
     stored = (*NAMES, _NUMBER)
@@ -864,7 +857,7 @@ class NumberedRows(RankedRows):
 class TouchedNumbers(TouchedRows):
     """The rows of one step with their numbers, by slot; 0 where a row has none."""
 
-    def __init__(self, held: NumberedRows) -> None:
+    def __init__(self, held: NumberedFixpointRows) -> None:
         super().__init__(held)
         self._held = held
         self.numbers: Ints = np.zeros(self.values.shape[1], dtype=np.int64)

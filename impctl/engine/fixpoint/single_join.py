@@ -12,15 +12,7 @@ import numpy as np
 from impctl.data.keys import distinct_values, key_codes, normalise
 from impctl.data.vector import Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.fixpoint.frontier import (
-    Admit,
-    Derived,
-    Dismiss,
-    Moves,
-    Partners,
-    Told,
-    slots_for,
-)
+from impctl.engine.fixpoint.frontier import Admit, Derived, Dismiss, FixpointStep, DeletedDerivations, DerivationTags, slots_for
 from impctl.engine.fixpoint.rows import FIRST, LAST, NAMES, IndexView, TouchedRows, Views
 from impctl.engine.fixpoint.small_frontier import (
     ChangedRows,
@@ -38,7 +30,7 @@ _MOST_WAITING = 64
 """Steps whose changes wait at most."""
 
 
-class Seen:
+class CachedViews:
     """Views of the stored rows of the fixpoint, by their keys, and of the table's."""
 
     def __init__(self) -> None:
@@ -53,11 +45,11 @@ class JoinedMoves:
     def __init__(
         self,
         plain: PlainStep,
-        by_step: Moves,
+        by_step: FixpointStep,
         rank: AttributeId,
         touched: TouchedRows,
-        told: Told,
-        seen: Seen,
+        told: DerivationTags,
+        seen: CachedViews,
         thin: int,
     ) -> None:
         """`by_step` handles large changes of the table; `thin` handles small ones."""
@@ -68,7 +60,7 @@ class JoinedMoves:
         self._told = told
         self._seen = seen
         self._most = thin
-        self._partners = Partners()
+        self._partners = DeletedDerivations()
         self._tags: list[tuple[Tags, ...]] = []
         self._thin: ThinFronts | None = None
         self._pairs = self._spent = 0

@@ -14,7 +14,7 @@ from impctl.data.pages import search
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints, slice_positions
 from impctl.engine.batch import never_held
-from impctl.engine.fixpoint.frontier import Admit, Derived, Dismiss, Partners
+from impctl.engine.fixpoint.frontier import Admit, Derived, Dismiss, DeletedDerivations
 from impctl.engine.fixpoint.rows import (
     ALL,
     CODE,
@@ -30,8 +30,8 @@ from impctl.engine.fixpoint.rows import (
     TouchedRows,
     view_of,
 )
-from impctl.engine.join import Join
-from impctl.engine.linear import Project
+from impctl.engine.join import JoinOperator
+from impctl.engine.linear import ProjectOperator
 from impctl.engine.trace import IndexRun, RowIndex, check_size
 from impctl.values import dataclass
 
@@ -116,7 +116,7 @@ def _joined(parts: Sequence[Ints]) -> Ints:
 class RowByRow:
     """`held` are the rows before the step."""
 
-    def __init__(self, touched: TouchedRows, partners: Partners, held: Sequence[RowsView]) -> None:
+    def __init__(self, touched: TouchedRows, partners: DeletedDerivations, held: Sequence[RowsView]) -> None:
         self._touched = touched
         self._partners = partners
         self._held = [(view, view.codes, len(view.codes)) for view in held]
@@ -241,7 +241,7 @@ class ThinFronts(RowByRow):
         self,
         plain: PlainStep,
         touched: TouchedRows,
-        partners: Partners,
+        partners: DeletedDerivations,
         held: Sequence[RowsView],
         most: int,
     ) -> None:
@@ -512,7 +512,7 @@ _ROWS, _TABLE = -1, -2
 class JoinedStep:
     """`side` is the fixpoint's input of the join."""
 
-    join: Join
+    join: JoinOperator
     side: int
 
     @property
@@ -531,7 +531,7 @@ class JoinedStep:
 
 
 def ends_of(
-    step: Circuit, at: int, join: Join, above: int
+    step: Circuit, at: int, join: JoinOperator, above: int
 ) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
     """The fixpoint's side of the join at this position, and the origins of the join's columns; None
     where it is no such step.
@@ -564,7 +564,7 @@ def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
     """Skip all projections from `at` down that only choose and rename these columns."""
     operators, count = tuple(step), 0
     result: dict[AttributeId, AttributeId] = {name: name for name in names}
-    while at >= 0 and isinstance(operator := operators[at], Project):
+    while at >= 0 and isinstance(operator := operators[at], ProjectOperator):
         below = {name: operator.passes(column) for name, column in result.items()}
         result = {name: column for name, column in below.items() if column is not None}
         if len(result) < len(below):
@@ -614,7 +614,7 @@ def plain_step(
     names = [*(name for name, _ in columns), rank]
     above = passed(step, len(operators) - 1, names)
     join = operators[above.at] if above.at >= 0 else None
-    if not isinstance(join, Join) or join.reads:
+    if not isinstance(join, JoinOperator) or join.reads:
         return None
     ends = ends_of(step, above.at, join, above.count)
     if ends is None:

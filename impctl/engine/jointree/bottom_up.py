@@ -12,20 +12,7 @@ from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.accumulators import ROWS, Values, clear_empty
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.jointree import node as lots
-from impctl.engine.jointree.node import (
-    GLOBAL,
-    HELD,
-    NUMBER,
-    Entering,
-    KeyChange,
-    NodeState,
-    Seen,
-    Touched,
-    count_fragments,
-    entering_rows,
-    owning,
-    write,
-)
+from impctl.engine.jointree.node import GLOBAL, HELD, NUMBER, Entering, KeyChange, TreeNodeState, TouchedNode, TouchedTuples, count_fragments, entering_rows, owning, write
 from impctl.engine.jointree.values import (
     AliveChange,
     Columns,
@@ -64,7 +51,7 @@ class Tally:
 
 
 def add_to_keys(
-    node: NodeState, tuples: Tuples, values: Tally, came: Ints
+    node: TreeNodeState, tuples: Tuples, values: Tally, came: Ints
 ) -> tuple[KeyChange | None, Ints]:
     """Add the tuples' changes to their keys; the change seen by the node above.
 
@@ -106,7 +93,7 @@ def add_to_keys(
 
 
 def set_keys(
-    node: NodeState, tuples: Tuples, values: Tally, came: Ints
+    node: TreeNodeState, tuples: Tuples, values: Tally, came: Ints
 ) -> tuple[KeyChange | None, Ints]:
     """The same where each key has one tuple: the key's value is the tuple's. Old `values` are the
     stored ones."""
@@ -124,7 +111,7 @@ def set_keys(
 
 
 def key_change(
-    node: NodeState, codes: Ints, keys: Sequence[Vector], state: Tally
+    node: TreeNodeState, codes: Ints, keys: Sequence[Vector], state: Tally
 ) -> KeyChange | None:
     """The keys of which the node above sees a change, by ascending codes; None for none."""
     at = _is_seen(node, state).nonzero()[0]
@@ -134,7 +121,7 @@ def key_change(
     return KeyChange(codes[at], [key.take(at) for key in keys], seen.old, seen.new)
 
 
-def together(node: NodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
+def together(node: TreeNodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
     """The combined change of changes in sequence, each of any keys."""
     if len(changes) < 2:
         return changes[0] if changes else None
@@ -153,7 +140,7 @@ def together(node: NodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
     return key_change(node, grouping.codes, [key.take(first) for key in keys], state)
 
 
-def _is_seen(node: NodeState, state: Tally) -> Bools:
+def _is_seen(node: TreeNodeState, state: Tally) -> Bools:
     if node.is_bits:
         crossed: Bools = state.came() != 0
         return crossed
@@ -163,7 +150,7 @@ def _is_seen(node: NodeState, state: Tally) -> Bools:
     return changed(node.key_parts, state.new, state.old)
 
 
-def _number(node: NodeState, old: Values, new: Values) -> None:
+def _number(node: TreeNodeState, old: Values, new: Values) -> None:
     if node.is_global:
         # The group exists before any row, and was emitted under this number.
         new[NUMBER] = np.full(len(old[NUMBER]), GLOBAL, dtype=np.int64)
@@ -183,7 +170,7 @@ def _best(
 
 
 def rise(
-    node: NodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
+    node: TreeNodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
 ) -> KeyChange | None:
     """Update one node by the changes; the change of its keys, None for none.
 
@@ -201,8 +188,8 @@ def rise(
 
 
 def _risen(
-    node: NodeState, touched: Touched, changes: Sequence[KeyChange | None]
-) -> tuple[KeyChange | None, Seen]:
+    node: TreeNodeState, touched: TouchedTuples, changes: Sequence[KeyChange | None]
+) -> tuple[KeyChange | None, TouchedNode]:
     tuples = touched.tuples
     below = [node.below(at, tuples, change) for at, change in enumerate(changes)]
     after = value_of(node, touched.new, [new for _, new in below])
@@ -221,7 +208,7 @@ def _risen(
         came = (values if node.node.is_virtual else own).came()
         moved, groups = to_keys(node, tuples, values, came)
         node.indexed(tuples, came, groups)
-    return moved, Seen(
+    return moved, TouchedNode(
         tuples,
         before[ROWS] > 0,
         after[ROWS] > 0,
@@ -240,10 +227,10 @@ def _in_lots(tuples: Tuples, entering: Entering | None) -> Iterator[tuple[Tuples
         yield tuples.between(start, end), own
 
 
-def _one(parts: Sequence[Seen]) -> Seen:
+def _one(parts: Sequence[TouchedNode]) -> TouchedNode:
     if len(parts) == 1:
         return parts[0]
-    return Seen(
+    return TouchedNode(
         stacked([one.tuples for one in parts]),
         np.concatenate([one.was_alive for one in parts]),
         np.concatenate([one.is_alive for one in parts]),
@@ -253,7 +240,7 @@ def _one(parts: Sequence[Seen]) -> Seen:
     )
 
 
-def _sets(parts: Sequence[Seen], at: int) -> GroupSets | None:
+def _sets(parts: Sequence[TouchedNode], at: int) -> GroupSets | None:
     result = [one.sets[at] for one in parts]
     known = [one for one in result if one is not None]
     if not known:
@@ -273,7 +260,7 @@ def _sets(parts: Sequence[Seen], at: int) -> GroupSets | None:
 
 
 def _touched(
-    node: NodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
+    node: TreeNodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
 ) -> tuple[Tuples, Entering | None] | None:
     """The touched tuples, ascending by code, and the batch's rows among them; None for none."""
     entering = None if batch is None or not len(batch) else entering_rows(node, batch)
@@ -295,14 +282,14 @@ def _touched(
     return tuples, entering
 
 
-def _owned(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touched | None:
+def _owned(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> TouchedTuples | None:
     if node.node.is_virtual:
         always = {ROWS: np.ones(len(tuples), dtype=np.int64)}
-        return Touched(tuples, always, always, None)
+        return TouchedTuples(tuples, always, always, None)
     return _without_ghosts(owning(node, tuples, entering))
 
 
-def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]:
+def _reached(node: TreeNodeState, at: int, change: KeyChange) -> tuple[int, Columns]:
     """Tuples that have the changed keys of the i-th child; an index may return some twice."""
     link, index, kinds = node.node.links[at], node.by[at], dict(node.node.kept)
     if index is None:
@@ -314,7 +301,7 @@ def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]
     return len(rows), rows.columns
 
 
-def _without_ghosts(touched: Touched) -> Touched | None:
+def _without_ghosts(touched: TouchedTuples) -> TouchedTuples | None:
     """Without tuples that an index returns though they were deleted: rows cancel only when runs
     merge."""
     kept = touched.new[ROWS] > 0
@@ -331,13 +318,13 @@ def _without_ghosts(touched: Touched) -> Touched | None:
         entering = Entering(entering.rows, entering.grouping, places)
     old = {name: value[at] for name, value in touched.old.items()}
     new = {name: value[at] for name, value in touched.new.items()}
-    return Touched(touched.tuples.take(at), old, new, entering)
+    return TouchedTuples(touched.tuples.take(at), old, new, entering)
 
 
 # Values of tuples.
 
 
-def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
+def value_of(node: TreeNodeState, own: Values, below: Sequence[Values]) -> Values:
     """Rows and slots of each tuple, over all that extend it below."""
     rows = node.rows_of(own, below)
     if node.is_bits or node.is_flat:

@@ -11,7 +11,7 @@ from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
 from impctl.engine.accumulators import ROWS
 from impctl.engine.batch import Batch, disagreement, empty_batch, loading, stacked_or_empty
-from impctl.engine.jointree.node import LIVE, NodeState, Seen
+from impctl.engine.jointree.node import LIVE, TreeNodeState, TouchedNode
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree
 from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.jointree.values import Columns, Tuples, product
@@ -23,7 +23,7 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
-    from impctl.engine.linear import Project
+    from impctl.engine.linear import ProjectOperator
     from impctl.engine.result_rows import Runs
 
 
@@ -53,7 +53,7 @@ class JoinedTree:
     """The nodes of a tree in bits mode in their current state; `shown` are the requested
     columns."""
 
-    def __init__(self, nodes: Sequence[NodeState], shown: Sequence[Shown]) -> None:
+    def __init__(self, nodes: Sequence[TreeNodeState], shown: Sequence[Shown]) -> None:
         self.nodes = tuple(nodes)
         self.shown = tuple(shown)
         self.parents = {
@@ -225,7 +225,7 @@ class _FoundTuples:
 class _BelowParent:
     """Alive tuples of a node by its key; with `is_padded` there may be none."""
 
-    node: NodeState
+    node: TreeNodeState
     is_padded: bool
 
     def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
@@ -240,7 +240,7 @@ class _BelowParent:
 class _AboveChild:
     """Live tuples of a node by the key of its child at `place`."""
 
-    node: NodeState
+    node: TreeNodeState
     place: int
     is_padded = False
 
@@ -254,7 +254,7 @@ class _AboveChild:
 
 
 def _told(
-    node: NodeState, names: Sequence[AttributeId], keys: Sequence[Vector], *, must_be_wanted: bool
+    node: TreeNodeState, names: Sequence[AttributeId], keys: Sequence[Vector], *, must_be_wanted: bool
 ) -> _FoundTuples:
     """Tuples determined by their keys; the values are the same under the node's own types."""
     kinds, count = dict(node.node.kept), len(keys[0]) if keys else 1
@@ -263,7 +263,7 @@ def _told(
 
 
 def _living(
-    node: NodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool
+    node: TreeNodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool
 ) -> _FoundTuples:
     """The alive ones of these tuples, each once: an index may return some twice."""
     if not len(owners):
@@ -279,13 +279,13 @@ def _living(
     return _FoundTuples(owners[order], tuples.take(at[order]).columns, own[at[order]])
 
 
-def own_of(node: NodeState, tuples: Tuples) -> Ints:
+def own_of(node: TreeNodeState, tuples: Tuples) -> Ints:
     located = node.tuples.find(tuples.codes, tuples.vectors(node.order) if len(tuples) else ())
     own: Ints = node.tuples.read(located, {ROWS: np.int64})[ROWS]
     return own
 
 
-def alive_of(node: NodeState, tuples: Tuples, *, must_be_wanted: bool) -> tuple[Ints, Bools]:
+def alive_of(node: TreeNodeState, tuples: Tuples, *, must_be_wanted: bool) -> tuple[Ints, Bools]:
     """The rows of each tuple, and whether it has all partners that it needs below; with
     `must_be_wanted` whether it is live."""
     if not len(tuples):
@@ -326,14 +326,14 @@ def _joined(rows: _PartialRows, places: Ints, result: _FoundTuples, held: _Held)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TreeChange:
     """A tree before and after a change of the input of one node, and the touched tuples per
     node."""
 
     before: JoinedTree
     after: JoinedTree
     at: int
-    seen: Sequence[Seen | None]
+    seen: Sequence[TouchedNode | None]
 
     def rows(self) -> list[Batch]:
         """The joined rows deleted, and those inserted."""
@@ -425,10 +425,10 @@ class JoinedRows(Operator):
         seen = [node.seen for node in self._tree.nodes]
         self._told.append(self._live.step(None, ran))
         after = JoinedTree(self._tree.nodes, self.shown)
-        return Moved(before, after, self._at[number], seen).rows()
+        return TreeChange(before, after, self._at[number], seen).rows()
 
     def as_it_stands(self) -> JoinedTree:
-        nodes: list[NodeState] = []
+        nodes: list[TreeNodeState] = []
         for node in self._tree.nodes:
             nodes.append(node.as_it_stands([nodes[link.child] for link in node.node.links]))
         return JoinedTree(nodes, self.shown)
@@ -450,7 +450,7 @@ class JoinedRows(Operator):
         self._live.take_up(counters)
 
 
-class ToldRows(JoinedRows):
+class EnumeratedRows(JoinedRows):
     """The rows of a result that are not stored: the tree enumerates them on request.
 
     `outputs` computes them from the joined rows. A step costs what the tree's does, unless changes
@@ -465,7 +465,7 @@ class ToldRows(JoinedRows):
         self,
         tree: JoinTree,
         shown: Sequence[Shown],
-        outputs: Project,
+        outputs: ProjectOperator,
         columns: Sequence[tuple[AttributeId, SqlType]],
     ) -> None:
         super().__init__(tree, shown)
@@ -510,10 +510,10 @@ class ToldRows(JoinedRows):
                 keeper.load(runs.get(keeper.name, ()))
 
     def says_like(self, other: Operator) -> bool:
-        return isinstance(other, ToldRows) and self._outputs.says_like(other._outputs)
+        return isinstance(other, EnumeratedRows) and self._outputs.says_like(other._outputs)
 
 
-class TakingPart(Operator):
+class JoinedRowTags(Operator):
     """The ranges of the rows behind the joined rows; stepped after them."""
 
     def __init__(self, joined: JoinedRows) -> None:

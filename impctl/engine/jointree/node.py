@@ -15,7 +15,7 @@ from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.accumulators import ROWS, Count, Values, clear_empty, parts_of, takes_bounds
 from impctl.engine.batch import Batch, disagreement, identity_of
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
-from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree, Mode
+from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree, TreeMode
 from impctl.engine.jointree.values import (
     Columns,
     KeyedState,
@@ -27,7 +27,7 @@ from impctl.engine.jointree.values import (
     once_columns,
     product,
 )
-from impctl.engine.range_counts import FragmentCounts, GroupSets, numbered
+from impctl.engine.range_counts import RangeCounts, GroupSets, numbered
 from impctl.engine.tags import NO_PAIRS, Pairs
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import is_known, unsure_value
@@ -58,7 +58,7 @@ class Entering:
     grouping: Grouping
     places: Ints
 
-    def tuples_of(self, node: NodeState) -> Tuples:
+    def tuples_of(self, node: TreeNodeState) -> Tuples:
         """The different tuples of these rows, one per group."""
         names = node.order
         columns = {name: self.rows.columns[name].take(self.grouping.first) for name in names}
@@ -86,7 +86,7 @@ class Entering:
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TouchedTuples:
     """Touched tuples with their own values, before and after."""
 
     tuples: Tuples
@@ -95,7 +95,7 @@ class Touched:
     entering: Entering | None
 
 
-def entering_rows(node: NodeState, batch: Batch) -> Entering | None:
+def entering_rows(node: TreeNodeState, batch: Batch) -> Entering | None:
     """The rows that can have partners, with kept columns as keys; None for no rows."""
     spec = node.node
     columns = {
@@ -129,12 +129,12 @@ _ARGUMENT = "argument/"
 """Prefix of arguments beside kept columns, as both may be the same column."""
 
 
-def owning(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touched:
+def owning(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> TouchedTuples:
     """The tuples' own rows and slots, with the batch's added."""
     located = node.tuples.find(tuples.codes, tuples.vectors(node.order))
     old = node.tuples.read(located, node.own_columns)
     if entering is None:
-        return Touched(tuples, old, old, None)
+        return TouchedTuples(tuples, old, old, None)
     rows, grouping, places = entering.rows, entering.grouping, entering.places
     mine = {name: value[places] for name, value in old.items()}
     added = {ROWS: counted_in(mine[ROWS], rows.weights, grouping)}
@@ -154,10 +154,10 @@ def owning(node: NodeState, tuples: Tuples, entering: Entering | None) -> Touche
     new = {name: value.copy() for name, value in old.items()}
     for name, value in added.items():
         new[name][places] = value
-    return Touched(tuples, old, new, entering)
+    return TouchedTuples(tuples, old, new, entering)
 
 
-def _refuse_negative(node: NodeState, state: Values) -> None:
+def _refuse_negative(node: TreeNodeState, state: Values) -> None:
     counts = [state[ROWS]]
     counts += [state[f"count{p.slot}"] for p in node.own_parts if isinstance(p, Count)]
     if any(bool((count < 0).any()) for count in counts):
@@ -174,7 +174,7 @@ def _count_ranks(
     counts.add(numbers[rows], ranks, weights[rows])
 
 
-def write(node: NodeState, touched: Touched) -> None:
+def write(node: TreeNodeState, touched: TouchedTuples) -> None:
     """Store the tuples' new values."""
     if touched.entering is None:
         return
@@ -183,7 +183,7 @@ def write(node: NodeState, touched: Touched) -> None:
     node.tuples.put(tuples.codes, tuples.vectors(node.order), touched.new, differs)
 
 
-def count_fragments(node: NodeState, touched: Touched) -> tuple[GroupSets | None, ...]:
+def count_fragments(node: TreeNodeState, touched: TouchedTuples) -> tuple[GroupSets | None, ...]:
     """Count the batch's rows in their ranges; per access the sets before and the crossings."""
     entering = touched.entering
     group_sets: list[GroupSets | None] = []
@@ -212,7 +212,7 @@ class KeyChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TouchedNode:
     """What the way up leaves for the way down: touched tuples, shapes (tuples,)."""
 
     tuples: Tuples
@@ -226,14 +226,14 @@ class Seen:
     """Per access: ranges of the tuples before, and the crossings since."""
 
 
-class NodeState:
+class TreeNodeState:
     """The state of the node at `at`; `children` are those of its links, in their order."""
 
-    def __init__(self, tree: JoinTree, at: int, children: Sequence[NodeState]) -> None:
+    def __init__(self, tree: JoinTree, at: int, children: Sequence[TreeNodeState]) -> None:
         node = self.node = tree.nodes[at]
         self.children = tuple(children)
         self.is_root = node is tree.root
-        self.is_bits = tree.mode is Mode.BITS or _is_below_bits(tree, at)
+        self.is_bits = tree.mode is TreeMode.BITS or _is_below_bits(tree, at)
         self.is_global = self.is_root and not node.key
         self.is_flat = not self.is_root and not node.links and node.is_key_all
         self.order = node.key if self.is_flat else node.kept_names
@@ -243,7 +243,7 @@ class NodeState:
         self.once = once_columns(tree, f"{tree.name}.{node.name}") if self.is_root else ()
         # Only at the root: other nodes' tuples do not determine the group.
         self.ordered = OrderedColumns(tree, f"{tree.name}.{node.name}") if self.is_root else None
-        self.seen: Seen | None = None
+        self.seen: TouchedNode | None = None
         self.next_tuple = self.next_key = 1
         self._make(f"{tree.name}.{node.name}")
 
@@ -282,7 +282,7 @@ class NodeState:
         )
         self.up = self._up(f"{name}.up")
         self.fragments = tuple(
-            FragmentCounts(f"{name}.fragments{at}") if access.by is None else None
+            RangeCounts(f"{name}.fragments{at}") if access.by is None else None
             for at, access in enumerate(node.accesses)
         )
         extremes = [part for part in self.parts if isinstance(part, Extreme)]
@@ -364,7 +364,7 @@ class NodeState:
         """The state that the way down writes; a root in bits mode has none."""
         return (self.live.arrangement,) if self.has_keys else ()
 
-    def as_it_stands(self, children: Sequence[NodeState]) -> Self:
+    def as_it_stands(self, children: Sequence[TreeNodeState]) -> Self:
         result = copy(self)
         result.children = tuple(children)
         result.tuples = self.tuples.as_it_stands()
@@ -507,7 +507,7 @@ def _is_below_bits(tree: JoinTree, at: int) -> bool:
     return False
 
 
-def _never_null(state: NodeState) -> set[AttributeId]:
+def _never_null(state: TreeNodeState) -> set[AttributeId]:
     """Kept columns that never hold NULL, as such rows find no partner."""
     node = state.node
     names: set[AttributeId] = set()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from impctl.data.schema import SqlType
 from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, parts_of
-from impctl.engine.extremes import Extreme, First, has_rank
+from impctl.engine.extremes import Extreme, FirstValue, has_rank
 from impctl.errors import InvariantError, UnsupportedError
 from impctl.types import AttributeId
 from impctl.values import dataclass
@@ -40,7 +40,7 @@ class Edge(StrEnum):
     """As inner where there are partners, else once with NULL (LEFT OUTER)."""
 
 
-class Mode(StrEnum):
+class TreeMode(StrEnum):
     RING = "ring"
     """Counts and sums, because an operator above decides by them (HAVING, top-k)."""
     BITS = "bits"
@@ -74,7 +74,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TreeNode:
     """One bag of the tree. `input` is the operator input of its rows.
 
     None is a virtual root: it has no rows, every combination of its kept columns exists once, and
@@ -127,15 +127,15 @@ class JoinTree:
     """
 
     name: str
-    nodes: tuple[Node, ...]
-    mode: Mode
+    nodes: tuple[TreeNode, ...]
+    mode: TreeMode
     columns: tuple[AggregateColumn, ...] = ()
     accesses: int = 0
     once: tuple[tuple[AttributeId, AttributeId], ...] = ()
     ordered: tuple[tuple[AttributeId, AttributeId], ...] = ()
 
     @property
-    def root(self) -> Node:
+    def root(self) -> TreeNode:
         return self.nodes[-1]
 
     @property
@@ -149,7 +149,7 @@ class JoinTree:
         for the way down."""
         return f"{self.name}/group"
 
-    def edges(self) -> Iterator[tuple[Node, Link, Node]]:
+    def edges(self) -> Iterator[tuple[TreeNode, Link, TreeNode]]:
         """Every edge as (parent, link, child)."""
         for node in self.nodes:
             for link in node.links:
@@ -195,7 +195,7 @@ def _problems(tree: JoinTree) -> Iterator[str]:
     yield from _problems_of_calls(tree)
 
 
-def _problems_of_node(tree: JoinTree, at: int, node: Node) -> Iterator[str]:
+def _problems_of_node(tree: JoinTree, at: int, node: TreeNode) -> Iterator[str]:
     names = set(node.kept_names)
     if not set(node.key) <= names or len(set(node.key)) != len(node.key):
         yield f"`{node.name}` does not keep its key"
@@ -227,7 +227,7 @@ def _problems_of_calls(tree: JoinTree) -> Iterator[str]:
         yield "every argument belongs to one node"
     yield from _problems_of_once(tree)
     yield from _problems_of_ordered(tree)
-    if tree.mode is Mode.BITS and tree.columns:
+    if tree.mode is TreeMode.BITS and tree.columns:
         yield "bits have no columns"
     hidden = {link.child for n in tree.nodes for link in n.links if link.edge in NO_SLOTS}
     for at in range(len(tree.nodes) - 1, -1, -1):
@@ -260,7 +260,7 @@ def _problems_of_once(tree: JoinTree) -> Iterator[str]:
 def _problems_of_ordered(tree: JoinTree) -> Iterator[str]:
     root, kinds = tree.root, dict(tree.root.kept)
     pairs = [(column.type, column.accumulator) for column in tree.columns]
-    firsts = [(kind, part) for kind, part in pairs if isinstance(part, First)]
+    firsts = [(kind, part) for kind, part in pairs if isinstance(part, FirstValue)]
     if {name for _, one in firsts for name in (one.key, one.value)} != _ordered(tree):
         yield "the first values of a group are of columns that are ordered"
     if not {kept for _, kept in tree.ordered} <= set(root.kept_names) - root.bitwise:

@@ -13,7 +13,7 @@ from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import disagreement
 from impctl.engine.jointree import node as lots
-from impctl.engine.jointree.node import LIVE, NUMBER, NodeState
+from impctl.engine.jointree.node import LIVE, NUMBER, TreeNodeState
 from impctl.engine.jointree.spec import Edge
 from impctl.engine.jointree.values import KeyedState, Tuples, different, stacked
 from impctl.engine.range_counts import GroupSets
@@ -77,7 +77,7 @@ class _Candidates:
         )
 
 
-def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
+def surviving(node: TreeNodeState, groups: Ints, weights: Ints) -> Wishes | None:
     """Count rows of the result into their groups, by number; these, and the touched groups."""
     if node.seen is not None and len(node.seen.groups) <= lots.MOST:
         # These are looked up next, so all are looked up at once.
@@ -86,7 +86,7 @@ def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
     return _want(node.live, [Vector(LONG, groups)], weights)
 
 
-def descend(node: NodeState, wishes: Wishes | None) -> Descent:
+def descend(node: TreeNodeState, wishes: Wishes | None) -> Descent:
     """Update one node by the wishes for its keys, after the way up."""
     candidates = _candidates(node, None if wishes is None else wishes.flipped())
     if candidates is None:
@@ -94,7 +94,7 @@ def descend(node: NodeState, wishes: Wishes | None) -> Descent:
     return _brought_down(node, candidates, wishes)
 
 
-def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
+def descend_first(node: TreeNodeState, tuples: Tuples, own: Values) -> Descent:
     """Descend for the first time, once all wishes for the tuples' keys are known.
 
     The children's flips need not be followed: all their tuples are visited.
@@ -104,7 +104,7 @@ def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
     return _brought_down(node, replace(result, was_alive=nobody), None)
 
 
-def _brought_down(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> Descent:
+def _brought_down(node: TreeNodeState, candidates: _Candidates, wishes: Wishes | None) -> Descent:
     was_wanted, is_wanted = _wanted(node, candidates, wishes)
     was_live, is_live = candidates.was_alive & was_wanted, candidates.is_alive & is_wanted
     signs = is_live.astype(np.int64) - was_live
@@ -127,7 +127,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 # Which tuples may flip.
 
 
-def _candidates(node: NodeState, flips: Wishes | None) -> _Candidates | None:
+def _candidates(node: TreeNodeState, flips: Wishes | None) -> _Candidates | None:
     seen = node.seen
     result = None
     if seen is not None:
@@ -144,7 +144,7 @@ def _candidates(node: NodeState, flips: Wishes | None) -> _Candidates | None:
     return _stacked(known)
 
 
-def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
+def _reached(node: TreeNodeState, flips: Wishes) -> Tuples | None:
     """The tuples of these keys, ascending by code, each once; some may be deleted. None for
     none."""
     if node.is_global:
@@ -166,7 +166,7 @@ def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
     return node.tuples_of(keys, len(flips.codes))
 
 
-def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
+def _beyond(node: TreeNodeState, flips: Wishes) -> Wishes | None:
     """Tuples of the flipped groups not all of whose tuples were touched."""
     if node.seen is None or not node.node.is_key_all:
         return flips
@@ -176,14 +176,14 @@ def _beyond(node: NodeState, flips: Wishes) -> Wishes | None:
     return flips.take((touched[places] != flips.codes).nonzero()[0])
 
 
-def _others(node: NodeState, more: Tuples, known: Tuples) -> Tuples:
+def _others(node: TreeNodeState, more: Tuples, known: Tuples) -> Tuples:
     places = node.tuples.places(
         known.codes, known.vectors(node.order), more.codes, more.vectors(node.order)
     )
     return more.take((places < 0).nonzero()[0])
 
 
-def _as_they_are(node: NodeState, tuples: Tuples, own: Values) -> _Candidates:
+def _as_they_are(node: TreeNodeState, tuples: Tuples, own: Values) -> _Candidates:
     """Tuples that this step did not touch: alive now if and only if they were before."""
     below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
     alive = node.alive_of(own, below)
@@ -192,7 +192,7 @@ def _as_they_are(node: NodeState, tuples: Tuples, own: Values) -> _Candidates:
     return _Candidates(tuples, alive, alive, numbers, groups)
 
 
-def _groups_of(node: NodeState, tuples: Tuples) -> Ints:
+def _groups_of(node: TreeNodeState, tuples: Tuples) -> Ints:
     keys = tuples.vectors(node.node.key)
     grouping = group_rows(keys, len(tuples))
     located = node.keys.find(grouping.codes, grouping.leaders(keys))
@@ -216,7 +216,7 @@ def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
 # Which tuples are wanted.
 
 
-def _wanted(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
+def _wanted(node: TreeNodeState, candidates: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
     if not node.has_keys:
         everyone = np.ones(len(candidates.tuples), dtype=np.bool_)
         return everyone, everyone
@@ -255,7 +255,7 @@ def _asked(
     return was, now
 
 
-def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints) -> Wishes | None:
+def _below(node: TreeNodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints) -> Wishes | None:
     """The keys of the i-th child that flipped tuples have, possibly with repetitions."""
     if node.node.links[at].edge is Edge.ANTI or not len(flipped):
         return None
@@ -263,7 +263,7 @@ def _below(node: NodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints)
     return _want(node.children[at].live, keys, signs[flipped[rows]]) if len(rows) else None
 
 
-def _below_each(node: NodeState, at: int, tuples: Tuples, was: Bools, now: Bools) -> Wishes | None:
+def _below_each(node: TreeNodeState, at: int, tuples: Tuples, was: Bools, now: Bools) -> Wishes | None:
     """The same of a child whose key determines the tuple: it is wanted while the tuple is live, so
     no lookup is needed."""
     if node.node.links[at].edge is Edge.ANTI:
@@ -298,7 +298,7 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
 
 
 def _told(
-    node: NodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
+    node: TreeNodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
 ) -> Pairs:
     access, counts = node.node.accesses[at], node.fragments[at]
     if counts is None:

@@ -13,16 +13,8 @@ from impctl.engine.accumulators import ROWS, Firsts, Picked, Values, before_and_
 from impctl.engine.batch import Batch, difference, empty_batch
 from impctl.engine.jointree import node as lots
 from impctl.engine.jointree.bottom_up import Tally, add_to_keys, rise, set_keys, value_of
-from impctl.engine.jointree.node import (
-    GLOBAL,
-    NUMBER,
-    KeyChange,
-    NodeState,
-    entering_rows,
-    owning,
-    write,
-)
-from impctl.engine.jointree.spec import Edge, JoinTree, Mode, checked
+from impctl.engine.jointree.node import GLOBAL, NUMBER, KeyChange, TreeNodeState, entering_rows, owning, write
+from impctl.engine.jointree.spec import Edge, JoinTree, TreeMode, checked
 from impctl.engine.jointree.top_down import Wishes, descend, descend_first, surviving
 from impctl.engine.jointree.values import Tuples, sum_too_large, zeros
 from impctl.engine.operator import Keeper, Operator
@@ -30,7 +22,7 @@ from impctl.engine.tags import NO_PAIRS, Pairs, SpanTags
 from impctl.errors import EvaluationError
 
 
-def take_in(node: NodeState, batch: Batch) -> None:
+def take_in(node: TreeNodeState, batch: Batch) -> None:
     """Count the batch's rows into the tuples that own them, and nothing else."""
     for rows in batch.lots(lots.LOT):
         entering = entering_rows(node, rows)
@@ -42,7 +34,7 @@ def take_in(node: NodeState, batch: Batch) -> None:
                     counts.add(touched.new[NUMBER], entering.fragments_of(at))
 
 
-def settle(node: NodeState) -> int:
+def settle(node: TreeNodeState) -> int:
     """Build a node's keys and indexes from its tuples, after its children's; the number of
     tuples."""
     count = 0
@@ -65,7 +57,7 @@ def settle(node: NodeState) -> int:
     return count
 
 
-def first_told(node: NodeState) -> Iterator[tuple[int, list[Pairs]]]:
+def first_told(node: TreeNodeState) -> Iterator[tuple[int, list[Pairs]]]:
     """The number of live tuples of a settled node and their ranges per access, in lots.
 
     Each range occurs once, with the number of tuples that have it. The children get their wishes.
@@ -92,7 +84,7 @@ def _counted(pairs: Pairs) -> Pairs:
 # The tuples of a node.
 
 
-def _lots(node: NodeState) -> Iterator[tuple[Tuples, Values]]:
+def _lots(node: TreeNodeState) -> Iterator[tuple[Tuples, Values]]:
     """All tuples and their own values, each once, in lots that ascend by code."""
     if node.node.is_virtual:
         for tuples in _combinations(node):
@@ -105,7 +97,7 @@ def _lots(node: NodeState) -> Iterator[tuple[Tuples, Values]]:
         yield Tuples(codes, columns).between(start, end), values
 
 
-def _combinations(node: NodeState) -> Iterator[Tuples]:
+def _combinations(node: TreeNodeState) -> Iterator[Tuples]:
     """Combinations of a virtual root that may be alive: taken from one child, since all must have
     them."""
     at = next(at for at, link in enumerate(node.node.links) if link.edge is Edge.INNER)
@@ -127,15 +119,15 @@ class Tree(Operator):
 
     def __init__(self, tree: JoinTree) -> None:
         self.tree = self.form = checked(tree)
-        nodes: list[NodeState] = []
+        nodes: list[TreeNodeState] = []
         for at, node in enumerate(tree.nodes):
-            nodes.append(NodeState(tree, at, [nodes[link.child] for link in node.links]))
+            nodes.append(TreeNodeState(tree, at, [nodes[link.child] for link in node.links]))
         self.nodes = tuple(nodes)
         self._touched = 0
         self._is_filling = False
 
     @property
-    def _root(self) -> NodeState:
+    def _root(self) -> TreeNodeState:
         return self.nodes[-1]
 
     @property
@@ -175,13 +167,13 @@ class Tree(Operator):
         with _sums_named():
             self._touched += sum(map(settle, self.nodes))
         told = self.start()
-        if self.tree.mode is Mode.BITS:
+        if self.tree.mode is TreeMode.BITS:
             yield empty_batch(0)
         else:
             yield self.output() if told is None else difference(self.output(), told)
 
     def _rows_of(self, change: KeyChange | None, before: Firsts) -> Batch:
-        if change is None or self.tree.mode is Mode.BITS:
+        if change is None or self.tree.mode is TreeMode.BITS:
             return empty_batch(0)
         groups = change.new[NUMBER]
         old, new = before.of(groups, change.old), self._ordered.of(groups, change.new)
@@ -204,7 +196,7 @@ class Tree(Operator):
 
     def start(self) -> Batch | None:
         """The one row that there is over empty input without group columns."""
-        if self.tree.mode is Mode.BITS or not self._root.is_global:
+        if self.tree.mode is TreeMode.BITS or not self._root.is_global:
             return None
         state = zeros(self._root.key_parts, 1)
         state[NUMBER] = np.full(1, GLOBAL, dtype=np.int64)
@@ -212,7 +204,7 @@ class Tree(Operator):
 
     @property
     def can_output(self) -> bool:
-        return self.tree.mode is Mode.RING
+        return self.tree.mode is TreeMode.RING
 
     def output(self) -> Batch:
         """The rows of all groups. Cost: the groups."""
@@ -245,7 +237,7 @@ class Tree(Operator):
             node.next_key = counters[f"{name}.next_key"]
 
 
-def _batch_of(node: NodeState, batches: Sequence[Batch | None]) -> Batch | None:
+def _batch_of(node: TreeNodeState, batches: Sequence[Batch | None]) -> Batch | None:
     return None if node.node.input is None else batches[node.node.input]
 
 
@@ -272,7 +264,7 @@ class Live(Operator):
     def step(self, survivors: Batch | None, ran: Batch | None = None) -> Batch:
         """The changes of the sketches' counts, one row per tuple and range."""
         wishes: list[Wishes | None] = [None] * len(self._nodes)
-        if self.tree.mode is Mode.RING and survivors is not None and len(survivors):
+        if self.tree.mode is TreeMode.RING and survivors is not None and len(survivors):
             groups = survivors.columns[self.tree.group].values
             wishes[-1] = surviving(self._nodes[-1], groups, survivors.weights)
         if self._is_filling:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from impctl.placement.graph import Graph, Mode, restricted
+from impctl.placement.graph import Graph, PieceMode, restricted
 from impctl.placement.search import Modes, StateChoice, choices_of, choose, evaluate
 from impctl.service.schedule.due import LEAST_MARGIN
 from impctl.service.text import duration_text, size_text
@@ -42,7 +42,7 @@ ModesByQuery = Mapping[QueryName, Modes]
 
 
 @dataclass(frozen=True, slots=True)
-class Unheld:
+class MissedBound:
     """A bound that changes of these tables miss, taking `ms` with the choice. `enough` are bytes of
     all pieces that would meet it, in `enough_ms`; None if nothing would."""
 
@@ -79,7 +79,7 @@ def chosen_within(
     chances: Sequence[float],
     fixed: int = 0,
     now: ModesByQuery = MappingProxyType({}),
-) -> tuple[StateChoice, tuple[Unheld, ...]]:
+) -> tuple[StateChoice, tuple[MissedBound, ...]]:
     """Choose within so many bytes; also returns the bounds that are missed. `chances` are the
     probabilities of the graphs' kinds of change within a day; `fixed` are bytes of the budget that
     no choice changes. Of choices that meet as many bounds, the one with the least expected work
@@ -127,8 +127,8 @@ def _within_reach(
 
 
 def _with_kept(graph: Graph, now: Modes) -> Graph:
-    kept = [piece for piece in graph.pieces if now.get(piece.name) is Mode.KEPT]
-    return restricted(graph, {one.name: (Mode.KEPT,) for one in kept if Mode.KEPT in one.modes})
+    kept = [piece for piece in graph.pieces if now.get(piece.name) is PieceMode.KEPT]
+    return restricted(graph, {one.name: (PieceMode.KEPT,) for one in kept if PieceMode.KEPT in one.modes})
 
 
 def late_runs(
@@ -173,7 +173,7 @@ class _BoundChecks:
                 return modes
         return None
 
-    def missed(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[Unheld]:
+    def missed(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[MissedBound]:
         for name in dict.fromkeys(name for name, _ in late):
             kinds = [kind for query, kind in late if query == name]
             graph, chosen = self._graphs[name], choice.queries[name]
@@ -181,7 +181,7 @@ class _BoundChecks:
             kind = max(kinds, key=costs.__getitem__)
             runs = graph.runs[kind] if graph.runs else 0
             tables = tuple(sorted(graph.kinds[kind].tables))
-            unheld = Unheld(name, self._bounds[name], tables, costs[kind], runs)
+            unheld = MissedBound(name, self._bounds[name], tables, costs[kind], runs)
             modes = self.least(name, kinds)
             if modes is not None:
                 enough = choice.bytes - chosen.bytes + graph.bytes_of(modes)
@@ -193,7 +193,7 @@ class _BoundChecks:
         return LEAST_MARGIN * ms > self._bounds[name].ms
 
 
-def unheld_text(one: Unheld, fixed: int) -> str:
+def missed_bound_text(one: MissedBound, fixed: int) -> str:
     """Describe a missed bound; `fixed` are bytes of state without a choice."""
     verb = "changes" if len(one.tables) == 1 else "change"
     by = f" (from {one.runs} runs)" if one.runs else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, graph_of, restricted
+from impctl.placement.graph import PRIORS, Graph, KindOfChange, PieceMode, graph_of, restricted
 from impctl.placement.search import StateChoice, conversion_ms, per_day_together, priced
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
@@ -19,7 +19,7 @@ from impctl.service.settings import disk_of
 from impctl.service.stored import StateMeta, check_not_replaced_meanwhile, result_bytes
 from impctl.service.text import size_text
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import Chosen, MaintainCommit, RunCost, RunKind, RunRecord
+from impctl.store.records import StateChoiceBasis, MaintainCommit, RunCost, RunKind, RunRecord
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from impctl.data.vector import Vector
     from impctl.placement.graph import Piece
     from impctl.placement.search import Modes
-    from impctl.service.budget.bounds import Unheld
-    from impctl.service.budget.costs import Opened
-    from impctl.service.context import Workbench
+    from impctl.service.budget.bounds import MissedBound
+    from impctl.service.budget.costs import OpenedQuery
+    from impctl.service.context import Context
     from impctl.service.prepare import PreparedQuery
     from impctl.store.records import StoreReader
     from impctl.store.store import Store
@@ -45,24 +45,24 @@ _STAYS = "converting saves too little: "
 
 
 def with_state(
-    desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
+    desk: Context, store: StoreReader | None, results: Sequence[PlanResult]
 ) -> tuple[list[PlanResult], list[str]]:
     """Add what would be kept to stored queries' results; also returns missed bounds."""
-    from impctl.service.budget.bounds import unheld_text
+    from impctl.service.budget.bounds import missed_bound_text
     from impctl.service.budget.costs import state_bytes
 
     budget = disk_of(desk.settings, desk.workload)
     if store is None or budget is None:
         return list(results), []
     specs = desk.sketched(None)
-    kept = kept_within(desk, store, specs, budget)
+    kept = choose_state(desk, store, specs, budget)
     is_over = state_bytes(store, [spec.name for spec in specs]) > budget
     stays = not is_worth(kept, is_over=is_over)
     told = [replace(each, state=tuple(_pieces(kept, each.query, stays))) for each in results]
-    return told, [] if stays else [unheld_text(one, kept.fixed) for one in kept.unheld]
+    return told, [] if stays else [missed_bound_text(one, kept.fixed) for one in kept.unheld]
 
 
-def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
+def _pieces(kept: WeighedState, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
     """Pieces that can be read or bounded, in circuit order; `stays`: none is converted."""
     from impctl.compile.flows import Strategy
 
@@ -88,7 +88,7 @@ def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]
                 size,
                 piece.kept_bytes,
                 reason,
-                buffer if mode is Mode.BOUNDED else None,
+                buffer if mode is PieceMode.BOUNDED else None,
             )
 
 
@@ -102,7 +102,7 @@ Rates = Mapping[tuple[TableName, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ChoiceInput:
     """Input of a choice: budget and state in bytes, rates, and pins."""
 
     budget: int
@@ -111,29 +111,29 @@ class Seen:
     pins: Mapping[QueryName, str]
 
 
-def is_to_look(made_by: Chosen | None, now: Seen) -> bool:
+def is_to_look(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
     """Whether to choose again."""
     return (
         made_by is None
-        or is_asked_otherwise(made_by, now.budget, now.pins)
+        or has_new_requirements(made_by, now.budget, now.pins)
         or now.bytes > now.budget
         or have_moved(made_by.rates, now.rates)
     )
 
 
-def is_asked_otherwise(made_by: Chosen | None, budget: int, pins: Mapping[QueryName, str]) -> bool:
+def has_new_requirements(made_by: StateChoiceBasis | None, budget: int, pins: Mapping[QueryName, str]) -> bool:
     """Whether the workload differs from the one of the last choice, if any."""
     return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
 
 
-def is_known_to_exceed(made_by: Chosen | None, now: Seen) -> bool:
+def is_known_to_exceed(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
     """Whether state exceeds a budget that the last choice could not meet either."""
     return (
         made_by is not None
         and made_by.settled
         and now.bytes > now.budget
         and made_by.bytes > now.budget
-        and not is_asked_otherwise(made_by, now.budget, now.pins)
+        and not has_new_requirements(made_by, now.budget, now.pins)
         and abs(now.bytes - made_by.bytes) <= _ALIKE * made_by.bytes
         and not have_moved(made_by.rates, now.rates)
     )
@@ -156,7 +156,7 @@ _LEAST_SAVED = 0.2
 _DAYS = 7.0
 
 
-def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
+def is_worth(kept: WeighedState, *, is_over: bool, has_captured: bool = False) -> bool:
     """Whether to carry out the choice; `is_over`: state exceeds the budget. `has_captured`: a first
     capture skips what may be large before its size is known."""
     pieces = ((name, piece) for name, graph in kept.graphs.items() for piece in graph.pieces)
@@ -166,7 +166,7 @@ def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
     return has_captured and is_better if kept.is_out_of_reach else is_over or is_better
 
 
-def _pays(kept: Kept) -> bool:
+def _pays(kept: WeighedState) -> bool:
     names = list(kept.graphs)
     before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
     after = kept.choice.ms_per_day
@@ -182,26 +182,26 @@ def _pays(kept: Kept) -> bool:
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
 
 
-_ALLOWED = (Mode.KEPT, Mode.READ, Mode.BOUNDED)
+_ALLOWED = (PieceMode.KEPT, PieceMode.READ, PieceMode.BOUNDED)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class WeighedState:
     """The weighed queries, the choice, and bytes that no choice changes. By query: `graphs` are its
     input, `now` the present modes, `conversions` the milliseconds to convert each piece to a mode,
     `sizes` the buffer sizes of bounded pieces. `unheld` are missed bounds; it `holds_more` of them
     than the present state. `troubles` says why queries could not be opened; their state counts
     unchanged."""
 
-    queries: Mapping[QueryName, Opened]
+    queries: Mapping[QueryName, OpenedQuery]
     choice: StateChoice
     fixed: int
     troubles: Mapping[QueryName, str]
     graphs: Mapping[QueryName, Graph]
     now: Mapping[QueryName, Modes]
-    conversions: Mapping[QueryName, Mapping[str, Mapping[Mode, float]]]
+    conversions: Mapping[QueryName, Mapping[str, Mapping[PieceMode, float]]]
     sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
-    unheld: Sequence[Unheld] = ()
+    unheld: Sequence[MissedBound] = ()
     holds_more: bool = False
     budget: int | None = None
 
@@ -210,32 +210,32 @@ class Kept:
         """Whether even the least exceeds the budget; a budget of 0 requests the least."""
         return bool(self.budget) and self.choice.exceeds
 
-    def wanted(self, query: QueryName) -> Wanted:
+    def wanted(self, query: QueryName) -> StateTarget:
         """Pieces to read or bound; sides read by Spark and pieces read without a choice stay so."""
         from impctl.compile.flows import Strategy
 
         modes = self.choice.queries[query].modes
         compiled = self.queries[query].compiled
         by_spark = compiled.sides_by(Strategy.SPARK)
-        read = [name for name, mode in modes.items() if mode is Mode.READ]
+        read = [name for name, mode in modes.items() if mode is PieceMode.READ]
         read += [name for name in compiled.sides_by(Strategy.FILES) if name not in modes]
         sizes = self.sizes[query]
-        bounded = {name: sizes[name] for name, mode in modes.items() if mode is Mode.BOUNDED}
-        return Wanted(tuple(name for name in read if name not in by_spark), bounded)
+        bounded = {name: sizes[name] for name, mode in modes.items() if mode is PieceMode.BOUNDED}
+        return StateTarget(tuple(name for name in read if name not in by_spark), bounded)
 
 
 Choose = Callable[[Mapping[QueryName, Graph], int | None], StateChoice]
 """A way to choose modes for all pieces of these queries within so many bytes."""
 
 
-def kept_within(
-    desk: Workbench,
+def choose_state(
+    desk: Context,
     store: StoreReader,
     specs: Sequence[QuerySpec],
     budget: int | None,
     coming: Expectations | None = None,
     choose: Choose | None = None,
-) -> Kept:
+) -> WeighedState:
     """Choose for all of these queries that are stored. `coming` are expectations of their tables,
     if already known; `choose` replaces the choice by bounds, and ignores them."""
     from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
@@ -263,15 +263,15 @@ def kept_within(
     late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
     costs = {name: conversion_ms(graph) for name, graph in by_priors.items()}
     sizes, holds_more = weighed.sizes, late < late_now
-    return Kept(
+    return WeighedState(
         queries, choice, fixed, troubles, graphs, now, costs, sizes, unheld, holds_more, budget
     )
 
 
 def graphs_of(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader,
-    queries: Mapping[QueryName, Opened],
+    queries: Mapping[QueryName, OpenedQuery],
     expected: Sequence[Expected],
 ) -> dict[QueryName, Graph]:
     """Graphs of the queries under these expected kinds of change."""
@@ -284,11 +284,11 @@ def graphs_of(
 
 
 def _all_opened(
-    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
-) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
+    desk: Context, store: StoreReader, specs: Sequence[QuerySpec]
+) -> tuple[dict[QueryName, OpenedQuery], dict[QueryName, str], int]:
     from impctl.service.budget.costs import state_bytes
 
-    queries: dict[QueryName, Opened] = {}
+    queries: dict[QueryName, OpenedQuery] = {}
     troubles: dict[QueryName, str] = {}
     fixed = 0
     for spec in specs:
@@ -304,7 +304,7 @@ def _all_opened(
     return queries, troubles, fixed
 
 
-def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
+def _opened(desk: Context, store: StoreReader, spec: QuerySpec) -> OpenedQuery | None:
     from impctl.service.budget.costs import opened
 
     stored = store.load(spec.name)
@@ -316,7 +316,7 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
 
 
 class _Weighed:
-    def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
+    def __init__(self, desk: Context, store: StoreReader, expected: Sequence[Expected]) -> None:
         self._desk = desk
         self._store = store
         self._expected = expected
@@ -324,7 +324,7 @@ class _Weighed:
         self.chances = [one.chance for one in expected]
         self.sizes: dict[QueryName, dict[str, int]] = {}
 
-    def by_priors(self, query: Opened) -> Graph:
+    def by_priors(self, query: OpenedQuery) -> Graph:
         from impctl.service.budget.costs import numbers_of
 
         numbers = numbers_of(query, self._desk.tables, self._expected)
@@ -332,7 +332,7 @@ class _Weighed:
         self.sizes[query.stored.query] = sizes
         return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
 
-    def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
+    def graph(self, query: OpenedQuery, by_priors: Graph, now: Modes) -> Graph:
         """The graph by recorded runs, with pieces pinned that have no choice."""
         from impctl.service.budget.costs import learned_of, rows_of_change
 
@@ -351,10 +351,10 @@ class _Weighed:
         for piece in graph.pieces:
             mode = now[piece.name]
             is_open = mode in allowed.get(piece.name, ()) and len(allowed[piece.name]) > 1
-            is_built = mode is Mode.READ and piece.is_whole
-            if mode is Mode.KEPT or is_built or not is_open:
+            is_built = mode is PieceMode.READ and piece.is_whole
+            if mode is PieceMode.KEPT or is_built or not is_open:
                 continue
-            if fits is not None and piece.sizes[Mode.KEPT] > fits:
+            if fits is not None and piece.sizes[PieceMode.KEPT] > fits:
                 # There may not be enough memory to build it; kept pieces need none, and rebuilt
                 # ones as much each time.
                 allowed[piece.name] = (mode,)
@@ -378,40 +378,40 @@ def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
     return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
 
 
-def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
+def modes_now(query: OpenedQuery, graph: Graph) -> dict[str, PieceMode]:
     """The present mode of each piece of the query's state."""
     from impctl.compile.flows import Strategy
 
     read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
-    now = dict.fromkeys((piece.name for piece in graph.pieces), Mode.KEPT)
-    now |= dict.fromkeys(query.as_stored.meta.buffers, Mode.BOUNDED)
-    return now | dict.fromkeys(read, Mode.READ)
+    now = dict.fromkeys((piece.name for piece in graph.pieces), PieceMode.KEPT)
+    now |= dict.fromkeys(query.as_stored.meta.buffers, PieceMode.BOUNDED)
+    return now | dict.fromkeys(read, PieceMode.READ)
 
 
-def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode, ...]:
+def _allowed(query: OpenedQuery, piece: Piece, prepared: PreparedQuery) -> tuple[PieceMode, ...]:
     compiled = query.compiled
     is_side = any(one.side == piece.name for one in compiled.sides)
     asked = _asked(prepared) if is_side else _asked_of_groups(prepared)
     side = next((one for one in compiled.pieces if one.side == piece.name), None)
     is_least = prepared.spec.state is StateKept.LEAST
     pinned = _pinned_mode(side, asked, is_least=is_least)
-    modes = {Mode.KEPT, Mode.READ} if pinned is None else {pinned}
-    is_left = pinned is Mode.KEPT or piece.is_whole
-    if Mode.BOUNDED in piece.modes and asked is JoinStrategy.FILES and is_left:
-        modes = {Mode.BOUNDED}
+    modes = {PieceMode.KEPT, PieceMode.READ} if pinned is None else {pinned}
+    is_left = pinned is PieceMode.KEPT or piece.is_whole
+    if PieceMode.BOUNDED in piece.modes and asked is JoinStrategy.FILES and is_left:
+        modes = {PieceMode.BOUNDED}
     elif asked is JoinStrategy.AUTO:
-        modes.add(Mode.BOUNDED)
+        modes.add(PieceMode.BOUNDED)
     return tuple(mode for mode in piece.modes if mode in modes)
 
 
-def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
+def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> PieceMode | None:
     """The mode required by workload or engine, or None. Whole pieces are read only for `least`."""
     from impctl.compile.flows import Strategy
 
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
-        return Mode.KEPT
+        return PieceMode.KEPT
     is_asked = asked is JoinStrategy.FILES and (is_least or not side.is_whole)
-    return Mode.READ if side.strategy is Strategy.SPARK or is_asked else None
+    return PieceMode.READ if side.strategy is Strategy.SPARK or is_asked else None
 
 
 def _is_of(stored: str, pieces: set[str]) -> bool:
@@ -423,7 +423,7 @@ BUDGET_EXCEEDED = "budget_exceeded"
 
 
 def keep_to_budget(
-    desk: Workbench, store: Store, *, has_captured: bool, is_late: bool = False
+    desk: Context, store: Store, *, has_captured: bool, is_late: bool = False
 ) -> list[str]:
     """Convert what the budget requires; returns warnings."""
     budget = disk_of(desk.settings, desk.workload)
@@ -452,8 +452,8 @@ def keep_to_budget(
 
 
 def _seen(
-    desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
-) -> tuple[Seen, Expectations]:
+    desk: Context, store: Store, specs: Sequence[QuerySpec], budget: int
+) -> tuple[ChoiceInput, Expectations]:
     from impctl.service.budget.costs import state_bytes
 
     tables = set[TableName]()
@@ -465,23 +465,23 @@ def _seen(
     coming = expectations(desk, store, sorted(tables))
     rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
     size = state_bytes(store, [spec.name for spec in specs])
-    return Seen(budget, size, rates, pins_of(specs)), coming
+    return ChoiceInput(budget, size, rates, pins_of(specs)), coming
 
 
 def _looked(
-    desk: Workbench,
+    desk: Context,
     store: Store,
     specs: Sequence[QuerySpec],
-    seen: Seen,
+    seen: ChoiceInput,
     coming: Expectations,
     *,
     has_captured: bool,
 ) -> list[str]:
-    from impctl.service.budget.bounds import unheld_text
+    from impctl.service.budget.bounds import missed_bound_text
     from impctl.service.budget.costs import state_bytes
 
     names = [spec.name for spec in specs]
-    kept = kept_within(desk, store, specs, seen.budget, coming)
+    kept = choose_state(desk, store, specs, seen.budget, coming)
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
     if is_worth(kept, is_over=seen.bytes > seen.budget, has_captured=has_captured):
         for name in kept.queries:
@@ -489,7 +489,7 @@ def _looked(
             give_back()
     size = state_bytes(store, names)
     least = kept.fixed + kept.choice.least
-    made_by = Chosen(
+    made_by = StateChoiceBasis(
         budget=seen.budget,
         rates=seen.rates,
         bytes=size,
@@ -498,7 +498,7 @@ def _looked(
         settled=not warnings,
     )
     store.save_chosen(made_by)
-    warnings += [unheld_text(one, kept.fixed) for one in kept.unheld]
+    warnings += [missed_bound_text(one, kept.fixed) for one in kept.unheld]
     if size > seen.budget:
         warnings.append(_exceeded(store, specs, size, seen.budget, least))
     return warnings
@@ -532,11 +532,11 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
     return f"drop the {noun} {', '.join(names)} ({size_text(saved)})"
 
 
-def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
+def converted(desk: Context, store: Store, kept: WeighedState, name: str) -> list[str]:
     """Convert a query to the choice if needed; returns why it stayed unchanged."""
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.wanted(name)
-    if not wanted.moved(Wanted.now(query)):
+    if not wanted.moved(StateTarget.now(query)):
         return []
     sides = [side.side for side in query.compiled.pieces]
     sides += [one.piece for one in query.compiled.buffers if one.piece not in sides]
@@ -557,7 +557,7 @@ CONVERTED = "state_converted"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StateTarget:
     """How to keep a query's state: join sides and groups read from files, and the buffer sizes of
     bounded pieces. All others are kept, except sides that Spark reads."""
 
@@ -565,12 +565,12 @@ class Wanted:
     buffers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def now(cls, query: Opened) -> Self:
+    def now(cls, query: OpenedQuery) -> Self:
         from impctl.compile.flows import Strategy
 
         return cls(query.compiled.sides_by(Strategy.FILES), query.as_stored.meta.buffers)
 
-    def moved(self, other: Wanted) -> set[str]:
+    def moved(self, other: StateTarget) -> set[str]:
         mine, theirs = (
             {**dict.fromkeys(one.from_files, 0), **one.buffers} for one in (self, other)
         )
@@ -578,25 +578,25 @@ class Wanted:
 
 
 def convert(
-    desk: Workbench, store: Store, query: Opened, wanted: Wanted, reasons: Mapping[str, str]
+    desk: Context, store: Store, query: OpenedQuery, wanted: StateTarget, reasons: Mapping[str, str]
 ) -> None:
     """Convert the query's state to `wanted`. `reasons` say why, by piece; those of converted pieces
     go into the history. Raises HistoryGoneError if a piece must be rebuilt from tables that cannot
     be read any more, RetryableError if a table was replaced."""
-    from impctl.compile.flows import AsRecorded, Strategy
-    from impctl.compile.session import MaintainedQuery, hand_over
-    from impctl.service.maintenance_plan import TakenUp, chosen_way
+    from impctl.compile.flows import StoredChoices, Strategy
+    from impctl.compile.session import MaintainedQuery, transfer_state
+    from impctl.service.maintenance_plan import QueryState, chosen_way
     from impctl.service.partners import FilePartners
     from impctl.service.table_deltas import rows_with
 
     watch, at = Stopwatch(), time.time()
     held = query.as_stored
     runs = store.load_runs(query.stored.query)
-    taken = TakenUp(held.way, query.stored, runs)
+    taken = QueryState(held.way, query.stored, runs)
     assert taken.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = held.chooser.sides
-    sides = AsRecorded(by_spark, recorded.has_filter, wanted.from_files, reasons)
+    sides = StoredChoices(by_spark, recorded.has_filter, wanted.from_files, reasons)
     chooser = replace(held.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
     way = chosen_way(
         held.prepared, held.verdict, held.partitions, chooser, has_answer=held.meta.answer
@@ -611,14 +611,14 @@ def convert(
         table = source.table
         return rows_with(desk.tables.snapshot(table, query.stored.versions[table]), source, keys)
 
-    hand_over(taken.session, after, partners.whole, table_rows)
+    transfer_state(taken.session, after, partners.whole, table_rows)
     check_not_replaced_meanwhile(query.stored, desk.tables)
     _commit(store, query, taken.session, after, (watch, at), reasons)
 
 
 def _commit(
     store: Store,
-    query: Opened,
+    query: OpenedQuery,
     before: MaintainedQuery,
     after: MaintainedQuery,
     begun: tuple[Stopwatch, float],
@@ -632,9 +632,9 @@ def _commit(
     refs = store.run_refs(stored.query)
     gone = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in kept]
     buffers = chosen_buffers(query.as_stored.prepared.spec, after.compiled)
-    wanted = Wanted(after.compiled.sides_by(Strategy.FILES), buffers)
+    wanted = StateTarget(after.compiled.sides_by(Strategy.FILES), buffers)
     meta = replace(_meta(query, before, wanted, checkpoint), side_reasons=dict(reasons))
-    moved = wanted.moved(Wanted.now(query))
+    moved = wanted.moved(StateTarget.now(query))
     told = {name: f" bounded to the best {size:,}" for name, size in buffers.items()}
     reason = "; ".join(
         f"{side}{told.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
@@ -671,7 +671,7 @@ def _commit(
 
 
 def _meta(
-    query: Opened, before: MaintainedQuery, wanted: Wanted, checkpoint: Checkpoint
+    query: OpenedQuery, before: MaintainedQuery, wanted: StateTarget, checkpoint: Checkpoint
 ) -> StateMeta:
     from impctl.compile.session import buffer_groups, sides_of
     from impctl.engine.trace import RowIndex
@@ -695,7 +695,7 @@ def _meta(
     )
 
 
-def _recapture(store: Store, query: Opened, after: StateMeta, ms: float) -> RunCost | None:
+def _recapture(store: Store, query: OpenedQuery, after: StateMeta, ms: float) -> RunCost | None:
     """An upper bound of a recapture with the present state: the one before, and this conversion.
     None if one was recorded already, or none before."""
     costs = [one for one in store.costs(query.stored.query) if one.kind is RunKind.RECAPTURE]

@@ -20,20 +20,20 @@ from impctl.placement.graph import (
     PerKind,
     own,
 )
-from impctl.placement.graph import Mode as StateMode
+from impctl.placement.graph import PieceMode as StateMode
 from impctl.placement.search import Learned
 from impctl.service.cost_model import learned as line_through
 from impctl.service.maintenance_plan import Reopened, check_circuit, reopened, why_not_bounded
 from impctl.service.stored import catch_up, check_definition, check_pins
-from impctl.sketch.sketch import Mode
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.store.records import RunCost, RunKind, RunParts, StoredQuery, buffer_name
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import Compiled
+    from impctl.compile.compile import Dataflow
     from impctl.engine.operator import Operator
     from impctl.placement.search import Modes
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.service.schedule.forecast import Expected
     from impctl.store.records import StoreReader
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PieceSize:
     rows: int = 0
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedQuery:
     """A query at its stored versions; `sizes` are by the names of stored pieces."""
 
     stored: StoredQuery
     as_stored: Reopened
-    sizes: Mapping[str, Size]
+    sizes: Mapping[str, PieceSize]
 
     @property
-    def compiled(self) -> Compiled:
+    def compiled(self) -> Dataflow:
         assert self.as_stored.way.compiled is not None
         return self.as_stored.way.compiled
 
@@ -66,29 +66,29 @@ class Opened:
 
 
 def opened(
-    desk: Workbench, store: StoreReader, spec: QuerySpec, stored: StoredQuery
-) -> Opened | None:
+    desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
+) -> OpenedQuery | None:
     """Open the query; None if it has no state that the engine steps. RecaptureNeededError if its
     state belongs to another query or other tables by now, as reads would."""
-    if stored.mode is not Mode.EXACT:
+    if stored.mode is not MaintenanceMode.EXACT:
         return None
     check_definition(desk, spec, stored)
     catch_up(desk.tables, stored)
     check_pins(stored, desk.tables)
     result = reopened(desk, spec, stored)
     check_circuit(desk, result.prepared, result.way, stored)
-    return None if result.way.compiled is None else Opened(stored, result, sizes_of(store, stored))
+    return None if result.way.compiled is None else OpenedQuery(stored, result, sizes_of(store, stored))
 
 
 def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
     return sum(run.bytes for query in queries for run in store.run_refs(query))
 
 
-def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
-    result: dict[str, Size] = {}
+def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, PieceSize]:
+    result: dict[str, PieceSize] = {}
     for run in store.run_refs(stored.query):
-        known = result.get(run.arrangement, Size())
-        result[run.arrangement] = Size(known.rows + run.rows, known.bytes + run.bytes)
+        known = result.get(run.arrangement, PieceSize())
+        result[run.arrangement] = PieceSize(known.rows + run.rows, known.bytes + run.bytes)
     return result
 
 
@@ -301,7 +301,7 @@ _FEW_ROWS = 8.0
 """Groups with at most so many rows on average arrive whole, like an order with its lines."""
 
 
-def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> Numbers:
+def numbers_of(query: OpenedQuery, tables: PinnedTables, expected: Sequence[Expected]) -> Numbers:
     """The numbers of a circuit for placement."""
     flows = _Flows(query, tables, expected)
     return Numbers(
@@ -326,7 +326,7 @@ def _rows(expected: Expected, table: TableName) -> float:
 
 
 class _Flows:
-    def __init__(self, query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> None:
+    def __init__(self, query: OpenedQuery, tables: PinnedTables, expected: Sequence[Expected]) -> None:
         self._query = query
         self._changes = {frozenset(one.tables): one for one in expected}
         self.kinds = [KindOfChange(one.tables, one.per_day) for one in expected]
@@ -432,7 +432,7 @@ _PAIR = 3 * _NUMBER
 """Bytes of a value of a group with its count, or of a group with its edge."""
 
 
-def _bounded_pieces(query: Opened, flows: _Flows) -> Mapping[str, Bounded]:
+def _bounded_pieces(query: OpenedQuery, flows: _Flows) -> Mapping[str, Bounded]:
     prepared, meta = query.as_stored.prepared, query.as_stored.meta
     choices = [
         one
@@ -462,7 +462,7 @@ def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
 
 
 class _Piece:
-    def __init__(self, query: Opened, choice: BufferChoice, flows: _Flows) -> None:
+    def __init__(self, query: OpenedQuery, choice: BufferChoice, flows: _Flows) -> None:
         self._query, self._choice, self._flows = query, choice, flows
         compiled = query.compiled
         self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 from sortedcontainers import SortedKeyList
 
 from impctl.errors import ImpctlError, RetryableError, UsageError
-from impctl.service.context import Reporter, Workbench, open_workbench
-from impctl.service.kept_states import KeptStates
+from impctl.service.context import Reporter, Context, open_context
+from impctl.service.kept_states import StateCache
 from impctl.service.maintain import maintain, maintain_specs, unchanged_results
 from impctl.service.memory_limit import memory_of
-from impctl.service.outcome import gravest
+from impctl.service.outcome import most_severe
 from impctl.service.results import (
     ANSWER_OPEN,
     NOT_DUE,
@@ -28,29 +28,14 @@ from impctl.service.results import (
     Outcome,
     unsketched_maintain,
 )
-from impctl.service.schedule.due import (
-    OPENING_FIRST_S,
-    OPENING_S,
-    CommitLog,
-    Due,
-    Margin,
-    Pace,
-    Waiting,
-    dues,
-    look_once,
-    looked_at,
-    now_of,
-    shortest_bounds,
-    taken,
-    trigger_of,
-)
+from impctl.service.schedule.due import OPENING_FIRST_S, OPENING_S, CommitLog, Due, Margin, Pace, Waiting, dues, due_report, waiting_queries, now_of, shortest_bounds, chosen_for_run, trigger_of
 from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest
 from impctl.service.stored import expires
 from impctl.service.text import duration_text, moment_text
-from impctl.sql.parameters import HOUR, NEVER, RUN
+from impctl.sql.parameters import HOUR, NEVER, RUN_INSTANT
 from impctl.stopwatch import Stopwatch
 from impctl.store.catalog import catalog_mark
-from impctl.tables.log import Seen, has_new_log, log_end, pinned_anew
+from impctl.tables.log import PinnedTable, has_new_log, log_end, open_newest
 from impctl.values import dataclass
 from impctl.workload.models import ON_COMMIT, QuerySpec, Trigger
 from impctl.workload.yaml import suggestion
@@ -78,7 +63,7 @@ def followed_trigger(spec: QuerySpec, request: FollowRequest) -> Trigger:
     return Trigger(rows=request.pending_rows, fresh_within=wait)
 
 
-class Followed:
+class FollowedQueries:
     """Queries on `commit`, and the timetable of the others."""
 
     def __init__(self, specs: Sequence[QuerySpec], request: FollowRequest) -> None:
@@ -102,11 +87,11 @@ class Followed:
         """What the queries wait for, in a few words."""
         return "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
 
-    def look(self, desk: Workbench) -> bool:
+    def look(self, desk: Context) -> bool:
         """Read what is pending at the versions that `desk` has pinned; return whether it
         succeeded."""
         try:
-            waiting = looked_at(desk, self._timed, self._look, self._log, self._triggers)
+            waiting = waiting_queries(desk, self._timed, self._look, self._log, self._triggers)
         except ImpctlError:
             return False
         self._timetable.saw(waiting)
@@ -118,11 +103,11 @@ class Followed:
                     self._untold.append(self._warnings[-1])
         return True
 
-    def due(self, desk: Workbench, put_off: Collection[QueryName]) -> list[Due]:
+    def due(self, desk: Context, put_off: Collection[QueryName]) -> list[Due]:
         """What is due by the timetable, the earliest deadline first."""
         return self._timetable.due(now_of(desk), put_off) if self._timed else []
 
-    def pause(self, desk: Workbench) -> float | None:
+    def pause(self, desk: Context) -> float | None:
         """Seconds until the next start, at least 0; None if none is expected."""
         now = now_of(desk)
         start = self._timetable.next_start(now)
@@ -130,7 +115,7 @@ class Followed:
 
     def ran(
         self,
-        desk: Workbench,
+        desk: Context,
         done: Sequence[Due],
         took: float,
         *,
@@ -191,7 +176,7 @@ class Timetable:
         apart = [one for one in waiting if one.query in self._failed]
         others = [one for one in waiting if one.query not in self._failed]
         result = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
-        chosen = taken(result, waiting, now, self._failed)
+        chosen = chosen_for_run(result, waiting, now, self._failed)
         names = {due.query for due in chosen}
         self._by_start.clear()
         self._by_start.update(
@@ -244,10 +229,10 @@ class Timetable:
 
 
 def maintain_due(
-    desk: Workbench,
+    desk: Context,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
-    kept: KeptStates | None = None,
+    kept: StateCache | None = None,
     *,
     look: float | None = None,
 ) -> Outcome:
@@ -255,7 +240,7 @@ def maintain_due(
     `kept` the operator state stays in memory for a later run of this process."""
     specs = desk.queries(queries)
     sketched = [spec for spec in specs if spec.is_sketched]
-    seen = look_once(desk, sketched, look)
+    seen = due_report(desk, sketched, look)
     known = {spec.name: spec for spec in sketched}
     done = Outcome()
     if seen.taken:
@@ -274,13 +259,13 @@ def maintain_due(
 
 
 def maintain_point(
-    desk: Workbench, point: str, batch_rows: int | None = None, kept: KeptStates | None = None
+    desk: Context, point: str, batch_rows: int | None = None, kept: StateCache | None = None
 ) -> Outcome:
     """Maintain the queries whose trigger has this point; UsageError where none has it."""
     return maintain_specs(desk, of_point(desk, point), batch_rows, kept, is_named=False)
 
 
-def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
+def of_point(desk: Context, point: str) -> list[QuerySpec]:
     """The queries whose trigger has this point; UsageError where none has it."""
     specs = desk.queries(None)
     result = [spec for spec in specs if trigger_of(spec).point == point]
@@ -296,14 +281,14 @@ def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
 
 
 def plan_due(
-    desk: Workbench, queries: Sequence[QueryName] | None, *, look: float | None = None
+    desk: Context, queries: Sequence[QueryName] | None, *, look: float | None = None
 ) -> Outcome:
     """When each query is due next, and why; writes nothing, takes no lock."""
-    seen = look_once(desk, desk.sketched(queries), look)
+    seen = due_report(desk, desk.sketched(queries), look)
     return Outcome(tuple(seen.results()), tuple(seen.warnings()))
 
 
-def _left(desk: Workbench, spec: QuerySpec, one: Waiting, due: Due) -> list[MaintainResult]:
+def _left(desk: Context, spec: QuerySpec, one: Waiting, due: Due) -> list[MaintainResult]:
     """The result of a postponed query; none for one without a sketch."""
     try:
         store = desk.reading_store()
@@ -383,11 +368,11 @@ _LONGEST_QUIET = 600.0
 stores that were replaced, and for failures that were fixed from outside."""
 
 
-class Watch:
+class TableWatch:
     """Tables and store as the last run left them."""
 
     def __init__(self) -> None:
-        self._seen: dict[TableName, Seen] = {}
+        self._seen: dict[TableName, PinnedTable] = {}
         self._stuck: dict[TableName, object] = {}
         """Log ends of tables that the last run could not open; None for an unreadable log."""
         self._ends: dict[TableName, object] = {}
@@ -407,7 +392,7 @@ class Watch:
         result = []
         for name, known in self._seen.items():
             try:
-                result.append(pinned_anew(known))
+                result.append(open_newest(known))
             except ImpctlError:
                 # The run opens it again, and reports the error for its queries. What was read of it
                 # here may be part of another log: nothing is added to that.
@@ -415,7 +400,7 @@ class Watch:
                 self._ends[name] = _end(known)
         return result
 
-    def saw(self, desk: Workbench) -> None:
+    def saw(self, desk: Context) -> None:
         """Remember a finished run's tables as it pinned them. Another log may have replaced one
         since; its state must not pass for that of the run."""
         self._seen.update(desk.tables.seen)
@@ -427,14 +412,14 @@ class Watch:
         self._expires = _next_expiry(desk)
         self._store = catalog_mark(desk.store_path)
 
-    def is_due(self, desk: Workbench) -> bool:
+    def is_due(self, desk: Context) -> bool:
         """Whether a run may have something to do."""
         now = time.monotonic()
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             return True
         if self._store != catalog_mark(desk.store_path) or self._hour != desk.time().text(HOUR):
             return True
-        if self._expires is not None and desk.time().text(RUN) >= self._expires:
+        if self._expires is not None and desk.time().text(RUN_INSTANT) >= self._expires:
             return True
         try:
             # A table that the last run could not open counts only once it has changed.
@@ -447,7 +432,7 @@ class Watch:
             return True
 
 
-def _next_expiry(desk: Workbench) -> str | None:
+def _next_expiry(desk: Context) -> str | None:
     """When the first row expires after the run's instant, as its queries have it; None for never.
     Past expiries belong to failed queries and wait as other failures do."""
     if all(table.expiry is None for table in desk.workload.tables.values()):
@@ -464,18 +449,18 @@ def _next_expiry(desk: Workbench) -> str | None:
     finally:
         reading.close()
     # Texts in one form and zone: in their order.
-    later = [at for at in result if at not in ("", NEVER) and at > desk.clock.text(RUN)]
+    later = [at for at in result if at not in ("", NEVER) and at > desk.clock.text(RUN_INSTANT)]
     return min(later, default=None)
 
 
-def _end(known: Seen) -> object:
+def _end(known: PinnedTable) -> object:
     try:
         return log_end(known)
     except ImpctlError:
         return None
 
 
-class Stop(Protocol):
+class StopRequest(Protocol):
     """A request to end the process."""
 
     @property
@@ -500,15 +485,15 @@ def follow(
     *,
     batch_rows: int | None,
     reporter: Reporter,
-    stop: Stop,
+    stop: StopRequest,
     show: Show,
 ) -> None:
     """Maintain the named queries (default: all) whenever their tables change, until asked to end.
     RetryableError where the workload file changed; UsageError where it was wrong from the start."""
     files = Files.of(settings)
-    with open_workbench(settings, reporter) as desk:
+    with open_context(settings, reporter) as desk:
         specs = desk.sketched(queries)
-        kept = KeptStates(memory=memory_of(settings, desk.workload))
+        kept = StateCache(memory=memory_of(settings, desk.workload))
         following = _Following(desk, specs, batch_rows, request, kept=kept)
         followed = following.followed
         waits_for = f" ({followed.told()})" if followed.has_timed else ""
@@ -531,21 +516,21 @@ def follow(
 class _Following:
     """The runs of one process; `desk` itself never runs, each run has its own."""
 
-    desk: Workbench
+    desk: Context
     specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
-    kept: KeptStates = field(default_factory=KeptStates)
-    watch: Watch = field(default_factory=Watch)
+    kept: StateCache = field(default_factory=StateCache)
+    watch: TableWatch = field(default_factory=TableWatch)
     retries: Retries = field(init=False)
-    followed: Followed = field(init=False)
+    followed: FollowedQueries = field(init=False)
     runs: int = 0
     has_looked: bool = False
     """Whether the timetable has what the watch saw last."""
 
     def __post_init__(self) -> None:
         self.retries = Retries(self.request.interval)
-        self.followed = Followed(self.specs, self.request)
+        self.followed = FollowedQueries(self.specs, self.request)
 
     def due(self) -> tuple[list[QueryName], list[Due]]:
         """What to run now: queries on `commit` where something is new or to be retried, and what
@@ -590,7 +575,7 @@ class _Following:
             self.desk.reporter.step("waiting for changes: nothing new")
             return
         self.runs += 1
-        decisive = gravest(outcome)
+        decisive = most_severe(outcome)
         entry = FollowedRun(
             number=self.runs,
             started_at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from impctl.errors import ImpctlError
 from impctl.service.results import DueResult, FreshEntry
-from impctl.service.schedule.forecast import RowsToCome
+from impctl.service.schedule.forecast import ExpectedTableRows
 from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
 from impctl.service.text import duration_text
-from impctl.sql.parameters import NEVER, RUN, read_moment, zone_of
+from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import Committed, committed_since
 from impctl.values import dataclass
-from impctl.workload.models import ON_COMMIT, Alone, Cron, QuerySpec, Trigger, written
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Cron, QuerySpec, Trigger, written
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
-    from impctl.service.cost_model import Size
+    from impctl.service.context import Context
+    from impctl.service.cost_model import MaintenanceSize
     from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
@@ -135,7 +135,7 @@ _TOLERATED = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PendingChange:
     """A commit, or the clock that moved: seconds since 1970, rows (None: unknown) and bytes."""
 
     at: float
@@ -144,12 +144,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingChanges:
     """Changes by their times; `unsure` says why some may be missing, None if none are. `moved_at`
     is the time of the first version missing from the sketch, even if it changes no row. `mark` is
     equal for equal pending changes. `moved` are the tables that changed."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PendingChange, ...] = ()
     unsure: str | None = None
     moved_at: float | None = None
     mark: object = None
@@ -201,31 +201,31 @@ class CommitLog:
 
 
 def pending_of(
-    desk: Workbench, spec: QuerySpec, stored: StoredQuery | None, now: float, log: CommitLog
-) -> Pending:
+    desk: Context, spec: QuerySpec, stored: StoredQuery | None, now: float, log: CommitLog
+) -> PendingChanges:
     """What the query's sketch lacks at the pinned versions."""
     if stored is None:
-        return Pending(unsure="it was never captured", mark="not captured")
+        return PendingChanges(unsure="it was never captured", mark="not captured")
     try:
         return _pending(desk, spec, stored, now, log)
     except ImpctlError as error:
-        return Pending(unsure=error.message, mark=error.message)
+        return PendingChanges(unsure=error.message, mark=error.message)
 
 
 def _pending(
-    desk: Workbench, spec: QuerySpec, stored: StoredQuery, now: float, log: CommitLog
-) -> Pending:
+    desk: Context, spec: QuerySpec, stored: StoredQuery, now: float, log: CommitLog
+) -> PendingChanges:
     catch_up(desk.tables, stored)
     moved = moved_moments(desk, stored)
     # Of expiry there is a new instant at each look, though nothing else need be pending.
-    others = {name: values for name, values in moved.items() if name != RUN}
-    shown = {**others, **dict.fromkeys(moved.keys() & {RUN})}
+    others = {name: values for name, values in moved.items() if name != RUN_INSTANT}
+    shown = {**others, **dict.fromkeys(moved.keys() & {RUN_INSTANT})}
     mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(shown))
     if not is_captured_alike(desk, spec, stored):
-        return Pending(unsure="the query or impctl changed since the capture", mark=mark)
+        return PendingChanges(unsure="the query or impctl changed since the capture", mark=mark)
     if is_current(stored, desk.tables) and not moved:
-        return Pending(mark=mark)
-    changes: list[Change] = []
+        return PendingChanges(mark=mark)
+    changes: list[PendingChange] = []
     tables: list[TableName] = []
     moved_at: list[float] = []
     for pin in stored.pins:
@@ -233,17 +233,17 @@ def _pending(
         is_other = source.table_id != pin.table_id or source.version < pin.version
         commits = None if is_other else log.since(source, pin.version)
         if commits is None:
-            return Pending(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
+            return PendingChanges(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
         times_in_log = [one.at for one in commits]
         if stored.maintained_at > now and any(not _is_told(at, now) for at in times_in_log[:1]):
             # The clock was put back, so the sketch says no more than the commit.
             why = f"the times of the changes of table `{pin.table}` are unknown"
-            return Pending(unsure=why, mark=mark)
+            return PendingChanges(unsure=why, mark=mark)
         times = in_order(times_in_log, stored.maintained_at, now)
         moved_at += times[:1]
         tables += [pin.table] if commits else []
         changes += [
-            Change(at, one.rows, one.bytes)
+            PendingChange(at, one.rows, one.bytes)
             for at, one in zip(times, commits, strict=True)
             if not one.only_moves
         ]
@@ -254,16 +254,16 @@ def _pending(
         if until not in ("", NEVER):
             expired = datetime.fromisoformat(until).timestamp()
         turned = min(
-            expired if name == RUN else _turned(before, to, desk.session_zone)
+            expired if name == RUN_INSTANT else _turned(before, to, desk.session_zone)
             for name, (before, to) in moved.items()
         )
-        changes.append(Change(min(turned, now), None))
+        changes.append(PendingChange(min(turned, now), None))
         moved_at.append(min(turned, now))
     if not moved_at:
         # Versions are the stored ones, and yet it is not current: it has another log.
-        return Pending(unsure="a table is not the one the sketch was captured from", mark=mark)
+        return PendingChanges(unsure="a table is not the one the sketch was captured from", mark=mark)
     ordered = tuple(sorted(changes, key=lambda change: change.at))
-    return Pending(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
+    return PendingChanges(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
 
 
 def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:
@@ -316,7 +316,7 @@ class Waiting:
 
     query: QueryName
     trigger: Trigger
-    pending: Pending
+    pending: PendingChanges
     costs: Costs
     last: float | None = None
 
@@ -376,7 +376,7 @@ def dues(waiting: Sequence[Waiting], pace: Pace, now: float) -> list[Due]:
     ]
 
 
-def taken(
+def chosen_for_run(
     result: Sequence[Due],
     waiting: Sequence[Waiting],
     now: float,
@@ -426,7 +426,7 @@ def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
     """The trigger's wishes for what is pending, one per key; none of `use` and `point`."""
     trigger, pending = one.trigger, one.pending
     if pending.unsure is not None:
-        if trigger.alone is not Alone.USE and not _is_point_alone(trigger):
+        if trigger.alone is not SimpleTrigger.USE and not _is_point_alone(trigger):
             yield _Wish(pending.unsure, now)
         return
     if trigger.is_on_commit and pending.moved_at is not None:
@@ -451,7 +451,7 @@ def _is_point_alone(trigger: Trigger) -> bool:
     return trigger.point is not None and all(one is None for one in clocks)
 
 
-def _enough_at(pending: Pending, rows: int) -> float | None:
+def _enough_at(pending: PendingChanges, rows: int) -> float | None:
     """When so many rows were pending; a change with unknown rows counts as enough."""
     seen = 0
     for change in pending.changes:
@@ -474,7 +474,7 @@ def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: 
             why = f"more than ready_within {written(trigger.ready_within)} is pending"
             result.append(Due(one.query, why, oldest, None, now, True, one.costs.pending))
     if not result:
-        if trigger.alone is Alone.USE:
+        if trigger.alone is SimpleTrigger.USE:
             why = "use: when its sketch is used, or when `maintain` names the query"
         elif _is_point_alone(trigger):
             why = f"point: on `maintain --point {trigger.point}`"
@@ -532,7 +532,7 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     return result
 
 
-def now_of(desk: Workbench) -> float:
+def now_of(desk: Context) -> float:
     """The time in seconds since 1970; that of `IMPCTL_NOW`, where set."""
     return looking_time.time() if desk.settings.now is None else desk.clock.instant.timestamp()
 
@@ -542,8 +542,8 @@ def trigger_of(spec: QuerySpec) -> Trigger:
     return ON_COMMIT if spec.trigger is None else spec.trigger
 
 
-def looked_at(
-    desk: Workbench,
+def waiting_queries(
+    desk: Context,
     specs: Sequence[QuerySpec],
     look: float,
     log: CommitLog,
@@ -563,7 +563,7 @@ def looked_at(
         for name, stored in stored_queries.items()
         if stored is not None and trigger_by_query[name].ready_within is not None
     }
-    coming = RowsToCome(desk, store, tables, now)
+    coming = ExpectedTableRows(desk, store, tables, now)
     result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
@@ -581,7 +581,7 @@ def looked_at(
     return result
 
 
-def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
+def fresh_entry(desk: Context, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
     """The age of what is pending, against the query's bound; None where the logs do not tell."""
     now, bound = now_of(desk), trigger_of(spec).fresh_within
     pending = pending_of(desk, spec, stored, now, CommitLog())
@@ -603,7 +603,7 @@ DEFAULT_LOOK = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DueReport:
     """What waits for each query, when it is due, and which of these a run takes that starts now."""
 
     waiting: Sequence[Waiting]
@@ -624,12 +624,12 @@ class Look:
         return [f"{text} [{code}]" for code, text in pairs]
 
 
-def look_once(desk: Workbench, specs: Sequence[QuerySpec], look: float | None) -> Look:
+def due_report(desk: Context, specs: Sequence[QuerySpec], look: float | None) -> DueReport:
     """Look at these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
     pace = Pace(OPENING_FRESH_S, FIRST_MARGIN, DEFAULT_LOOK if look is None else look)
-    waiting = looked_at(desk, specs, pace.look, CommitLog())
+    waiting = waiting_queries(desk, specs, pace.look, CommitLog())
     result = dues(waiting, pace, now_of(desk))
-    return Look(waiting, result, taken(result, waiting, now_of(desk)), pace)
+    return DueReport(waiting, result, chosen_for_run(result, waiting, now_of(desk)), pace)
 
 
 def _told(one: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
@@ -706,25 +706,25 @@ class Margin:
 def costs_of(
     query: QueryName,
     trigger: Trigger,
-    pending: Pending,
+    pending: PendingChanges,
     runs: Sequence[RunCost],
     look: tuple[float, float],
     expected: ExpectedRows | None = None,
 ) -> Costs:
     """The query's cost now; `look` is this look and the next one."""
-    from impctl.service.cost_model import Size
+    from impctl.service.cost_model import MaintenanceSize
 
-    size = Size(pending.rows, pending.bytes) if pending.changes else Size(0, 0)
+    size = MaintenanceSize(pending.rows, pending.bytes) if pending.changes else MaintenanceSize(0, 0)
     is_known, cost = _seconds(runs, size, pending.moved)
-    more, each_look = 0.0, _seconds(runs, Size(0, 0), ())[1] if is_known else 0.0
+    more, each_look = 0.0, _seconds(runs, MaintenanceSize(0, 0), ())[1] if is_known else 0.0
     if expected is not None and is_known:
         usual = expected.rows(query, *look)
         if usual is not None:
-            each_look = _seconds(runs, Size(round(usual), 0), expected.moved(query, *look))[1]
+            each_look = _seconds(runs, MaintenanceSize(round(usual), 0), expected.moved(query, *look))[1]
         moment = next_moment(trigger, look[0])
         coming = None if moment is None else expected.rows(query, look[0], moment)
         if coming is not None and moment is not None:
-            both = Size((pending.rows or 0) + round(coming), pending.bytes)
+            both = MaintenanceSize((pending.rows or 0) + round(coming), pending.bytes)
             moved = {*pending.moved, *expected.moved(query, look[0], moment)}
             more = max(0.0, _seconds(runs, both, moved)[1] - cost)
     longest = max((one.elapsed_ms for one in runs if one.kind is RunKind.MAINTAIN), default=0.0)
@@ -732,7 +732,7 @@ def costs_of(
 
 
 def _seconds(
-    runs: Sequence[RunCost], size: Size, moved: Collection[TableName]
+    runs: Sequence[RunCost], size: MaintenanceSize, moved: Collection[TableName]
 ) -> tuple[bool, float]:
     """Whether recorded runs tell, and the cost of a change of these tables; else a guess."""
     ms = maintain_ms([run for run in runs if run.kind is RunKind.MAINTAIN], size, moved)
@@ -742,7 +742,7 @@ def _seconds(
     return False, UNKNOWN_S if ms is None else ms / 1000
 
 
-def maintain_ms(runs: Sequence[RunCost], size: Size, moved: Collection[TableName]) -> float | None:
+def maintain_ms(runs: Sequence[RunCost], size: MaintenanceSize, moved: Collection[TableName]) -> float | None:
     """Estimate milliseconds of a step, without a recapture, which would ask the tables for their
     rows, and without the start of Spark."""
     from impctl.service.cost_model import estimated

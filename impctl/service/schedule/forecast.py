@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from impctl.forecast import Forecast, History, chance, effective_times, forecast, rate
-from impctl.service.context import Texts, Workbench, known_histories
+from impctl.service.context import Texts, Context, known_histories
 from impctl.service.results import NextChange
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.store.records import StoreReader
-    from impctl.workload.models import ComingSpec, TableSpec
+    from impctl.workload.models import ExpectedChanges, TableSpec
 
 DAY = 86_400.0
 _TOGETHER = 300.0
@@ -34,7 +34,7 @@ Tables = frozenset[TableName]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedRows:
     """Rows of one commit, or of several of a change, in a table; None if not in the log."""
 
     rows: int | None
@@ -42,12 +42,12 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GroupedCommits:
     """Commits that one run carries on: the time of the first, and the tables they changed.
     `is_after_gap`: changes before it are unknown."""
 
     at: float
-    moved: Mapping[TableName, Moved]
+    moved: Mapping[TableName, MovedRows]
     is_after_gap: bool
 
     @property
@@ -58,12 +58,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ChangeKind:
     """Changes of one set of tables, oldest first, and the days covered."""
 
     tables: Tables
     days: float
-    changes: tuple[Change, ...] = ()
+    changes: tuple[GroupedCommits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +80,26 @@ class Expected:
 
 def kinds_of(
     histories: Mapping[TableName, History], now: float, together: float | None = None
-) -> list[Kind]:
+) -> list[ChangeKind]:
     """The kinds of change of these tables; a table that never changed is one by itself."""
     times = {name: effective_times(history.arrivals, now) for name, history in histories.items()}
     if together is None:
         # Half the pause between commits of the table that changes most often.
         gaps = (np.diff(np.array(result)) for result in times.values() if len(result) > 1)
         together = min([_TOGETHER, *(float(np.median(gap)) / 2 for gap in gaps)])
-    result: dict[Tables, list[Change]] = {}
+    result: dict[Tables, list[GroupedCommits]] = {}
     for change in _changes(histories, times, together):
         result.setdefault(frozenset(change.moved), []).append(change)
     seen = frozenset[TableName]().union(*result)
     days = {name: _days(history, times[name], now) for name, history in histories.items()}
     kinds = [
-        Kind(tables, min(days[name] for name in tables), tuple(changes))
+        ChangeKind(tables, min(days[name] for name in tables), tuple(changes))
         for tables, changes in result.items()
     ]
-    return kinds + [Kind(frozenset([name]), days[name]) for name in histories if name not in seen]
+    return kinds + [ChangeKind(frozenset([name]), days[name]) for name in histories if name not in seen]
 
 
-def expected_of(kind: Kind, now: float) -> Expected:
+def expected_of(kind: ChangeKind, now: float) -> Expected:
     """The expected frequency and size of a kind of change."""
     if not kind.changes:
         # What was seen of late would make it less likely still: but it may begin any day.
@@ -121,7 +121,7 @@ def expected_of(kind: Kind, now: float) -> Expected:
     return Expected(kind.tables, _per_day(kind, now), means, deletes, within_a_day)
 
 
-def _per_day(kind: Kind, now: float) -> float:
+def _per_day(kind: ChangeKind, now: float) -> float:
     """Changes a day, counted in stretches about as long as the pause between two of them."""
     times = [each.at for each in kind.changes]
     gaps = [b.at - a.at for a, b in zip(kind.changes, kind.changes[1:], strict=False)]
@@ -142,7 +142,7 @@ def _counts(
 
 def _changes(
     histories: Mapping[TableName, History], times: Mapping[TableName, Sequence[float]], pause: float
-) -> Iterator[Change]:
+) -> Iterator[GroupedCommits]:
     """The commits of all tables by time, close ones merged."""
     commits = sorted(
         (at, name, number) for name, result in times.items() for number, at in enumerate(result)
@@ -150,15 +150,15 @@ def _changes(
     first = 0
     for end in range(1, len(commits) + 1):
         if end == len(commits) or commits[end][0] - commits[first][0] > pause:
-            moved: dict[TableName, Moved] = {}
+            moved: dict[TableName, MovedRows] = {}
             is_after_gap = False
             for _, name, number in commits[first:end]:
-                arrival, before = histories[name].arrivals[number], moved.get(name, Moved(0, 0))
-                moved[name] = Moved(
+                arrival, before = histories[name].arrivals[number], moved.get(name, MovedRows(0, 0))
+                moved[name] = MovedRows(
                     _sum(before.rows, arrival.rows), _sum(before.deleted, arrival.deleted)
                 )
                 is_after_gap |= arrival.is_after_gap
-            yield Change(commits[first][0], moved, is_after_gap)
+            yield GroupedCommits(commits[first][0], moved, is_after_gap)
             first = end
 
 
@@ -205,7 +205,7 @@ class Forecasts:
 class _Coming:
     """When a kind comes, in seconds from now on."""
 
-    kind: Kind
+    kind: ChangeKind
     gap: Forecast
     since: float
 
@@ -216,7 +216,7 @@ class _Coming:
         return is_late, self.since if is_late else self.gap.value - self.since
 
 
-def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> NextChange:
+def next_change(kinds: Iterable[ChangeKind], now: float, forecasts: Forecasts) -> NextChange:
     """The kind that is expected first."""
     known = sorted(kinds, key=lambda kind: (-len(kind.changes), sorted(kind.tables)))
     coming = []
@@ -246,15 +246,15 @@ def next_change(kinds: Iterable[Kind], now: float, forecasts: Forecasts) -> Next
     )
 
 
-def _gap(before: Change, change: Change) -> float | None:
+def _gap(before: GroupedCommits, change: GroupedCommits) -> float | None:
     """The time from one change to the next; None across a gap in the log."""
     return None if change.is_after_gap else change.at - before.at
 
 
 def _forecast(
-    changes: Sequence[Change],
+    changes: Sequence[GroupedCommits],
     forecasts: Forecasts,
-    value: Callable[[Change, Change], float | None],
+    value: Callable[[GroupedCommits, GroupedCommits], float | None],
 ) -> Forecast | None:
     values, times = [], []
     for before, change in pairwise(changes):
@@ -280,7 +280,7 @@ class Expectations:
     now: float
     together: float | None = None
     _forecasts: Forecasts = field(default_factory=Forecasts)
-    _kinds: dict[Tables, list[Kind]] = field(default_factory=dict)
+    _kinds: dict[Tables, list[ChangeKind]] = field(default_factory=dict)
 
     def expected(self, tables: Iterable[TableName]) -> tuple[Expected, ...]:
         """The kinds of change of a query over these tables, the most frequent first."""
@@ -288,7 +288,7 @@ class Expectations:
         result = [expected_of(kind, self.now) for kind in self._kinds_of(names)]
         result += self._by_the_file(sorted(names & self._declared.keys()))
         result += [
-            expected_of(Kind(frozenset([name]), self._days(name)), self.now)
+            expected_of(ChangeKind(frozenset([name]), self._days(name)), self.now)
             for name in sorted(names & self._ended)
         ]
         return tuple(sorted(result, key=lambda each: (-each.per_day, sorted(each.tables))))
@@ -303,7 +303,7 @@ class Expectations:
         known = [each for each in (by_log, *declared) if each.in_s is not None]
         return min(known, key=lambda each: each.in_s or 0.0) if known else by_log
 
-    def _kinds_of(self, tables: Tables) -> list[Kind]:
+    def _kinds_of(self, tables: Tables) -> list[ChangeKind]:
         """The kinds by the log, computed once for all queries over the same tables."""
         never = {name for name, spec in self.specs.items() if spec.never_changes}
         by_log = tables.difference(never, self._declared, self._ended)
@@ -313,7 +313,7 @@ class Expectations:
         return self._kinds[by_log]
 
     @cached_property
-    def _declared(self) -> dict[TableName, tuple[ComingSpec, ...]]:
+    def _declared(self) -> dict[TableName, tuple[ExpectedChanges, ...]]:
         result = {}
         for name, spec in self.specs.items():
             paced = tuple(each for each in self._holding(spec) if each.every is not None)
@@ -329,7 +329,7 @@ class Expectations:
             name for name, spec in self.specs.items() if spec.coming and not self._holding(spec)
         )
 
-    def _holding(self, spec: TableSpec) -> list[ComingSpec]:
+    def _holding(self, spec: TableSpec) -> list[ExpectedChanges]:
         return [
             each
             for each in spec.coming or ()
@@ -392,7 +392,7 @@ class Expectations:
 
 
 def expectations(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader | None,
     tables: Iterable[TableName],
     texts: Texts | None = None,
@@ -411,12 +411,12 @@ _RATHER = 0.5
 """Expected changes of a kind, from which on it probably comes."""
 
 
-class RowsToCome:
+class ExpectedTableRows:
     """Of queries by the tables that they were captured from, at `now` (seconds since 1970)."""
 
     def __init__(
         self,
-        desk: Workbench,
+        desk: Context,
         store: StoreReader | None,
         tables: Mapping[QueryName, Collection[TableName]],
         now: float,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from impctl.forecast import Arrival, History, effective_times
 from impctl.service.budget.costs import ROWS_UNKNOWN
-from impctl.service.context import Workbench, known_histories
+from impctl.service.context import Context, known_histories
 from impctl.service.text import moment_text
 from impctl.values import dataclass
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Commits:
+class ReplayedCommits:
     """The commits of one table: `times` ascending, `rows` and `bytes` of all before each, and of
     all. `guessed` counts those whose rows are not in the log."""
 
@@ -48,7 +48,7 @@ class Replay:
 
     since: float
     until: float
-    commits: Mapping[TableName, Commits]
+    commits: Mapping[TableName, ReplayedCommits]
     histories: Mapping[TableName, History]
     source: str
     warnings: tuple[str, ...] = field(default=())
@@ -86,7 +86,7 @@ def time_of(each: Arrival) -> float:
     return each.at or 0.0
 
 
-def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commits:
+def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> ReplayedCommits:
     """The commits of a table from `since` to `until`."""
     known = [each for each in arrivals if each.at is None or each.at <= until]
     times = effective_times(known, until)
@@ -104,7 +104,7 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commi
         return max(1, round(each.bytes * all_rows / all_bytes))
 
     rows = [guess(each) if each.rows is None else each.rows for each in kept]
-    return Commits(
+    return ReplayedCommits(
         times[first : first + len(kept)],
         [0, *accumulate(rows)],
         [0, *accumulate(each.bytes for each in kept)],
@@ -112,14 +112,14 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commi
     )
 
 
-def merged(of: Mapping[TableName, Commits]) -> Commits:
+def merged(of: Mapping[TableName, ReplayedCommits]) -> ReplayedCommits:
     """The commits of several tables in the order of their times, then of the tables' names."""
     commits = sorted(
         (at, name, one.rows[place + 1] - one.rows[place], one.bytes[place + 1] - one.bytes[place])
         for name, one in of.items()
         for place, at in enumerate(one.times)
     )
-    return Commits(
+    return ReplayedCommits(
         [at for at, _, _, _ in commits],
         [0, *accumulate(rows for _, _, rows, _ in commits)],
         [0, *accumulate(size for _, _, _, size in commits)],
@@ -130,7 +130,7 @@ BY_STORE = "the histories of the tables"
 
 
 def replay_of_store(
-    desk: Workbench,
+    desk: Context,
     store: StoreReader | None,
     tables: Collection[TableName],
     since: float | None,

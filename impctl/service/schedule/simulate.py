@@ -14,12 +14,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError, count_text
-from impctl.placement.graph import Graph, Mode, Piece, Work
+from impctl.placement.graph import Graph, PieceMode, Piece, Work
 from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
-from impctl.service.budget.choice import Kept, graphs_of, is_worth, kept_within
+from impctl.service.budget.choice import WeighedState, graphs_of, is_worth, choose_state
 from impctl.service.budget.costs import rows_of_change
-from impctl.service.cost_model import Size, recorded
+from impctl.service.cost_model import MaintenanceSize, recorded
 from impctl.service.expiry import has_expiry
 from impctl.service.results import (
     Outcome,
@@ -28,29 +28,9 @@ from impctl.service.results import (
     SimulateResult,
 )
 from impctl.service.schedule.daemon import Timetable
-from impctl.service.schedule.due import (
-    OPENING_FIRST_S,
-    OPENING_S,
-    UNKNOWN_S,
-    Change,
-    Costs,
-    Due,
-    Pace,
-    Pending,
-    Waiting,
-    last_moment,
-    maintain_ms,
-    next_moment,
-    now_of,
-    trigger_of,
-)
+from impctl.service.schedule.due import OPENING_FIRST_S, OPENING_S, UNKNOWN_S, PendingChange, Costs, Due, Pace, PendingChanges, Waiting, last_moment, maintain_ms, next_moment, now_of, trigger_of
 from impctl.service.schedule.forecast import Expectations, Expected
-from impctl.service.schedule.replay import (
-    Commits,
-    Replay,
-    merged,
-    replay_of_store,
-)
+from impctl.service.schedule.replay import ReplayedCommits, Replay, merged, replay_of_store
 from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import size_text
 from impctl.store.records import RunCost, RunKind, RunRecord
@@ -62,11 +42,11 @@ from impctl.workload.sections import read_trigger
 from impctl.workload.yaml import FileReading, Lines, YamlFault, compose
 
 if TYPE_CHECKING:
-    from impctl.service.context import Workbench
+    from impctl.service.context import Context
     from impctl.store.records import StoreReader
 
 
-def figures_of(setting: Setting, choice: Choice, ran: Ran) -> SimulatedSetting:
+def figures_of(setting: Setting, choice: ReplayedChoice, ran: RunTotals) -> SimulatedSetting:
     """The reported figures of a setting."""
     ages = sorted(ran.ages)
     return SimulatedSetting(
@@ -224,11 +204,11 @@ def lines_of(runs: Sequence[RunCost]) -> QueryLines:
 
 def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _CostLine | None:
     """The line of the estimates, sampled at its ends."""
-    fixed = maintain_ms(runs, Size(0, 0), moved)
-    rows = maintain_ms(runs, Size(_FAR, 0), moved)
+    fixed = maintain_ms(runs, MaintenanceSize(0, 0), moved)
+    rows = maintain_ms(runs, MaintenanceSize(_FAR, 0), moved)
     if fixed is None or rows is None:
         return None
-    size = maintain_ms(runs, Size(0, _FAR), moved) if by is CostsBy.CAPTURE else None
+    size = maintain_ms(runs, MaintenanceSize(0, _FAR), moved) if by is CostsBy.CAPTURE else None
     per_byte = 0.0 if size is None else (size - fixed) / _FAR
     return _CostLine(fixed, (rows - fixed) / _FAR, per_byte)
 
@@ -255,7 +235,7 @@ Prices = Mapping[QueryName, Mapping[Tables, Price]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class ReplayedChoice:
     """The modes of all pieces under one budget; `bytes` are those of all state. `prices` are one
     object for all choices of the same modes. `conversions` counts queries whose mode changes."""
 
@@ -269,7 +249,7 @@ class Choice:
 class Pieces:
     """The queries whose state can be chosen, and their graphs for changes of all sizes."""
 
-    kept: Kept
+    kept: WeighedState
     expected: tuple[Expected, ...]
     graphs: tuple[Mapping[QueryName, Graph], ...]
     now: Mapping[QueryName, Modes]
@@ -278,14 +258,14 @@ class Pieces:
     """Milliseconds in the present modes, by the sizes of changes and their kinds."""
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
 
-    def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
+    def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> ReplayedChoice:
         """The choice under a budget, None keeps all; `bounds` are those of the queries."""
         key = (budget, tuple(sorted((name, bound.ms) for name, bound in bounds.items())))
         if key not in self._modes:
             self._modes[key] = self._modes_within(budget, bounds)
         return self._choice(self._modes[key], budget)
 
-    def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
+    def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> ReplayedChoice:
         """The state as it is now; where that is over a budget, the choice instead. Conversions of a
         run within the budget are not replayed."""
         now = self._choice(self.now, budget)
@@ -324,7 +304,7 @@ class Pieces:
         is_asked = any(self.kept.now[name] != self.now[name] for name in self.now)
         return then if is_asked or is_worth(weighed, is_over=is_over) else self.now
 
-    def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> Choice:
+    def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> ReplayedChoice:
         sizes = [self._usual[name].bytes_of(result) for name, result in modes.items()]
         size = self.kept.fixed + sum(sizes)
         # One object for equal modes, so that identity compares two choices.
@@ -332,7 +312,7 @@ class Pieces:
         if prices is None:
             prices = {name: self._prices(name, chosen) for name, chosen in modes.items()}
             self._prices_of.append((modes, prices))
-        return Choice(
+        return ReplayedChoice(
             prices,
             size,
             budget is not None and size > budget,
@@ -361,10 +341,10 @@ class Pieces:
 
 
 def pieces_of(
-    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
+    desk: Context, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
 ) -> Pieces:
     """Of these stored queries, with the replayed changes as their history."""
-    kept = kept_within(desk, store, specs, None)
+    kept = choose_state(desk, store, specs, None)
     tables = {table for one in kept.queries.values() for table in one.stored.versions}
     coming = Expectations(desk.workload.tables, replay.histories, replay.until)
     expected = coming.expected(tables)
@@ -390,8 +370,8 @@ def _scaled(kind: Expected, scale: float) -> Expected:
     return replace(kind, rows=rows)
 
 
-def _kept_of(piece: Piece) -> Mode:
-    return Mode.KEPT if Mode.KEPT in piece.sizes else piece.modes[0]
+def _kept_of(piece: Piece) -> PieceMode:
+    return PieceMode.KEPT if PieceMode.KEPT in piece.sizes else piece.modes[0]
 
 
 def _reads(graph: Graph, modes: Modes, kind: int) -> float:
@@ -402,7 +382,7 @@ def _reads(graph: Graph, modes: Modes, kind: int) -> float:
             # A side is read for the other one's change, groups for their own.
             asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
             is_asked = any(graph.active[wire][kind] for wire in asking)
-            if is_asked and modes[piece.name] is Mode.READ and piece.read:
+            if is_asked and modes[piece.name] is PieceMode.READ and piece.read:
                 result += piece.hit[kind] if piece.hit else 1.0
     return result
 
@@ -512,7 +492,7 @@ class Model:
 
     def __init__(
         self,
-        desk: Workbench,
+        desk: Context,
         store: StoreReader,
         specs: Sequence[QuerySpec],
         tables: Mapping[QueryName, Sequence[TableName]],
@@ -529,11 +509,11 @@ class Model:
             name: lines_of(() if stored is None else recorded(store, stored))
             for name, stored in stored_queries.items()
         }
-        self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
+        self._ran: dict[tuple[tuple[Trigger, ...], int, float], RunTotals] = {}
         """By what decides a run; settings may be equivalent."""
         commits = replay.commits
         made = {
-            names: Stream.made({name: commits[name] for name in sorted(names)})
+            names: CommitStream.made({name: commits[name] for name in sorted(names)})
             for names in {frozenset(result) for result in tables.values()}
         }
         self._streams = {query: made[frozenset(names)] for query, names in tables.items()}
@@ -571,7 +551,7 @@ class Model:
             )
         return figures_of(setting, choice, self._ran[key])
 
-    def _choice(self, setting: Setting) -> Choice:
+    def _choice(self, setting: Setting) -> ReplayedChoice:
         trigger = setting.trigger
         specs = self._specs
         if trigger is not None:
@@ -580,7 +560,7 @@ class Model:
         return chosen(setting.disk, bounds_of(specs))
 
     def _query(
-        self, spec: QuerySpec, trigger: Trigger, choice: Choice, since: float
+        self, spec: QuerySpec, trigger: Trigger, choice: ReplayedChoice, since: float
     ) -> ReplayedQuery:
         stream = self._streams[spec.name]
         costs = StepCosts(self._lines[spec.name], choice.prices.get(spec.name, {}))
@@ -594,7 +574,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class PendingAmount:
     """Successive commits: the time of the first, their tables, rows and bytes."""
 
     oldest: float
@@ -604,27 +584,27 @@ class Amount:
 
 
 @dataclass(slots=True)
-class Stream:
+class CommitStream:
     """The commits of a query's tables in one order, and the table of each."""
 
-    all: Commits
+    all: ReplayedCommits
     tables: Sequence[TableName]
     _asked: tuple[int, float] = (-1, 0.0)
-    _told: Amount | None = None
+    _told: PendingAmount | None = None
 
     @classmethod
-    def made(cls, of: Mapping[TableName, Commits]) -> Stream:
+    def made(cls, of: Mapping[TableName, ReplayedCommits]) -> CommitStream:
         told = sorted((at, name) for name, commits in of.items() for at in commits.times)
         return cls(merged(of), [name for _, name in told])
 
-    def pending(self, seen: int, now: float) -> Amount | None:
+    def pending(self, seen: int, now: float) -> PendingAmount | None:
         """What came by now after the first `seen` commits; None without any."""
         # Queries of one run ask the same, one after the other.
         if self._asked != (seen, now):
             self._asked, self._told = (seen, now), None
             commits, last = self.all, self.all.until(now)
             if last > seen:
-                self._told = Amount(
+                self._told = PendingAmount(
                     commits.times[seen],
                     frozenset(self.tables[seen:last]),
                     commits.rows[last] - commits.rows[seen],
@@ -639,7 +619,7 @@ class ReplayedQuery:
 
     name: QueryName
     trigger: Trigger
-    stream: Stream
+    stream: CommitStream
     costs: StepCosts
     rows_per_s: float = 0.0
     seen: int = 0
@@ -669,11 +649,11 @@ class ReplayedQuery:
     def next_after(self, now: float) -> float | None:
         return self.stream.all.next_after(now)
 
-    def pending(self, now: float) -> Amount | None:
+    def pending(self, now: float) -> PendingAmount | None:
         """What its sketch lacks of what came; None if nothing."""
         return self.stream.pending(self.seen, now)
 
-    def step(self, amount: Amount, more_rows: float = 0.0) -> Step:
+    def step(self, amount: PendingAmount, more_rows: float = 0.0) -> Step:
         return self.costs.step(amount.moved, amount.rows + more_rows, amount.bytes)
 
     def most(self, until: float, now: float) -> float:
@@ -697,7 +677,7 @@ class ReplayedQuery:
         if result is None:
             if self.trigger.every is None and self.trigger.cron is None:
                 return None
-            return Waiting(self.name, self.trigger, Pending(), Costs(0.0), self.last)
+            return Waiting(self.name, self.trigger, PendingChanges(), Costs(0.0), self.last)
         cost = self.step(result).seconds
         more = 0.0
         if self.trigger.ready_within is not None:
@@ -706,13 +686,13 @@ class ReplayedQuery:
             coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
             more = max(0.0, self.step(result, coming).seconds - cost)
         costs = Costs(cost, more, is_known=self.costs.is_known)
-        changes: tuple[Change, ...] = (Change(result.oldest, result.rows),)
+        changes: tuple[PendingChange, ...] = (PendingChange(result.oldest, result.rows),)
         enough = self.enough_at()
         if enough is not None and enough[0] <= now:
             # The change that reaches the trigger's rows counts apart.
             at, before = enough
-            changes = (Change(result.oldest, before), Change(at, result.rows - before))
-        pending = Pending(changes, None, result.oldest, self.last)
+            changes = (PendingChange(result.oldest, before), PendingChange(at, result.rows - before))
+        pending = PendingChanges(changes, None, result.oldest, self.last)
         return Waiting(self.name, self.trigger, pending, costs, self.last)
 
     def enough_at(self) -> tuple[float, int] | None:
@@ -794,7 +774,7 @@ _SLACK = 1e-6
 
 
 @dataclass(slots=True)
-class Ran:
+class RunTotals:
     """Results of the runs; an age is that of a step's oldest change at its end, in seconds. `late`
     counts steps that ended after their bound, `left` are ages of what was pending at the end."""
 
@@ -842,9 +822,9 @@ class VirtualRun:
         self._timetable = Timetable(look)
         self._look = look
         self._opening = OPENING_FIRST_S
-        self.ran = Ran()
+        self.ran = RunTotals()
 
-    def run(self, since: float, until: float) -> Ran:
+    def run(self, since: float, until: float) -> RunTotals:
         """From one time to another, looking first at `since`."""
         now = since
         while now < until:
@@ -1033,7 +1013,7 @@ _FEW = 20
 
 
 def simulate(
-    desk: Workbench, queries: Sequence[QueryName] | None, request: SimulateRequest
+    desk: Context, queries: Sequence[QueryName] | None, request: SimulateRequest
 ) -> Outcome:
     """One result for all settings; UsageError where there is nothing to replay."""
     triggers = [trigger_from(text) for text in request.triggers]
@@ -1084,7 +1064,7 @@ def simulate(
 
 
 def _captured(
-    desk: Workbench, store: StoreReader | None, queries: Sequence[QueryName] | None
+    desk: Context, store: StoreReader | None, queries: Sequence[QueryName] | None
 ) -> tuple[list[QuerySpec], list[str]]:
     specs = desk.sketched(queries)
     known = frozenset[QueryName]() if store is None else frozenset(store.queries())

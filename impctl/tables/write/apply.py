@@ -48,7 +48,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import type_of
 from impctl.tables.footers import miscopied_columns
-from impctl.tables.log import Action, Commits, read_commits, read_entry
+from impctl.tables.log import Action, LogCommits, read_commits, read_entry
 from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
 from impctl.tables.write.predicates import assignment_texts, plain_failures, read_condition
@@ -271,7 +271,7 @@ class Stamp:
         """Properties of a commit with this stamp."""
         return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
 
-    def is_on(self, commits: Commits) -> bool:
+    def is_on(self, commits: LogCommits) -> bool:
         stamp = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
         return any(
             name == "txn" and stamp.items() <= body.items()
@@ -290,10 +290,10 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
         raise open_failure(source.name, source.path, error) from error
     if meant is None:
         return None
-    return brought_in(source, identity, int(meant), {})
+    return committed_version(source, identity, int(meant), {})
 
 
-def brought_in(
+def committed_version(
     source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
 ) -> TableVersion | None:
     """Like `version_with`, with the newest transaction's version `meant` and known texts of
@@ -350,7 +350,7 @@ class AppliedBatches:
         meant = self._meant.get(identity)
         if meant is None:
             return None
-        return brought_in(source, identity, meant, self._texts)
+        return committed_version(source, identity, meant, self._texts)
 
     def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
         """Record that the batch was committed with this version; earlier ones may be unread yet."""
@@ -420,7 +420,7 @@ def _transactions(source: DeltaSource, name: str) -> list[Any]:
 _TO_DO = "nothing was written to it; to write to it, run the command again"
 
 
-class WrittenTable:
+class TargetTable:
     """A table during one run. After a commit, nobody else may use sources given to or by it."""
 
     def __init__(self, source: DeltaSource) -> None:
@@ -490,7 +490,7 @@ class WrittenTable:
         if text is None:
             return None
         if self._stamp is not None:
-            return self._stamp.is_on(Commits((text,), self.source.name, self.source.version - 1))
+            return self._stamp.is_on(LogCommits((text,), self.source.name, self.source.version - 1))
         return None if self._entry_digest is None else _digest(text) == self._entry_digest
 
     def _entry(self, version: TableVersion) -> str | None:
@@ -583,7 +583,7 @@ class AppliedUpdate:
 class PreparedUpdate:
     """A batch that may be committed on top of `source`, in deltalake's form."""
 
-    table: WrittenTable
+    table: TargetTable
     source: DeltaSource
     """The table before the batch."""
     kind: UpdateKind
@@ -604,10 +604,10 @@ def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
 
 def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
     """Like `prepare_batch`, on the newest version of the table."""
-    return prepare_batch(WrittenTable(refresh(source)), update)
+    return prepare_batch(TargetTable(refresh(source)), update)
 
 
-def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
+def prepare_batch(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
     """Prepare a batch without writing it. Raises UsageError or QueryError for an invalid batch,
     UnsupportedError for one that deltalake cannot execute exactly."""
     if update.file is not None:
@@ -623,7 +623,7 @@ def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
 
 
 def _identified(
-    table: WrittenTable, newest: DeltaSource, update: UpdateRequest
+    table: TargetTable, newest: DeltaSource, update: UpdateRequest
 ) -> tuple[str | None, TableVersion | None]:
     """The batch's identity, and the version that committed it, if it is to be skipped."""
     if update.name is None:
@@ -634,7 +634,7 @@ def _identified(
     return identity, None if update.again else table.batches.version_with(newest, identity)
 
 
-def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
+def _prepared(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
     newest, snapshot = table.source, table.snapshot()
     check_writable(snapshot)
     if update.kind is UpdateKind.INSERT:

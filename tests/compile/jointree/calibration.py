@@ -29,7 +29,7 @@ from impctl.compile.jointree.graph import TreeShape
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.jointree.spec import Mode
+from impctl.engine.jointree.spec import TreeMode
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
 from tests.compile.jointree.shapes import core
@@ -54,7 +54,7 @@ class Case:
 class Measured:
     """Microseconds of both ways, and what each constant would be multiplied with."""
 
-    mode: Mode
+    mode: TreeMode
     index_us: float
     tree_us: float
     index: tuple[float, ...]
@@ -64,7 +64,7 @@ class Measured:
 def main() -> None:
     """Measure, and write the constants with the errors that half and four fifths stay below."""
     result = [one for one in map(measured, cases(Random(7))) if one is not None]
-    for mode, way in product(Mode, ("index", "tree")):
+    for mode, way in product(TreeMode, ("index", "tree")):
         own = [one for one in result if one.mode is mode]
         shares = np.array([getattr(one, way) for one in own])
         wanted = np.array([getattr(one, f"{way}_us") for one in own])
@@ -179,7 +179,7 @@ def _filled(root: Plan, tables: Tables, *, trees: Mapping[str, int] | None) -> M
     return session
 
 
-def _shares(constants: dict[Mode, Any], mode: Mode, milliseconds: Any) -> tuple[float, ...]:
+def _shares(constants: dict[TreeMode, Any], mode: TreeMode, milliseconds: Any) -> tuple[float, ...]:
     """What each constant is multiplied with: the time that it makes when it alone is 1."""
     usual = constants[mode]
     count = len(astuple(usual))

@@ -13,7 +13,7 @@ from impctl.compile.aggregates import is_ordered
 from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
 from impctl.compile.jointree.shape import tree_shapes
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, SqlType, decimal
-from impctl.engine.jointree.spec import Edge, Mode
+from impctl.engine.jointree.spec import Edge, TreeMode
 from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr, columns_of
 from impctl.expr.types import type_of
 from impctl.plan.explain import expr_text
@@ -29,7 +29,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.rules.optimize import core_of, whole_answer
+from impctl.rules.optimize import core_of, without_free_limit
 from impctl.sql.statement import parse_query
 from tests.support.reference_plan import Tables
 
@@ -151,7 +151,7 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 def core(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> Plan:
     """The plan that sketches are kept by."""
-    return core_of(whole_answer(parse_query(sql, catalog)).root)
+    return core_of(without_free_limit(parse_query(sql, catalog)).root)
 
 
 def shape_of(
@@ -220,7 +220,7 @@ def check(shape: TreeShape) -> None:
             assert sorted(node.parent_key) == list(range(len(parent.kept)))
     for node in shape.nodes:
         _check_node(node)
-    if shape.mode is Mode.RING:
+    if shape.mode is TreeMode.RING:
         assert shape.aggregate is not None
         assert root.key == tuple(dict.fromkeys(shape.groups))
         placed = [at for node in shape.nodes for at in node.arguments]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.jointree.decompose import joined_columns
 from impctl.compile.jointree.graph import NoTree, TreeShape
@@ -21,7 +21,7 @@ from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
 from impctl.engine.batch import Batch
 from impctl.engine.jointree import enumerate
-from impctl.engine.jointree.spec import Mode
+from impctl.engine.jointree.spec import TreeMode
 from impctl.engine.result_rows import AnswerRows
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, QueryError
 from impctl.plan.nodes import (
@@ -35,7 +35,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.rules.finalize import AnswerPlan, answer_plan
-from impctl.rules.optimize import whole_answer
+from impctl.rules.optimize import without_free_limit
 from impctl.service.result_changes import changes_by_rows
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
@@ -57,12 +57,12 @@ Partitions = Mapping[str, RangePartition]
 
 
 def planned(sql: str) -> Query:
-    return whole_answer(parse_query(sql, CATALOG))
+    return without_free_limit(parse_query(sql, CATALOG))
 
 
 def compiled(
     answer: AnswerPlan, partitions: Partitions, trees: Mapping[str, int] | None
-) -> Compiled:
+) -> Dataflow:
     return compile_plan(answer.kept, partitions, {}, barriers=(), trees=trees, answer=answer)
 
 
@@ -408,7 +408,7 @@ def test_groups_are_the_trees_where_it_keeps_what_they_put_out(sql: str, modes: 
         if isinstance(one.shape, NoTree):
             result.append("none")
         else:
-            is_bits = one.shape.mode is Mode.BITS
+            is_bits = one.shape.mode is TreeMode.BITS
             assert is_bits == (one.shape.joined is not None)
             result.append("bits rows" if is_bits else "ring")
     assert result == modes

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.jointree.graph import NoTree, TreeShape
 from impctl.compile.jointree.shape import tree_entry, tree_lines
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
 from impctl.engine import accumulators
-from impctl.engine.join import Join
+from impctl.engine.join import JoinOperator
 from impctl.engine.jointree import node
 from impctl.engine.jointree.cyclic import Probe
 from impctl.engine.jointree.tree import Tree
@@ -100,7 +100,7 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     partitions = partitions_of(rng, root)
     changed = {name: rng.randint(0, 3) for name in tables}
 
-    def compiled() -> Compiled:
+    def compiled() -> Dataflow:
         return compile_plan(root, partitions, {}, barriers=(), trees=changed)
 
     try:
@@ -283,7 +283,7 @@ def row(name: str | None, c: int | None = 1, i: int | None = 1, *, a: int = 1) -
     return {**NOTHING, "a": a, "b": 1, "c": c, "i": i, "name": name}
 
 
-def asked(condition: str) -> Compiled:
+def asked(condition: str) -> Dataflow:
     root = core(f"SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING {condition}")
     ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
     result = compile_plan(root, ranges, {}, barriers=(), trees={})
@@ -494,7 +494,7 @@ PROBED_CASES = {
 }
 
 
-def compiled(sql: str) -> Compiled:
+def compiled(sql: str) -> Dataflow:
     root = core(sql)
     ranges = {scan.access: RangePartition(scan.table, "a", LONG, (1, 2)) for scan in scans_of(root)}
     return compile_plan(root, ranges, {}, barriers=(), trees={})
@@ -505,7 +505,7 @@ def compiled(sql: str) -> Compiled:
 @random_cases(0, 5, 250, also="3 5")
 def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:
     assert any(isinstance(one, Probe) for one in compiled(PROBED_CASES[name]).circuit)
-    assert not any(isinstance(one, Join) for one in compiled(PROBED_CASES[name]).circuit)
+    assert not any(isinstance(one, JoinOperator) for one in compiled(PROBED_CASES[name]).circuit)
     seen = seen_in(
         cases, lambda at, seen: follow(core(PROBED_CASES[name]), Random(at), seen, f"{at}")
     )

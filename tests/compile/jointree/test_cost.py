@@ -16,38 +16,12 @@ from impctl.compile import compile as compile_module
 from impctl.compile.compile import compile_plan
 from impctl.compile.flows import row_bytes
 from impctl.compile.joins import chain_of
-from impctl.compile.jointree.cost import (
-    INDEX,
-    PAIR_BYTES,
-    STEP_ROWS,
-    TREE,
-    Estimate,
-    FanOuts,
-    IndexCost,
-    JoinedAccess,
-    KeySide,
-    SideSize,
-    TouchingAccess,
-    TreeChoice,
-    TreeCost,
-    TreesAsRecorded,
-    TreesByFanOut,
-    condition_on,
-    estimate,
-    index_cost,
-    index_ms,
-    is_better_as_tree,
-    key_side,
-    rows_joined,
-    tree_cost,
-    tree_ms,
-    tuples_touched,
-)
+from impctl.compile.jointree.cost import INDEX, PAIR_BYTES, STEP_ROWS, TREE, JoinEstimate, FanOuts, IndexCost, JoinedAccess, KeySide, SideSize, TouchingAccess, TreeChoice, TreeCost, TreesAsRecorded, TreesByFanOut, condition_on, estimate, index_cost, index_ms, is_better_as_tree, key_side, rows_joined, tree_cost, tree_ms, tuples_touched
 from impctl.compile.jointree.decompose import Block, block_of
 from impctl.compile.jointree.graph import TreeShape
 from impctl.compile.jointree.shape import tree_shape
 from impctl.data.schema import LONG
-from impctl.engine.jointree.spec import Mode
+from impctl.engine.jointree.spec import TreeMode
 from impctl.errors import QueryError, TableError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan.explain import expr_text
@@ -101,7 +75,7 @@ def rows(keys: int, each: int, **more: int) -> pa.Table:
 
 def guessed(
     sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]
-) -> Estimate | None:
+) -> JoinEstimate | None:
     root = core(sql)
     block, shape = block_of(root), tree_shape(root, changed)
     assert isinstance(block, Block)
@@ -109,7 +83,7 @@ def guessed(
     return estimate(block.joins, shape, changed, OfRows(tables))
 
 
-def estimated(sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]) -> Estimate:
+def estimated(sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]) -> JoinEstimate:
     result = guessed(sql, tables, changed)
     assert result is not None
     return result
@@ -292,9 +266,9 @@ def test_conditions_that_leave_few_rows_leave_little_to_join(
     assert f"({said})" in choice.reason
 
 
-def estimate_of(tree_ms: float, tree_bytes: float) -> Estimate:
+def estimate_of(tree_ms: float, tree_bytes: float) -> JoinEstimate:
     """Against an index join that takes 100 ms and keeps 100 bytes."""
-    return Estimate(1, 1, 100.0, tree_ms, 100.0, tree_bytes)
+    return JoinEstimate(1, 1, 100.0, tree_ms, 100.0, tree_bytes)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +332,7 @@ def test_what_the_capture_chose_holds(is_tree: bool) -> None:
 TABLES = OfRows({"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
 
 
-def cost(sql: str, mode: Mode = Mode.RING) -> IndexCost | None:
+def cost(sql: str, mode: TreeMode = TreeMode.RING) -> IndexCost | None:
     block = block_of(core(sql))
     assert isinstance(block, Block)
     return index_cost(block.joins, mode, TABLES)
@@ -369,8 +343,8 @@ def held(count: int, columns: int, accesses: int = 1) -> int:
     return count * row_bytes([(str(at), LONG) for at in range(columns)], accesses)
 
 
-@pytest.mark.parametrize(("mode", "pairs"), [(Mode.RING, 170), (Mode.BITS, 0)])
-def test_tables_are_kept_and_what_is_joined_before_the_last_join(mode: Mode, pairs: int) -> None:
+@pytest.mark.parametrize(("mode", "pairs"), [(TreeMode.RING, 170), (TreeMode.BITS, 0)])
+def test_tables_are_kept_and_what_is_joined_before_the_last_join(mode: TreeMode, pairs: int) -> None:
     """30, 40 and 100 rows, and 120 of the first two; with groups a range of each table's row."""
     result = cost(PATH, mode)
     assert result is not None
@@ -392,7 +366,7 @@ def test_null_meets_null_where_the_join_says_so() -> None:
     for op, met in (("=", 2 / 3), ("<=>", 1.0)):
         block = block_of(core(f"SELECT r.d FROM r JOIN s ON r.a {op} s.a"))
         assert isinstance(block, Block)
-        result = index_cost(block.joins, Mode.BITS, tables)
+        result = index_cost(block.joins, TreeMode.BITS, tables)
         assert result is not None
         assert [one.last for one in result.accesses] == pytest.approx([met, met])
 
@@ -521,7 +495,7 @@ OTHER = JoinedAccess(S, 1.0, 1, 0.0, 100.0)
 
 
 def cost_of_accesses(
-    *accesses: TouchingAccess, mode: Mode = Mode.RING, tuples: float = 1e12
+    *accesses: TouchingAccess, mode: TreeMode = TreeMode.RING, tuples: float = 1e12
 ) -> TreeCost:
     return TreeCost(accesses, (tuples, tuples), mode, 0.0)
 
@@ -530,9 +504,9 @@ LEAF = TouchingAccess(R, 0.5, ((0, 0.5), (1, 2.0)), 4.0)
 ROOT = TouchingAccess(R_AGAIN, 1.0, ((1, 1.0),), 0.0)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", list(TreeMode))
 def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change(
-    mode: Mode,
+    mode: TreeMode,
 ) -> None:
     mine = INDEX[mode]
     one = mine.step + 2 * mine.join + STEP_ROWS * (3.0 * mine.kept + 7.0 * mine.last)
@@ -546,17 +520,17 @@ def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change
 
 
 def test_no_more_groups_change_than_rows_are_joined() -> None:
-    mine = INDEX[Mode.RING]
+    mine = INDEX[TreeMode.RING]
     rare = replace(FIRST, kept=0.0, last=0.01)
     result = mine.step + 2 * mine.join + STEP_ROWS * 0.01 * (mine.last + mine.group)
     assert index_ms([rare], cost_of_accesses(LEAF), {"r": 1}) == pytest.approx(result / 1000)
 
 
 def test_a_changed_row_enters_every_access_of_its_table() -> None:
-    mine = INDEX[Mode.BITS]
+    mine = INDEX[TreeMode.BITS]
     both = mine.step + 3 * mine.join + STEP_ROWS * (3.0 * mine.kept + 18.0 * mine.last)
     both += STEP_ROWS * 21.0 * mine.again
-    result = index_ms([FIRST, AGAIN], cost_of_accesses(LEAF, ROOT, mode=Mode.BITS), {"r": 1})
+    result = index_ms([FIRST, AGAIN], cost_of_accesses(LEAF, ROOT, mode=TreeMode.BITS), {"r": 1})
     assert result == pytest.approx(both / 1000)
     assert rows_joined([FIRST, AGAIN], {"r": 1}) == 21.0
 
@@ -570,8 +544,8 @@ def test_tables_weigh_as_they_change_and_all_alike_where_none_is_known(
     assert rows_joined([FIRST, OTHER], weights) == joined
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_a_tree_takes_its_nodes_the_tuples_it_touches_and_the_rows_it_wakes(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(TreeMode))
+def test_a_tree_takes_its_nodes_the_tuples_it_touches_and_the_rows_it_wakes(mode: TreeMode) -> None:
     mine = TREE[mode]
     one = mine.step + 2 * mine.node + STEP_ROWS * (2.5 * mine.touched + 4.0 * mine.woken)
     assert tree_ms(cost_of_accesses(LEAF, mode=mode), {"r": 1}) == pytest.approx(one / 1000)
@@ -582,11 +556,11 @@ def test_a_tree_takes_its_nodes_the_tuples_it_touches_and_the_rows_it_wakes(mode
 
 def test_tuples_that_several_rows_touch_are_touched_once() -> None:
     """Of ten tuples all are, of as many as are drawn a share of 1 - 1/e."""
-    fixed = TREE[Mode.RING].step + 2 * TREE[Mode.RING].node
+    fixed = TREE[TreeMode.RING].step + 2 * TREE[TreeMode.RING].node
 
     def different(tuples: float) -> float:
         micros = 1000 * tree_ms(cost_of_accesses(ROOT, tuples=tuples), {})
-        return (micros - fixed) / TREE[Mode.RING].touched
+        return (micros - fixed) / TREE[TreeMode.RING].touched
 
     assert different(10) == pytest.approx(10)
     assert different(1000) == pytest.approx(1000 * (1 - math.exp(-1)))
@@ -594,7 +568,7 @@ def test_tuples_that_several_rows_touch_are_touched_once() -> None:
 
 
 def test_there_are_constants_for_every_mode() -> None:
-    assert set(TREE) == set(INDEX) == set(Mode)
+    assert set(TREE) == set(INDEX) == set(TreeMode)
 
 
 def cost_of_tree(sql: str, tables: Mapping[str, pa.Table]) -> TreeCost:
@@ -664,7 +638,7 @@ def test_only_rows_that_conditions_keep_touch_and_are_woken() -> None:
     assert of(result, "s").woken == pytest.approx(3 / 7)
 
 
-NUMBERS = [one.name for one in fields(Estimate) if one.name != "kept"]
+NUMBERS = [one.name for one in fields(JoinEstimate) if one.name != "kept"]
 
 
 def look(seed: int, seen: Counter[str]) -> None:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, bounded_columns
-from impctl.compile.jointree.shape import TreeEntry, tree_entry, tree_lines, tree_shape
+from impctl.compile.jointree.shape import TreeDescription, tree_entry, tree_lines, tree_shape
 from impctl.engine.jointree.spec import Edge
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Select, attributes_of, nodes_of
@@ -390,7 +390,7 @@ def test_the_columns_with_a_bound(sql: str, expected: str) -> None:
     assert [a.name for a in attributes_of(root) if a.id in result] == expected.split()
 
 
-def entry(sql: str, **sketched: str) -> TreeEntry:
+def entry(sql: str, **sketched: str) -> TreeDescription:
     shape = shape_of(sql)
     assert isinstance(shape, TreeShape)
     return tree_entry(shape, {f"{table}#1": column for table, column in sketched.items()})

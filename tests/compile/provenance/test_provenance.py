@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.provenance.absorbed import (
     AbsorbedRows,
@@ -24,17 +24,11 @@ from impctl.compile.provenance.absorbed import (
     rows_without,
     smallest_by_functions,
 )
-from impctl.compile.provenance.derivation import Claim, Derivation, Lineage, derivation_of
+from impctl.compile.provenance.derivation import Claim, Derivation, RowLineage, derivation_of
 from impctl.compile.provenance.program import Made, made_rows
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, LONG, Column, Schema
-from impctl.engine.fixpoint.absorption import (
-    PROVENANCE_TOO_LARGE,
-    AbsorbedFixpoint,
-    Absorbs,
-    Grounded,
-    Ship,
-)
+from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE, AbsorbedFixpoint, Absorbs, Grounded, ShipMode
 from impctl.engine.linear import SketchDelta
 from impctl.engine.operator import Limits
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
@@ -487,11 +481,11 @@ def test_random_plans(cases: Sequence[int]) -> None:
 REFUSED_PROVENANCE = {"optional side": "a left outer join"}
 """Recursive queries that cannot be kept so, and what of them is named."""
 NAMES = [n for n, sql in QUERIES.items() if "RECURSIVE" in sql and n not in REFUSED_PROVENANCE]
-SHIPS = [Absorbs(ship, 100_000) for ship in Ship]
+SHIPS = [Absorbs(ship, 100_000) for ship in ShipMode]
 ships = pytest.mark.parametrize("absorbs", SHIPS, ids=[str(one.ship) for one in SHIPS])
 
 
-def compiled(case: Case, absorbs: Absorbs | None, *, with_answer: bool = False) -> Compiled:
+def compiled(case: Case, absorbs: Absorbs | None, *, with_answer: bool = False) -> Dataflow:
     """The circuit of a case as `Case.compiled` has it."""
     if not with_answer:
         barriers = case.barriers(case.core)
@@ -557,7 +551,7 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
             deltas = query.step(changes)
         except EvaluationError as error:
             # Whole functions may be larger than there is room for.
-            is_known = (name, absorbs.ship) == ("same generation", Ship.EAGER)
+            is_known = (name, absorbs.ship) == ("same generation", ShipMode.EAGER)
             if not is_known or error.code != PROVENANCE_TOO_LARGE:
                 raise
             return
@@ -738,11 +732,11 @@ def test_what_derives_a_row_is_as_much_as_the_tables_tell(
             held.makings,
             number,
             kept.first,
-            smallest=smallest if absorbs.ship is Ship.EAGER else None,
+            smallest=smallest if absorbs.ship is ShipMode.EAGER else None,
         )
         assert own.claim is wanted.claim is Claim.SMALLEST
         assert len(own.rows) == len(wanted.rows), row
-        leaves = Lineage(held.makings, number, kept.first).leaves.tolist()
+        leaves = RowLineage(held.makings, number, kept.first).leaves.tolist()
         assert sum(copies[leaf] for leaf in leaves) == wanted.lineage
         some: dict[str, list[Row]] = {table: [] for table in COLUMNS}
         for leaf in own.rows:

@@ -14,14 +14,7 @@ import pytest
 
 from impctl.compile.provenance.absorbed import MakingList
 from impctl.compile.provenance.derivation import Claim, derivation_of
-from impctl.engine.fixpoint.absorption import (
-    Absorption,
-    Asleep,
-    Grounded,
-    Ship,
-    grounded,
-    missing_package,
-)
+from impctl.engine.fixpoint.absorption import Absorption, LazyDerivations, Grounded, ShipMode, grounded, missing_package
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_fixpoint import NODES, difference, some_change
 from tests.support.diagrams import (
@@ -34,7 +27,7 @@ from tests.support.diagrams import (
 from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import PROGRAMS, Row, cut, least_fixpoint, recursive
 
-ships = pytest.mark.parametrize("ship", list(Ship))
+ships = pytest.mark.parametrize("ship", list(ShipMode))
 
 Tables = dict[str, Counter[Row]]
 Leaf = tuple[str, Row]
@@ -46,7 +39,7 @@ class Driven:
     Rows have even numbers, leaves odd ones.
     """
 
-    def __init__(self, program: str, ship: Ship, nodes: int = 1 << 20) -> None:
+    def __init__(self, program: str, ship: ShipMode, nodes: int = 1 << 20) -> None:
         self.absorption = Absorption(ship, nodes)
         self._ship, self._nodes = ship, nodes
         self._rules = PROGRAMS[program]
@@ -149,7 +142,7 @@ class Driven:
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 2, 60)
-def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -> None:
+def test_every_batch_leaves_what_ranks_do(program: str, ship: ShipMode, seed: int) -> None:
     rng = random.Random(f"absorption {program} {seed}")
     made, driven = recursive(program, "numbers"), Driven(program, ship)
     for _ in range(10):
@@ -168,7 +161,7 @@ def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 2, 40)
-def test_what_would_go_is_what_goes(program: str, ship: Ship, seed: int) -> None:
+def test_what_would_go_is_what_goes(program: str, ship: ShipMode, seed: int) -> None:
     rng = random.Random(f"without {program} {seed}")
     driven = Driven(program, ship)
     for _ in range(4):
@@ -185,7 +178,7 @@ def test_what_would_go_is_what_goes(program: str, ship: Ship, seed: int) -> None
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 2, 40)
-def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: Ship, seed: int) -> None:
+def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: ShipMode, seed: int) -> None:
     rng = random.Random(f"smallest {program} {seed}")
     driven = Driven(program, ship)
     for _ in range(3):
@@ -203,7 +196,7 @@ def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: Ship,
         assert driven.rows_of({row}) <= least_fixpoint(PROGRAMS[program], tables)
         expected = derivation_of(whole, first + row, first)
         assert expected.claim is Claim.SMALLEST
-        assert is_smallest == (ship is Ship.EAGER)
+        assert is_smallest == (ship is ShipMode.EAGER)
         if is_smallest:
             assert len(result) == len(expected.rows)
         else:
@@ -219,7 +212,7 @@ def test_a_circle_goes_with_its_ground_and_a_second_way_keeps_it() -> None:
     def link(name: str, *bodies: str) -> Grounded:
         return Grounded(rows[name[1]], tuple(rows[b] for b in bodies), (links[name],))
 
-    for ship in Ship:
+    for ship in ShipMode:
         absorption = Absorption(ship)
         came = [link("AB"), link("AB", "A"), link("BC", "B"), link("CA", "C"), link("CB", "C")]
         assert absorption.step((), came) == ({0, 1, 2}, set())
@@ -234,7 +227,7 @@ def test_a_circle_goes_with_its_ground_and_a_second_way_keeps_it() -> None:
 
 @with_diagrams
 def test_a_variable_stands_for_another_leaf_once_its_own_went() -> None:
-    for ship in Ship:
+    for ship in ShipMode:
         absorption = Absorption(ship)
         for turn in range(50):
             assert absorption.step((), [Grounded(turn, (), (turn,))]) == ({turn}, set())
@@ -252,10 +245,10 @@ def complete(nodes: int) -> list[Grounded]:
 @with_diagrams
 def test_a_budget_of_nodes_is_held() -> None:
     with pytest.raises(UnsupportedError) as raised:
-        Absorption(Ship.EAGER, 500).step((), complete(8))
+        Absorption(ShipMode.EAGER, 500).step((), complete(8))
     assert raised.value.code == "provenance_too_large"
     assert raised.value.hint
-    lazy = Absorption(Ship.LAZY, 5000)
+    lazy = Absorption(ShipMode.LAZY, 5000)
     assert lazy.step((), complete(8))[0] == set(range(8))
     assert lazy._manager.num_inner_nodes() <= 500
 
@@ -284,7 +277,7 @@ def test_what_to_install_is_what_the_extra_has(monkeypatch: pytest.MonkeyPatch) 
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 3, 60)
-def test_what_is_taken_up_goes_on(program: str, ship: Ship, seed: int) -> None:
+def test_what_is_taken_up_goes_on(program: str, ship: ShipMode, seed: int) -> None:
     rng = random.Random(f"asleep {program} {seed}")
     driven = Driven(program, ship)
     for _ in range(12):
@@ -327,7 +320,7 @@ def rows_by_rounds(derivations: list[Grounded]) -> set[int]:
 @random_seeds(15, 28, 600)
 def test_chosen_derivations_have_a_ground(seed: int) -> None:
     numbers = some_numbers(random.Random(seed))
-    asleep, known = Asleep(numbers), grounded(numbers)
+    asleep, known = LazyDerivations(numbers), grounded(numbers)
     rows = asleep.rows().tolist()
     assert rows == sorted(rows_by_rounds(known))
     chosen = [asleep.chosen(row) for row in rows]

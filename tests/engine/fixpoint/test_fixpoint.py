@@ -14,8 +14,8 @@ from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint import frontier
 from impctl.engine.fixpoint.small_frontier import THIN
-from impctl.engine.join import Join, Side
-from impctl.engine.linear import Project
+from impctl.engine.join import JoinOperator, Side
+from impctl.engine.linear import ProjectOperator
 from impctl.engine.operator import LEVEL_LIMITS, LevelLimits, Limits
 from impctl.engine.operator import LEVEL_LIMITS as LIMITS
 from impctl.engine.tags import RowTags, SetTags
@@ -399,8 +399,8 @@ def test_what_is_asked_for_by_rows_held_back_is_not_let_go(limits: Limits | Leve
     """Rows come from a fixpoint last of all, and look for partners then."""
     made = recursive("reach", limits=limits)
     others = Side((("a", LONG), ("b", LONG)), ("a",), 1, is_distant=True, is_held=True)
-    join = Join("above", Side((("t.0", LONG),), ("t.0",), 0), others, [False])
-    project = Project([("t.0", ColumnRef("a", LONG))])
+    join = JoinOperator("above", Side((("t.0", LONG),), ("t.0",), 0), others, [False])
+    project = ProjectOperator([("t.0", ColumnRef("a", LONG))])
     circuit = Circuit([project, made.fixpoint, join], [(-1,), (0, -2), (1, -3)])
     links = made.read("links", Counter({(1, 2, 0): 1}))
     circuit.fill(True)

@@ -20,8 +20,8 @@ from impctl.engine.fixpoint import single_join, small_frontier
 from impctl.engine.fixpoint.best_values import Offset, ValuedStep, valued_step
 from impctl.engine.fixpoint.rows import NUMBER, Grouped, RowNumbers, RowsByNumber, Slots
 from impctl.engine.fixpoint.small_frontier import plain_step
-from impctl.engine.join import Join, Side
-from impctl.engine.linear import Project, Select
+from impctl.engine.join import JoinOperator, Side
+from impctl.engine.linear import ProjectOperator, SelectOperator
 from impctl.engine.operator import Operator
 from impctl.errors import CountBelowZeroError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Expr, Literal
@@ -35,13 +35,13 @@ WAYS = (0, 1, 3, 10**9)
 ONE_NUMBER = (("t.0", LONG),)
 
 
-def refs(**outputs: str) -> Project:
-    return Project([(new.replace("_", "."), ColumnRef(old, LONG)) for new, old in outputs.items()])
+def refs(**outputs: str) -> ProjectOperator:
+    return ProjectOperator([(new.replace("_", "."), ColumnRef(old, LONG)) for new, old in outputs.items()])
 
 
-def joined(key: str = "t.0") -> Join:
+def joined(key: str = "t.0") -> JoinOperator:
     own = Side((("t.0", LONG), ("rank", LONG)), (key,), 0)
-    return Join("join", own, Side((("a", LONG), ("b", LONG)), ("a",), 1), [False])
+    return JoinOperator("join", own, Side((("a", LONG), ("b", LONG)), ("a",), 1), [False])
 
 
 HEADS = {"t_0": "b", "rank": "rank"}
@@ -55,14 +55,14 @@ STEPS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
     "its key again": ([joined(), refs(t_0="a", rank="rank")], [(-1, -2), (0,)]),
 }
 ONE = Literal(1, LONG)
-CHOSEN = Select(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True)
+CHOSEN = SelectOperator(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True)
 MORE = Arithmetic(ArithmeticOp.ADD, ColumnRef("b", LONG), ONE)
 RANK = ("rank", ColumnRef("rank", LONG))
 OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
     "residual": ([joined(), CHOSEN, refs(**HEADS)], [(-1, -2), (0,), (1,)]),
-    "computed": ([joined(), Project([("t.0", MORE), RANK])], [(-1, -2), (0,)]),
+    "computed": ([joined(), ProjectOperator([("t.0", MORE), RANK])], [(-1, -2), (0,)]),
     "computed below": (
-        [Project([("t.0", ONE), RANK]), joined(), refs(**HEADS)],
+        [ProjectOperator([("t.0", ONE), RANK]), joined(), refs(**HEADS)],
         [(-1,), (0, -2), (1,)],
     ),
     "of a table chosen from": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
@@ -104,8 +104,8 @@ def test_which_programs_are_one_join() -> None:
 def test_only_whole_numbers_are_followed_row_by_row() -> None:
     for kind, is_number in ((LONG, True), (DOUBLE, False), (STRING, False)):
         own = Side((("t.0", kind), ("rank", LONG)), ("t.0",), 0)
-        join = Join("join", own, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
-        heads = Project([("t.0", ColumnRef("b", kind)), ("rank", ColumnRef("rank", LONG))])
+        join = JoinOperator("join", own, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
+        heads = ProjectOperator([("t.0", ColumnRef("b", kind)), ("rank", ColumnRef("rank", LONG))])
         result = plain_step(Circuit([join, heads], [(-1, -2), (0,)]), (("t.0", kind),), "rank")
         assert result is not None
         assert result.is_of_numbers == is_number
@@ -335,8 +335,8 @@ def found_of(
     *outputs: Mapping[str, Expr], grouped: Grouped = BY_KEY, links: Side = LINKS
 ) -> ValuedStep | None:
     """What a step is taken for with these projections above its join, the lowest first."""
-    join = Join("join", OWN, links, [False])
-    above = [Project(list(one.items())) for one in outputs]
+    join = JoinOperator("join", OWN, links, [False])
+    above = [ProjectOperator(list(one.items())) for one in outputs]
     wires: Sequence[tuple[int, ...]] = [(-1, -2), *((at,) for at in range(len(above)))]
     return valued_step(Circuit([join, *above], wires), COLUMNS, grouped, "rank")
 
@@ -428,8 +428,8 @@ def test_one_key_and_one_value_of_whole_numbers() -> None:
         links = Side((("a", kinds["n"]), ("b", kinds["n"]), ("w", kinds["c"])), ("a",), 1)
         value = plus(ColumnRef("c", kinds["c"]), ColumnRef("w", kinds["c"]))
         outputs = heads(value, ColumnRef("b", kinds["n"]))
-        join = Join("join", own, links, [False])
-        circuit = Circuit([join, Project(list(outputs.items()))], [(-1, -2), (0,)])
+        join = JoinOperator("join", own, links, [False])
+        circuit = Circuit([join, ProjectOperator(list(outputs.items()))], [(-1, -2), (0,)])
         assert valued_step(circuit, tuple(kinds.items()), BY_KEY, "rank") is None
 
 
@@ -437,9 +437,9 @@ def test_two_keys_or_a_column_more_are_too_many() -> None:
     more = (*COLUMNS, ("x", LONG))
     for keys, own_columns in ((("n", "x"), more), (("n",), more), (("n", "c"), COLUMNS)):
         own = Side((*own_columns, ("rank", LONG)), keys, 0)
-        join = Join("join", own, Side(LINKS.columns, ("a", "w")[: len(keys)], 1), [False])
+        join = JoinOperator("join", own, Side(LINKS.columns, ("a", "w")[: len(keys)], 1), [False])
         outputs = {**heads(plus(C, W)), **({"x": ref("w")} if own_columns is more else {})}
-        circuit = Circuit([join, Project(list(outputs.items()))], [(-1, -2), (0,)])
+        circuit = Circuit([join, ProjectOperator(list(outputs.items()))], [(-1, -2), (0,)])
         assert valued_step(circuit, own_columns, BY_KEY, "rank") is None
 
 

@@ -21,10 +21,10 @@ from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, FloatSu
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import OrderKey
-from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, TreeMode, TreeNode
 from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.jointree.values import multiplied
-from impctl.engine.linear import Merge, Select
+from impctl.engine.linear import Merge, SelectOperator
 from impctl.engine.topk import Cut, Limit, Top
 from impctl.errors import CountBelowZeroError, EvaluationError, NotExactError
 from impctl.expr.nodes import CompareOp
@@ -316,7 +316,7 @@ CHAIN = (
 )
 
 
-def first_groups(size: int, nodes: Sequence[Node] = CHAIN) -> Grown:
+def first_groups(size: int, nodes: Sequence[TreeNode] = CHAIN) -> Grown:
     """The groups with the greatest COUNT(*), by one column; ties of the last one too."""
     plain = grown(nodes)
     tree = next(iter(plain.rooted.circuit))
@@ -364,9 +364,9 @@ def test_a_circuit_goes_on_with_other_constants() -> None:
     tree.step(s=[((1, 4), 0, 1), ((2, 9), 1, 1)], r=[((1, 7), 0, 1), ((2, 8), 1, 1)])
     assert tree.sketches == {"s": {1}, "r": {1}}
     circuit = tree.rooted.circuit
-    ways = [operator for operator in circuit if isinstance(operator, Tree | Select)]
+    ways = [operator for operator in circuit if isinstance(operator, Tree | SelectOperator)]
     rows = ways[0].output()
-    moved = Select(compared(SUM, CompareOp.GREATER, 3), must_be_sure=False)
+    moved = SelectOperator(compared(SUM, CompareOp.GREATER, 3), must_be_sure=False)
     output = circuit.step_past([None, None], {}, {1: moved.turned(rows, ways[1])})
     assert output is not None
     tree.rooted.merge.step(output)
@@ -376,7 +376,7 @@ def test_a_circuit_goes_on_with_other_constants() -> None:
 
 
 def test_a_group_that_leaves_the_result_without_having_come_is_an_error() -> None:
-    tree = Tree(JoinTree("tree0", CHAIN[:1], Mode.RING, (), 1))
+    tree = Tree(JoinTree("tree0", CHAIN[:1], TreeMode.RING, (), 1))
     groups = Batch({tree.tree.group: Vector(LONG, np.array([1]))}, np.array([-1]), ())
     with pytest.raises(CountBelowZeroError, match="was not in the result"):
         Live(tree).step(groups)
@@ -387,7 +387,7 @@ def virtual(*edges: Edge, bits: bool = False) -> Grown:
     names = "stu"[: len(edges)]
     nodes = [node(at, name, "a", "a", argument=not at) for at, name in enumerate(names)]
     links = tuple(Link(at, edge, ("v.a",)) for at, edge in enumerate(edges))
-    nodes.append(Node("v", None, (("v.a", LONG),), ("v.a",), (), links))
+    nodes.append(TreeNode("v", None, (("v.a", LONG),), ("v.a",), (), links))
     return grown(nodes, None if bits else compared(SUM, CompareOp.GREATER, 10))
 
 
@@ -406,7 +406,7 @@ def test_a_change_under_a_virtual_root_touches_its_key_alone() -> None:
 
 def test_a_group_of_a_virtual_root_is_reached_without_being_touched() -> None:
     links = (Link(0, Edge.INNER, ("v.a",)), Link(1, Edge.INNER, ("v.a",)))
-    root = Node("v", None, (("v.a", LONG),), ("v.a",), (), links)
+    root = TreeNode("v", None, (("v.a", LONG),), ("v.a",), (), links)
     tree = first_groups(1, [node(0, "s", "a", "a"), node(1, "t", "a", "a"), root])
     tree.step(s=[((1,), 1, 3), ((2,), 2, 2)], t=[((1,), 11, 1), ((2,), 12, 1)])
     assert tree.sketches == {"s": {1}, "t": {11}}
@@ -426,11 +426,11 @@ def test_other_edges_below_a_virtual_root() -> None:
 
 def test_ranges_of_a_kept_column_need_no_counts() -> None:
     ranges = RangePartition("r", "g", LONG, (2, 4, 6))
-    leaf = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), accesses=(Access(0),))
+    leaf = TreeNode("s", 0, (("s.a", LONG),), ("s.a",), (False,), accesses=(Access(0),))
     kept = (("r.a", LONG), ("r.g", LONG))
     links = (Link(0, Edge.INNER, ("r.a",)),)
-    root = Node("r", 1, kept, (), (), links, accesses=(Access(1, ("r.g", ranges)),))
-    tree = Tree(JoinTree("tree0", (leaf, root), Mode.BITS, (), 2))
+    root = TreeNode("r", 1, kept, (), (), links, accesses=(Access(1, ("r.g", ranges)),))
+    tree = Tree(JoinTree("tree0", (leaf, root), TreeMode.BITS, (), 2))
     assert not [keeper for keeper in tree.arrangements() if "r.fragments" in keeper.name]
     told = grown([leaf, root], bits=True)
     told.step(s=[((1,), 0, 1)], r=[((1, 1), 0, 1), ((1, 5), 2, 1), ((2, 7), 3, 1)])
@@ -454,12 +454,12 @@ class Star:
             AggregateColumn("sum", kind if kind == DOUBLE else decimal(38, 2), part, count),
         )
         mine = (("x", kind),)
-        t = Node("t", 0, (("t.a", LONG),), ("t.a",), (False,), (), () if at_root else mine)
-        u = Node("u", 1, (("u.a", LONG),), ("u.a",), (False,))
+        t = TreeNode("t", 0, (("t.a", LONG),), ("t.a",), (False,), (), () if at_root else mine)
+        u = TreeNode("u", 1, (("u.a", LONG),), ("u.a",), (False,))
         links = (Link(0, Edge.INNER, ("r.a",)), Link(1, Edge.LEFT, ("r.a",)))
-        r = Node("r", 2, (("r.a", LONG),), ("r.a",), (), links, mine if at_root else ())
+        r = TreeNode("r", 2, (("r.a", LONG),), ("r.a",), (), links, mine if at_root else ())
         self.kind, self.at_root = kind, at_root
-        self.tree = Tree(JoinTree("tree0", (t, u, r), Mode.RING, columns))
+        self.tree = Tree(JoinTree("tree0", (t, u, r), TreeMode.RING, columns))
         self.rows: list[Counter[Row]] = [Counter() for _ in range(3)]
 
     def step(self, changes: list[list[tuple[Row, int]]]) -> None:
@@ -631,9 +631,9 @@ def test_a_variance_is_that_of_the_joined_rows() -> None:
     spread = Spread("var_pop", count, total, ExactSum("xx", 1, LONG), 0)
     columns = (AggregateColumn("v", DOUBLE, spread, None),)
     arguments = (("x", LONG), ("xx", LONG))
-    s = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), (), arguments)
-    r = Node("r", 1, (("r.a", LONG),), ("r.a",), (), (Link(0, Edge.INNER, ("r.a",)),))
-    tree = Tree(JoinTree("tree0", (s, r), Mode.RING, columns))
+    s = TreeNode("s", 0, (("s.a", LONG),), ("s.a",), (False,), (), arguments)
+    r = TreeNode("r", 1, (("r.a", LONG),), ("r.a",), (), (Link(0, Edge.INNER, ("r.a",)),))
+    tree = Tree(JoinTree("tree0", (s, r), TreeMode.RING, columns))
     numbers = np.array([1, 2, 6], dtype=np.int64)
     rows = {name: Vector(LONG, v) for name, v in (("x", numbers), ("xx", numbers**2))}
     rows["s.a"] = Vector(LONG, np.ones(3, dtype=np.int64))

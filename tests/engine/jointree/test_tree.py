@@ -13,10 +13,10 @@ import pytest
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.engine.accumulators import AggregateColumn, Count, ExactSum
 from impctl.engine.circuit import Circuit
-from impctl.engine.extremes import Extreme, First
+from impctl.engine.extremes import Extreme, FirstValue
 from impctl.engine.jointree import node
 from impctl.engine.jointree import node as lots
-from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, TreeMode, TreeNode
 from impctl.engine.jointree.tree import Tree
 from impctl.errors import InvariantError, UnsupportedError
 from impctl.expr.nodes import CompareOp
@@ -62,7 +62,7 @@ def check(case: Case, circuit: Rooted, tables: list[Counter[Row]]) -> list[set[i
     wanted = sketches(case.tree, held, case.survives)
     result = [set(circuit.merge.members(a).nonzero()[0].tolist()) for a in range(len(wanted))]
     assert result == wanted
-    if case.tree.mode is Mode.RING:
+    if case.tree.mode is TreeMode.RING:
         groups = groups_of(case.tree, held)
         if not case.tree.root.key:
             groups.setdefault((), [])
@@ -165,9 +165,9 @@ def test_a_hub_of_bits_is_touched_only_where_it_comes_or_goes() -> None:
 
 X = Count("x", 0)
 SUM_OF_X = AggregateColumn("sum", LONG, ExactSum("x", 0, LONG), X)
-LEAF = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), (), (("x", LONG),), (Access(0),))
-ROOT = Node("r", 1, (("r.a", LONG),), ("r.a",), (), (Link(0, Edge.INNER, ("r.a",)),))
-GOOD = JoinTree("tree0", (LEAF, ROOT), Mode.RING, (SUM_OF_X,), 1)
+LEAF = TreeNode("s", 0, (("s.a", LONG),), ("s.a",), (False,), (), (("x", LONG),), (Access(0),))
+ROOT = TreeNode("r", 1, (("r.a", LONG),), ("r.a",), (), (Link(0, Edge.INNER, ("r.a",)),))
+GOOD = JoinTree("tree0", (LEAF, ROOT), TreeMode.RING, (SUM_OF_X,), 1)
 
 
 def with_leaf(**changes: object) -> JoinTree:
@@ -210,7 +210,7 @@ NO_TREES: dict[str, Callable[[], JoinTree]] = {
         accesses=(Access(0, ("s.b", None)),)  # type: ignore[arg-type]  # not even looked at
     ),
     "every argument belongs to one node": lambda: with_leaf(arguments=()),
-    "bits have no columns": lambda: replace(GOOD, mode=Mode.BITS),
+    "bits have no columns": lambda: replace(GOOD, mode=TreeMode.BITS),
     "is seen above it": lambda: with_root(links=(Link(0, Edge.SEMI, ("r.a",)),)),
     "an extreme has a rank": lambda: replace(
         with_leaf(arguments=(("x", STRING),)),
@@ -256,7 +256,7 @@ def test_an_argument_that_counts_once_is_a_column_of_the_root() -> None:
         Tree(replace(ONCE, columns=(SUM_OF_X, spread)))
 
 
-FIRST = AggregateColumn("first", STRING, First("k", "v", 1, 2, False), Count("k", 1))
+FIRST = AggregateColumn("first", STRING, FirstValue("k", "v", 1, 2, False), Count("k", 1))
 TEXT_ROOT = replace(ROOT, kept=(("r.a", LONG), ("r.k", LONG), ("r.v", STRING)))
 ORDERED = replace(
     GOOD,
@@ -433,7 +433,7 @@ def test_filling_is_stepping(cases: Sequence[int], monkeypatch: pytest.MonkeyPat
 
 def test_every_tuple_is_looked_at_once_on_either_way() -> None:
     """However many batches: so a capture's cost is that of the tables."""
-    case = random_case(3, mode=Mode.RING, only_inner=True)
+    case = random_case(3, mode=TreeMode.RING, only_inner=True)
     random_ = random.Random(1)
     rows = [(table, random_row(random_), 1) for table in range(3) for _ in range(20)]
     one, many = filled(case, [rows]), filled(case, [[row] for row in rows])
@@ -454,7 +454,7 @@ def test_every_tuple_is_looked_at_once_on_either_way() -> None:
 
 
 def test_a_tree_in_a_circuit_of_its_own_is_filled_too() -> None:
-    case = random_case(8, mode=Mode.RING)
+    case = random_case(8, mode=TreeMode.RING)
     rows = whole_tables(random.Random(5))
     plain = filled(case, [rows])
     inner = case.circuit()

@@ -18,15 +18,7 @@ from impctl.errors import RetryableError, TableRecreatedError
 from impctl.tables import storage
 from impctl.tables.source import open_source
 from impctl.tables.storage import read_text
-from impctl.tables.write.apply import (
-    AppliedUpdate,
-    UpdateKind,
-    UpdateRequest,
-    WrittenTable,
-    commit_update,
-    prepare_batch,
-    prepare_update,
-)
+from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, TargetTable, commit_update, prepare_batch, prepare_update
 from tests.outside.object_stores.lake import (
     FEED,
     ROWS,
@@ -268,8 +260,8 @@ INSERT = UpdateRequest("t", UpdateKind.INSERT, ({"k": 7},), name="b")
 DELETE = UpdateRequest("t", UpdateKind.DELETE, where="k = 7", name="d")
 
 
-def table(lake: Lake) -> WrittenTable:
-    return WrittenTable(open_source("t", lake.uri("t"), lake.options))
+def table(lake: Lake) -> TargetTable:
+    return TargetTable(open_source("t", lake.uri("t"), lake.options))
 
 
 @pytest.mark.slow

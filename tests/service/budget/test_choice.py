@@ -14,18 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.placement.graph import (
-    PRIORS,
-    Demand,
-    Graph,
-    KindOfChange,
-    Mode,
-    Node,
-    Piece,
-    Work,
-    own,
-    pinned,
-)
+from impctl.placement.graph import PRIORS, Demand, Graph, KindOfChange, PieceMode, CostNode, Piece, Work, own, pinned
 from impctl.placement.search import (
     Modes,
     StateChoice,
@@ -37,29 +26,15 @@ from impctl.placement.search import (
 )
 from impctl.service.budget import choice as keep_to
 from impctl.service.budget import choice as looks_room
-from impctl.service.budget.bounds import (
-    BOUND_IMPOSSIBLE,
-    Bound,
-    bounds_of,
-    chosen_within,
-    late_runs,
-    unheld_text,
-)
-from impctl.service.budget.choice import (
-    Kept,
-    Seen,
-    have_moved,
-    is_known_to_exceed,
-    is_to_look,
-    is_worth,
-)
+from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, Bound, bounds_of, chosen_within, late_runs, missed_bound_text
+from impctl.service.budget.choice import WeighedState, ChoiceInput, have_moved, is_known_to_exceed, is_to_look, is_worth
 from impctl.service.budget.costs import FEWEST, learned_of
-from impctl.service.context import open_workbench
+from impctl.service.context import open_context
 from impctl.service.cost_model import recorded
 from impctl.service.maintain import maintain
 from impctl.service.schedule.due import LEAST_MARGIN, CommitLog, pending_of
 from impctl.service.settings import Settings
-from impctl.store.records import Chosen, RunCost, RunKind, RunParts, SideRead
+from impctl.store.records import StateChoiceBasis, RunCost, RunKind, RunParts, SideRead
 from impctl.store.store import Store
 from impctl.workload.load import load_workload
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
@@ -70,8 +45,8 @@ from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
-MADE = Chosen(budget=100, rates=RATES, bytes=200, pins={}, least=200, settled=True)
-SEEN = Seen(budget=100, bytes=200, rates=RATES, pins={})
+MADE = StateChoiceBasis(budget=100, rates=RATES, bytes=200, pins={}, least=200, settled=True)
+SEEN = ChoiceInput(budget=100, bytes=200, rates=RATES, pins={})
 
 
 def test_state_that_could_not_be_brought_within_its_budget_is_only_told() -> None:
@@ -110,9 +85,9 @@ def test_rates_move_by_a_factor_of_two(seed: int) -> None:
     assert have_moved(before, {kind: near[kind] for kind in list(before)[1:]})
 
 
-def kept_of(graph: Graph, now: Mapping[str, Mode], choice: StateChoice, ms: float = 0.0) -> Kept:
-    takes = {name: dict.fromkeys(Mode, ms) for name in now}
-    return Kept({}, choice, 0, {}, {"q": graph}, {"q": now}, {"q": takes})
+def kept_of(graph: Graph, now: Mapping[str, PieceMode], choice: StateChoice, ms: float = 0.0) -> WeighedState:
+    takes = {name: dict.fromkeys(PieceMode, ms) for name in now}
+    return WeighedState({}, choice, 0, {}, {"q": graph}, {"q": now}, {"q": takes})
 
 
 @pytest.mark.slow
@@ -178,21 +153,21 @@ def test_a_piece_is_read_whole_to_be_kept_again() -> None:
             for piece in node.pieces:
                 to, build = result[piece.name], max(piece.build, default=0.0)
                 is_side = node.work is Work.JOIN
-                assert to[Mode.READ] == (build if is_side else max(piece.stream, default=0.0))
-                assert to[Mode.KEPT] >= build
+                assert to[PieceMode.READ] == (build if is_side else max(piece.stream, default=0.0))
+                assert to[PieceMode.KEPT] >= build
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """One entry for every choice that is made."""
     made: list[Any] = []
-    chosen = keep_to.kept_within
+    chosen = keep_to.choose_state
 
-    def counted(*arguments: Any, **named: Any) -> Kept:
+    def counted(*arguments: Any, **named: Any) -> WeighedState:
         made.append(arguments)
         return chosen(*arguments, **named)
 
-    monkeypatch.setattr(keep_to, "kept_within", counted)
+    monkeypatch.setattr(keep_to, "choose_state", counted)
     return made
 
 
@@ -265,7 +240,7 @@ def test_who_uses_a_sketch_looks_at_no_budget(
 ) -> None:
     """It would have to wait for whoever writes."""
     cli.good("capture")
-    with open_workbench(Settings(cli.workload, disk=0)) as desk:
+    with open_context(Settings(cli.workload, disk=0)) as desk:
         no_lock = AssertionError("asked for the writer's lock")
         monkeypatch.setattr(desk, "writing", Mock(side_effect=no_lock))
         assert maintain(desk, None, for_use=True).results
@@ -351,11 +326,11 @@ def frequent_and_rare(seed: int) -> Graph:
 
     def side(name: str, asked_by: int) -> Piece:
         read = tuple(float(rng.randint(100, 900)) if at == asked_by else 0.0 for at in range(2))
-        return Piece(name=name, sizes={Mode.KEPT: 10, Mode.READ: 1}, read=read, source=(name,))
+        return Piece(name=name, sizes={PieceMode.KEPT: 10, PieceMode.READ: 1}, read=read, source=(name,))
 
-    scans = tuple(Node(work=Work.SCAN, table=name) for name in "rs")
-    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", 1), side("right", 0)))
-    return Graph((*scans, join, Node(work=Work.ROWS, inputs=(2,))), kinds)
+    scans = tuple(CostNode(work=Work.SCAN, table=name) for name in "rs")
+    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", 1), side("right", 0)))
+    return Graph((*scans, join, CostNode(work=Work.ROWS, inputs=(2,))), kinds)
 
 
 @random_seeds(12, 44, 300)
@@ -392,10 +367,10 @@ def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: in
     held = chosen_within({"q": graph}, 1, {}, [1.0] * len(graph.kinds), fixed, {"q": now})[0]
     assert (held.least, held.exceeds) == (result.least, True)
     then = held.queries["q"].modes
-    assert all(then[name] is Mode.KEPT for name, mode in now.items() if mode is Mode.KEPT)
+    assert all(then[name] is PieceMode.KEPT for name, mode in now.items() if mode is PieceMode.KEPT)
 
 
-def _modes_of(graph: Graph) -> list[tuple[Mode, ...]]:
+def _modes_of(graph: Graph) -> list[tuple[PieceMode, ...]]:
     return [piece.modes for piece in graph.pieces]
 
 
@@ -413,17 +388,17 @@ def test_state_that_exceeds_its_budget_in_any_case_stays_but_after_a_capture(
     now: tuple[int, float], has_captured: bool, expected: bool
 ) -> None:
     """The choice takes 1,000 bytes and 100 ms a day, each byte counting for 0.1 ms."""
-    sizes = {Mode.KEPT: 1000, Mode.READ: now[0]}
+    sizes = {PieceMode.KEPT: 1000, PieceMode.READ: now[0]}
     piece = Piece(
         name="p.right", sizes=sizes, probe=(100.0,), read=(now[1],), hit=(1.0,), source=("u",)
     )
-    scans = (Node(work=Work.SCAN, table="t"), Node(work=Work.SCAN, table="u"))
-    left = Piece(name="p.left", sizes={Mode.KEPT: 0})
-    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(left, piece))
+    scans = (CostNode(work=Work.SCAN, table="t"), CostNode(work=Work.SCAN, table="u"))
+    left = Piece(name="p.left", sizes={PieceMode.KEPT: 0})
+    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, piece))
     graph = Graph((*scans, join), (KindOfChange(frozenset({"t"}), 1.0),))
-    chosen = choose({"q": pinned(graph, {"p.right": Mode.KEPT})}, None)
+    chosen = choose({"q": pinned(graph, {"p.right": PieceMode.KEPT})}, None)
     choice = replace(chosen, exceeds=True, least=900, per_byte=0.1)
-    modes = {"p.left": Mode.KEPT, "p.right": Mode.READ}
+    modes = {"p.left": PieceMode.KEPT, "p.right": PieceMode.READ}
     kept = replace(kept_of(graph, modes, choice), budget=50)
     assert is_worth(kept, is_over=True, has_captured=has_captured) == expected
     assert is_worth(replace(kept, budget=0), is_over=True), "the least was asked for"
@@ -437,13 +412,13 @@ def modes_in(choice: StateChoice) -> dict[str, Modes]:
 def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     graphs = {"q": frequent_and_rare(seed)}
     plain = choose(graphs, 11)
-    assert plain.queries["q"].modes == {"left": Mode.READ, "right": Mode.KEPT}
+    assert plain.queries["q"].modes == {"left": PieceMode.READ, "right": PieceMode.KEPT}
     bound = {"q": Bound(1.0, "fresh_within 1ms")}
     costs = evaluate(graphs["q"], plain.queries["q"].modes).per_kind
     assert late_runs(graphs, modes_in(plain), bound, (1.0, 0.06)) == [("q", 1)]
     # Only one of the two can be held; the frequent one would be late then.
     held, unheld = chosen_within(graphs, 11, bound, (0.0, 0.06))
-    assert held.queries["q"].modes == {"left": Mode.KEPT, "right": Mode.READ}
+    assert held.queries["q"].modes == {"left": PieceMode.KEPT, "right": PieceMode.READ}
     assert not unheld
     # Told is what comes of it by how often changes come, not by how often they were thought to.
     assert held.ms_per_day == per_day(graphs["q"], held.queries["q"].modes)
@@ -511,10 +486,10 @@ def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(bounds, "choose", counted)
     graph = frequent_and_rare(1)
     (*below, root) = graph.nodes
-    slow = Graph((*below, Node(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))), graph.kinds)
+    slow = Graph((*below, CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))), graph.kinds)
     _, (one,) = chosen_within({"q": slow}, 11, {"q": Bound(13.0, "fresh_within 13ms")}, (1, 1))
     assert (len(made), one.enough) == (1, None)
-    assert "with all of it" in unheld_text(one, 0)
+    assert "with all of it" in missed_bound_text(one, 0)
     made.clear()
     chosen_within({"q": slow}, 2, {"q": Bound(14.0, "fresh_within 14ms")}, (1, 1))
     assert len(made) == 11, "ten times anew, where no choice fits"
@@ -524,7 +499,7 @@ def test_the_text_says_what_would_do() -> None:
     _, (one,) = chosen_within(
         {"q": frequent_and_rare(1)}, 11, {"q": Bound(1.0, "fresh_within 1ms")}, (1, 1)
     )
-    text = unheld_text(one, 4_989)
+    text = missed_bound_text(one, 4_989)
     assert "`q` may miss fresh_within 1ms: when s changes" in text
     assert "with 5 kB of state for all queries" in text
     assert text.endswith(f"[{BOUND_IMPOSSIBLE}]")
@@ -643,7 +618,7 @@ class World:
             ),
             drawn.kinds,
         )
-        modes = (Mode.KEPT, Mode.READ)
+        modes = (PieceMode.KEPT, PieceMode.READ)
         self.modes = {piece.name: self.random.choice(modes) for piece in self.graph.pieces}
         kinds = range(len(self.graph.kinds))
         self.rows = [self.random.uniform(1, 1e4) for _ in kinds]
@@ -668,7 +643,7 @@ class World:
         reads = tuple(
             SideRead(name, 3, 1, 7, self.read_ms[name]) if asks else SideRead(name)
             for name, mode in self.modes.items()
-            if mode is Mode.READ
+            if mode is PieceMode.READ
         )
         took = {one.side: one.ms for one in reads}
         operators = []
@@ -689,9 +664,9 @@ class World:
         return priced(self.graph, told)
 
 
-def _plain(node: Node) -> Node:
+def _plain(node: CostNode) -> CostNode:
     pieces = tuple(
-        replace(piece, sizes={Mode.KEPT: 9, Mode.READ: 1}, reads_below=False)
+        replace(piece, sizes={PieceMode.KEPT: 9, PieceMode.READ: 1}, reads_below=False)
         for piece in node.pieces
     )
     return replace(node, pieces=pieces)
@@ -720,7 +695,7 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
             active = [world.graph.active[wire][kind] for wire in node.inputs]
             for place, piece in enumerate(node.pieces):
                 is_asked = active[0] if len(active) == 1 else active[1 - place]
-                if world.modes[piece.name] is not Mode.READ or not is_asked:
+                if world.modes[piece.name] is not PieceMode.READ or not is_asked:
                     continue
                 thought = piece.hit[kind] if piece.hit else 1.0
                 hit = (FEWEST + thought) / (FEWEST + 1)
@@ -761,7 +736,7 @@ def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
     costs = [world.run(kind) for kind in kinds for _ in range(FEWEST)]
     turned = world.random.choice(world.graph.pieces).name
     before = world.modes[turned]
-    world.modes[turned] = Mode.KEPT if before is Mode.READ else Mode.READ
+    world.modes[turned] = PieceMode.KEPT if before is PieceMode.READ else PieceMode.READ
     (at,) = (
         at
         for at, node in enumerate(world.graph.nodes)
@@ -791,14 +766,14 @@ def test_a_read_that_seldom_comes_keeps_some_of_its_chance() -> None:
 def _bounded_graph() -> Graph:
     piece = Piece(
         name="p",
-        sizes={Mode.KEPT: 9, Mode.READ: 1, Mode.BOUNDED: 2},
+        sizes={PieceMode.KEPT: 9, PieceMode.READ: 1, PieceMode.BOUNDED: 2},
         upkeep=(1.0, 1.0),
         refill=(5.0, 0.0),
     )
     kinds = (KindOfChange(frozenset({"t"}), 1.0), KindOfChange(frozenset({"u"}), 1.0))
-    scans = (Node(work=Work.SCAN, table="t"), Node(work=Work.SCAN, table="u"))
-    union = Node(work=Work.ROWS, inputs=(0, 1))
-    return Graph((*scans, union, Node(work=Work.KEYED, inputs=(2,), pieces=(piece,))), kinds)
+    scans = (CostNode(work=Work.SCAN, table="t"), CostNode(work=Work.SCAN, table="u"))
+    union = CostNode(work=Work.ROWS, inputs=(0, 1))
+    return Graph((*scans, union, CostNode(work=Work.KEYED, inputs=(2,), pieces=(piece,))), kinds)
 
 
 def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
@@ -814,7 +789,7 @@ def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
 
 def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came() -> None:
     graph, rows = _bounded_graph(), [7.0, 7.0]
-    bounded = {"p": Mode.BOUNDED}
+    bounded = {"p": PieceMode.BOUNDED}
     costs = _bounded_runs(5, 3)
     told = learned_of(graph, ("t", "u"), bounded, costs, rows)
     (piece,) = priced(graph, told).pieces
@@ -825,8 +800,8 @@ def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came()
     assert seldom.refills["p"] == pytest.approx((5.0 / (4 + 1), 0.0))
 
 
-@pytest.mark.parametrize("mode", [Mode.KEPT, Mode.READ])
-def test_runs_with_a_piece_bounded_tell_nothing_of_other_modes(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [PieceMode.KEPT, PieceMode.READ])
+def test_runs_with_a_piece_bounded_tell_nothing_of_other_modes(mode: PieceMode) -> None:
     graph, costs = _bounded_graph(), _bounded_runs(5, 3)
     told = learned_of(graph, ("t", "u"), {"p": mode}, costs, [7.0, 7.0])
     assert told.times[3] == (1.0, 1.0)
@@ -840,7 +815,7 @@ def _has_certain_read(world: World) -> list[tuple[int, str]]:
         for kind in alone(world)
         for node in world.graph.nodes
         for piece in node.pieces
-        if world.modes[piece.name] is Mode.READ and not piece.hit
+        if world.modes[piece.name] is PieceMode.READ and not piece.hit
     ]
 
 
@@ -849,7 +824,7 @@ def test_runs_without_parts_tell_the_whole(seed: int) -> None:
     """As a release before wrote them."""
     world = World(seed)
     for piece in world.modes:
-        world.modes[piece] = Mode.KEPT
+        world.modes[piece] = PieceMode.KEPT
     kinds = alone(world)
     costs = [
         RunCost(RunKind.MAINTAIN, 10, 0, ms, moved=tuple(sorted(world.graph.kinds[kind].tables)))
@@ -887,7 +862,7 @@ def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli, tmp_path:
     assert not kept.parts.reads
     assert 0 < sum(kept.parts.times) <= kept.elapsed_ms
     change(tmp_path, rng, 1)
-    with open_workbench(Settings(cli_of_two.workload)) as desk:
+    with open_context(Settings(cli_of_two.workload)) as desk:
         (spec,), held = desk.sketched(None), stored(tmp_path, "two")
         moved = pending_of(desk, spec, held, 4e9, CommitLog()).moved
     cli_of_two.good("maintain")

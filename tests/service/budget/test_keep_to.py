@@ -23,9 +23,9 @@ from impctl.errors import HistoryGoneError, StorageError, WorkloadError
 from impctl.service import kept_states
 from impctl.service.budget import choice
 from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
-from impctl.service.budget.choice import Kept, Wanted
+from impctl.service.budget.choice import WeighedState, StateTarget
 from impctl.service.context import SilentReporter
-from impctl.service.kept_states import KeptStates
+from impctl.service.kept_states import StateCache
 from impctl.service.memory_limit import largest_side, machine_memory, memory_of
 from impctl.service.schedule import daemon as follow_case
 from impctl.service.settings import FollowRequest, Settings
@@ -443,16 +443,16 @@ def cli_kept_again(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
     def go_and_come_back(cli: Cli) -> None:
         cli.good("capture")
         for sides in (("join0.left", "join0.right"), ()):
-            of_q = Wanted(sides)
+            of_q = StateTarget(sides)
             monkeypatch.setattr(
-                Kept, "wanted", lambda _, name, w=of_q: w if name == "q" else Wanted()
+                WeighedState, "wanted", lambda _, name, w=of_q: w if name == "q" else StateTarget()
             )
             grow(cli.workload.parent)
             cli.good("maintain", "--disk", "0")
             assert tuple(read_pieces(cli.workload.parent, "q")) == sides
 
     cli = cli_once("kept again", write, go_and_come_back)
-    monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
+    monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
     return cli
 
 
@@ -514,7 +514,7 @@ def test_a_table_in_place_of_another_is_not_read(
     cli_kept_again.workload.write_text(text.replace("store:", apart))
     cli_kept_again.good("capture", "--query", "apart")
     read = ("join0.left", "join0.right")
-    monkeypatch.setattr(Kept, "wanted", lambda _, name: Wanted(read if name == "q" else ()))
+    monkeypatch.setattr(WeighedState, "wanted", lambda _, name: StateTarget(read if name == "q" else ()))
     grow(folder)
     cli_kept_again.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
@@ -523,7 +523,7 @@ def test_a_table_in_place_of_another_is_not_read(
     for _ in range(3):
         write_deltalake(str(folder / "u"), other, mode="append")
     write_deltalake(str(folder / "v"), other, mode="append")
-    monkeypatch.setattr(Kept, "wanted", lambda _, name: Wanted(sides if name == "q" else ()))
+    monkeypatch.setattr(WeighedState, "wanted", lambda _, name: StateTarget(sides if name == "q" else ()))
     cli_kept_again.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(folder / "u")
     (folder / "aside").rename(folder / "u")
@@ -531,7 +531,7 @@ def test_a_table_in_place_of_another_is_not_read(
     grow(folder)
     cli_kept_again.good("maintain")
     assert fragments(folder, "q") == fragments(folder, "twin")
-    monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
+    monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
     grow(folder)
     cli_kept_again.good("maintain", "--disk", "0")
     assert held(folder, "q") == held(folder, "twin")
@@ -653,7 +653,7 @@ def kept_after(
     """The queries whose states are kept after these steps, the last of which is over by so much."""
     monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
     held = [500] * (len(order) - 1) + [500 + over]
-    kept = KeptStates(memory=500, held=lambda: held.pop(0))
+    kept = StateCache(memory=500, held=lambda: held.pop(0))
     for name in order:
         state = SimpleNamespace(state_bytes=partial(sizes.get, name))
         taken: Any = SimpleNamespace(stored=SimpleNamespace(query=name, pins=()), state=state)
@@ -675,7 +675,7 @@ def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: pytest.Mo
 
 
 def test_without_a_bound_nothing_is_measured() -> None:
-    kept = KeptStates(held=Mock(side_effect=AssertionError("asked for what the process holds")))
+    kept = StateCache(held=Mock(side_effect=AssertionError("asked for what the process holds")))
     kept._drop_to_memory()
 
 
@@ -685,10 +685,10 @@ def test_a_process_that_follows_has_the_bound_of_its_run(
     class Told(Exception):
         """What the states are bounded by."""
 
-    def states(*, memory: int | None) -> KeptStates:
+    def states(*, memory: int | None) -> StateCache:
         raise Told(memory)
 
-    monkeypatch.setattr(follow_case, "KeptStates", states)
+    monkeypatch.setattr(follow_case, "StateCache", states)
     nothing: Any = None
     for settings, memory in (
         (Settings(cli_beside_twin.workload, memory=7), 7),

@@ -24,9 +24,9 @@ from deltalake import write_deltalake
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import LockHeldError, StorageError
-from impctl.service.context import open_workbench
+from impctl.service.context import open_context
 from impctl.service.schedule import daemon as looking
-from impctl.service.schedule.daemon import Retries, Watch, _Following
+from impctl.service.schedule.daemon import Retries, TableWatch, _Following
 from impctl.service.settings import FollowRequest, Settings
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
@@ -403,7 +403,7 @@ def looking_on(cli: Cli) -> Iterator[_Following]:
     """Following `q`, on each commit, `three` and `night`; the first look is done."""
     cli.edit("store: .impctl\n", QUERIES[1:])
     cli.good("capture")
-    with open_workbench(Settings(cli.workload, lock_timeout=0.0)) as desk:
+    with open_context(Settings(cli.workload, lock_timeout=0.0)) as desk:
         result = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
         work(result)
         assert work(result) == []
@@ -489,11 +489,11 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
 ) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     (tmp_path / "w.yaml").write_text(WORKLOAD.replace("POLICY", "auto"))
-    watch = Watch()
+    watch = TableWatch()
 
     # As an object store answers, which a test has none of.
     away = Mock(side_effect=StorageError("Table `t` cannot be reached"))
-    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+    with open_context(Settings(tmp_path / "w.yaml")) as desk:
         watch.pinned()
         desk.tables.source("t")
         watch.saw(desk)
@@ -501,7 +501,7 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
         with monkeypatch.context() as patch:
             patch.setattr(looking, "has_new_log", away)
             patch.setattr(looking, "log_end", away)
-            patch.setattr(looking, "pinned_anew", away)
+            patch.setattr(looking, "open_newest", away)
             assert watch.is_due(desk)
             watch.saw(desk.next_run(watch.pinned()))  # the run could not open it either
             assert not watch.is_due(desk)

@@ -17,34 +17,16 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.service.context import open_workbench
+from impctl.service.context import open_context
 from impctl.service.schedule import due
 from impctl.service.schedule.daemon import Timetable
-from impctl.service.schedule.due import (
-    FIRST_MARGIN,
-    LEAST_MARGIN,
-    UNKNOWN_S,
-    Change,
-    Costs,
-    Due,
-    Margin,
-    Pace,
-    Pending,
-    Waiting,
-    costs_of,
-    dues,
-    in_order,
-    last_moment,
-    next_moment,
-    shortest_bounds,
-    taken,
-)
-from impctl.service.schedule.forecast import RowsToCome
+from impctl.service.schedule.due import FIRST_MARGIN, LEAST_MARGIN, UNKNOWN_S, PendingChange, Costs, Due, Margin, Pace, PendingChanges, Waiting, costs_of, dues, in_order, last_moment, next_moment, shortest_bounds, chosen_for_run
+from impctl.service.schedule.forecast import ExpectedTableRows
 from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
-from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
 from tests.support.kept_workload import set_time
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce
@@ -257,16 +239,16 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
     costs = [RunCost(RunKind.MAINTAIN, rows, rows * 10, rows + 100.0) for rows in (0, 1_000)]
     monkeypatch.setattr(Store, "costs", lambda *_: costs)
     write_deltalake(table, ROWS.slice(0, 1), mode="append")
-    with open_workbench(Settings(cli.workload)) as desk:
+    with open_context(Settings(cli.workload)) as desk:
         tables = {"ready": ["t"]}
         now = due.now_of(desk)
-        rare = RowsToCome(desk, desk.reading_store(), tables, now).rows("ready", now, now + 3_600)
+        rare = ExpectedTableRows(desk, desk.reading_store(), tables, now).rows("ready", now, now + 3_600)
     at_first = told(cli, "plan", "--due")
     assert text.count("{path: t}") == 1
     said = "{path: t, changes: {every: 1m, rows: 50}}"
     cli.workload.write_text(text.replace("{path: t}", said))
-    with open_workbench(Settings(cli.workload)) as desk:
-        coming = RowsToCome(desk, desk.reading_store(), tables, now)
+    with open_context(Settings(cli.workload)) as desk:
+        coming = ExpectedTableRows(desk, desk.reading_store(), tables, now)
         assert coming.rows("ready", now, now + 3_600) == pytest.approx(3_000)
         assert coming.rows("ready", now + 60, now) == 0.0
         assert coming.rows("nobody", now, now + 60) is None
@@ -339,20 +321,20 @@ def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
     many.good("maintain", "--query", "five")
     append(many, 1)
     log = due.CommitLog()
-    with open_workbench(Settings(many.workload)) as desk:
+    with open_context(Settings(many.workload)) as desk:
         specs = desk.queries(["bound", "five"])
-        first = due.looked_at(desk, specs, 5.0, log)
+        first = due.waiting_queries(desk, specs, 5.0, log)
         with monkeypatch.context() as patch:
             patch.setattr("impctl.tables.log.read_commits", lambda *_: pytest.fail("read again"))
-            again = due.looked_at(desk, specs, 5.0, log)
+            again = due.waiting_queries(desk, specs, 5.0, log)
         assert [one.pending for one in again] == [one.pending for one in first]
         assert [one.pending.rows for one in first] == [4, 1]
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
         many.good("maintain", "--query", "bound")
-        assert due.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
+        assert due.waiting_queries(desk, specs, 5.0, log)[0].pending.rows == 0
         assert len(log) == 1, "what `five` lacks"
         many.good("maintain")
-        due.looked_at(desk, specs, 5.0, log)
+        due.waiting_queries(desk, specs, 5.0, log)
         assert len(log) == 0
 
 
@@ -579,19 +561,19 @@ def test_without_a_clock_there_is_none() -> None:
 
 NOON = 1_795_780_800.0  # 2026-11-27 12:00 UTC
 PACE = Pace(opening=1.0, margin=2.0, look=5.0)
-NOTHING = Pending(mark=0)
+NOTHING = PendingChanges(mark=0)
 
 
-def pending(*changes: tuple[float, int | None]) -> Pending:
-    result = tuple(Change(NOON + at, rows) for at, rows in changes)
-    return Pending(result, None, result[0].at, changes)
+def pending(*changes: tuple[float, int | None]) -> PendingChanges:
+    result = tuple(PendingChange(NOON + at, rows) for at, rows in changes)
+    return PendingChanges(result, None, result[0].at, changes)
 
 
-def waiting(trigger: Trigger, what: Pending, cost: float = 1.0, name: str = "q") -> Waiting:
+def waiting(trigger: Trigger, what: PendingChanges, cost: float = 1.0, name: str = "q") -> Waiting:
     return Waiting(name, trigger, what, Costs(cost, each_look=0.1, longest=cost))
 
 
-def due_of(trigger: Trigger, what: Pending, now: float = 100.0) -> Due:
+def due_of(trigger: Trigger, what: PendingChanges, now: float = 100.0) -> Due:
     (result,) = dues([waiting(trigger, what)], PACE, NOON + now)
     return result
 
@@ -610,7 +592,7 @@ ONE = pending((10.0, 7), (20.0, 4))
     ("trigger", "times"),
     [
         (ON_COMMIT, (10.0, None, 10.0)),
-        (Trigger(alone=Alone.USE), (None, None, None)),
+        (Trigger(alone=SimpleTrigger.USE), (None, None, None)),
         (Trigger(point="p"), (None, None, None)),
         (Trigger(rows=7), (10.0, None, 10.0)),
         (Trigger(rows=8), (20.0, None, 20.0)),
@@ -664,7 +646,7 @@ def test_rows_that_the_log_does_not_tell_are_enough() -> None:
 
 
 def test_commits_that_only_move_rows_are_for_who_runs_at_each() -> None:
-    moved = Pending((), None, NOON + 4.0, 1)
+    moved = PendingChanges((), None, NOON + 4.0, 1)
     assert times_of(due_of(ON_COMMIT, moved))[2] == 4.0
     assert due_of(ON_COMMIT, moved).is_now(NOON + 4)
     for trigger in (Trigger(fresh_within=1.0), Trigger(rows=1), Trigger(every=1.0)):
@@ -679,12 +661,12 @@ def test_commits_that_only_move_rows_are_for_who_runs_at_each() -> None:
         (Trigger(rows=10**6), True),
         (Trigger(cron=read_cron("@yearly")), True),
         (Trigger(point="p", rows=10**6), True),
-        (Trigger(alone=Alone.USE), False),
+        (Trigger(alone=SimpleTrigger.USE), False),
         (Trigger(point="p"), False),
     ],
 )
 def test_who_is_unsure_maintains(trigger: Trigger, is_due: bool) -> None:
-    result = due_of(trigger, Pending(unsure="the log does not show it", mark=1))
+    result = due_of(trigger, PendingChanges(unsure="the log does not show it", mark=1))
     assert result.is_now(NOON + 100) == is_due
 
 
@@ -756,8 +738,8 @@ def test_a_run_takes_what_is_due_in_the_order_of_deadlines() -> None:
         waiting(Trigger(point="p"), ONE, name="point"),
     ]
     result = dues(some, PACE, NOON + 100)
-    assert [due.query for due in taken(result, some, NOON + 100)] == ["a", "b", "c"]
-    assert taken(dues(some[3:], PACE, NOON + 100), some[3:], NOON + 100) == []
+    assert [due.query for due in chosen_for_run(result, some, NOON + 100)] == ["a", "b", "c"]
+    assert chosen_for_run(dues(some[3:], PACE, NOON + 100), some[3:], NOON + 100) == []
 
 
 def test_cheap_ones_wait_for_idle_time_and_for_a_known_cost() -> None:
@@ -766,10 +748,10 @@ def test_cheap_ones_wait_for_idle_time_and_for_a_known_cost() -> None:
     unknown = replace(waiting(cheap, ONE, 0.1, "unknown"), costs=Costs(0.1, is_known=False))
     nothing = waiting(cheap, NOTHING, 0.1, "nothing")
     all_of = [*some, unknown, nothing]
-    result = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
+    result = chosen_for_run(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
     assert [due.query for due in result] == ["cheap"]
     all_of.append(waiting(Trigger(rows=1), ONE, name="due"))
-    result = taken(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
+    result = chosen_for_run(dues(all_of, PACE, NOON + 100), all_of, NOON + 100)
     assert [due.query for due in result] == ["due"]
 
 

@@ -17,18 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import Location, StorageError
 from impctl.forecast import Arrival, History
-from impctl.service.schedule.forecast import (
-    DAY,
-    TAKES_OVER,
-    Expectations,
-    Expected,
-    Kind,
-    expected_of,
-    kinds_of,
-)
+from impctl.service.schedule.forecast import DAY, TAKES_OVER, Expectations, Expected, ChangeKind, expected_of, kinds_of
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
-from impctl.workload.models import ComingSpec, TableSpec
+from impctl.workload.models import ExpectedChanges, TableSpec
 from tests.support.kept_workload import as_format, log_entry, set_time
 from tests.support.run_cli import ROWS, Cli, MadeOnce, Ran
 
@@ -55,7 +47,7 @@ def every(pause: float, days: float, shift: float = 0.0) -> list[float]:
     return [n * pause - shift for n in range(int(days * DAY / pause), 0, -1)]
 
 
-def found(histories: dict[str, History], together: float | None = None) -> dict[str, Kind]:
+def found(histories: dict[str, History], together: float | None = None) -> dict[str, ChangeKind]:
     kinds = kinds_of(histories, NOW, together)
     named = {" ".join(sorted(kind.tables)): kind for kind in kinds}
     assert len(named) == len(kinds)
@@ -184,7 +176,7 @@ def test_hard_histories_have_sound_rates(times: list[float | None]) -> None:
             assert all(0 <= share <= 1 for share in expected.deletes.values())
 
 
-def spec(name: str, coming: tuple[ComingSpec, ...] | None = None) -> TableSpec:
+def spec(name: str, coming: tuple[ExpectedChanges, ...] | None = None) -> TableSpec:
     return TableSpec(name, f"/{name}", {}, Location("w.yaml", 1, 1), coming=coming)
 
 
@@ -194,12 +186,12 @@ def coming(
     deletes: float = 0.05,
     since: float | None = None,
     until: float | None = None,
-) -> ComingSpec:
-    return ComingSpec(pause, rows, deletes, since, until)
+) -> ExpectedChanges:
+    return ExpectedChanges(pause, rows, deletes, since, until)
 
 
 def expectations(
-    histories: dict[str, History], said: dict[str, tuple[ComingSpec, ...]] | None = None
+    histories: dict[str, History], said: dict[str, tuple[ExpectedChanges, ...]] | None = None
 ) -> Expectations:
     names = {*histories, *(said or {})}
     specs = {name: spec(name, (said or {}).get(name)) for name in sorted(names)}

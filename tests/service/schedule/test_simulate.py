@@ -19,30 +19,16 @@ from deltalake import DeltaTable, write_deltalake
 from impctl import stopwatch
 from impctl.errors import UsageError
 from impctl.forecast import Arrival
-from impctl.placement.graph import PRIORS, Graph, Mode
+from impctl.placement.graph import PRIORS, Graph, PieceMode
 from impctl.placement.search import Modes, choose, evaluate, per_day
 from impctl.service.budget.bounds import Bound
-from impctl.service.budget.choice import Kept
+from impctl.service.budget.choice import WeighedState
 from impctl.service.context import OwnSession
-from impctl.service.cost_model import Size, estimated
+from impctl.service.cost_model import MaintenanceSize, estimated
 from impctl.service.schedule.due import LEAST_MARGIN, UNKNOWN_S
 from impctl.service.schedule.forecast import Expected
 from impctl.service.schedule.replay import commits_of, merged
-from impctl.service.schedule.simulate import (
-    Choice,
-    CostsBy,
-    MostPriced,
-    Pieces,
-    Price,
-    StepCosts,
-    disks_from,
-    lines_of,
-    price_of_step,
-    quantile,
-    runs_in,
-    settings_of,
-    trigger_from,
-)
+from impctl.service.schedule.simulate import ReplayedChoice, CostsBy, MostPriced, Pieces, Price, StepCosts, disks_from, lines_of, price_of_step, quantile, runs_in, settings_of, trigger_from
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.store.store import Store
 from impctl.workload.models import ON_COMMIT, Trigger
@@ -287,7 +273,7 @@ def test_a_choice_goes_by_the_bounds_of_the_setting(
     asked: list[tuple[int | None, dict[str, float]]] = []
     within = Pieces.within
 
-    def noted(self: Pieces, budget: int | None, bounds: Mapping[str, Bound]) -> Choice:
+    def noted(self: Pieces, budget: int | None, bounds: Mapping[str, Bound]) -> ReplayedChoice:
         asked.append((budget, {name: bound.ms for name, bound in bounds.items()}))
         return within(self, budget, bounds)
 
@@ -313,10 +299,10 @@ def pieces(
     comes with this chance within a day. `before` is how they are kept, where that may not stay."""
     tables = {table: 0 for kind in graph.kinds for table in kind.tables}
     query = cast(Any, SimpleNamespace(stored=SimpleNamespace(versions=tables)))
-    takes = {name: dict.fromkeys(Mode, ms) for name in now}
+    takes = {name: dict.fromkeys(PieceMode, ms) for name in now}
     choice = choose({"q": graph}, None)
     then: Mapping[str, Modes] = {"q": now if before is None else before}
-    kept = Kept({"q": query}, choice, 0, {}, {"q": graph}, then, {"q": takes})
+    kept = WeighedState({"q": query}, choice, 0, {}, {"q": graph}, then, {"q": takes})
     expected = tuple(
         Expected(kind.tables, kind.rate, dict.fromkeys(kind.tables, 10.0), chance=chance)
         for kind in graph.kinds
@@ -329,19 +315,19 @@ def test_bounds_urge_what_a_rare_change_needs() -> None:
     urged_ones = 0
     for seed in range(20):
         graph = frequent_and_rare(seed)
-        now = {"left": Mode.READ, "right": Mode.KEPT}
+        now = {"left": PieceMode.READ, "right": PieceMode.KEPT}
         result = pieces(graph, now, 0.06)
         none = result.within(11, {})
         assert (none.conversions, none.bytes) == (0, 11)
         # Both kinds are likely, and only one of them can be held: it goes by the work.
         assert result.within(11, {"q": Bound(1.0, "fresh_within 1ms")}).conversions == 0
-        frequent, rare = evaluate(graph, {"left": Mode.READ, "right": Mode.READ}).per_kind
+        frequent, rare = evaluate(graph, {"left": PieceMode.READ, "right": PieceMode.READ}).per_kind
         if frequent < rare:
             # The frequent one is in time when it reads, too.
             bound = Bound(LEAST_MARGIN * (frequent + rare) / 2, "fresh_within")
             urged = result.within(11, {"q": bound})
             assert (urged.conversions, urged.bytes) == (1, 11)
-            kept = evaluate(graph, {"left": Mode.KEPT, "right": Mode.READ}).per_kind
+            kept = evaluate(graph, {"left": PieceMode.KEPT, "right": PieceMode.READ}).per_kind
             assert urged.prices["q"][frozenset("s")].ms == (kept[1],) * SIZES
             assert pieces(graph, now, 0.05).within(11, {"q": bound}).conversions == 0
             urged_ones += 1
@@ -379,7 +365,7 @@ def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
         graph = tree(rng)
         now = {piece.name: rng.choice(piece.modes) for piece in graph.pieces}
         then = choose({"q": graph}, 10**9).queries["q"].modes
-        before = dict.fromkeys(now, Mode.BOUNDED)
+        before = dict.fromkeys(now, PieceMode.BOUNDED)
         if now in (then, before):
             continue
         assert pieces(graph, now, ms=1e12).within(10**9, {}).conversions == 0
@@ -505,7 +491,7 @@ def test_lines_are_those_of_the_estimates(seed: int) -> None:
             wanted = estimated(
                 known,
                 RunKind.MAINTAIN,
-                Size(rows, size),
+                MaintenanceSize(rows, size),
                 has_spark=True,
                 table_rows=lambda: 0,
                 moved=sorted(moved),

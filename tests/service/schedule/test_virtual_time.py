@@ -14,32 +14,12 @@ import pytest
 
 from impctl.forecast import Arrival
 from impctl.service.schedule.daemon import Timetable
-from impctl.service.schedule.due import (
-    FIRST_MARGIN,
-    OPENING_FIRST_S,
-    OPENING_S,
-    Change,
-    Costs,
-    Due,
-    Pending,
-    Waiting,
-    dues,
-    next_moment,
-)
-from impctl.service.schedule.replay import Commits, commits_of
-from impctl.service.schedule.simulate import (
-    CostsBy,
-    Price,
-    QueryLines,
-    Ran,
-    ReplayedQuery,
-    StepCosts,
-    Stream,
-    VirtualRun,
-)
+from impctl.service.schedule.due import FIRST_MARGIN, OPENING_FIRST_S, OPENING_S, PendingChange, Costs, Due, PendingChanges, Waiting, dues, next_moment
+from impctl.service.schedule.replay import ReplayedCommits, commits_of
+from impctl.service.schedule.simulate import CostsBy, Price, QueryLines, RunTotals, ReplayedQuery, StepCosts, CommitStream, VirtualRun
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName
-from impctl.workload.models import ON_COMMIT, Alone, Trigger, read_cron
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
 from tests.support.random_cases import random_cases
 
 
@@ -135,7 +115,7 @@ class Process:
         costs = Costs(cost, each_look=query.fixed, longest=query.cost(1_000))
         return Waiting(name, query.trigger, pending, costs, query.last)
 
-    def _pending(self, query: Query) -> Pending:
+    def _pending(self, query: Query) -> PendingChanges:
         """Of arrivals that are found by bisection, as there may be days of them."""
         mine = self.of.get(query.tables)
         if mine is None:
@@ -143,9 +123,9 @@ class Process:
             self.of[query.tables] = mine
         first = bisect_right(mine, query.pinned, key=lambda one: one[0])
         last = bisect_right(mine, self.now, key=lambda one: one[0])
-        changes = tuple(Change(at, rows) for at, _, rows in mine[first:last])
+        changes = tuple(PendingChange(at, rows) for at, _, rows in mine[first:last])
         mark = (query.pinned, len(changes))
-        return Pending(changes, None, changes[0].at if changes else None, mark)
+        return PendingChanges(changes, None, changes[0].at if changes else None, mark)
 
 
 DAY = 86_400.0
@@ -540,7 +520,7 @@ class SlowRun:
 
     def run(self, since: float, until: float) -> None:
         timetable, now, opening = Timetable(self.look), since, OPENING_FIRST_S
-        on_commit = [q for q in self.queries.values() if q.trigger.alone is Alone.COMMIT]
+        on_commit = [q for q in self.queries.values() if q.trigger.alone is SimpleTrigger.COMMIT]
         timed = {n: q for n, q in self.queries.items() if q.trigger.alone is None}
         while now < until:
             self.looks += 1
@@ -573,7 +553,7 @@ class SlowRun:
 
     def waiting(self, name: str, query: SlowQuery, now: float) -> Waiting:
         result = self.pending(query, now)
-        changes = tuple(Change(at, rows) for at, _, rows in result)
+        changes = tuple(PendingChange(at, rows) for at, _, rows in result)
         moved_at = changes[0].at if changes else None
         cost = query.seconds(result) if result else 0.0
         more = 0.0
@@ -582,13 +562,13 @@ class SlowRun:
             coming = 0.0 if moment is None else query.rows_per_s * max(0.0, moment - now)
             more = max(0.0, query.seconds(result, coming) - cost)
         costs = Costs(cost, more, is_known=query.costs.is_known)
-        pending = Pending(changes, None, moved_at, query.last)
+        pending = PendingChanges(changes, None, moved_at, query.last)
         return Waiting(name, query.trigger, pending, costs, query.last)
 
 
 TRIGGERS = (
     ON_COMMIT,
-    Trigger(alone=Alone.USE),
+    Trigger(alone=SimpleTrigger.USE),
     Trigger(fresh_within=40.0),
     Trigger(fresh_within=300.0),
     Trigger(fresh_within=600.0, rows=60),
@@ -622,7 +602,7 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> S
     return StepCosts(QueryLines(runs, CostsBy.RUNS), prices)
 
 
-def commits_by_table(commits: list[Commit]) -> dict[str, Commits]:
+def commits_by_table(commits: list[Commit]) -> dict[str, ReplayedCommits]:
     return {
         table: commits_of(
             [
@@ -663,11 +643,11 @@ class Replay:
     rows_per_s: float = 0.02
     since: float = 0.0
 
-    def fast(self) -> Ran:
+    def fast(self) -> RunTotals:
         of = commits_by_table(self.commits)
         made = []
         for name, trigger, tables, cost in self.queries:
-            stream = Stream.made({table: of[table] for table in tables})
+            stream = CommitStream.made({table: of[table] for table in tables})
             made.append(ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
         return VirtualRun(made, self.look).run(self.since, self.until)
 
@@ -767,7 +747,7 @@ def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
 
 
 def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
-    queries: list[VirtualQuery] = [("q", Trigger(alone=Alone.USE), frozenset("a"), costs(1.0, 0.0))]
+    queries: list[VirtualQuery] = [("q", Trigger(alone=SimpleTrigger.USE), frozenset("a"), costs(1.0, 0.0))]
     fast = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
     assert (fast.runs, fast.steps, fast.left) == (0, 0, [90.0])
 

@@ -32,20 +32,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from impctl.tables.write import apply
-from impctl.tables.write.apply import (
-    AppliedBatches,
-    AppliedUpdate,
-    PreparedUpdate,
-    UpdateKind,
-    UpdateRequest,
-    WrittenTable,
-    apply_update,
-    commit_update,
-    identity_of,
-    prepare_batch,
-    prepare_update,
-    version_with,
-)
+from impctl.tables.write.apply import AppliedBatches, AppliedUpdate, PreparedUpdate, UpdateKind, UpdateRequest, TargetTable, apply_update, commit_update, identity_of, prepare_batch, prepare_update, version_with
 from impctl.tables.write.rows import MatchedRows
 from tests.support.run_cli import refused
 from tests.tables import handmade
@@ -753,8 +740,8 @@ def followed_path(tmp_path: Path) -> str:
     return made
 
 
-def opened(path: str) -> WrittenTable:
-    return WrittenTable(open_source("t", path))
+def opened(path: str) -> TargetTable:
+    return TargetTable(open_source("t", path))
 
 
 def other(path: str, *, mode: Any = "append") -> None:
@@ -762,12 +749,12 @@ def other(path: str, *, mode: Any = "append") -> None:
 
 
 def prepared(
-    table: WrittenTable, kind: UpdateKind = UpdateKind.INSERT, name: str | None = "b"
+    table: TargetTable, kind: UpdateKind = UpdateKind.INSERT, name: str | None = "b"
 ) -> PreparedUpdate:
     return prepare_batch(table, UpdateRequest("t", kind, name=name, **KINDS[kind]))
 
 
-def insert(table: WrittenTable, name: str | None = "b") -> AppliedUpdate:
+def insert(table: TargetTable, name: str | None = "b") -> AppliedUpdate:
     return commit_update(prepared(table, name=name))
 
 
