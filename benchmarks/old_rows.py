@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from benchmarks.update_stream import delete_where
 from impctl.errors import UsageError
-from impctl.measure.scratch import AgainstRecapture, MeasuredStep, MeasuredQuery, sync_commit, worse_of
+from impctl.measure.scratch import (
+    AgainstRecapture,
+    MeasuredQuery,
+    MeasuredStep,
+    sync_commit,
+    worse_of,
+)
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 

@@ -18,7 +18,7 @@ from impctl.errors import Problem, UsageError, WorkloadError, count_text
 from impctl.measure.figures import CaseSpec, FigureSpec, words_of
 from impctl.measure.keep import check_outputs
 from impctl.measure.run import PlannedRun, chosen_figures, measured, planned_figures
-from impctl.service.context import Reporter, Context
+from impctl.service.context import Context, Reporter
 from impctl.service.results import Outcome
 from impctl.service.settings import MeasureRequest, Settings
 from impctl.workload.yaml import shown, suggestion
@@ -54,7 +54,7 @@ class PlannedSuite:
 def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
     """The record, the files asked for, and what failed."""
     with planned_suite(request, reporter) as planned:
-        check_outputs(request.figures, planned.run.desk.reserved)
+        check_outputs(request.figures, planned.run.ctx.reserved)
         make_data(planned.data, planned.run.folder, reporter)
         return measured(planned.run, request.figures, reporter)
 
@@ -74,10 +74,10 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> Iterator[Planned
     figures = chosen_figures(suite.figures_at(scale), request.figures.only)
     repeat = suite.repeat if request.figures.repeat is None else request.figures.repeat
     settings = Settings(path, spark_profile=request.spark_profile)
-    with closing(Context(settings, suite.workload, reporter)) as desk:
+    with closing(Context(settings, suite.workload, reporter)) as ctx:
         check_charts(figures)
         planned = planned_figures(
-            desk, figures, MEASURES, repeat=repeat, seed=suite.seed, scale=scale
+            ctx, figures, MEASURES, repeat=repeat, seed=suite.seed, scale=scale
         )
         cases = [case for figure in figures for case in figure.cases]
         specs = data_read(suite, cases, folder)
@@ -89,7 +89,7 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> Iterator[Planned
             return [{**asdict(one), "source": None} for one in data if one.name in read]
 
         run = PlannedRun(
-            desk,
+            ctx,
             planned,
             name=suite.name,
             title=suite.title,
@@ -131,11 +131,11 @@ def list_suites(reporter: Reporter) -> str:
 def checked_suite(path: Path, reporter: Reporter) -> Suite:
     """The suite, whose figures can be measured at its own scale and at full size."""
     suite = _loaded(path, DEFAULT_FOLDER)
-    with closing(Context(Settings(path), suite.workload, reporter)) as desk:
+    with closing(Context(Settings(path), suite.workload, reporter)) as ctx:
         for scale in sorted({suite.scale, 1.0}):
             figures = suite.figures_at(scale)
             check_charts(figures)
-            planned_figures(desk, figures, MEASURES, repeat=1, seed=suite.seed, scale=scale)
+            planned_figures(ctx, figures, MEASURES, repeat=1, seed=suite.seed, scale=scale)
     return suite
 
 

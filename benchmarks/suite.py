@@ -28,7 +28,7 @@ from impctl.workload.load import (
 from impctl.workload.models import Workload
 from impctl.workload.scalars import kind_of
 from impctl.workload.sections import is_name, read_path, refuse_name
-from impctl.workload.yaml import MappingEntry, FileReading, inside, suggestion, written_at
+from impctl.workload.yaml import FileReading, MappingEntry, inside, suggestion, written_at
 
 SUITES = Path(__file__).parent / "suites"
 MAX_REPEAT = 1000

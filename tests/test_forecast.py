@@ -13,7 +13,18 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.forecast import HELD, LEAST, Floats, ChanceMethod, all_chances, all_forecasts, chance, forecast, intervals, spoken
+from impctl.forecast import (
+    HELD,
+    LEAST,
+    ChanceMethod,
+    Floats,
+    all_chances,
+    all_forecasts,
+    chance,
+    forecast,
+    intervals,
+    spoken,
+)
 
 _FILE = Path(__file__).resolve().parents[2] / "shared" / "data" / "crimes-2022.parquet"
 

@@ -55,7 +55,7 @@ def _cells(ground: CaseContext, changes: int, batches: int) -> Iterator[Cell]:
     ground.step(f"answering {ground.query.name} in every way")
     spec = replace(ground.query, answer=True)
     connection = ParquetSql.open()
-    with measured_copy(ground.desk, spec) as measured:
+    with measured_copy(ground.ctx, spec) as measured:
         if not measured.stored.state_meta.get("answer"):
             raise answer_not_kept(spec)
         if connection is None:

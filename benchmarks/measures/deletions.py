@@ -81,9 +81,9 @@ def _buffers(ground: CaseContext) -> tuple[int | Everything, ...]:
 
 
 def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    desk = ground.desk
+    ctx = ground.ctx
     table = _only_table(ground)
-    ordered = _ordered(desk.tables, table, options)
+    ordered = _ordered(ctx.tables, table, options)
     for pattern in options.patterns:
         turns = pattern_of(pattern)
         assert turns is not None
@@ -101,7 +101,7 @@ def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
 
 
 def _only_table(ground: CaseContext) -> str:
-    tables = prepare(ground.desk, ground.query).tables
+    tables = prepare(ground.ctx, ground.query).tables
     if len(tables) != 1:
         raise UnsupportedError(
             f"Measure `deletions` needs a query over one table; `{ground.query.name}` reads "
@@ -139,7 +139,7 @@ def _series(
 ) -> Iterator[Cell]:
     """The cells of one pattern and buffer, after every part of the deletions."""
     spec = replace(ground.query, buffer=buffer)
-    with scratch_copy(ground.desk, (table,)) as scratch, scratch.writing("bench"):
+    with scratch_copy(ground.ctx, (table,)) as scratch, scratch.writing("bench"):
         follower = captured(scratch, spec)
         steps: list[MeasuredStep] = []
         reported = 0

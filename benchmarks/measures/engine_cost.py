@@ -23,7 +23,7 @@ def measure_engine(ground: CaseContext) -> Iterator[Cell]:
 
 
 def _cells(ground: CaseContext, sizes: tuple[int, ...]) -> Iterator[Cell]:
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         folder = measured.scratch.store_path.parent
         with measured.scratch.writing("bench"):
             for size in sizes:

@@ -16,7 +16,13 @@ from benchmarks.fresh_process import maintain_afresh
 from benchmarks.old_rows import old_rows_deleted
 from impctl.bench.record import Cell, Label, Metric
 from impctl.measure.figures import CaseContext
-from impctl.measure.kinds import KINDS, duckdb_recapture_with_note, measure_maintain, metrics_of, recapture_times
+from impctl.measure.kinds import (
+    KINDS,
+    duckdb_recapture_with_note,
+    measure_maintain,
+    metrics_of,
+    recapture_times,
+)
 from impctl.measure.scratch import AgainstRecapture, RestoredQuery, measured_copy
 
 OLD = "delete_old"
@@ -88,7 +94,7 @@ def _with_processes(cell: Cell, kind: str, afresh: Mapping[int, _Processes]) -> 
 def _processes(ground: CaseContext, size: int) -> _Processes:
     ground.step(f"{ground.query.name} with {size} changes, each in a new process")
     times: dict[str, list[float]] = {"insert": [], "delete": []}
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         unchanged = measured.unchanged
         rows = measured.rows_like_the_table(size, ground.seed)
         for turn in range(2 * _PROCESSES):
@@ -104,7 +110,7 @@ def _processes(ground: CaseContext, size: int) -> _Processes:
 def _old_rows(
     ground: CaseContext, changes: tuple[int, ...], key: str, *, labelled: bool
 ) -> Iterator[Cell]:
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         total = measured.scratch.tables.snapshot(measured.table).rows or 0
         with measured.scratch.writing("bench"):
             runs = {

@@ -51,33 +51,33 @@ def measure_memory(ground: CaseContext) -> Iterator[Cell]:
 
 def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     for ranges in options.ranges or (None,):
-        desk = ground.desk if ranges is None else _with_ranges(ground, ranges)
-        yield from _grown(ground, desk, options, ranges)
+        ctx = ground.ctx if ranges is None else _with_ranges(ground, ranges)
+        yield from _grown(ground, ctx, options, ranges)
 
 
 def _with_ranges(ground: CaseContext, ranges: int) -> Context:
     """The suite's workbench with so many ranges on every attribute that has a partition."""
-    desk, spec = ground.desk, ground.query
-    parts = [replace(part, boundaries=None, ranges=ranges) for part in desk.workload.partitions]
+    ctx, spec = ground.ctx, ground.query
+    parts = [replace(part, boundaries=None, ranges=ranges) for part in ctx.workload.partitions]
     known = {(part.table, part.column) for part in parts}
     parts += [
         PartitionSpec(table, column, None, ranges, spec.location)
         for table, column in spec.sketch.items()
         if (table, column) not in known
     ]
-    workload = replace(desk.workload, partitions=tuple(parts))
-    return Context(desk.settings, workload, desk.reporter)
+    workload = replace(ctx.workload, partitions=tuple(parts))
+    return Context(ctx.settings, workload, ctx.reporter)
 
 
 def _grown(
-    ground: CaseContext, desk: Context, options: _Options, ranges: int | None
+    ground: CaseContext, ctx: Context, options: _Options, ranges: int | None
 ) -> Iterator[Cell]:
     """The cells of one partition: the table grows by every change."""
     spec = ground.query
-    tables = prepare(desk, spec).tables
-    changed = changed_table(desk.tables, tables)
-    pool = pool_of(desk.tables, changed, options.key, ground.seed)
-    with scratch_copy(desk, tables) as scratch:
+    tables = prepare(ctx, spec).tables
+    changed = changed_table(ctx.tables, tables)
+    pool = pool_of(ctx.tables, changed, options.key, ground.seed)
+    with scratch_copy(ctx, tables) as scratch:
         with scratch.writing("bench"):
             follower = captured(scratch, spec)
         stream = UpdateStream(scratch.tables, pool, ground.seed)
@@ -139,7 +139,7 @@ def operator_bytes(follower: RestoredQuery) -> dict[str, int]:
 def _sketch_bytes(follower: RestoredQuery) -> dict[str, int]:
     sketches = follower.taken.stored.sketches
     return {
-        "sketch_bytes": sum(len(sketch.fragments.to_bytes()) for sketch in sketches),
+        "sketch_bytes": sum(len(sketch.ranges.to_bytes()) for sketch in sketches),
         "ranges_bytes": sum(_bytes_of(sketch.partition) for sketch in sketches),
     }
 

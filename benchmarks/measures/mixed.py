@@ -136,22 +136,22 @@ def measure_mixed(ground: CaseContext) -> Iterator[Cell]:
 
 
 def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    desk = _with_variants(ground.desk, ground.query, options.constants)
-    specs = tuple(desk.workload.queries.values())
-    tables = prepare(desk, specs[0]).tables
-    changed = changed_table(desk.tables, tables)
-    pool = pool_of(desk.tables, changed, options.key, ground.seed)
+    ctx = _with_variants(ground.ctx, ground.query, options.constants)
+    specs = tuple(ctx.workload.queries.values())
+    tables = prepare(ctx, specs[0]).tables
+    changed = changed_table(ctx.tables, tables)
+    pool = pool_of(ctx.tables, changed, options.key, ground.seed)
     # An update before each query, so that what recaptures is as warm as what reads.
     warm = [Operation(None), Operation(0)] * WARM_UP
     for kind in STRATEGIES.values():
-        _run(desk, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
+        _run(ctx, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
     for turn, (ratio, size) in enumerate(product(options.ratios, options.changes)):
         operations = sequence(ratio, options.operations, len(specs), ground.seed)
         runs: dict[str, list[_Run]] = {name: [] for name in STRATEGIES}
         for name in chain.from_iterable(_in_turn(turn + n) for n in range(ground.repeat)):
             ground.step(f"{ratio} with {size} changes, {name}")
             kind = STRATEGIES[name]
-            run = _run(desk, specs, tables, pool, kind, operations, size, ground.seed)
+            run = _run(ctx, specs, tables, pool, kind, operations, size, ground.seed)
             runs[name].append(run)
         expected = runs[next(iter(STRATEGIES))][0].answers
         for name in STRATEGIES:
@@ -166,15 +166,15 @@ def _in_turn(turn: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _with_variants(desk: Context, spec: QuerySpec, constants: Sequence[str]) -> Context:
+def _with_variants(ctx: Context, spec: QuerySpec, constants: Sequence[str]) -> Context:
     """The suite's workbench with the query once per choice of constants, and no other query."""
     variants = [with_parameters(spec, text.split()) for text in constants] or [spec]
-    workload = replace(desk.workload, queries=held_specs(spec, variants))
-    return Context(desk.settings, workload, desk.reporter)
+    workload = replace(ctx.workload, queries=held_specs(spec, variants))
+    return Context(ctx.settings, workload, ctx.reporter)
 
 
 def _run(
-    desk: Context,
+    ctx: Context,
     specs: Sequence[QuerySpec],
     tables: tuple[str, ...],
     pool: Pool,
@@ -183,7 +183,7 @@ def _run(
     size: int,
     seed: int,
 ) -> _Run:
-    with scratch_copy(desk, tables) as scratch:
+    with scratch_copy(ctx, tables) as scratch:
         strategy = kind(scratch, tables)
         updates = UpdateStream(scratch.tables, pool, seed)
         update_ms = 0.0

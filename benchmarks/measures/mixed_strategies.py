@@ -147,20 +147,20 @@ class _Held:
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Mapping[AccessId, RangePartition]
-    fragments: Mapping[AccessId, RangeSet] = field(default_factory=dict)
+    ranges: Mapping[AccessId, RangeSet] = field(default_factory=dict)
     versions: Mapping[TableName, TableVersion] = field(default_factory=dict)
 
     @property
     def sketches(self) -> tuple[StoredSketch, ...]:
         table_of = self.prepared.table_of
         return tuple(
-            StoredSketch(access, table_of[access], part.attribute, part, self.fragments[access])
+            StoredSketch(access, table_of[access], part.attribute, part, self.ranges[access])
             for access, part in self.partitions.items()
         )
 
     @property
     def size(self) -> int:
-        return sum(len(fragments) for fragments in self.fragments.values())
+        return sum(len(ranges) for ranges in self.ranges.values())
 
 
 class Recapture(MixedStrategy):
@@ -207,7 +207,7 @@ class Recapture(MixedStrategy):
 
     def _recapture(self, held: _Held) -> None:
         def work() -> None:
-            held.fragments = capture_sketches_alone(
+            held.ranges = capture_sketches_alone(
                 self.scratch, held.prepared, held.verdict, held.partitions, self._versions
             )
 

@@ -60,7 +60,7 @@ def measure_rewritten(ground: CaseContext) -> Iterator[Cell]:
 
 def _cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         held, pruned = _held(measured), measured.written().pruned
         query = recursive_query(ground, 1)
         answer = query.filled(query.tables).answer()
@@ -140,9 +140,9 @@ def _held(measured: MeasuredQuery) -> _Held:
             partition = sketch.partition
             values = rows.column(sketch.attribute).combine_chunks()
             vector = from_arrow(to_arrow_type(values, partition.type), partition.type)
-            is_held |= sketch.fragments.to_mask()[partition.fragments_of(vector)]
-        fragments = max(len(one.fragments) / one.partition.size for one in sketches)
-        shares.append((len(rows), int(is_held.sum()), fragments))
+            is_held |= sketch.ranges.to_mask()[partition.range_ids_of(vector)]
+        ranges = max(len(one.ranges) / one.partition.size for one in sketches)
+        shares.append((len(rows), int(is_held.sum()), ranges))
     return _Held(
         rows=sum(held for _, held, _ in shares),
         of_rows=max(sum(rows for rows, _, _ in shares), 1),

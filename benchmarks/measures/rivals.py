@@ -52,7 +52,7 @@ def measure_rivals(ground: CaseContext) -> Iterator[Cell]:
 
 def _cells(ground: CaseContext, appends: int, size: int) -> Iterator[Cell]:
     ground.step(f"running {ground.query.name} and its alternatives")
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         view = _View.of(measured)
         upkeep = _appended(ground, measured, view, appends, size)
         read = measured.weighed()

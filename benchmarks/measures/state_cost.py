@@ -174,15 +174,15 @@ def _run(
     spec = ground.query
     with (
         scratch_copy(base, prepare(base, spec).tables) as scratch,
-        expecting(scratch, _expected(scratch, setting, moving)) as desk,
-        desk.writing("bench"),
+        expecting(scratch, _expected(scratch, setting, moving)) as ctx,
+        ctx.writing("bench"),
     ):
-        capture_ms = captured_under(desk, spec, budget) + brought_to(desk, spec, way, budget)
-        stored = stored_bytes(desk, spec, way)
-        follower = RestoredQuery(desk, prepare(desk, spec))
+        capture_ms = captured_under(ctx, spec, budget) + brought_to(ctx, spec, way, budget)
+        stored = stored_bytes(ctx, spec, way)
+        follower = RestoredQuery(ctx, prepare(ctx, spec))
         if way == RECAPTURE:
             capture_ms = recapture_ms(follower)
-        rows, steps = _followed(desk, follower, changes, way)
+        rows, steps = _followed(ctx, follower, changes, way)
         state = 0 if way == RECAPTURE else follower.state_bytes
         checked = follower.checked()
     return _Run(capture_ms, steps, stored, state, rows, checked)
@@ -282,20 +282,20 @@ def _run_phases(
         for table in moving:
             rows = round(scratch.tables.snapshot(table).likely_rows * options.share)
             mine = [{table: change[table]} for change in changes]
-            with expecting(scratch, {table: Declared(max(1, rows))}) as desk:
-                found.append(_phase(desk, spec, mine, way, budget))
+            with expecting(scratch, {table: Declared(max(1, rows))}) as ctx:
+                found.append(_phase(ctx, spec, mine, way, budget))
             scratch.tables.advance(table)
     return found
 
 
 def _phase(
-    desk: Context, spec: QuerySpec, changes: Sequence[Change], way: str, budget: int | None
+    ctx: Context, spec: QuerySpec, changes: Sequence[Change], way: str, budget: int | None
 ) -> _Phase:
-    with desk.writing("bench"):
-        convert_ms = brought_to(desk, spec, way, budget)
-        follower = RestoredQuery(desk, prepare(desk, spec))
-        _, steps = _followed(desk, follower, changes, way)
-        stored = stored_bytes(desk, spec, way)
+    with ctx.writing("bench"):
+        convert_ms = brought_to(ctx, spec, way, budget)
+        follower = RestoredQuery(ctx, prepare(ctx, spec))
+        _, steps = _followed(ctx, follower, changes, way)
+        stored = stored_bytes(ctx, spec, way)
         return _Phase(convert_ms, steps, stored, follower.checked())
 
 
@@ -310,11 +310,11 @@ def _phase_cell(ground: CaseContext, labels: dict[str, str], runs: Sequence[_Pha
 
 
 def _followed(
-    desk: Context, follower: RestoredQuery, changes: Sequence[Change], way: str
+    ctx: Context, follower: RestoredQuery, changes: Sequence[Change], way: str
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The rows of each change, and the milliseconds of each step."""
     rows, steps = [], []
     for change in changes:
-        rows.append(commit(desk, change))
+        rows.append(commit(ctx, change))
         steps.append(step_ms(follower, way))
     return tuple(rows), tuple(steps)

@@ -145,7 +145,10 @@ def _arrivals(
 
 
 def _cell(
-    ground: CaseContext, trigger: str, simulated_setting: SimulatedSetting, checked: AgainstRecapture
+    ground: CaseContext,
+    trigger: str,
+    simulated_setting: SimulatedSetting,
+    checked: AgainstRecapture,
 ) -> Cell:
     metrics = {
         "runs_count": float(simulated_setting.runs),

@@ -97,31 +97,31 @@ def _run(
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
         held = {table: scratch.tables.snapshot(table).likely_rows for table in moving}
         rows = {table: Declared(max(1, round(held[table] * share))) for table in moving}
-        with expecting(scratch, rows) as desk:
-            with desk.writing("bench"):
-                captured_under(desk, spec, None)
-                whole = stored_bytes(desk, spec)
+        with expecting(scratch, rows) as ctx:
+            with ctx.writing("bench"):
+                captured_under(ctx, spec, None)
+                whole = stored_bytes(ctx, spec)
                 most = budget if budget >= _BYTES else budget * whole
-                brought_to(desk, spec, way, round(most))
-                stored = stored_bytes(desk, spec)
+                brought_to(ctx, spec, way, round(most))
+                stored = stored_bytes(ctx, spec)
             runs = [
-                _maintained(desk, ground, each, is_cold=at % 2 == 1)
+                _maintained(ctx, ground, each, is_cold=at % 2 == 1)
                 for at, each in enumerate(changes)
             ]
             for table in moving:
-                desk.tables.advance(table)
-            with desk.writing("bench"):
-                checked = RestoredQuery(desk, prepare(desk, spec)).checked()
+                ctx.tables.advance(table)
+            with ctx.writing("bench"):
+                checked = RestoredQuery(ctx, prepare(ctx, spec)).checked()
     return _Run(tuple(runs[2::2]), tuple(runs[1::2]), stored, checked)
 
 
-def _maintained(desk: Context, ground: CaseContext, change: Change, *, is_cold: bool) -> ProcessRun:
-    commit(desk, change)
+def _maintained(ctx: Context, ground: CaseContext, change: Change, *, is_cold: bool) -> ProcessRun:
+    commit(ctx, change)
     for table in change:
-        desk.tables.advance(table)
+        ctx.tables.advance(table)
     if is_cold:
-        _drop_from_cache(desk.store_path.parent)
-    return maintain_afresh(desk, ground.query)
+        _drop_from_cache(ctx.store_path.parent)
+    return maintain_afresh(ctx, ground.query)
 
 
 def _drop_from_cache(folder: Path) -> None:

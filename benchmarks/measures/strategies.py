@@ -17,7 +17,14 @@ from functools import reduce
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Metric
 from impctl.measure.figures import CaseContext
-from impctl.measure.scratch import AgainstRecapture, MeasuredStep, captured, changed_table, scratch_copy, worse_of
+from impctl.measure.scratch import (
+    AgainstRecapture,
+    MeasuredStep,
+    captured,
+    changed_table,
+    scratch_copy,
+    worse_of,
+)
 from impctl.service.prepare import prepare
 from impctl.values import dataclass
 
@@ -54,10 +61,10 @@ def measure_strategies(ground: CaseContext) -> Iterator[Cell]:
 
 
 def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    desk = ground.desk
-    tables = prepare(desk, ground.query).tables
-    changed = changed_table(desk.tables, tables)
-    pool = pool_of(desk.tables, changed, options.key, ground.seed)
+    ctx = ground.ctx
+    tables = prepare(ctx, ground.query).tables
+    changed = changed_table(ctx.tables, tables)
+    pool = pool_of(ctx.tables, changed, options.key, ground.seed)
     # What is done for the first time in a process costs more than ever after.
     _run(ground, options, tables, pool, 1, updates=3)
     # A batch of everything is what lazy does.
@@ -80,7 +87,7 @@ def _run(
     updates: int,
 ) -> _Run:
     """All updates with one size of batch; None is lazy."""
-    with scratch_copy(ground.desk, tables) as scratch, scratch.writing("bench"):
+    with scratch_copy(ground.ctx, tables) as scratch, scratch.writing("bench"):
         follower = captured(scratch, ground.query)
         stream = UpdateStream(scratch.tables, pool, ground.seed)
         steps: list[MeasuredStep | None] = []

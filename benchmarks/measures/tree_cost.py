@@ -105,7 +105,7 @@ def measure_trees(ground: CaseContext) -> Iterator[Cell]:
 
 def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
     ground.step(f"reading the tables of {ground.query.name}")
-    choices = choices_of(ground.desk, ground.query)
+    choices = choices_of(ground.ctx, ground.query)
     tables = choices.tables()
     taken = choices.way() if options.regret else None
     for lives in options.lives:
@@ -119,7 +119,7 @@ def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
 def _stream(
     ground: CaseContext, options: _Options, choices: Choices, tables: Tables, lives: int
 ) -> Stream:
-    largest = changed_table(ground.desk.tables, choices.prepared.tables)
+    largest = changed_table(ground.ctx.tables, choices.prepared.tables)
     changed = options.changed or (largest,)
     unknown = [name for name in changed if name not in tables]
     if unknown:
@@ -203,9 +203,9 @@ def _peaks(ground: CaseContext, options: _Options, beside: SideBySide) -> dict[s
     if beside.index is not None:
         ways["index_process_bytes"] = JoinStrategy.INDEX
     result: dict[str, float] = {}
-    tables = prepare(ground.desk, ground.query).tables
+    tables = prepare(ground.ctx, ground.query).tables
     for name, join in ways.items():
-        with scratch_copy(ground.desk, tables) as scratch:
+        with scratch_copy(ground.ctx, tables) as scratch:
             result[name] = capture_afresh(scratch, replace(ground.query, join=join)).peak_bytes
     return result
 

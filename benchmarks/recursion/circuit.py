@@ -94,8 +94,8 @@ class Kept:
 
     def against(self, other: Kept) -> AgainstRecapture:
         """Its sketches beside those of another circuit over the same rows."""
-        own, theirs = self._session.fragments(), other._session.fragments()
-        relations = [compare(fragments, theirs[access]) for access, fragments in own.items()]
+        own, theirs = self._session.ranges(), other._session.ranges()
+        relations = [compare(ranges, theirs[access]) for access, ranges in own.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     @property
@@ -106,19 +106,23 @@ class Kept:
 
 def recursive_query(ground: CaseContext, ranges: int) -> RecursiveQuery:
     """The case's query over its tables, whole; QueryError for what is not read."""
-    desk, spec = ground.desk, ground.query
-    snapshots = {name: desk.tables.snapshot(name) for name in ground.named_tables()}
+    ctx, spec = ground.ctx, ground.query
+    snapshots = {name: ctx.tables.snapshot(name) for name in ground.named_tables()}
     tables = {name: read_rows(result, result.schema.names) for name, result in snapshots.items()}
     schemas = {name: result.schema for name, result in snapshots.items()}
-    zone = desk.session_zone
-    query = parse_query(spec.sql, schemas, name=spec.name, zone=zone, names=desk.workload.names)
+    zone = ctx.session_zone
+    query = parse_query(spec.sql, schemas, name=spec.name, zone=zone, names=ctx.workload.names)
     answer = answer_plan(replace(query, root=apply_rules(query.root)))
     partitions = _partitions(answer.kept, ground, schemas, tables, ranges)
     return RecursiveQuery(spec, answer, partitions, tables, zone)
 
 
 def _partitions(
-    plan: Plan, ground: CaseContext, schemas: Mapping[TableName, Schema], tables: Tables, ranges: int
+    plan: Plan,
+    ground: CaseContext,
+    schemas: Mapping[TableName, Schema],
+    tables: Tables,
+    ranges: int,
 ) -> dict[AccessId, RangePartition]:
     """Of every access of the tables whose attribute the workload names."""
     made: dict[TableName, RangePartition] = {}

@@ -61,7 +61,7 @@ def facts_of(ground: CaseContext, program: str, selection: str) -> Facts:
 
 def _tables(ground: CaseContext) -> Iterable[pa.Table]:
     for name in ground.named_tables():
-        snapshot = ground.desk.tables.snapshot(name)
+        snapshot = ground.ctx.tables.snapshot(name)
         yield read_rows(snapshot, snapshot.schema.names)
 
 

@@ -35,10 +35,12 @@ Change = Mapping[TableName, Part]
 """What one run carries on."""
 
 
-def moving_tables(ground: CaseContext, wanted: str = "tables of the workload") -> tuple[TableName, ...]:
+def moving_tables(
+    ground: CaseContext, wanted: str = "tables of the workload"
+) -> tuple[TableName, ...]:
     """Option `tables`; WorkloadError, which says what is `wanted`, for none or for unknown ones."""
     tables = ground.texts("tables")
-    if not tables or not set(tables) <= ground.desk.workload.tables.keys():
+    if not tables or not set(tables) <= ground.ctx.workload.tables.keys():
         raise ground.refuse("tables", wanted)
     return tables
 
@@ -64,15 +66,15 @@ def reduced_copy(
 
     Only the first `come` of the tables change, if it is given.
     """
-    reads = prepare(ground.desk, ground.query).tables
+    reads = prepare(ground.ctx, ground.query).tables
     moving = [table for table in tables if table in reads]
-    with scratch_copy(ground.desk, reads) as base:
+    with scratch_copy(ground.ctx, reads) as base:
         by_table = dict.fromkeys(moving[:come], shares)
         yield base, moving, hold_back(base, by_table, deletes, ground.seed)
 
 
 def hold_back(
-    desk: Context, shares: Mapping[TableName, Sequence[float]], deletes: float, seed: int
+    ctx: Context, shares: Mapping[TableName, Sequence[float]], deletes: float, seed: int
 ) -> tuple[Change, ...]:
     """Take shares of the rows out of the tables; the changes in which they come back.
 
@@ -82,32 +84,32 @@ def hold_back(
     """
     result: list[dict[TableName, Part]] = []
     for table, wanted in shares.items():
-        parts = _held(desk, table, wanted, deletes, seed)
+        parts = _held(ctx, table, wanted, deletes, seed)
         result = result or [{} for _ in parts]
         for change, part in zip(result, parts, strict=True):
             change[table] = part
     return tuple(result)
 
 
-def commit(desk: Context, change: Change) -> int:
+def commit(ctx: Context, change: Change) -> int:
     """Commit a change of every table; the rows it has."""
     rows = 0
     for table, part in change.items():
-        source = desk.tables.source(table)
+        source = ctx.tables.source(table)
         if part.goes:
             rewind(source.path, source.version - 1)
         if len(part.comes):
             append_rows(source.path, part.comes)
         # Not advanced: whoever follows the table finds it.
-        sync_commit(desk.tables, table, source.version + 1)
+        sync_commit(ctx.tables, table, source.version + 1)
         rows += part.goes + len(part.comes)
     return rows
 
 
 def _held(
-    desk: Context, table: TableName, shares: Sequence[float], deletes: float, seed: int
+    ctx: Context, table: TableName, shares: Sequence[float], deletes: float, seed: int
 ) -> list[Part]:
-    snapshot = desk.tables.snapshot(table)
+    snapshot = ctx.tables.snapshot(table)
     rows = read_rows(snapshot, snapshot.schema.names)
     random = np.random.default_rng([seed, len(rows)])
     order = random.permutation(len(rows))
@@ -115,7 +117,7 @@ def _held(
     ends = np.cumsum(sizes).tolist()
     gone = round(sizes[0] * deletes) if len(sizes) == 1 else 0
     base = rows.take(pa.array(np.sort(order[ends[-1] :])))
-    path = desk.tables.source(table).path
+    path = ctx.tables.source(table).path
     replace_rows(path, base, files=len(snapshot.files))
     drawn = [
         rows.take(pa.array(np.sort(order[end - size : end])))
@@ -123,5 +125,5 @@ def _held(
     ]
     if gone:
         append_rows(path, drawn[0].slice(0, gone))
-    desk.tables.advance(table)
+    ctx.tables.advance(table)
     return [Part(one.slice(gone), gone) for one in drawn]

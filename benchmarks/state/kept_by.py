@@ -19,7 +19,7 @@ from impctl.errors import StateCorruptError
 from impctl.measure.scratch import RestoredQuery
 from impctl.placement.graph import Graph
 from impctl.placement.search import StateChoice, told
-from impctl.service.budget.choice import Choose, converted, choose_state
+from impctl.service.budget.choice import Choose, choose_state, converted
 from impctl.service.budget.costs import state_bytes
 from impctl.service.capture import capture_query
 from impctl.service.context import Context
@@ -46,36 +46,36 @@ class Declared:
 
 
 @contextmanager
-def expecting(desk: Context, expected: Mapping[TableName, Declared]) -> Iterator[Context]:
+def expecting(ctx: Context, expected: Mapping[TableName, Declared]) -> Iterator[Context]:
     """A workbench on the same tables and store whose file expects these changes, once an hour, and
     no others."""
-    tables = {name: replace(table, coming=()) for name, table in desk.workload.tables.items()}
+    tables = {name: replace(table, coming=()) for name, table in ctx.workload.tables.items()}
     for table, each in expected.items():
         one = ExpectedChanges(_EVERY, each.rows, each.deletes, None, None)
         tables[table] = replace(tables[table], coming=(one,))
-    result = Context(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
+    result = Context(ctx.settings, replace(ctx.workload, tables=tables), ctx.reporter)
     try:
         yield result
     finally:
         result.close()
 
 
-def captured_under(desk: Context, spec: QuerySpec, budget: int | None) -> float:
+def captured_under(ctx: Context, spec: QuerySpec, budget: int | None) -> float:
     """Capture as under this budget, without looking at the choice; milliseconds.
 
     The caller holds the store's lock.
     """
-    settings = replace(desk.settings, disk=budget)
-    under = Context(settings, desk.workload, desk.reporter)
+    settings = replace(ctx.settings, disk=budget)
+    under = Context(settings, ctx.workload, ctx.reporter)
     watch = Stopwatch()
     try:
-        capture_query(under, desk.store(), prepare(under, spec), code="asked", reason="bench")
+        capture_query(under, ctx.store(), prepare(under, spec), code="asked", reason="bench")
     finally:
         under.close()
     return watch.ms
 
 
-def brought_to(desk: Context, spec: QuerySpec, way: str, budget: int | None) -> float:
+def brought_to(ctx: Context, spec: QuerySpec, way: str, budget: int | None) -> float:
     """Convert the captured query to what the way keeps; milliseconds.
 
     StateCorruptError where it could not be: what follows would be measured of something else.
@@ -85,18 +85,18 @@ def brought_to(desk: Context, spec: QuerySpec, way: str, budget: int | None) -> 
     watch = Stopwatch()
     simpler = SIMPLER_CHOICES.get(way)
     by = None if simpler is None else _by(simpler)
-    kept = choose_state(desk, desk.store(), [spec], 0 if way == READ else budget, choose=by)
+    kept = choose_state(ctx, ctx.store(), [spec], 0 if way == READ else budget, choose=by)
     said = [*kept.troubles.values()]
     for name in kept.queries:
-        said += converted(desk, desk.store(), kept, name)
+        said += converted(ctx, ctx.store(), kept, name)
     if said:
         raise StateCorruptError(said[0], hint="run the suite again")
     return watch.ms
 
 
-def stored_bytes(desk: Context, spec: QuerySpec, way: str = KEPT) -> int:
+def stored_bytes(ctx: Context, spec: QuerySpec, way: str = KEPT) -> int:
     """The size of the query's stored state, which a recapture does not use."""
-    return 0 if way == RECAPTURE else state_bytes(desk.store(), [spec.name])
+    return 0 if way == RECAPTURE else state_bytes(ctx.store(), [spec.name])
 
 
 def step_ms(follower: RestoredQuery, way: str) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from impctl.placement.graph import Graph, PieceMode, Piece
+from impctl.placement.graph import Graph, Piece, PieceMode
 from impctl.placement.search import evaluate, per_day
 
 SimplerChoice = Callable[[Graph, int], dict[str, PieceMode]]
@@ -136,7 +136,9 @@ def _kept(graph: Graph, budget: int, worth: Mapping[str, float]) -> dict[str, Pi
 
 
 def _choosable(graph: Graph) -> list[Piece]:
-    return [piece for piece in graph.pieces if PieceMode.KEPT in piece.sizes and len(piece.sizes) > 1]
+    return [
+        piece for piece in graph.pieces if PieceMode.KEPT in piece.sizes and len(piece.sizes) > 1
+    ]
 
 
 def _bytes(piece: Piece) -> int:
@@ -149,7 +151,9 @@ def _least(graph: Graph) -> dict[str, PieceMode]:
 
 def _all_kept(graph: Graph) -> dict[str, PieceMode]:
     least = _least(graph)
-    return {p.name: PieceMode.KEPT if PieceMode.KEPT in p.sizes else least[p.name] for p in graph.pieces}
+    return {
+        p.name: PieceMode.KEPT if PieceMode.KEPT in p.sizes else least[p.name] for p in graph.pieces
+    }
 
 
 def _uses(graph: Graph, piece: Piece) -> list[bool]:

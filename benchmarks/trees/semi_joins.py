@@ -77,7 +77,7 @@ class SketchQuestion:
             partition = self.partitions[access]
             answer = connection.run(select).column(0).combine_chunks()
             values = from_arrow(to_arrow_type(answer, partition.type), partition.type)
-            ids = np.unique(partition.fragments_of(values)).tolist()
+            ids = np.unique(partition.range_ids_of(values)).tolist()
             result[access] = RangeSet.of(ids, partition.size)
         return result
 

@@ -129,17 +129,17 @@ class SideBySide:
 
     def checked(self) -> AgainstRecapture:
         """The tree's sketches against those of all others."""
-        others = [] if self.index is None else [self.index.fragments()]
+        others = [] if self.index is None else [self.index.ranges()]
         if (anew := self._anew()) is not None:
             others.append(anew)
         if not others:
             # A circuit holds its state, so it takes another one.
             compiled = self.choices.way(JoinStrategy.TREE).compiled
             assert compiled is not None
-            others.append(Followed(compiled, self.now).fragments())
+            others.append(Followed(compiled, self.now).ranges())
             if ALONE not in self.notes:
                 self.notes.append(ALONE)
-        held = self.tree.fragments()
+        held = self.tree.ranges()
         return reduce(worse_of, [_compared(held, other) for other in others])
 
     def _anew(self) -> Sketches | None:
@@ -176,7 +176,7 @@ class SideBySide:
 
 
 def _compared(held: Sketches, accurate: Sketches) -> AgainstRecapture:
-    relations = [compare(fragments, accurate[access]) for access, fragments in held.items()]
+    relations = [compare(ranges, accurate[access]) for access, ranges in held.items()]
     return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
 

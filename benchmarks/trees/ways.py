@@ -38,7 +38,7 @@ _SLICE = 1_000_000
 class Choices:
     """A query with its ranges: what all its circuits have in common."""
 
-    desk: Context
+    ctx: Context
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Mapping[AccessId, RangePartition]
@@ -51,7 +51,7 @@ class Choices:
         spec = self.prepared.spec
         asked = spec if join is None else replace(spec, join=join)
         prepared = replace(self.prepared, spec=asked)
-        result = capture_way(self.desk, prepared, self.verdict, self.partitions)
+        result = capture_way(self.ctx, prepared, self.verdict, self.partitions)
         if result.compiled is None:
             raise UnsupportedError(
                 f"Query `{spec.name}` has no circuit to measure: {result.reason}",
@@ -63,17 +63,17 @@ class Choices:
 
     def tables(self) -> Tables:
         """Every table that the query reads, whole."""
-        snapshots = [self.desk.tables.snapshot(table) for table in self.prepared.tables]
+        snapshots = [self.ctx.tables.snapshot(table) for table in self.prepared.tables]
         return {
             snapshot.table: read_rows(snapshot, snapshot.schema.names) for snapshot in snapshots
         }
 
 
-def choices_of(desk: Context, spec: QuerySpec) -> Choices:
+def choices_of(ctx: Context, spec: QuerySpec) -> Choices:
     """The query with the ranges that a capture would choose; errors as of `capture_stage`."""
-    prepared = prepare(desk, spec)
-    stage = capture_stage(desk, prepared)
-    return Choices(desk, stage.prepared, stage.chosen.verdict, stage.partitions)
+    prepared = prepare(ctx, spec)
+    stage = capture_stage(ctx, prepared)
+    return Choices(ctx, stage.prepared, stage.chosen.verdict, stage.partitions)
 
 
 class Followed:
@@ -92,9 +92,9 @@ class Followed:
         self.session.step(changes)
         return (time.process_time() - began) * 1000.0
 
-    def fragments(self) -> Mapping[AccessId, RangeSet]:
+    def ranges(self) -> Mapping[AccessId, RangeSet]:
         """The sketches as they stand."""
-        return self.session.fragments()
+        return self.session.ranges()
 
     @property
     def state_bytes(self) -> int:

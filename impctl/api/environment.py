@@ -32,7 +32,7 @@ from impctl.service.settings import (
     AnsweredBy,
     Policy,
     Settings,
-    SketchUse,
+    SketchPolicy,
     disk_from,
     is_shared_store,
     seconds_in,
@@ -74,9 +74,9 @@ def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None
     return _picked("batch_rows", BATCH_ROWS, given, environ, _at_least(1, int))
 
 
-def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchUse:
+def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchPolicy:
     """Read when to use the sketch."""
-    return _picked("sketch", SKETCH, given, environ, SketchUse) or SketchUse.AUTO
+    return _picked("sketch", SKETCH, given, environ, SketchPolicy) or SketchPolicy.AUTO
 
 
 def answered_by_from(given: str | None, environ: Mapping[str, str]) -> AnsweredBy:

@@ -20,7 +20,14 @@ from impctl.api.environment import (
     texts_from,
 )
 from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError, UsageError
-from impctl.service.context import Memory, OpenTables, SessionBeside, AnswerCounter, Context, open_context
+from impctl.service.context import (
+    AnswerCounter,
+    Context,
+    Memory,
+    OpenTables,
+    SessionBeside,
+    open_context,
+)
 from impctl.service.outcome import for_report, most_severe
 from impctl.service.results import (
     CaptureResult,
@@ -151,7 +158,7 @@ class WorkloadHandle:
     @property
     def queries(self) -> tuple[QueryName, ...]:
         """Names of the queries that the file has now."""
-        return self._run(lambda desk: tuple(desk.workload.queries))
+        return self._run(lambda ctx: tuple(ctx.workload.queries))
 
     def close(self) -> None:
         """End the use of this object; Spark goes on running, whoever started it."""
@@ -178,9 +185,9 @@ class WorkloadHandle:
     ) -> tuple[R, ...]:
         """Return the records of these queries (none: all); a callable counts them."""
 
-        def work(desk: Context) -> tuple[Outcome, int]:
-            result = use_case(desk)
-            return result, queries(desk) if callable(queries) else len(desk.queries(queries))
+        def work(ctx: Context) -> tuple[Outcome, int]:
+            result = use_case(ctx)
+            return result, queries(ctx) if callable(queries) else len(ctx.queries(queries))
 
         outcome, total = self._run(work, dry_run=dry_run, changes=changes)
         return results_of(outcome, kind, total)
@@ -208,10 +215,10 @@ class WorkloadHandle:
             run = open_context(
                 settings, self._reporter, self._sessions, self._memory, self._answers
             )
-            with run as desk:
-                self._tables.lend(desk)
-                result = work(desk)
-                self._tables.take_back(desk)
+            with run as ctx:
+                self._tables.lend(ctx)
+                result = work(ctx)
+                self._tables.take_back(ctx)
                 return result
 
 
@@ -238,7 +245,7 @@ class OpenWorkload(WorkloadHandle):
         from impctl.service.capture import capture
 
         return self._each(
-            CaptureResult, lambda desk: capture(desk, queries), queries, dry_run=dry_run
+            CaptureResult, lambda ctx: capture(ctx, queries), queries, dry_run=dry_run
         )
 
     def rebalance(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
@@ -246,7 +253,7 @@ class OpenWorkload(WorkloadHandle):
         from impctl.service.rebalance import rebalance
 
         return self._each(
-            CaptureResult, lambda desk: rebalance(desk, queries), queries, dry_run=dry_run
+            CaptureResult, lambda ctx: rebalance(ctx, queries), queries, dry_run=dry_run
         )
 
     def maintain(
@@ -270,21 +277,21 @@ class OpenWorkload(WorkloadHandle):
         size = batch_rows_from(batch_rows, os.environ)
         request = due_request(due, point, seconds_from("interval", interval), queries)
 
-        def use_case(desk: Context) -> Outcome:
+        def use_case(ctx: Context) -> Outcome:
             from impctl.service.maintain import maintain
             from impctl.service.schedule import daemon as by_trigger
 
             kept = self._kept_states()
             if request.point is not None:
-                return by_trigger.maintain_point(desk, request.point, size, kept)
+                return by_trigger.maintain_point(ctx, request.point, size, kept)
             if request.due:
-                return by_trigger.maintain_due(desk, queries, size, kept, look=request.look)
-            return maintain(desk, queries, batch_rows=size, kept=kept)
+                return by_trigger.maintain_due(ctx, queries, size, kept, look=request.look)
+            return maintain(ctx, queries, batch_rows=size, kept=kept)
 
-        def counted(desk: Context) -> int:
+        def counted(ctx: Context) -> int:
             from impctl.service.schedule.daemon import of_point
 
-            return len(desk.queries(queries) if point is None else of_point(desk, point))
+            return len(ctx.queries(queries) if point is None else of_point(ctx, point))
 
         folder = None if changes is None else Path(changes)
         return self._each(MaintainResult, use_case, counted, dry_run=dry_run, changes=folder)
@@ -316,10 +323,10 @@ class OpenWorkload(WorkloadHandle):
         if due:
             from impctl.service.schedule.daemon import plan_due
 
-            return self._each(DueResult, lambda desk: plan_due(desk, queries, look=look), queries)
+            return self._each(DueResult, lambda ctx: plan_due(ctx, queries, look=look), queries)
         from impctl.service.plan import plan
 
-        return self._each(PlanResult, lambda desk: plan(desk, queries, strict=strict), queries)
+        return self._each(PlanResult, lambda ctx: plan(ctx, queries, strict=strict), queries)
 
     def simulate(
         self,
@@ -341,10 +348,10 @@ class OpenWorkload(WorkloadHandle):
             seconds_from("interval", interval),
         )
 
-        def use_case(desk: Context) -> Outcome:
+        def use_case(ctx: Context) -> Outcome:
             from impctl.service.schedule.simulate import simulate
 
-            return simulate(desk, queries, request)
+            return simulate(ctx, queries, request)
 
         return self._one(SimulateResult, use_case)
 
@@ -352,13 +359,13 @@ class OpenWorkload(WorkloadHandle):
         """What is stored for each query and whether it is current; never starts Spark."""
         from impctl.service.status import status
 
-        return self._each(StatusResult, lambda desk: status(desk, queries), queries)
+        return self._each(StatusResult, lambda ctx: status(ctx, queries), queries)
 
     def explain(self, *queries: QueryName) -> tuple[ExplainResult, ...]:
         """How each query is sketched and maintained, or why not; never starts Spark."""
         from impctl.service.explain import explain
 
-        return self._each(ExplainResult, lambda desk: explain(desk, queries), queries)
+        return self._each(ExplainResult, lambda ctx: explain(ctx, queries), queries)
 
     def verify(self, *queries: QueryName, results: bool = False) -> tuple[VerifyResult, ...]:
         """Compare stored sketches with recapture; raises UnsoundSketchError where one lacks rows.
@@ -367,9 +374,7 @@ class OpenWorkload(WorkloadHandle):
         """
         from impctl.service.verify import verify
 
-        return self._each(
-            VerifyResult, lambda desk: verify(desk, queries, results=results), queries
-        )
+        return self._each(VerifyResult, lambda ctx: verify(ctx, queries, results=results), queries)
 
     def rewrite(
         self,
@@ -394,7 +399,7 @@ class OpenWorkload(WorkloadHandle):
 
         arguments = (params or {}, sql, at, files, sketch_use_from(sketch, {}))
         return self._one(
-            RewriteResult, lambda desk: rewrite(desk, query, *arguments, required=require_sketch)
+            RewriteResult, lambda ctx: rewrite(ctx, query, *arguments, required=require_sketch)
         )
 
     def query(
@@ -421,7 +426,7 @@ class OpenWorkload(WorkloadHandle):
         arguments = (params or {}, sql, at, use, who)
         return self._one(
             QueryResult,
-            lambda desk: answered(desk, query, *arguments, required=require_sketch, where=where),
+            lambda ctx: answered(ctx, query, *arguments, required=require_sketch, where=where),
         )
 
     def changes(
@@ -433,7 +438,7 @@ class OpenWorkload(WorkloadHandle):
         """
         from impctl.service.changes import changes
 
-        return self._one(ChangesResult, lambda desk: changes(desk, query, since, whole=whole))
+        return self._one(ChangesResult, lambda ctx: changes(ctx, query, since, whole=whole))
 
     def why(
         self,
@@ -449,7 +454,7 @@ class OpenWorkload(WorkloadHandle):
         """
         from impctl.service.why import why
 
-        return self._one(WhyResult, lambda desk: why(desk, query, params or {}, row))
+        return self._one(WhyResult, lambda ctx: why(ctx, query, params or {}, row))
 
     def without(
         self, query: QueryName | None = None, *conditions: str, params: Params | None = None
@@ -462,7 +467,7 @@ class OpenWorkload(WorkloadHandle):
         from impctl.service.why import why
 
         return self._one(
-            WithoutResult, lambda desk: why(desk, query, params or {}, without=conditions)
+            WithoutResult, lambda ctx: why(ctx, query, params or {}, without=conditions)
         )
 
     def dataframe(
@@ -483,7 +488,7 @@ class OpenWorkload(WorkloadHandle):
         from impctl.service.rewrite import dataframe
 
         arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ))
-        framed = self._run(lambda desk: dataframe(desk, query, *arguments, required=require_sketch))
+        framed = self._run(lambda ctx: dataframe(ctx, query, *arguments, required=require_sketch))
         # The caller's line is above this function.
         warn_caller(framed.warnings, depth=3)
         return framed.frame
@@ -506,7 +511,7 @@ class OpenWorkload(WorkloadHandle):
         from impctl.service.rewrite import files
 
         arguments = (params or {}, sql, at, sketch_use_from(sketch, {}))
-        listed = self._run(lambda desk: files(desk, query, *arguments, required=require_sketch))
+        listed = self._run(lambda ctx: files(ctx, query, *arguments, required=require_sketch))
         warn_caller(listed.warnings, depth=3)
         return listed.files
 

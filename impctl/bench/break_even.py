@@ -102,7 +102,7 @@ def _crossing(left: float, low: float, right: float, high: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class WayComparison:
     """`ratio` is how many times as fast `ours` was as `other`; differences within `band` mean
     nothing. `case` are the labels except the one on x, which is `place`. `side` is 1 if `ours` was
     faster, -1 if slower, 0 if noise or the spread of the runs may explain the difference."""
@@ -134,7 +134,7 @@ class Comparison:
         return f"{self.figure.title}: {self.name}" if self.name else self.figure.title
 
 
-def comparisons(record: Record, ours: str, other: str) -> tuple[Comparison, ...]:
+def comparisons(record: Record, ours: str, other: str) -> tuple[WayComparison, ...]:
     """Compare the two metrics in every cell that has both, in the record's order."""
     return tuple(
         _contest(record, figure, cell, cell.metrics[ours], cell.metrics[other])
@@ -144,7 +144,7 @@ def comparisons(record: Record, ours: str, other: str) -> tuple[Comparison, ...]
     )
 
 
-def workload_contests(record: Record, other: str) -> tuple[Comparison, ...]:
+def workload_contests(record: Record, other: str) -> tuple[WayComparison, ...]:
     """Compare whole workloads: cells with maintained sketches and those of another strategy."""
     result = []
     for figure in record.figures:
@@ -160,18 +160,18 @@ def workload_contests(record: Record, other: str) -> tuple[Comparison, ...]:
     return tuple(result)
 
 
-def median_ratio(result: Sequence[Comparison]) -> float:
+def median_ratio(result: Sequence[WayComparison]) -> float:
     """The median ratio."""
     return statistics.median(contest.ratio for contest in result)
 
 
-def extreme_ratios(result: Sequence[Comparison]) -> tuple[Comparison, Comparison]:
+def extreme_ratios(result: Sequence[WayComparison]) -> tuple[WayComparison, WayComparison]:
     """The contests with the least and the greatest ratio."""
     ratio = attrgetter("ratio")
     return min(result, key=ratio), max(result, key=ratio)
 
 
-def total_words(result: Sequence[Comparison], ours: str, other: str, way: str) -> str:
+def total_words(result: Sequence[WayComparison], ours: str, other: str, way: str) -> str:
     """A sentence on the total times; `way` is how `ours` answers. Empty for one contest."""
     if len(result) < 2:
         return ""
@@ -184,9 +184,9 @@ def total_words(result: Sequence[Comparison], ours: str, other: str, way: str) -
     )
 
 
-def by_case(result: Sequence[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
+def by_case(result: Sequence[WayComparison]) -> dict[tuple[str, str], list[WayComparison]]:
     """Group contests by figure and case, in their order."""
-    groups: dict[tuple[str, str], list[Comparison]] = {}
+    groups: dict[tuple[str, str], list[WayComparison]] = {}
     for contest in result:
         groups.setdefault((contest.figure.name, contest.case), []).append(contest)
     return groups
@@ -218,11 +218,13 @@ def place_name(figure: Figure, cell: Cell) -> str:
     return named(name, cell.labels[name]) if name in cell.labels else ""
 
 
-def _contest(record: Record, figure: Figure, cell: Cell, ours: Metric, other: Metric) -> Comparison:
+def _contest(
+    record: Record, figure: Figure, cell: Cell, ours: Metric, other: Metric
+) -> WayComparison:
     case, place = case_name(figure, cell), place_name(figure, cell)
     band = time_band(ours, other, record.noise_of(figure.name))
     ratio = other.median / ours.median
-    return Comparison(figure, cell, case, place, ratio, band, side_of(ours, other, band))
+    return WayComparison(figure, cell, case, place, ratio, band, side_of(ours, other, band))
 
 
 def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:

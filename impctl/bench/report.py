@@ -22,7 +22,27 @@ from importlib.util import find_spec
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from impctl.bench.break_even import BY_ENGINE, DUCKDB_RECAPTURE, DUCKDB_WITH, DUCKDB_WITHOUT, FROM_STATE, INDEX, MAINTAIN, PRUNED, RECAPTURE, RECAPTURED, TREE, UNUSED, VIEW, WITH, WITHOUT, break_even_words, comparisons, labels_name, workload_contests
+from impctl.bench.break_even import (
+    BY_ENGINE,
+    DUCKDB_RECAPTURE,
+    DUCKDB_WITH,
+    DUCKDB_WITHOUT,
+    FROM_STATE,
+    INDEX,
+    MAINTAIN,
+    PRUNED,
+    RECAPTURE,
+    RECAPTURED,
+    TREE,
+    UNUSED,
+    VIEW,
+    WITH,
+    WITHOUT,
+    break_even_words,
+    comparisons,
+    labels_name,
+    workload_contests,
+)
 from impctl.bench.quantity import (
     Unit,
     dimension_of,

@@ -8,7 +8,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from impctl.bench.break_even import BY_ENGINE, DUCKDB_RECAPTURE, DUCKDB_WITH, DUCKDB_WITHOUT, FROM_STATE, INDEX, MAINTAIN, PRUNED, RECAPTURE, RECAPTURED, SIZES, STATE, TREE, UNUSED, VIEW, WITH, WITHOUT, Comparison, break_even_words, by_case, cell_name, comparisons, earliest_break_even, extreme_ratios, labels_name, median_ratio, total_words, workload_contests
+from impctl.bench.break_even import (
+    BY_ENGINE,
+    DUCKDB_RECAPTURE,
+    DUCKDB_WITH,
+    DUCKDB_WITHOUT,
+    FROM_STATE,
+    INDEX,
+    MAINTAIN,
+    PRUNED,
+    RECAPTURE,
+    RECAPTURED,
+    SIZES,
+    STATE,
+    TREE,
+    UNUSED,
+    VIEW,
+    WITH,
+    WITHOUT,
+    WayComparison,
+    break_even_words,
+    by_case,
+    cell_name,
+    comparisons,
+    earliest_break_even,
+    extreme_ratios,
+    labels_name,
+    median_ratio,
+    total_words,
+    workload_contests,
+)
 from impctl.bench.machine import UNSTEADY
 from impctl.bench.quantity import (
     Unit,
@@ -83,11 +112,11 @@ class AtSize:
     """Contests at one size of a change; `words` is empty if none has a size."""
 
     words: str
-    found: tuple[Comparison, ...]
+    found: tuple[WayComparison, ...]
 
 
 def headlines(
-    record: Record, maintained: Sequence[Comparison], used: Sequence[Comparison]
+    record: Record, maintained: Sequence[WayComparison], used: Sequence[WayComparison]
 ) -> tuple[Headline, ...]:
     """Headlines on maintenance by size, break-even, queries with sketches, and checks."""
     result = []
@@ -108,7 +137,7 @@ def headlines(
     return tuple(result)
 
 
-def by_size(contests: Sequence[Comparison]) -> tuple[AtSize, ...]:
+def by_size(contests: Sequence[WayComparison]) -> tuple[AtSize, ...]:
     """Contests at the usual number of changed rows, and at the largest change if it differs."""
     sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
     if not sizes:
@@ -122,13 +151,15 @@ def slack_words(held: Sequence[Cell]) -> str:
     return "none with slack" if loose == 0 else f"{number(loose)} with slack"
 
 
-def _speed_up(contests: Sequence[Comparison], meaning: str) -> Headline:
+def _speed_up(contests: Sequence[WayComparison], meaning: str) -> Headline:
     least, most = extreme_ratios(contests)
     span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(contests))} measured"
-    return Headline(times(median_ratio(contests)), meaning, span if len(contests) > 1 else "one measured")
+    return Headline(
+        times(median_ratio(contests)), meaning, span if len(contests) > 1 else "one measured"
+    )
 
 
-def _usual(contests: Sequence[Comparison]) -> AtSize | None:
+def _usual(contests: Sequence[WayComparison]) -> AtSize | None:
     """Contests at a thousand changed rows, else at the most frequent number."""
     counts = Counter(_amounts(contests, "changes"))
     if not counts:
@@ -137,7 +168,7 @@ def _usual(contests: Sequence[Comparison]) -> AtSize | None:
     return _at(contests, "changes", changes)
 
 
-def _largest(contests: Sequence[Comparison]) -> AtSize | None:
+def _largest(contests: Sequence[WayComparison]) -> AtSize | None:
     """Contests at the largest share of a table, or of changed rows if no share is known."""
     for label in reversed(SIZES):
         if amounts := _amounts(contests, label):
@@ -145,17 +176,17 @@ def _largest(contests: Sequence[Comparison]) -> AtSize | None:
     return None
 
 
-def _at(contests: Sequence[Comparison], label: str, amount: float) -> AtSize:
+def _at(contests: Sequence[WayComparison], label: str, amount: float) -> AtSize:
     equal = tuple(contest for contest in contests if _amount(contest, label) == amount)
     return AtSize(named(label, amount), equal)
 
 
-def _amounts(contests: Sequence[Comparison], label: str) -> list[float]:
+def _amounts(contests: Sequence[WayComparison], label: str) -> list[float]:
     amounts = (_amount(contest, label) for contest in contests)
     return [amount for amount in amounts if amount is not None]
 
 
-def _amount(contest: Comparison, label: str) -> float | None:
+def _amount(contest: WayComparison, label: str) -> float | None:
     amount = contest.cell.labels.get(label)
     if not is_number(amount):
         return None
@@ -224,7 +255,7 @@ def _undecided_losses(record: Record) -> list[str]:
     ]
 
 
-def _lost(result: Sequence[Comparison], says: str) -> list[str]:
+def _lost(result: Sequence[WayComparison], says: str) -> list[str]:
     """A sentence for each figure with a loss: its cases and the worst of each."""
     figures: dict[str, list[str]] = {}
     for (name, case), group in by_case(result).items():
@@ -244,7 +275,7 @@ def _listed(cases: Sequence[str]) -> str:
     return "; ".join([*cases[:_LISTED], *more])
 
 
-def _where(group: Sequence[Comparison], lost: Sequence[Comparison]) -> str:
+def _where(group: Sequence[WayComparison], lost: Sequence[WayComparison]) -> str:
     """`from 100,000 changes on` if every larger x is lost too, else the places themselves."""
     name = lost[0].figure.chart.x
     if len(lost) == len(group) > 1:
@@ -348,7 +379,7 @@ def _unsteady(record: Record) -> Section | None:
     return Section("The machine was not steady", (text,))
 
 
-def range_text(result: Sequence[Comparison]) -> str:
+def range_text(result: Sequence[WayComparison]) -> str:
     """Least to greatest ratio with the median: `3.9× to 2,497×, median 180×`."""
     least, most = extreme_ratios(result)
     if len(result) == 1 or times(least.ratio) == times(most.ratio):
@@ -356,7 +387,7 @@ def range_text(result: Sequence[Comparison]) -> str:
     return f"{times(least.ratio)} to {times(most.ratio)}, median {times(median_ratio(result))}"
 
 
-def _maintaining(result: Sequence[Comparison]) -> Section | None:
+def _maintaining(result: Sequence[WayComparison]) -> Section | None:
     if not result:
         return None
     least, most = extreme_ratios(result)
@@ -374,7 +405,7 @@ def _maintaining(result: Sequence[Comparison]) -> Section | None:
     return Section("Maintaining compared with recapture", (text,))
 
 
-def _cases(record: Record, result: Sequence[Comparison]) -> Section | None:
+def _cases(record: Record, result: Sequence[WayComparison]) -> Section | None:
     """Every case with its break-even: the size of a change above which recapture is faster."""
     if not result:
         return None
@@ -401,7 +432,7 @@ def _cases(record: Record, result: Sequence[Comparison]) -> Section | None:
     return Section("Case by case", (text,), (), heads, numbers, rows)
 
 
-def _speed_ups(group: Sequence[Comparison]) -> tuple[str, ...]:
+def _speed_ups(group: Sequence[WayComparison]) -> tuple[str, ...]:
     """Median, least and greatest over the sizes of one case."""
     least, most = extreme_ratios(group)
     several = len(group) > 1
@@ -414,7 +445,7 @@ def _speed_ups(group: Sequence[Comparison]) -> tuple[str, ...]:
     )
 
 
-def _over(rivals: Iterable[tuple[str, Sequence[Comparison]]], what: str) -> tuple[str, ...]:
+def _over(rivals: Iterable[tuple[str, Sequence[WayComparison]]], what: str) -> tuple[str, ...]:
     return tuple(
         f"Over {words}: speed-up {range_text(result)}; faster in "
         f"{number(sum(contest.is_won for contest in result))} of "
@@ -438,7 +469,7 @@ def _workloads(record: Record) -> Section | None:
     return Section("Whole workloads", (text,), points)
 
 
-def _using(result: Sequence[Comparison]) -> Section | None:
+def _using(result: Sequence[WayComparison]) -> Section | None:
     if not result:
         return None
     won = sum(contest.is_won for contest in result)
@@ -481,7 +512,7 @@ def _trees(record: Record) -> Section | None:
     return Section("Joins without writing joined rows", (text,), points)
 
 
-def _text_labels(result: Sequence[Comparison]) -> list[str]:
+def _text_labels(result: Sequence[WayComparison]) -> list[str]:
     """Text labels that every contest has, with a few values."""
     names = []
     for name in result[0].cell.labels:
@@ -529,10 +560,10 @@ def _alarms(record: Record) -> tuple[str, ...]:
     )
 
 
-def _undecided(result: Sequence[Comparison]) -> str:
+def _undecided(result: Sequence[WayComparison]) -> str:
     count = sum(not contest.is_won and not contest.is_lost for contest in result)
     return f" ({number(count)} within the noise)" if count else ""
 
 
-def _count(result: Sequence[Comparison], noun: str) -> str:
+def _count(result: Sequence[WayComparison], noun: str) -> str:
     return f"{number(len(result))} {noun}{'' if len(result) == 1 else 's'}"

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from impctl.cli.application import COMPLETION_VARIABLE, PENDING
-from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, raise_on_signal, delay_interrupts
+from impctl.cli.interrupt import (
+    DROPPED_HINT,
+    INTERRUPTED_MESSAGE,
+    delay_interrupts,
+    raise_on_signal,
+)
 from impctl.cli.job import Display, Job
 from impctl.cli.streams import discard_output, lost_messages
 from impctl.errors import (
@@ -120,7 +125,7 @@ def _present(
 ) -> int:
     """Show the results that are not in `shown`, and the end; return the exit code."""
     from impctl.cli.output.protocol import show
-    from impctl.service.outcome import for_report, most_severe, is_pending
+    from impctl.service.outcome import for_report, is_pending, most_severe
     from impctl.service.results import Failure, Outcome
     from impctl.service.text import plain
 

@@ -17,7 +17,7 @@ from impctl.service.text import RowsFormat, duration_text, plain
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.service.context import Reporter, Context
+    from impctl.service.context import Context, Reporter
     from impctl.service.results import Outcome, Result
     from impctl.service.settings import Settings
 
@@ -56,7 +56,7 @@ def display_of(json: bool, quiet: bool, verbose: int) -> Display:
     return Display(json, -1 if quiet else min(verbose, 2))
 
 
-def on_workbench(
+def on_context(
     command: str,
     display: Display,
     settings: Settings,
@@ -71,10 +71,10 @@ def on_workbench(
             hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
         )
 
-    return Job(command, display, partial(in_workbench, settings, use_case), detailed)
+    return Job(command, display, partial(in_context, settings, use_case), detailed)
 
 
-def in_workbench(
+def in_context(
     settings: Settings, use_case: Callable[[Context], Outcome], reporter: Reporter
 ) -> Outcome:
     """Run `use_case` on the workload, opened before and closed after."""

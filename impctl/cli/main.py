@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.cli.interrupt import exit_answer, ignoring, take_signals, exit_on_signal
+from impctl.cli.interrupt import exit_answer, exit_on_signal, ignoring, take_signals
 
 
 def main() -> None:

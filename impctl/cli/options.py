@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, SCHEDULE, STORE_AND_SPARK, complete_query, complete_path
+from impctl.cli.application import (
+    INPUT,
+    LIMITS,
+    MAINTENANCE,
+    OUTPUT,
+    SAFETY,
+    SCHEDULE,
+    STORE_AND_SPARK,
+    complete_path,
+    complete_query,
+)
 from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (
@@ -36,7 +46,7 @@ from impctl.service.settings import (
     AnsweredBy,
     Policy,
     Settings,
-    SketchUse,
+    SketchPolicy,
     disk_from,
     is_shared_store,
     seconds_in,
@@ -164,7 +174,7 @@ PolicyName = Annotated[
 ]
 
 SketchUsed = Annotated[
-    SketchUse,
+    SketchPolicy,
     option(
         "--sketch WHEN",
         MAINTENANCE,
@@ -175,7 +185,7 @@ SketchUsed = Annotated[
 ]
 
 SketchWritten = Annotated[
-    SketchUse,
+    SketchPolicy,
     option(
         "--sketch WHEN",
         MAINTENANCE,
@@ -421,18 +431,18 @@ DueInterval = Annotated[
 def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Context], Outcome]:
     """Make the use case that maintains what the request selects."""
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         if request.point is not None:
             from impctl.service.schedule.daemon import maintain_point
 
-            return maintain_point(desk, request.point, batch_rows)
+            return maintain_point(ctx, request.point, batch_rows)
         if request.due:
             from impctl.service.schedule.daemon import maintain_due
 
-            return maintain_due(desk, request.queries, batch_rows, look=request.look)
+            return maintain_due(ctx, request.queries, batch_rows, look=request.look)
         from impctl.service.maintain import maintain
 
-        return maintain(desk, request.queries, batch_rows=batch_rows)
+        return maintain(ctx, request.queries, batch_rows=batch_rows)
 
     return use_case
 

@@ -79,7 +79,9 @@ def check_ending(ending: FinalSteps, span: Span | None) -> None:
     typed((one.attribute for one in ending.outputs), span)
 
 
-def answer_of_rows(ending: FinalSteps, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
+def answer_of_rows(
+    ending: FinalSteps, rows: Batch, zone: str, where: Expr | None = None
+) -> pa.Table:
     """The answer; `rows` have `ending.columns` and positive weights, and may be more than needed.
     `where`, a condition on the answer's columns, selects its rows."""
     rows = answer_rows(ending, rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from impctl.compile.aggregates import Calls, read_calls, refuse_choice, split_extremes
 from impctl.compile.answers import check_ending, kept_rows
 from impctl.compile.buffers import KEEP_ALL, Buffers
-from impctl.compile.builder import LEFT_BEHIND, FirstGrouping, CircuitBuilder
+from impctl.compile.builder import LEFT_BEHIND, CircuitBuilder, FirstGrouping
 from impctl.compile.fixpoint import Keyed, build_fixpoint, build_leaf, trace_back
 from impctl.compile.flows import (
     BlockedError,
@@ -35,8 +35,7 @@ from impctl.engine.accumulators import AggregateColumn, ExactSum
 from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme, FirstValue
-from impctl.engine.join import JoinOperator
-from impctl.engine.join import Side
+from impctl.engine.join import JoinOperator, Side
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, columns_of
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all, is_sketched_for_answer
@@ -83,7 +82,11 @@ def build_set_operation(builder: CircuitBuilder, node: SetOperation, *, must_be_
 
 
 def _put(
-    builder: CircuitBuilder, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+    builder: CircuitBuilder,
+    node: SetOperation,
+    left: Flow,
+    right: Flow,
+    columns: tuple[Column, ...],
 ) -> Flow:
     accesses = (*left.accesses, *right.accesses)
     if node.kind is SetKind.UNION:
@@ -103,7 +106,11 @@ def _put(
 
 
 def _repeated(
-    builder: CircuitBuilder, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+    builder: CircuitBuilder,
+    node: SetOperation,
+    left: Flow,
+    right: Flow,
+    columns: tuple[Column, ...],
 ) -> Flow:
     """INTERSECT ALL and EXCEPT ALL: each row with the copies that its counts leave."""
     name = builder.name("copies")
@@ -334,7 +341,9 @@ class PlanBuilder(CircuitBuilder):
     def _recursion(self, node: Recursive | Fixpoint) -> Flow:
         if isinstance(node, Recursive):
             return build_leaf(self, node)
-        is_numbered = is_sketched_for_answer(node) and any(s.access in self.sketched for s in scans_of(node))
+        is_numbered = is_sketched_for_answer(node) and any(
+            s.access in self.sketched for s in scans_of(node)
+        )
         if is_numbered and self._blocks:
             reason = "the engine does not support `lineage: answer` above a join tree"
             raise BlockedError(reason, node.span)

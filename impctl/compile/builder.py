@@ -20,7 +20,26 @@ from impctl.compile.buffers import (
     Refilled,
     prefix_of,
 )
-from impctl.compile.flows import COMPUTED, StoredChoices, BlockedError, Chooser, Column, DistantJoin, Flow, SideChoice, SideFacts, Source, Strategy, check, check_condition, range_attribute, read_by_engine, row_bytes, tables_of, with_range_ids
+from impctl.compile.flows import (
+    COMPUTED,
+    BlockedError,
+    Chooser,
+    Column,
+    DistantJoin,
+    Flow,
+    SideChoice,
+    SideFacts,
+    Source,
+    StoredChoices,
+    Strategy,
+    check,
+    check_condition,
+    range_attribute,
+    read_by_engine,
+    row_bytes,
+    tables_of,
+    with_range_ids,
+)
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine import linear
@@ -35,7 +54,7 @@ from impctl.engine.accumulators import (
 )
 from impctl.engine.aggregate import AggregateOperator, GroupsRead
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
-from impctl.engine.linear import UnionBranch, Union
+from impctl.engine.linear import Union, UnionBranch
 from impctl.expr.nodes import (
     Call,
     Case,
@@ -366,7 +385,7 @@ def _pinned(flow: Flow, kept: AggregateOperator) -> str:
         return COMPUTED
     if not kept.group_keys:
         return "it has one group, which every change needs"
-    if not kept.is_told_by_rows:
+    if not kept.is_deterministic:
         return "sums of doubles and ties between them depend on earlier changes, not only on rows"
     return ""
 
@@ -385,9 +404,9 @@ _Call = tuple[PartialColumn, SqlType, AggregateCall]
 @dataclass(frozen=True, slots=True)
 class Partials:
     """The pass: its plan, and what its result columns mean, in order. `columns` come after `keys`
-    key columns and, if `has_fragment`, the range id; the first of them counts rows. `key` is the
+    key columns and, if `has_range`, the range id; the first of them counts rows. `key` is the
     position of the key column that gives the range if no column does. The scan of the plan reads
-    `FRAGMENT_COLUMN` too if `has_fragment`."""
+    `FRAGMENT_COLUMN` too if `has_range`."""
 
     plan: Plan
     key_types: tuple[SqlType, ...]
@@ -396,7 +415,7 @@ class Partials:
     counts_specials: bool
 
     @property
-    def has_fragment(self) -> bool:
+    def has_range(self) -> bool:
         """Whether a column gives the range; else a grouping column does."""
         return self.key is None
 
@@ -410,13 +429,13 @@ class Partials:
             for index, (column, kind) in enumerate(self.columns)
         }
 
-    def fragments_of(self, table: pa.Table, partition: RangePartition) -> RangeIds:
+    def range_ids_of(self, table: pa.Table, partition: RangePartition) -> RangeIds:
         """The range id of every row of the pass's result."""
         if self.key is None:
             column = table.column(len(self.key_types))
-            fragments: RangeIds = from_arrow(column, INTEGER).values.astype(np.int32)
-            return fragments
-        return partition.fragments_of(from_arrow(table.column(self.key), self.key_types[self.key]))
+            ranges: RangeIds = from_arrow(column, INTEGER).values.astype(np.int32)
+            return ranges
+        return partition.range_ids_of(from_arrow(table.column(self.key), self.key_types[self.key]))
 
     def needs_specials(self, table: pa.Table) -> bool:
         """Whether some double was NaN or infinite, so that the pass must count those apart."""
@@ -436,11 +455,11 @@ class Partials:
         if not all(isinstance(node, Scan | Project) for node in nodes_of(self.plan.child)):
             return None
         counts = np.zeros(partition.size, dtype=np.int64)
-        np.add.at(counts, self.fragments_of(table, partition), _numbers(self._of(table, 0), LONG))
+        np.add.at(counts, self.range_ids_of(table, partition), _numbers(self._of(table, 0), LONG))
         return counts
 
     def _of(self, table: pa.Table, index: int) -> pa.ChunkedArray:
-        return table.column(len(self.key_types) + int(self.has_fragment) + index)
+        return table.column(len(self.key_types) + int(self.has_range) + index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +479,7 @@ def grouped_pass(
     child, keys = node.child, list(node.keys)
     if key is None:
         child = with_range_ids(child, (scan.access,))
-        keys.append(_fragment_output(scan))
+        keys.append(_range_output(scan))
     calls = [(PARTIAL_ROWS, LONG, AggregateCall("count"))]
     for accumulator in first.operator.accumulators:
         calls += _calls(accumulator, first.arguments[accumulator.argument], counts_specials)
@@ -475,7 +494,7 @@ def row_counts(top: Plan, scan: Scan) -> Partials:
     """The pass without a grouping: qualifying rows per range."""
     child = with_range_ids(top, (scan.access,))
     rows = AggregateOutput(_attribute(PARTIAL_ROWS, LONG), AggregateCall("count"))
-    plan = AggregateNode(child, (_fragment_output(scan),), (rows,))
+    plan = AggregateNode(child, (_range_output(scan),), (rows,))
     return Partials(plan, (), None, ((PARTIAL_ROWS, LONG),), counts_specials=False)
 
 
@@ -483,7 +502,7 @@ def _attribute(column: PartialColumn, kind: SqlType) -> Attribute:
     return Attribute(f"impctl/{column.name}", column.name, kind, True)
 
 
-def _fragment_output(scan: Scan) -> ComputedColumn:
+def _range_output(scan: Scan) -> ComputedColumn:
     attribute = range_attribute(scan.access)
     return ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref())
 

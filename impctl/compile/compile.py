@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 from impctl.compile.buffers import KEEP_ALL, BufferChoice, Buffers, Refilled
 from impctl.compile.build import PlanBuilder
 from impctl.compile.fill import Chain, nodes_to
-from impctl.compile.flows import StoredChoices, BlockedError, Chooser, DistantJoin, Readable, SideChoice, Source, Strategy
+from impctl.compile.flows import (
+    BlockedError,
+    Chooser,
+    DistantJoin,
+    Readable,
+    SideChoice,
+    Source,
+    StoredChoices,
+    Strategy,
+)
 from impctl.compile.joins import counted
 from impctl.compile.jointree.decompose import last_top
 from impctl.compile.jointree.graph import NoTree, TreeShape

@@ -71,7 +71,7 @@ class Chain:
     ) -> Batch | None:
         """Step with the pass's result over inserted (`sign` -1: deleted) rows."""
         values = pass_.values_of(table)
-        tags = (RowTags(pass_.fragments_of(table, partition)),)
+        tags = (RowTags(pass_.range_ids_of(table, partition)),)
         if self.first is None:
             return Batch({}, values[PARTIAL_ROWS] * sign, tags)
         operator = self.first.operator
@@ -86,8 +86,8 @@ class Chain:
         assert self.first is not None
         assert held.first is not None
         operator = self.first.operator
-        place, fragments_of = self.key, renumbering.new.fragments_of
-        key_tags = None if place is None else lambda keys: RowTags(fragments_of(keys[place]))
+        place, range_ids_of = self.key, renumbering.new.range_ids_of
+        key_tags = None if place is None else lambda keys: RowTags(range_ids_of(keys[place]))
         below = self._arriving(batches, operator)
         output = operator.adopt(held.first.operator, renumbering.targets, below, key_tags)
         return self.circuit.resume(output, operator)
@@ -136,9 +136,9 @@ class RangeRows:
         """The position of a partition's counts; ValueError for one that is not counted."""
         return self.partitions.index(partition)
 
-    def count(self, slot: int, fragments: npt.NDArray[Any], weights: Ints) -> None:
-        """Count rows; `fragments` and `weights` of shape (rows,)."""
-        self._kept[slot].add(fragments, weights)
+    def count(self, slot: int, ranges: npt.NDArray[Any], weights: Ints) -> None:
+        """Count rows; `ranges` and `weights` of shape (rows,)."""
+        self._kept[slot].add(ranges, weights)
 
     def fill(self, partition: RangePartition, counts: Ints) -> None:
         """Set counts of shape (fragments,), where nothing was counted yet."""

@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.compile.builder import TracedFixpoint, CircuitBuilder
+from impctl.compile.builder import CircuitBuilder, TracedFixpoint
 from impctl.compile.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD, NOTHING
-from impctl.engine.fixpoint.fixpoint import ROW, Backward, BestFixpoint, UnionAllFixpoint, LineageOperator, NumberColumns, UsedRows
-from impctl.engine.fixpoint.fixpoint import FixpointOperator
+from impctl.engine.fixpoint.fixpoint import (
+    ROW,
+    Backward,
+    BestFixpoint,
+    FixpointOperator,
+    LineageOperator,
+    NumberColumns,
+    UnionAllFixpoint,
+    UsedRows,
+)
 from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
 from impctl.engine.fixpoint.rows import Grouped
 from impctl.engine.linear import KeyTags
@@ -34,7 +42,7 @@ from impctl.plan.nodes import (
     Sort,
     attributes_of,
 )
-from impctl.plan.recursion import reads_fixpoint, is_derived_from_one_row
+from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -341,6 +349,8 @@ def trace_back(builder: CircuitBuilder, root: Flow) -> dict[int, Plan]:
         told = Flow(builder.put(LineageOperator(one.operator), one.rows), columns, one.accesses)
         backward = Backward(f"{one.name}.back", len(one.accesses))
         rows = Flow(builder.put(backward, answer, told), ((ROW, LONG),), ())
-        builder.barriers.append(Flow(builder.put(LineageOperator(backward), rows), (), one.accesses))
+        builder.barriers.append(
+            Flow(builder.put(LineageOperator(backward), rows), (), one.accesses)
+        )
         served |= {id(used): one.node, id(backward): one.node}
     return served

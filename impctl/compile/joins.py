@@ -26,8 +26,7 @@ from impctl.compile.flows import (
 )
 from impctl.compile.jointree.decompose import all_of
 from impctl.engine import accumulators
-from impctl.engine.join import JoinOperator
-from impctl.engine.join import SelectByScalars, Side
+from impctl.engine.join import JoinOperator, SelectByScalars, Side
 from impctl.expr.nodes import (
     And,
     Cast,

@@ -19,12 +19,11 @@ from impctl.compile.flows import (
 from impctl.data.schema import DOUBLE, Kind, SqlType
 from impctl.engine.exact_sums import Parted
 from impctl.engine.extremes import OrderKey
-from impctl.engine.join import JoinOperator
-from impctl.engine.join import Side
+from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import ProjectOperator as Project
 from impctl.engine.topk import Cut, LikelyTop, Limit, Top
-from impctl.engine.window import CHOOSING, RANKS, WindowCall as Placed
-from impctl.engine.window import WindowOperator
+from impctl.engine.window import CHOOSING, RANKS, WindowOperator
+from impctl.engine.window import WindowValue as Placed
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span, columns_of
 from impctl.expr.types import as_decimal, narrowed, type_of
 from impctl.plan.functions import AGGREGATES
@@ -116,7 +115,9 @@ def build_witness(builder: CircuitBuilder, node: Witness) -> Flow:
 class _TopParts:
     """One top-k: its columns, and its limit with the ties at the border and without."""
 
-    def __init__(self, builder: CircuitBuilder, node: TopK, name: str, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, builder: CircuitBuilder, node: TopK, name: str, columns: Sequence[Column]
+    ) -> None:
         assert node.count is not None
         self.builder = builder
         self.node = node
@@ -175,7 +176,12 @@ class _TopParts:
 
 
 def build_likely(
-    builder: CircuitBuilder, node: TopK, below: Flow, *, must_be_sure: bool, keeps_bounds: bool = False
+    builder: CircuitBuilder,
+    node: TopK,
+    below: Flow,
+    *,
+    must_be_sure: bool,
+    keeps_bounds: bool = False,
 ) -> Flow:
     """Build first rows that may be unsure; the rank is not among the output columns.
     `must_be_sure`: rows that may be first are not enough. Else columns with bounds pass only if
@@ -370,7 +376,10 @@ def build_window(builder: CircuitBuilder, node: Window) -> Flow:
 
 
 def _grouping(
-    builder: CircuitBuilder, node: Window, partition_by: tuple[Expr, ...], calls: Sequence[WindowCall]
+    builder: CircuitBuilder,
+    node: Window,
+    partition_by: tuple[Expr, ...],
+    calls: Sequence[WindowCall],
 ) -> Aggregate:
     name = builder.name("window")
     keys = tuple(
@@ -387,7 +396,11 @@ def _grouping(
 
 
 def _beside(
-    builder: CircuitBuilder, node: Window, rows: Flow, grouping: Aggregate, placed: Sequence[WindowCall]
+    builder: CircuitBuilder,
+    node: Window,
+    rows: Flow,
+    grouping: Aggregate,
+    placed: Sequence[WindowCall],
 ) -> Flow:
     """Each row with its group's columns and ranges; both are kept, as no other state has them. Keys
     are exact: an inexact one makes the grouping fail. Without ranges and functions a group would

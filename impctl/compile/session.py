@@ -157,7 +157,9 @@ def why_not_computable(circuit: Circuit, above: MovedAbove) -> str | None:
     return None
 
 
-def rows_of_moved_constants(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> Mapping[int, Batch]:
+def rows_of_moved_constants(
+    circuit: Circuit, before: Circuit, places: tuple[int, ...]
+) -> Mapping[int, Batch]:
     """The output of these operators beside the next step's own; call it before the step."""
     was = tuple(before)
     result = {}
@@ -301,7 +303,11 @@ class MaintainedQuery:
         batches = self._read(changes)
         self._count_rows(batches)
         past: dict[Operator, Batch] = {}
-        turned = {} if above is None else rows_of_moved_constants(self.circuit, above.before, above.places)
+        turned = (
+            {}
+            if above is None
+            else rows_of_moved_constants(self.circuit, above.before, above.places)
+        )
         came_or_went, count = moved_batches(self.compiled.sources, moves, moved_rows)
         count += sum(map(len, turned.values()))
         for at, source in enumerate(self.compiled.sources):
@@ -349,9 +355,9 @@ class MaintainedQuery:
         rows go first: deleted ones were there before, or came with them."""
         for sign, part in ((1, came), (-1, went)):
             self.count(self._chain.absorb(pass_, part.groups, partition, sign))
-            fragments = np.arange(len(part.range_rows), dtype=np.int64)
+            ranges = np.arange(len(part.range_rows), dtype=np.int64)
             slot = self.range_rows.slot(partition)
-            self.range_rows.count(slot, fragments, part.range_rows * sign)
+            self.range_rows.count(slot, ranges, part.range_rows * sign)
 
     def _count_rows(self, batches: Sequence[Batch | None]) -> None:
         for slot, (at, tag) in self._counted.items():
@@ -359,7 +365,7 @@ class MaintainedQuery:
             if batch is not None:
                 # A scan's rows have one range each, so there is a pair per row.
                 pairs = batch.tags[tag].expand(batch.weights, batch.weights)
-                self.range_rows.count(slot, pairs.fragments, pairs.weights)
+                self.range_rows.count(slot, pairs.ranges, pairs.weights)
 
     def read_by(self, reader: RowReader) -> None:
         """From the next step on, read rows that the circuit does not keep with this reader."""
@@ -433,7 +439,7 @@ class MaintainedQuery:
         for keeper in self.keepers():
             keeper.compact()
 
-    def fragments(self) -> Mapping[AccessId, RangeSet]:
+    def ranges(self) -> Mapping[AccessId, RangeSet]:
         """The sketch of every access."""
         return {
             access: RangeSet.from_mask(self.merge.members(at))
@@ -459,9 +465,9 @@ class MaintainedQuery:
             if one.operator.piece in pieces
         }
 
-    def begun_anew(self) -> int:
+    def recomputations(self) -> int:
         """How often a recursion was computed again so far, since most of its rows were deleted."""
-        return sum(one.begun_anew for one in self.circuit if isinstance(one, FixpointOperator))
+        return sum(one.recomputations for one in self.circuit if isinstance(one, FixpointOperator))
 
     def tree_work(self) -> tuple[int, int, int]:
         """Tuples touched, flips and pairs of all join trees so far."""
@@ -660,9 +666,9 @@ def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
 class TouchedQuery:
     """A query in touch mode: the sketch on `partition`."""
 
-    def __init__(self, partition: RangePartition, fragments: RangeSet) -> None:
+    def __init__(self, partition: RangePartition, ranges: RangeSet) -> None:
         self.partition = partition
-        self.fragments = fragments
+        self.ranges = ranges
         self.range_rows = RangeRows([partition])
 
     def restore(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
@@ -672,7 +678,7 @@ class TouchedQuery:
     def step(self, change: TableChange) -> RangeSet:
         """Add the ranges of the changed rows; return the sketch after that."""
         column = from_arrow(change.rows.column(self.partition.attribute), self.partition.type)
-        result = self.partition.fragments_of(column).astype(np.int64)
+        result = self.partition.range_ids_of(column).astype(np.int64)
         self.range_rows.count(0, result, change.weights)
         return self._added(result)
 
@@ -683,14 +689,14 @@ class TouchedQuery:
             count += len(batch)
             (tags,) = batch.tags
             slots = np.zeros(len(batch), dtype=np.int64)
-            self._added(tags.expand(slots, batch.weights).fragments)
+            self._added(tags.expand(slots, batch.weights).ranges)
         return count
 
     def _added(self, result: Ints) -> RangeSet:
         mask = np.zeros(self.partition.size, dtype=np.bool_)
         mask[result] = True
-        self.fragments = self.fragments.union(RangeSet.from_mask(mask))
-        return self.fragments
+        self.ranges = self.ranges.union(RangeSet.from_mask(mask))
+        return self.ranges
 
     def checkpoint(self) -> Checkpoint:
         """The changes since the last `saved`."""

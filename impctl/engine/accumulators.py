@@ -16,7 +16,14 @@ from impctl.data.vector import Bools, Floats, Ints, Vector, all_null, concat
 from impctl.engine import exact_sums
 from impctl.engine.batch import Batch, never_held
 from impctl.engine.exact_sums import DRIFT, add_pairs, two_product, two_sum
-from impctl.engine.extremes import BestValues, Extreme, FirstValue, OrderedCounts, OrderedValues, ranks_of
+from impctl.engine.extremes import (
+    BestValues,
+    Extreme,
+    FirstValue,
+    OrderedCounts,
+    OrderedValues,
+    ranks_of,
+)
 from impctl.engine.lookups import Refill, no_refill, owners_of, refill_differs, stored_edges
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.errors import EvaluationError, NotExactError
@@ -526,10 +533,10 @@ class Firsts:
             result[first] = known[owners], values
         return result
 
-    def as_it_stands(self) -> Self:
+    def snapshot_copy(self) -> Self:
         """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
-        result._states = {first: state.as_it_stands() for first, state in self._states.items()}
+        result._states = {first: state.snapshot_copy() for first, state in self._states.items()}
         return result
 
     def spread_out(self, batch: Batch, picked: Picked, exists: Bools | None = None) -> Batch:

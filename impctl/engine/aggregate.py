@@ -10,14 +10,30 @@ import numpy as np
 
 from impctl.data.keys import Grouping, group_normal
 from impctl.data.vector import Ints, Vector, concat, from_stored
-from impctl.engine.accumulators import PARTIAL_ROWS, AggregateColumn, Count, DistinctValues, Extremes, Firsts, FloatSum, PartialColumn, Picked, ChangedGroups, Values, clear_empty, outputs_of, parts_of, takes_bounds
+from impctl.engine.accumulators import (
+    PARTIAL_ROWS,
+    AggregateColumn,
+    ChangedGroups,
+    Count,
+    DistinctValues,
+    Extremes,
+    Firsts,
+    FloatSum,
+    PartialColumn,
+    Picked,
+    Values,
+    clear_empty,
+    outputs_of,
+    parts_of,
+    takes_bounds,
+)
 from impctl.engine.accumulators import ROWS as _ROWS
 from impctl.engine.batch import Batch, disagreement, empty_batch, never_held, stacked_batches
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.lookups import DistantRows, KeyFilter, Refill
 from impctl.engine.operator import Operator
 from impctl.engine.range_counts import RangeCounts, numbered
-from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
+from impctl.engine.tags import GroupTags, RowTags, Tags, no_ranges
 from impctl.engine.trace import Arrangement, RowIndex, Run
 from impctl.expr.error_bounds import refuse_unsure
 from impctl.sketch.partition import RangePartition
@@ -70,7 +86,7 @@ class AggregateOperator(Operator):
         self._firsts = Firsts(name, self.columns, first_types or {})
         sums = any(isinstance(part, FloatSum) for part in self.accumulators)
         ties = any(kind.is_fractional for kind in (first_types or {}).values())
-        self.is_told_by_rows = not (sums or ties)
+        self.is_deterministic = not (sums or ties)
         """Whether the output is a function of the bag of input rows to the bit: sums of doubles
         depend on the order of changes, and of tied 0.0 and -0.0 the first stands for both."""
         self._distinct = {
@@ -82,7 +98,7 @@ class AggregateOperator(Operator):
             f"{name}.groups", [kind for _, kind in keys], _ROWS, lambda: self._stored_columns
         )
         counted = range(0 if is_keyed else accesses)
-        self._fragments = tuple(RangeCounts(f"{name}.fragments{index}") for index in counted)
+        self._ranges = tuple(RangeCounts(f"{name}.fragments{index}") for index in counted)
         self._next_group, self._counter = 1, f"{name}.next_group"
         self._key_ranges = key_ranges
 
@@ -182,7 +198,7 @@ class AggregateOperator(Operator):
         if key_tags is not None:
             tags = key_tags(keys)
         else:
-            (mine,), (theirs,) = self._fragments, other._fragments
+            (mine,), (theirs,) = self._ranges, other._ranges
             mine.adopt(theirs, targets)
             for batch in recounted:
                 grouping, groups = self._held(batch)
@@ -207,11 +223,11 @@ class AggregateOperator(Operator):
             return self._empty_row() if self.is_global else empty_batch(self.accesses)
         keys, state = self._keys_of(run), self._state_of(run)
         if self._key_ranges is None:
-            tags: tuple[Tags, ...] = tuple(c.sets_of(state[_GROUP]) for c in self._fragments)
+            tags: tuple[Tags, ...] = tuple(c.sets_of(state[_GROUP]) for c in self._ranges)
         else:
             key, partition = self._key_ranges
             place = [name for name, _ in self.keys].index(key)
-            tags = (RowTags(partition.fragments_of(keys[place])),)
+            tags = (RowTags(partition.range_ids_of(keys[place])),)
         return self._inserted(keys, state, *tags)
 
     def group_codes(self) -> Ints:
@@ -256,7 +272,7 @@ class AggregateOperator(Operator):
 
     def _empty_row(self) -> Batch:
         empty = {name: np.zeros(1, dtype=kind) for name, kind in self._state_columns.items()}
-        tags = tuple(no_fragments(1) for _ in range(self.accesses))
+        tags = tuple(no_ranges(1) for _ in range(self.accesses))
         batch = Batch(outputs_of(self.columns, empty), np.ones(1, np.int64), tags)
         return self._firsts.spread_out(batch, self._firsts.nothing())
 
@@ -285,7 +301,9 @@ class AggregateOperator(Operator):
         self._check(new)
         picked = self._firsts.nothing()
         if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
-            changed = ChangedGroups(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
+            changed = ChangedGroups(
+                groups, grouping.index(), leaders, tuple(n for n, _ in self.keys)
+            )
             new.update(self._extremes.change(rows, changed, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
         clear_empty(new, (*self.accumulators, *self._extremes.parts))
@@ -326,7 +344,7 @@ class AggregateOperator(Operator):
         is_new = np.arange(len(twice)) >= grouping.groups
         return tuple(
             GroupTags(counts.count(new[_GROUP], tag.expand(index, weights)), twice, is_new)
-            for counts, tag in zip(self._fragments, tags, strict=True)
+            for counts, tag in zip(self._ranges, tags, strict=True)
         )
 
     def _emit(
@@ -352,7 +370,7 @@ class AggregateOperator(Operator):
     def arrangements(self) -> tuple[Arrangement | OrderedCounts | RowIndex, ...]:
         return (
             self._groups,
-            *(counts.arrangement for counts in self._fragments),
+            *(counts.arrangement for counts in self._ranges),
             *self._extremes.arrangements(),
             *(values.arrangement for values in self._distinct.values()),
             *self._firsts.arrangements,

@@ -14,7 +14,7 @@ from impctl.data.keys import Grouping, group_normal, group_rows, in_order, key_c
 from impctl.data.memory import reserve
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Once, Vector, concat, once
-from impctl.engine.tags import RowTags, SetTags, Tags, no_fragments, stacked
+from impctl.engine.tags import RowTags, SetTags, Tags, no_ranges, stacked
 from impctl.errors import CountBelowZeroError, StateCorruptError
 from impctl.values import dataclass
 
@@ -123,7 +123,7 @@ class Batch:
 
 def empty_batch(accesses: int) -> Batch:
     """No rows, with tags for so many sketched accesses."""
-    tags = tuple(no_fragments(0) for _ in range(accesses))
+    tags = tuple(no_ranges(0) for _ in range(accesses))
     return Batch({}, np.zeros(0, dtype=np.int64), tags)
 
 
@@ -240,7 +240,7 @@ def contents_of(tag: Tags) -> Vector:
 def packed(tag: SetTags) -> pa.Array:
     """Each set as the bytes of its ranges."""
     start, end = int(tag.offsets[0]), int(tag.offsets[-1])
-    data = np.ascontiguousarray(tag.fragments[start:end], dtype=np.int32)
+    data = np.ascontiguousarray(tag.ranges[start:end], dtype=np.int32)
     offsets = np.ascontiguousarray((tag.offsets - start) * data.itemsize)
     return pa.Array.from_buffers(
         pa.large_binary(), len(tag), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -260,7 +260,7 @@ def unpacked(array: pa.Array) -> SetTags:
 def _comparable(tag: Tags) -> Vector:
     """A column in which equal tags, and only these, are equal."""
     if isinstance(tag, RowTags):
-        return Vector(SqlType(Kind.INTEGER), tag.fragments.astype(np.int64))
+        return Vector(SqlType(Kind.INTEGER), tag.ranges.astype(np.int64))
     sets = tag.sets()
     sizes = np.diff(sets.offsets)
     if not len(sizes) or sizes.max() > 1:
@@ -268,5 +268,5 @@ def _comparable(tag: Tags) -> Vector:
     # At most one range each: its number identifies the set.
     numbers = np.full(len(sizes), -1, dtype=np.int64)
     start, end = int(sets.offsets[0]), int(sets.offsets[-1])
-    numbers[sizes > 0] = sets.fragments[start:end]
+    numbers[sizes > 0] = sets.ranges[start:end]
     return Vector(LONG, numbers)

@@ -105,7 +105,9 @@ class Circuit(Operator):
         for _ in range(count):
             (at,) = (at for at, wires in enumerate(self._inputs) if wire in wires)
             operator = self._operators[at]
-            assert isinstance(operator, SelectOperator), "a condition on a scan is a selection above it"
+            assert isinstance(operator, SelectOperator), (
+                "a condition on a scan is a selection above it"
+            )
             result.append(operator)
             wire = at
         return tuple(result)

@@ -180,11 +180,11 @@ class OrderedValues:
         least: Ints = alive[ranks == np.repeat(best, np.diff(starts, append=len(alive)))]
         return least
 
-    def as_it_stands(self) -> Self:
+    def snapshot_copy(self) -> Self:
         """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
-        result._rows = self._rows.as_it_stands()
-        result._counts = self._counts.as_it_stands()
+        result._rows = self._rows.snapshot_copy()
+        result._counts = self._counts.snapshot_copy()
         return result
 
     @property

@@ -12,7 +12,7 @@ from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow, once
 from impctl.engine.batch import Batch, difference, identity_of, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.range_counts import DenseCounts
-from impctl.engine.tags import RowTags, no_fragments
+from impctl.engine.tags import RowTags, no_ranges
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import ColumnRef, Expr
@@ -83,14 +83,14 @@ class TableScan:
                 if known is not None
                 else from_arrow(rows.column(partition.attribute), partition.type)
             )
-            tags.append(RowTags(fragments_of(partition, vector, shared)))
+            tags.append(RowTags(range_ids_of(partition, vector, shared)))
         return Batch(vectors, weights, tuple(tags), None if shared is None else Once())
 
 
-def fragments_of(partition: RangePartition, column: Vector, shared: Once | None) -> RangeIds:
+def range_ids_of(partition: RangePartition, column: Vector, shared: Once | None) -> RangeIds:
     """The range of each row by the partition's column, shape (n,); computed once for `shared` rows.
     Callers may not write into it."""
-    return once(shared, (RangePartition, partition.id), lambda: partition.fragments_of(column))
+    return once(shared, (RangePartition, partition.id), lambda: partition.range_ids_of(column))
 
 
 class KeyTags(Operator):
@@ -106,9 +106,9 @@ class KeyTags(Operator):
 
     def step(self, batch: Batch) -> Batch:
         if not len(batch):
-            none = tuple(no_fragments(0) for _ in range(self.accesses))
+            none = tuple(no_ranges(0) for _ in range(self.accesses))
             return Batch(batch.columns, batch.weights, none)
-        tag = RowTags(fragments_of(self.partition, batch.columns[self.column], batch.shared))
+        tag = RowTags(range_ids_of(self.partition, batch.columns[self.column], batch.shared))
         return Batch(batch.columns, batch.weights, (tag,) * self.accesses)
 
     def passes(self, column: AttributeId) -> AttributeId | None:
@@ -264,7 +264,7 @@ def _moved(branch: UnionBranch, batch: Batch) -> Batch:
     columns = {}
     if len(batch):
         columns = {output: batch.columns[name] for output, name in branch.columns}
-    tags = tuple(no_fragments(len(batch)) if at is None else batch.tags[at] for at in branch.tags)
+    tags = tuple(no_ranges(len(batch)) if at is None else batch.tags[at] for at in branch.tags)
     return Batch(columns, batch.weights * np.int64(branch.sign), tags)
 
 
@@ -295,9 +295,9 @@ class Merge:
         deltas = []
         for kept, tags in zip(self._kept, batch.tags, strict=True):
             pairs = tags.expand(slots, batch.weights)
-            change = kept.add(pairs.fragments, pairs.weights)
+            change = kept.add(pairs.ranges, pairs.weights)
             entered, left = change.before == 0, change.after == 0
-            deltas.append(SketchDelta(change.fragments[entered], change.fragments[left]))
+            deltas.append(SketchDelta(change.ranges[entered], change.ranges[left]))
         return tuple(deltas)
 
     def nothing(self) -> tuple[SketchDelta, ...]:

@@ -26,7 +26,7 @@ _FEW = 8
 class CountChange:
     """Ranges whose count changed, ascending, and the counts before and after."""
 
-    fragments: Ints
+    ranges: Ints
     before: Ints
     after: Ints
 
@@ -40,9 +40,9 @@ class DenseCounts:
         self.is_partial = False
         self._what = what
 
-    def add(self, fragments: npt.NDArray[Any], weights: Ints) -> CountChange:
+    def add(self, ranges: npt.NDArray[Any], weights: Ints) -> CountChange:
         """Count signed ranges, in any order; both of shape (n,)."""
-        places, change = self._summed(fragments, weights)
+        places, change = self._summed(ranges, weights)
         before = self.counts[places]
         after = before + change
         if not self.is_partial and bool((after < 0).any()):
@@ -51,14 +51,14 @@ class DenseCounts:
         self.arrangement.put(places, (), {_COUNT: after})
         return CountChange(places, before, after)
 
-    def _summed(self, fragments: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
-        if len(fragments) * _FEW > len(self.counts):
+    def _summed(self, ranges: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
+        if len(ranges) * _FEW > len(self.counts):
             change = np.zeros(len(self.counts), dtype=np.int64)
-            np.add.at(change, fragments, weights)
+            np.add.at(change, ranges, weights)
             places = np.flatnonzero(change)
             return places, change[places]
-        order = np.argsort(fragments)
-        ordered = fragments[order].astype(np.int64, copy=False)
+        order = np.argsort(ranges)
+        ordered = ranges[order].astype(np.int64, copy=False)
         is_first = np.ones(len(ordered), dtype=np.bool_)
         np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
         starts = np.flatnonzero(is_first)
@@ -70,8 +70,8 @@ class DenseCounts:
         """Fill the counts from the arrangement, after that was loaded."""
         self.counts[:] = 0
         everything = np.array([0]), np.array([len(self.counts)])
-        _, fragments, values = slices(self.arrangement.runs, *everything, _COUNT)
-        self.counts[fragments] = values
+        _, ranges, values = slices(self.arrangement.runs, *everything, _COUNT)
+        self.counts[ranges] = values
 
 
 _FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
@@ -101,7 +101,7 @@ class RangeCounts:
     def count(self, groups: Ints, pairs: Pairs) -> GroupSets:
         """Count a change; `pairs.slots` index into `groups`. Returns old sets and crossings."""
         before = self.arrangement.runs
-        codes = (groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments
+        codes = (groups[pairs.slots] << FRAGMENT_BITS) | pairs.ranges
         order = ascending(codes)
         codes = codes[order]
         if len(codes) == 0:
@@ -121,7 +121,7 @@ class RangeCounts:
         if not bool((pairs.weights == 1).all()):
             self.count(groups, pairs)
             return
-        codes = in_order((groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments)
+        codes = in_order((groups[pairs.slots] << FRAGMENT_BITS) | pairs.ranges)
         if len(codes):
             starts = starts_in(codes).nonzero()[0]
             self._changed(codes[starts], np.diff(starts, append=len(codes)))
@@ -145,10 +145,10 @@ class RangeCounts:
         run = other.arrangement.whole()
         if run is None:
             return
-        fragments = targets[run.codes & _FRAGMENT_MASK]
-        kept = np.flatnonzero(fragments >= 0)
+        ranges = targets[run.codes & _FRAGMENT_MASK]
+        kept = np.flatnonzero(ranges >= 0)
         groups = run.codes[kept] & ~_FRAGMENT_MASK
-        codes, index = np.unique(groups | fragments[kept], return_inverse=True)
+        codes, index = np.unique(groups | ranges[kept], return_inverse=True)
         counts = np.zeros(len(codes), dtype=np.int64)
         np.add.at(counts, index, run.values[_COUNT][kept])
         self.arrangement.put(codes, (), {_COUNT: counts})

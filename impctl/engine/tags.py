@@ -23,7 +23,7 @@ class Pairs:
     """Signed (slot, range) pairs; three arrays of one length, in no order, not consolidated."""
 
     slots: Ints
-    fragments: Ints
+    ranges: Ints
     weights: Ints
 
 
@@ -48,28 +48,28 @@ class Tags(Protocol):
 class RowTags:
     """One range per row; shape (n,), int32."""
 
-    fragments: RangeIds
+    ranges: RangeIds
 
     def __len__(self) -> int:
-        return len(self.fragments)
+        return len(self.ranges)
 
     def take(self, positions: npt.NDArray[Any]) -> RowTags:
-        return RowTags(self.fragments[positions])
+        return RowTags(self.ranges[positions])
 
     def expand(self, slots: Ints, weights: Ints) -> Pairs:
-        return Pairs(slots, self.fragments.astype(np.int64), weights)
+        return Pairs(slots, self.ranges.astype(np.int64), weights)
 
     def sets(self) -> SetTags:
-        ends = np.arange(len(self.fragments) + 1, dtype=np.int64)
-        return SetTags(ends, self.fragments.astype(np.int32, copy=False))
+        ends = np.arange(len(self.ranges) + 1, dtype=np.int64)
+        return SetTags(ends, self.ranges.astype(np.int32, copy=False))
 
 
 @dataclass(frozen=True, slots=True)
 class SetTags:
-    """Any set per row: that of row i is `fragments[offsets[i]:offsets[i + 1]]`, ascending."""
+    """Any set per row: that of row i is `ranges[offsets[i]:offsets[i + 1]]`, ascending."""
 
     offsets: Ints
-    fragments: RangeIds
+    ranges: RangeIds
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -77,13 +77,13 @@ class SetTags:
     def take(self, positions: npt.NDArray[Any]) -> SetTags:
         low, high = self.offsets[positions], self.offsets[positions + 1]
         places, _ = slice_positions(low, high)
-        return SetTags(_offsets(high - low), self.fragments[places])
+        return SetTags(_offsets(high - low), self.ranges[places])
 
     def expand(self, slots: Ints, weights: Ints) -> Pairs:
         sizes = np.diff(self.offsets)
         rows = np.repeat(np.arange(len(self), dtype=np.int64), sizes)
         start, end = int(self.offsets[0]), int(self.offsets[-1])
-        return Pairs(slots[rows], self.fragments[start:end].astype(np.int64), weights[rows])
+        return Pairs(slots[rows], self.ranges[start:end].astype(np.int64), weights[rows])
 
     def sets(self) -> SetTags:
         return self
@@ -95,7 +95,7 @@ class SpanTags:
 
     rows: int
     start: int
-    fragments: RangeIds
+    ranges: RangeIds
 
     def __len__(self) -> int:
         return self.rows
@@ -104,15 +104,15 @@ class SpanTags:
         return self.sets().take(positions)
 
     def expand(self, slots: Ints, weights: Ints) -> Pairs:
-        part = slice(self.start, self.start + len(self.fragments))
-        return Pairs(slots[part], self.fragments.astype(np.int64), weights[part])
+        part = slice(self.start, self.start + len(self.ranges))
+        return Pairs(slots[part], self.ranges.astype(np.int64), weights[part])
 
     def sets(self) -> SetTags:
         ends = np.arange(-self.start, self.rows + 1 - self.start, dtype=np.int64)
-        return SetTags(np.clip(ends, 0, len(self.fragments)), self.fragments)
+        return SetTags(np.clip(ends, 0, len(self.ranges)), self.ranges)
 
 
-def no_fragments(rows: int) -> SetTags:
+def no_ranges(rows: int) -> SetTags:
     """Tags of rows without any range."""
     return SetTags(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
@@ -127,10 +127,10 @@ def stacked(tags: Sequence[Tags]) -> Tags:
     if len(tags) == 1:
         return tags[0]
     if all(isinstance(tag, RowTags) for tag in tags):
-        return RowTags(np.concatenate([tag.fragments for tag in tags if isinstance(tag, RowTags)]))
+        return RowTags(np.concatenate([tag.ranges for tag in tags if isinstance(tag, RowTags)]))
     spelled = [tag.sets() for tag in tags]
     sizes = np.concatenate([np.diff(tag.offsets) for tag in spelled])
-    parts = [tag.fragments[int(tag.offsets[0]) : int(tag.offsets[-1])] for tag in spelled]
+    parts = [tag.ranges[int(tag.offsets[0]) : int(tag.offsets[-1])] for tag in spelled]
     return SetTags(_offsets(sizes), np.concatenate(parts))
 
 
@@ -184,12 +184,12 @@ class GroupTags:
     def sets(self) -> SetTags:
         ordinals, slots = np.unique(self.ordinals, return_inverse=True)
         old = self.source.old_sets(ordinals)
-        before = (old.slots << FRAGMENT_BITS) | old.fragments
+        before = (old.slots << FRAGMENT_BITS) | old.ranges
         crossings = self.source.crossings()
         place = np.searchsorted(ordinals, crossings.slots)
         known = place < len(ordinals)
         known[known] = ordinals[place[known]] == crossings.slots[known]
-        crossed = (place << FRAGMENT_BITS) | crossings.fragments
+        crossed = (place << FRAGMENT_BITS) | crossings.ranges
         entered = crossed[known & (crossings.weights > 0)]
         left = crossed[known & (crossings.weights < 0)]
         after = np.concatenate([np.setdiff1d(before, left), entered])
@@ -206,8 +206,8 @@ class GroupTags:
             for bound in (low, low + (1 << FRAGMENT_BITS))
         )
         places, _ = slice_positions(start, end)
-        fragments = (codes[places] & ((1 << FRAGMENT_BITS) - 1)).astype(np.int32)
-        return SetTags(_offsets(end - start), fragments)
+        ranges = (codes[places] & ((1 << FRAGMENT_BITS) - 1)).astype(np.int32)
+        return SetTags(_offsets(end - start), ranges)
 
     def _crossed(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
         crossings = self.source.crossings()
@@ -218,7 +218,7 @@ class GroupTags:
         owners = wanted[owners]
         return Pairs(
             slots[owners],
-            crossings.fragments[positions],
+            crossings.ranges[positions],
             crossings.weights[positions] * weights[owners],
         )
 
@@ -226,12 +226,12 @@ class GroupTags:
         wanted = np.flatnonzero(weights)
         sets = self.source.old_sets(ordinals[wanted])
         owners = wanted[sets.slots]
-        return Pairs(slots[owners], sets.fragments, weights[owners])
+        return Pairs(slots[owners], sets.ranges, weights[owners])
 
 
 def _joined(left: Pairs, right: Pairs) -> Pairs:
     return Pairs(
         np.concatenate([left.slots, right.slots]),
-        np.concatenate([left.fragments, right.fragments]),
+        np.concatenate([left.ranges, right.ranges]),
         np.concatenate([left.weights, right.weights]),
     )

@@ -193,7 +193,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstRows:
+class FirstRowsOfGroups:
     """First rows with their group, and the code beyond which rows change nothing, per group."""
 
     owners: Ints
@@ -322,7 +322,7 @@ class Top(Operator):
             self._rows.add(batch.take(kept), groups.codes[owners[kept]])
             self._buffer.settle(groups.take(np.unique(owners[kept])))
 
-    def _first(self, groups: RequestedGroups) -> FirstRows:
+    def _first(self, groups: RequestedGroups) -> FirstRowsOfGroups:
         owners, parts = [], []
         open_ = np.arange(len(groups.codes), dtype=np.int64)
         window = self.limit.size + _SPARE
@@ -347,7 +347,7 @@ class Top(Operator):
         if not parts:
             nothing = np.zeros(0, np.int64)
             borders = np.full(len(groups.codes), INT64_MAX)
-            return FirstRows(nothing, empty_batch(self._accesses), borders)
+            return FirstRowsOfGroups(nothing, empty_batch(self._accesses), borders)
         return self._cut(np.concatenate(owners), stacked_batches(parts), len(groups.codes))
 
     def _counted(
@@ -366,7 +366,7 @@ class Top(Operator):
             np.add.at(counts, owners[starts_in(owners, codes)], 1)
         return counts >= self.limit.size
 
-    def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRows:
+    def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRowsOfGroups:
         """Exactly the first rows among these, which are enough, with their rank."""
         ranks = [exact_ranks(rows.columns[key.column], key) for key in self.order]
         last = self._contents(rows) if self.limit.cut is Cut.ROW else []
@@ -398,7 +398,7 @@ class Top(Operator):
         kept = np.flatnonzero(weights)
         owners, weights, numbers = owners[kept], weights[kept], numbers[kept]
         owners, first = self._numbered(owners, rows.take(kept), weights, numbers)
-        return FirstRows(owners, first, borders)
+        return FirstRowsOfGroups(owners, first, borders)
 
     def _numbered(
         self, owners: Ints, rows: Batch, weights: Ints, numbers: Ints
@@ -556,7 +556,7 @@ class LikelyTop(Top):
         np.add.at(result, owners[places], np.where(is_open, copies, 1))
         return result
 
-    def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRows:
+    def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRowsOfGroups:
         borders = self._border(owners, rows, groups)
         kept = np.flatnonzero(rows.columns[self._code].values <= borders[owners])
         owners, rows = owners[kept], rows.take(kept)
@@ -575,4 +575,4 @@ class LikelyTop(Top):
         if self._is_sure and beyond[has_open | self._must_end].any():
             raise unsure_value("The choice of the first rows")
         self._unsure_rows += int(beyond[has_open].sum())
-        return FirstRows(owners, rows, borders)
+        return FirstRowsOfGroups(owners, rows, borders)

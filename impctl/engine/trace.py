@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import MANY, are_codes, have_injective_codes, ascending, ends_of, is_told_by_code, key_codes, normalise, perhaps_in, same_keys, when_many
+from impctl.data.keys import (
+    MANY,
+    are_codes,
+    ascending,
+    ends_of,
+    have_injective_codes,
+    is_told_by_code,
+    key_codes,
+    normalise,
+    perhaps_in,
+    same_keys,
+    when_many,
+)
 from impctl.data.memory import reserve
 from impctl.data.pages import (
     CheckedPages,
@@ -384,7 +396,7 @@ class LoggedState(Generic[R]):
     def clear(self) -> None:
         self._log.clear()
 
-    def as_it_stands(self) -> Self:
+    def snapshot_copy(self) -> Self:
         """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._log = copy(self._log)
@@ -668,7 +680,7 @@ class IndexRun:
             self.pages.check_rows(self.batch.weights, positions)
             for tag in self.batch.tags:
                 if isinstance(tag, RowTags):
-                    self.pages.check_rows(tag.fragments, positions)
+                    self.pages.check_rows(tag.ranges, positions)
         return self.batch
 
 
@@ -879,9 +891,9 @@ class RowIndex(LoggedState[IndexRun]):
         merged = self._form.merged(parts)
         return Leading(Found(merged.codes, merged.batch), limits, is_whole)
 
-    def as_it_stands(self) -> Self:
+    def snapshot_copy(self) -> Self:
         self.runs()
-        result = super().as_it_stands()
+        result = super().snapshot_copy()
         result._waiting = []
         return result
 
@@ -916,7 +928,7 @@ def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> 
     for at, (name, _) in enumerate(columns):
         arrays[f"column{at}"] = run.batch.columns[name].to_arrow()
     for at, tag in enumerate(run.batch.tags):
-        held = pa.array(tag.fragments) if isinstance(tag, RowTags) else packed(tag.sets())
+        held = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
         arrays[f"tag{at}"] = held
     return pa.table(arrays)
 

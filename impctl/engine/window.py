@@ -35,7 +35,7 @@ CHOOSING = frozenset({"row_number", "lag", "lead"})
 
 
 @dataclass(frozen=True, slots=True)
-class WindowCall:
+class WindowValue:
     """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before).
 
     Where there is no such row, it is the row's own `otherwise`, NULL if None.
@@ -59,7 +59,7 @@ class WindowOperator(Operator):
         name: str,
         columns: Sequence[tuple[AttributeId, SqlType]],
         partition: Sequence[AttributeId],
-        calls: Sequence[WindowCall],
+        calls: Sequence[WindowValue],
     ) -> None:
         self.calls = tuple(calls)
         self._columns = tuple(column for column, _ in columns)
@@ -100,7 +100,9 @@ class WindowOperator(Operator):
         weights = np.ones(int(rows.weights.sum()), dtype=np.int64)
         return Batch(columns, weights, ())
 
-    def _ordered(self, rows: Batch, owners: Ints, call: WindowCall) -> tuple[Ints, _PartitionPlaces]:
+    def _ordered(
+        self, rows: Batch, owners: Ints, call: WindowValue
+    ) -> tuple[Ints, _PartitionPlaces]:
         ranks = [exact_ranks(rows.columns[key.column], key) for key in call.order]
         together = [Vector(LONG, column) for column in (owners, *ranks)]
         tied = group_rows(together, len(rows)).index()
@@ -141,7 +143,9 @@ def _no_order(function: str) -> NotExactError:
     )
 
 
-def _values(call: WindowCall, columns: dict[AttributeId, Vector], places: _PartitionPlaces) -> Vector:
+def _values(
+    call: WindowValue, columns: dict[AttributeId, Vector], places: _PartitionPlaces
+) -> Vector:
     if call.function in RANKS:
         return _rank(call.function, places)
     assert call.argument is not None, "a value of another row"

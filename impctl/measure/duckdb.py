@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
 
 
-Fragments = Mapping[AccessId, RangeSet]
+RangesByAccess = Mapping[AccessId, RangeSet]
 
 Files = Mapping[TableName, Sequence[DataFile]]
 
@@ -64,20 +64,20 @@ class DuckDbRun(Generic[T]):
 
 def duckdb_recapture(
     connection: ParquetSql,
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
-    expected: Fragments,
-) -> DuckDbRun[Fragments]:
+    expected: RangesByAccess,
+) -> DuckDbRun[RangesByAccess]:
     """Recapture at the pinned versions, checked once against the `expected` sketches."""
-    reason = _unreadable(desk.tables, prepared)
+    reason = _unreadable(ctx.tables, prepared)
     if reason:
         return DuckDbRun(None, reason)
 
-    def recapture() -> Fragments:
+    def recapture() -> RangesByAccess:
         for scan in prepared.scans:
-            snapshot = desk.tables.snapshot(scan.table)
+            snapshot = ctx.tables.snapshot(scan.table)
             _view(connection, scan.table, snapshot, snapshot.files)
         sketches: dict[AccessId, RangeSet] = {}
         for accesses, text in passes:
@@ -85,8 +85,8 @@ def duckdb_recapture(
             for access, lists in zip(accesses, answer.columns, strict=True):
                 partition = partitions[access]
                 values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
-                fragments = partition.fragments_of(from_arrow(values, partition.type))
-                sketches[access] = RangeSet.of(np.unique(fragments).tolist(), partition.size)
+                ranges = partition.range_ids_of(from_arrow(values, partition.type))
+                sketches[access] = RangeSet.of(np.unique(ranges).tolist(), partition.size)
         return sketches
 
     try:
@@ -94,7 +94,7 @@ def duckdb_recapture(
         result = recapture()
     except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
         return DuckDbRun(None, f"DuckDB cannot run the capture: {error}")
-    wrong = [access for access, fragments in expected.items() if result[access] != fragments]
+    wrong = [access for access, ranges in expected.items() if result[access] != ranges]
     if wrong:
         return DuckDbRun(None, "DuckDB's arithmetic gives a different sketch than Spark's")
     return DuckDbRun(recapture)

@@ -69,7 +69,7 @@ class CaseContext:
     """One case of one figure, the only one in `figure.cases`. Tables are already scaled by `scale`;
     sizes among the options go through `scaled`."""
 
-    desk: Context
+    ctx: Context
     figure: FigureSpec
     repeat: int
     seed: int
@@ -81,12 +81,12 @@ class CaseContext:
 
     @property
     def query(self) -> QuerySpec:
-        return self.desk.workload.queries[self.case.query]
+        return self.ctx.workload.queries[self.case.query]
 
     def named_tables(self) -> tuple[TableName, ...]:
         """The workload's tables that the query's text names, including those it reads."""
         words = words_of(self.query.sql)
-        return tuple(name for name in self.desk.workload.tables if name.lower() in words)
+        return tuple(name for name in self.ctx.workload.tables if name.lower() in words)
 
     def cell(
         self,
@@ -107,7 +107,7 @@ class CaseContext:
 
     def step(self, message: str) -> None:
         """Report a step, with the figure it is for."""
-        self.desk.reporter.step(f"{self.figure.name}: {message}")
+        self.ctx.reporter.step(f"{self.figure.name}: {message}")
 
     def only(self, *names: str) -> None:
         """Refuse options other than these."""

@@ -12,8 +12,21 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Label, Metric
 from impctl.bench.timing import in_turns, milliseconds, warm_up
 from impctl.errors import ImpctlError
-from impctl.measure.duckdb import DuckDbMetrics, duckdb_query_metrics, duckdb_plain, duckdb_sketch, duckdb_recapture_metrics, same_answer
-from impctl.measure.scratch import AgainstRecapture, MeasuredStep, MeasuredQuery, measured_copy, worse_of
+from impctl.measure.duckdb import (
+    DuckDbMetrics,
+    duckdb_plain,
+    duckdb_query_metrics,
+    duckdb_recapture_metrics,
+    duckdb_sketch,
+    same_answer,
+)
+from impctl.measure.scratch import (
+    AgainstRecapture,
+    MeasuredQuery,
+    MeasuredStep,
+    measured_copy,
+    worse_of,
+)
 from impctl.service.engine_answer import engine_answer
 from impctl.service.kept_answer import materialized_result
 from impctl.service.spark_answer import answer_of
@@ -86,7 +99,7 @@ def measure_capture(ground: CaseContext) -> Iterator[Cell]:
 
 def _capture_cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         checked = measured.checked()
         works: dict[str, Callable[[], object]] = {
             "plain_ms": measured.answer,
@@ -112,7 +125,7 @@ def measure_query(ground: CaseContext) -> Iterator[Cell]:
 
 def _query_cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"running {ground.query.name} with and without its sketch")
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         pruned = measured.pruned()
         whole = measured.answer()
         answer = answer_of(measured.answer(pruned))
@@ -129,7 +142,7 @@ def _query_cells(ground: CaseContext) -> Iterator[Cell]:
         shares = {
             "files_share": pruned.files_kept / max(pruned.files_total, 1),
             "rows_share": _rows_share(measured, pruned),
-            "fragments_share": _fragments_share(measured),
+            "fragments_share": _ranges_share(measured),
         }
         metrics = {
             **beside.metrics,
@@ -149,11 +162,11 @@ def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
     return kept / total if total else 0.0
 
 
-def _fragments_share(measured: MeasuredQuery) -> float:
+def _ranges_share(measured: MeasuredQuery) -> float:
     """Ranges in the sketches, over all ranges of their attributes."""
     sketches = measured.stored.sketches
     total = sum(sketch.partition.size for sketch in sketches)
-    return sum(len(sketch.fragments) for sketch in sketches) / total if total else 0.0
+    return sum(len(sketch.ranges) for sketch in sketches) / total if total else 0.0
 
 
 KINDS = ("insert", "delete", "both")
@@ -190,7 +203,7 @@ def _maintain_cells(
     ground: CaseContext, changes: Sequence[int], shares: Sequence[float], kinds: Sequence[str]
 ) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.desk, ground.query) as measured:
+    with measured_copy(ground.ctx, ground.query) as measured:
         sizes = _sizes(measured, changes, shares)
         result: list[_Size] = []
         failure: ImpctlError | None = None
@@ -203,7 +216,9 @@ def _maintain_cells(
             # Last and warm: a cold baseline would flatter us.
             recaptures = recapture_times(ground, measured, len(result)) if result else []
             # After a failure nobody knows whether the change is still there.
-            beside = duckdb_recapture_with_note(ground, measured) if failure is None else DuckDbMetrics()
+            beside = (
+                duckdb_recapture_with_note(ground, measured) if failure is None else DuckDbMetrics()
+            )
         for entry in result:
             for kind in kinds:
                 yield _cell(ground, entry, kind, recaptures, beside, len(kinds) > 1)
@@ -324,7 +339,7 @@ def _way_cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     spec = replace(ground.query, answer=True)
     connection = ParquetSql.open()
-    with measured_copy(ground.desk, spec) as measured:
+    with measured_copy(ground.ctx, spec) as measured:
         if connection is None:
             yield from _timed(ground, measured, _ways(measured), "DuckDB is not installed")
             return

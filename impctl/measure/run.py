@@ -33,11 +33,18 @@ from impctl.errors import (
     UsageError,
     WorkloadError,
 )
-from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, CaseContext, OptionValue, words_of
+from impctl.measure.figures import (
+    CaseContext,
+    CaseSpec,
+    ChartSpec,
+    FigureSpec,
+    OptionValue,
+    words_of,
+)
 from impctl.measure.keep import check_outputs, write_outputs
 from impctl.measure.kinds import measure_capture, measure_maintain, measure_query, measure_ways
 from impctl.measure.scratch import folder_beside
-from impctl.service.context import Isolated, Reporter, Context, master_of
+from impctl.service.context import Context, Isolated, Reporter, master_of
 from impctl.service.prepare import prepare
 from impctl.service.results import Failure, Outcome
 from impctl.spark.session import find_java, shown
@@ -114,7 +121,7 @@ MEASURES: Mapping[str, Measure] = {
 
 def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:
     """The fingerprint of one case of one figure, as this run measures it."""
-    workload = planned.desk.workload
+    workload = planned.ctx.workload
     query = workload.queries[case.query]
     facts = {
         "measure": figure.spec.measure,
@@ -223,7 +230,7 @@ class PlannedFigure:
 class PlannedRun:
     """A run that is ready to start; the noise of the machine is measured in `folder`."""
 
-    desk: Context
+    ctx: Context
     figures: tuple[PlannedFigure, ...]
     _: KW_ONLY
     name: str
@@ -237,19 +244,19 @@ class PlannedRun:
 
 
 def planned_workload(
-    desk: Context,
+    ctx: Context,
     request: MeasureRequest,
     queries: Sequence[QueryName] | None,
     delta_rows: Sequence[int],
     folder: Path,
 ) -> PlannedRun:
-    workload = desk.workload
-    figures = figures_of(workload, desk.sketched(queries), delta_rows)
+    workload = ctx.workload
+    figures = figures_of(workload, ctx.sketched(queries), delta_rows)
     repeat = REPEAT if request.repeat is None else request.repeat
     chosen = chosen_figures(figures, request.only)
     return PlannedRun(
-        desk,
-        planned_figures(desk, chosen, MEASURES, repeat=repeat, seed=SEED, scale=1.0),
+        ctx,
+        planned_figures(ctx, chosen, MEASURES, repeat=repeat, seed=SEED, scale=1.0),
         name=workload.name,
         title=f"Workload {workload.name}",
         scale=1.0,
@@ -274,7 +281,7 @@ def chosen_figures(figures: Sequence[FigureSpec], names: Sequence[str]) -> tuple
 
 
 def planned_figures(
-    desk: Context,
+    ctx: Context,
     figures: Sequence[FigureSpec],
     measures: Mapping[str, Measure],
     *,
@@ -289,7 +296,7 @@ def planned_figures(
         measure = measures[figure.measure]
         cases: list[tuple[CaseSpec, Iterator[Cell]]] = []
         for case in figure.cases:
-            ground = CaseContext(desk, replace(figure, cases=(case,)), repeat, seed, scale)
+            ground = CaseContext(ctx, replace(figure, cases=(case,)), repeat, seed, scale)
             try:
                 cases.append((case, measure.run(ground)))
             except WorkloadError as error:
@@ -306,13 +313,13 @@ def planned_figures(
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 
 
-def machine_facts(desk: Context) -> dict[str, str]:
+def machine_facts(ctx: Context) -> dict[str, str]:
     """Describe the machine, with `java` and `spark`: its master, memory and shuffle partitions."""
     facts = describe_machine()
     # Where nothing needs Spark no Java is needed either.
     with suppress(UsageError):
         facts["java"] = str(find_java(os.environ).version)
-    spec = desk.spark_spec
+    spec = ctx.spark_spec
     settings = [
         f"{name.removeprefix('spark.')} {spec.conf[name]}"
         for name in _SETTINGS
@@ -323,17 +330,17 @@ def machine_facts(desk: Context) -> dict[str, str]:
 
 
 def run_workload(
-    desk: Context,
+    ctx: Context,
     request: MeasureRequest,
     queries: Sequence[QueryName] | None,
     *,
     delta_rows: Sequence[int],
 ) -> Outcome:
     """Measure an open workload; the yardstick runs on the disk of its tables."""
-    check_outputs(request, desk.reserved)
-    with scratch_folder(BENCH_SCRATCH, folder_beside(desk, desk.workload.tables)) as folder:
-        planned = planned_workload(desk, request, queries, delta_rows, folder)
-        return measured(planned, request, desk.reporter)
+    check_outputs(request, ctx.reserved)
+    with scratch_folder(BENCH_SCRATCH, folder_beside(ctx, ctx.workload.tables)) as folder:
+        planned = planned_workload(ctx, request, queries, delta_rows, folder)
+        return measured(planned, request, ctx.reporter)
 
 
 def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -> Outcome:
@@ -369,7 +376,7 @@ class _MeasuredRun:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __post_init__(self) -> None:
-        self.machine = machine_facts(self.planned.desk)
+        self.machine = machine_facts(self.planned.ctx)
 
     def records(self) -> Iterator[Record]:
         """Measure figure by figure; yield the record so far after every cell, finally the whole."""
@@ -410,19 +417,19 @@ class _MeasuredRun:
         )
 
     def _count_rows(self, figure: PlannedFigure) -> None:
-        desk = self.planned.desk
+        ctx = self.planned.ctx
         for case, _ in figure.cases:
             # What is wrong with a query or its tables is reported when it is measured.
             with suppress(Exception):
-                for table in prepare(desk, desk.workload.queries[case.query]).tables:
-                    rows = desk.tables.snapshot(table).rows
+                for table in prepare(ctx, ctx.workload.queries[case.query]).tables:
+                    rows = ctx.tables.snapshot(table).rows
                     if rows is not None:
                         self.tables[table] = rows
 
     def _measured(self, figure: PlannedFigure) -> Iterator[Cell]:
         """Yield every cell as soon as it is measured and judged."""
         for case, cells in figure.cases:
-            spec = self.planned.desk.workload.queries[case.query]
+            spec = self.planned.ctx.workload.queries[case.query]
             fingerprint = case_fingerprint(self.planned, figure, case)
             failed: list[Failure] = []
             with Isolated(failed, spec):

@@ -17,9 +17,15 @@ from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
 from impctl.service.capture import capture_query
 from impctl.service.context import Context
 from impctl.service.decide import TableDelta
-from impctl.service.fill import filled_circuit, needed, capture_sketches_alone
+from impctl.service.fill import capture_sketches_alone, filled_circuit, needed
 from impctl.service.filters import Pruned, filters_of
-from impctl.service.maintenance_plan import QueryState, chooser_for, chooser_of, chosen_way, restored_verdict
+from impctl.service.maintenance_plan import (
+    QueryState,
+    chooser_for,
+    chooser_of,
+    chosen_way,
+    restored_verdict,
+)
 from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, WrittenQuery, read_choice, written_query
@@ -27,7 +33,7 @@ from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
 from impctl.service.stored import StateMeta
 from impctl.service.table_deltas import need_of
-from impctl.sketch.sketch import RangeSet, MaintenanceMode, compare
+from impctl.sketch.sketch import MaintenanceMode, RangeSet, compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.tables.changes import read_changes
@@ -47,35 +53,35 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def scratch_copy(desk: Context, tables: tuple[TableName, ...]) -> Iterator[Context]:
+def scratch_copy(ctx: Context, tables: tuple[TableName, ...]) -> Iterator[Context]:
     """Open a workbench on clones of these tables, with its own store."""
     for table in tables:
-        if local_path(desk.workload.tables[table].path) is None:
+        if local_path(ctx.workload.tables[table].path) is None:
             raise UsageError(
                 f"Table `{table}` is not on the local disk, so `bench` cannot clone it",
                 hint="copy the table to a local folder and point a workload at it",
             )
-    with scratch_folder(BENCH_SCRATCH, folder_beside(desk, tables)) as folder:
-        specs: Mapping[TableName, TableSpec] = desk.workload.tables
+    with scratch_folder(BENCH_SCRATCH, folder_beside(ctx, tables)) as folder:
+        specs: Mapping[TableName, TableSpec] = ctx.workload.tables
         cloned = dict(specs)
         for table in tables:
-            desk.reporter.step(f"cloning {table}")
+            ctx.reporter.step(f"cloning {table}")
             target = folder / table
             clone_table(specs[table].path, str(target))
             cloned[table] = replace(specs[table], path=str(target))
-        workload = replace(desk.workload, tables=cloned)
-        settings: Settings = replace(desk.settings, store=folder / "store", dry_run=False)
-        scratch = Context(settings, workload, desk.reporter)
+        workload = replace(ctx.workload, tables=cloned)
+        settings: Settings = replace(ctx.settings, store=folder / "store", dry_run=False)
+        scratch = Context(settings, workload, ctx.reporter)
         try:
             yield scratch
         finally:
             scratch.close()
 
 
-def folder_beside(desk: Context, tables: Iterable[TableName]) -> Path | None:
+def folder_beside(ctx: Context, tables: Iterable[TableName]) -> Path | None:
     """A folder on the tables' device, where hard links work; None if any folder will do."""
     for table in tables:
-        path = local_path(desk.workload.tables[table].path)
+        path = local_path(ctx.workload.tables[table].path)
         if path is not None and os.access(Path(path).parent, os.W_OK):
             return Path(path).parent
     return None
@@ -230,17 +236,19 @@ class RestoredQuery:
 
     def checked(self, accurate: Mapping[AccessId, RangeSet] | None = None) -> AgainstRecapture:
         """Compare the sketches with those given, else with recapture at their versions."""
-        sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
+        sketches = {s.access: (s.partition, s.ranges) for s in self.stored.sketches}
         if accurate is None:
             versions = self.stored.versions
             accurate = needed(self.scratch, self.prepared, self.verdict, sketches, versions)
-        relations = [compare(fragments, accurate[a]) for a, (_, fragments) in sketches.items()]
+        relations = [compare(ranges, accurate[a]) for a, (_, ranges) in sketches.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, RangeSet]:
         """Compute the accurate sketches by Spark's fastest pass; nothing is stored."""
         versions = self.stored.versions
-        return capture_sketches_alone(self.scratch, self.prepared, self.verdict, self.partitions, versions)
+        return capture_sketches_alone(
+            self.scratch, self.prepared, self.verdict, self.partitions, versions
+        )
 
     @property
     def state_bytes(self) -> int:
@@ -347,7 +355,7 @@ class MeasuredQuery(RestoredQuery):
 
 
 @contextmanager
-def measured_copy(desk: Context, spec: QuerySpec) -> Iterator[MeasuredQuery]:
+def measured_copy(ctx: Context, spec: QuerySpec) -> Iterator[MeasuredQuery]:
     """Capture the query on a scratch copy of its tables, which is removed at the end."""
-    with scratch_copy(desk, prepare(desk, spec).tables) as scratch:
+    with scratch_copy(ctx, prepare(ctx, spec).tables) as scratch:
         yield MeasuredQuery(scratch, spec)

@@ -207,7 +207,10 @@ def _restricted(piece: Piece, modes: Collection[PieceMode] | None) -> Piece:
 
 
 _PIECES = {Work.SCAN: 0, Work.ROWS: 0, Work.JOIN: 2, Work.KEYED: 1}
-_ASKED = {Work.JOIN: {PieceMode.KEPT, PieceMode.READ, PieceMode.REBUILT}, Work.KEYED: set(PieceMode)}
+_ASKED = {
+    Work.JOIN: {PieceMode.KEPT, PieceMode.READ, PieceMode.REBUILT},
+    Work.KEYED: set(PieceMode),
+}
 _NODE_COSTS = ("delta", "keys", "whole")
 _PIECE_COSTS = (
     *("opened", "upkeep", "probe", "noted", "read", "hit"),

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from impctl.bench.quantity import number
-from impctl.placement.graph import Demand, Graph, KindOfChange, PieceMode, CostNode, PerKind, Piece, Work, own
+from impctl.placement.graph import (
+    CostNode,
+    Demand,
+    Graph,
+    KindOfChange,
+    PerKind,
+    Piece,
+    PieceMode,
+    Work,
+    own,
+)
 from impctl.types import TableName
 from impctl.values import dataclass
 
@@ -32,7 +42,11 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
             build = max(piece.build, default=0.0)
             told = max(piece.stream, default=0.0)
             is_side = node.work is Work.JOIN
-            others = {PieceMode.READ: build} if is_side else {PieceMode.READ: told, PieceMode.BOUNDED: told}
+            others = (
+                {PieceMode.READ: build}
+                if is_side
+                else {PieceMode.READ: told, PieceMode.BOUNDED: told}
+            )
             result[piece.name] = {PieceMode.KEPT: read + build, **others}
     return result
 
@@ -231,7 +245,9 @@ class Frontier:
         return max(0, int(np.searchsorted(self.bytes, budget, side="right")) - 1)
 
 
-def single(modes: Sequence[tuple[str, PieceMode]] = (), size: int = 0, cost: float = 0.0) -> Frontier:
+def single(
+    modes: Sequence[tuple[str, PieceMode]] = (), size: int = 0, cost: float = 0.0
+) -> Frontier:
     none = np.zeros(1, dtype=np.int64)
     sizes, costs = np.array([size], dtype=np.int64), np.array([cost], dtype=np.float64)
     return Frontier(sizes, costs, none, none, none, (Part(tuple(modes)),))

@@ -426,7 +426,12 @@ def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute])
 
 
 def _refuse(
-    fixpoint: Fixpoint, wanted: RequiredRows, keys: set[int], ways: Sequence[LeafWay], *, has_bounds: bool
+    fixpoint: Fixpoint,
+    wanted: RequiredRows,
+    keys: set[int],
+    ways: Sequence[LeafWay],
+    *,
+    has_bounds: bool,
 ) -> None:
     """NotBestOnlyError where a value decides on more than itself."""
     values = {value.place for value in wanted.values}

@@ -44,7 +44,7 @@ from impctl.plan.nodes import (
 )
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
-from impctl.safety.direction import Columns, SafetyState, Relation, Status, direction
+from impctl.safety.direction import Columns, Relation, SafetyState, Status, direction
 from impctl.safety.judge import PlanJudge, Verdict, check_safety, verdict_of_core
 from impctl.safety.messages import Wording, condition_name
 from impctl.safety.transfer import branch, relation_of

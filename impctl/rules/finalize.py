@@ -71,7 +71,15 @@ Written = Any
 
 _RECORDS: Mapping[str, type] = {
     record.__name__: record
-    for record in (FinalSteps, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
+    for record in (
+        FinalSteps,
+        FirstRows,
+        SortKey,
+        Attribute,
+        ComputedColumn,
+        SqlType,
+        *get_args(Expr),
+    )
 }
 _NAMES: Mapping[str, type[StrEnum]] = {
     kind.__name__: kind for kind in (Kind, ArithmeticOp, CompareOp)

@@ -52,7 +52,13 @@ from impctl.plan.nodes import (
     inputs_of,
     map_inputs,
 )
-from impctl.plan.recursion import NotBestOnlyError, RequiredRows, best_of_groups, best_only, outer_fixpoints
+from impctl.plan.recursion import (
+    NotBestOnlyError,
+    RequiredRows,
+    best_of_groups,
+    best_only,
+    outer_fixpoints,
+)
 from impctl.safety.transfer import rank_bound
 from impctl.types import AttributeId
 from impctl.values import dataclass

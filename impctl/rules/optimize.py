@@ -145,7 +145,9 @@ def _plan(
     live: Mapping[TableName, LiveRows],
 ) -> tuple[_LookedUp, Planned]:
     watched = _Watched(catalog)
-    query = without_free_limit(parse_query(sql, watched, name=name, zone=zone, names=names, live=live))
+    query = without_free_limit(
+        parse_query(sql, watched, name=name, zone=zone, names=names, live=live)
+    )
     ruled = replace(query, root=apply_rules(query.root))
     looked_up = _LookedUp(names, watched.seen, {table: live.get(table) for table in watched.seen})
     return looked_up, Planned(query, ruled, core_of(query.root))

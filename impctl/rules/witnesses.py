@@ -53,7 +53,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.safety.direction import SafetyState, Relation, Status
+from impctl.safety.direction import Relation, SafetyState, Status
 from impctl.safety.judge import Verdict, states_of
 from impctl.safety.transfer import LARGEST, SMALLEST, grouped_keys
 from impctl.values import dataclass
@@ -135,7 +135,9 @@ class _Placer:
         self.notes[position] = _CHOOSES
         return replace(node, chooses=True)
 
-    def _grouped(self, node: Aggregate, state: SafetyState, below: SafetyState, position: int) -> Plan:
+    def _grouped(
+        self, node: Aggregate, state: SafetyState, below: SafetyState, position: int
+    ) -> Plan:
         if not _has_choice(below) or len(grouped_keys(node, below)) == len(below.sketched):
             return node
         if node.grouping_sets is not None:

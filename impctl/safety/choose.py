@@ -198,7 +198,9 @@ def _location(span: Span | None, name: QueryName) -> Location | None:
 
 
 def _joint(
-    judge: _CandidateJudge, options: Sequence[JudgedCandidate], wanted: Mapping[TableName, ColumnName]
+    judge: _CandidateJudge,
+    options: Sequence[JudgedCandidate],
+    wanted: Mapping[TableName, ColumnName],
 ) -> dict[AccessId, ColumnName]:
     """Accesses added one by one, the requested and best first, as long as all are safe together."""
     by_access: dict[AccessId, list[JudgedCandidate]] = {}
@@ -298,7 +300,9 @@ def _would_serve(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> 
 
 
 def _explained(
-    option: JudgedCandidate, options: Sequence[JudgedCandidate], sketched: Mapping[AccessId, ColumnName]
+    option: JudgedCandidate,
+    options: Sequence[JudgedCandidate],
+    sketched: Mapping[AccessId, ColumnName],
 ) -> Candidate:
     access, verdict = option.scan.access, option.verdict
     result = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)

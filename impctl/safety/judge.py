@@ -33,7 +33,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.safety.direction import SafetyState, Refusal, Status
+from impctl.safety.direction import Refusal, SafetyState, Status
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import (
@@ -374,7 +374,9 @@ class PlanJudge:
             return state if ranked is None else place.same(ranked)
         return state
 
-    def _by_inputs(self, place: _Place, inputs: list[SafetyState], request: _Request) -> SafetyState:
+    def _by_inputs(
+        self, place: _Place, inputs: list[SafetyState], request: _Request
+    ) -> SafetyState:
         # States live as long as the places, so no two states of a place have one `id`.
         key = (*map(id, inputs), request.has_rank_barriers)
         state = place.states.get(key)
@@ -635,7 +637,9 @@ def verdict_of_core(
     return replace(kept, reason=f"the contents of a sketch cannot be determined: {kept.reason}")
 
 
-def carried_verdict(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
+def carried_verdict(
+    verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]
+) -> Verdict:
     """The verdict on another plan of the same rows, resting on the facts of the first one.
     InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
     to have no barriers."""

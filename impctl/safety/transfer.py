@@ -41,7 +41,19 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.properties import is_whole
 from impctl.plan.recursion import leaves_of, table_of
-from impctl.safety.direction import Columns, Keys, SafetyState, Refusal, Relation, Status, direction, equal_columns, find_objection, refused, with_equalities
+from impctl.safety.direction import (
+    Columns,
+    Keys,
+    Refusal,
+    Relation,
+    SafetyState,
+    Status,
+    direction,
+    equal_columns,
+    find_objection,
+    refused,
+    with_equalities,
+)
 from impctl.safety.facts import (
     NOTHING,
     Fact,
@@ -150,7 +162,9 @@ def _semi(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -
     return objection if objection is not None else replace(result, status=Status.CONTAINED, keys={})
 
 
-def _with_left_equalities(result: SafetyState, left: SafetyState, condition: Expr | None) -> SafetyState:
+def _with_left_equalities(
+    result: SafetyState, left: SafetyState, condition: Expr | None
+) -> SafetyState:
     grown = with_equalities(result, condition)
     own = frozenset(left.columns.relations)
     return replace(grown, keys={access: keys & own for access, keys in grown.keys.items()})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from impctl.errors import ImpctlError, StateCorruptError, count_text
-from impctl.service.context import Isolated, Context
+from impctl.service.context import Context, Isolated
 from impctl.service.results import ClusteredSketch, Failure, RangesEntry
 from impctl.service.settings import imbalance_of
 from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stored_moments
@@ -61,9 +61,9 @@ def has_drifted(depth: RangeDepth, threshold: float) -> bool:
     return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
 
 
-def ranges_entries(desk: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
+def ranges_entries(ctx: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
     """Entries for the ranges of a query; empty where they are not counted."""
-    threshold = imbalance_of(desk.settings)
+    threshold = imbalance_of(ctx.settings)
     entries = []
     for kept in stored.state_meta.get("depths", ()):
         depth = RangeDepth(**kept)
@@ -71,7 +71,7 @@ def ranges_entries(desk: Context, stored: StoredQuery) -> tuple[RangesEntry, ...
         hint = None
         if drifted:
             hint = REBALANCE_HINT
-            if has_own_boundaries(desk, depth.table, depth.attribute):
+            if has_own_boundaries(ctx, depth.table, depth.attribute):
                 hint = (
                     f"the workload file sets the `boundaries` of `{depth.table}."
                     f"{depth.attribute}`; change them there and capture again"
@@ -82,19 +82,19 @@ def ranges_entries(desk: Context, stored: StoredQuery) -> tuple[RangesEntry, ...
 
 
 def ranges_entry(
-    desk: Context, stored: StoredQuery, table: TableName, attribute: ColumnName
+    ctx: Context, stored: StoredQuery, table: TableName, attribute: ColumnName
 ) -> RangesEntry | None:
     """The entry of one sketch, if its ranges are counted."""
-    result = ranges_entries(desk, stored)
+    result = ranges_entries(ctx, stored)
     return next((e for e in result if (e.table, e.attribute) == (table, attribute)), None)
 
 
-def has_own_boundaries(desk: Context, table: TableName, attribute: ColumnName) -> bool:
+def has_own_boundaries(ctx: Context, table: TableName, attribute: ColumnName) -> bool:
     return any(
         part.table == table
         and part.column.lower() == attribute.lower()
         and part.boundaries is not None
-        for part in desk.workload.partitions
+        for part in ctx.workload.partitions
     )
 
 
@@ -105,24 +105,24 @@ _BUFFER = 1000
 """The buffer that the saving is computed for; 100 to 10,000 serve most queries."""
 
 
-def state_warnings(desk: Context, store: StoreReader, prepared: PreparedQuery) -> list[str]:
+def state_warnings(ctx: Context, store: StoreReader, prepared: PreparedQuery) -> list[str]:
     """Warn if the stored state of the query is larger than its tables."""
     name = prepared.spec.name
     runs = store.run_refs(name)
     held = sum(run.bytes for run in runs)
-    size = sum(desk.tables.snapshot(table).bytes for table in prepared.tables)
+    size = sum(ctx.tables.snapshot(table).bytes for table in prepared.tables)
     if held < _SMALL or held <= size:
         return []
     said = (
         f"the state of query `{name}` takes {size_text(held)}, more than the "
         f"{size_text(size)} of its tables"
     )
-    saving = None if isinstance(prepared.spec.buffer, int) else _saving(desk, store, prepared, runs)
+    saving = None if isinstance(prepared.spec.buffer, int) else _saving(ctx, store, prepared, runs)
     return [said if saving is None else f"{said}; {saving}"]
 
 
 def _saving(
-    desk: Context, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
+    ctx: Context, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
     """What `buffer` would save; None if no state can be bounded."""
     from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
@@ -130,7 +130,7 @@ def _saving(
     stored = store.load(prepared.spec.name)
     if stored is None:
         return None
-    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+    verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
     bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
     meta = StateMeta.read(stored.query, stored.state_meta)
     way = chosen_way(bounded, verdict, partitions, chooser_of(bounded, meta))
@@ -238,11 +238,11 @@ class StoredSketchUse:
     sketches: tuple[StoredSketch, ...]
     rows: Ints
 
-    def left(self, desk: Context) -> Pruned:
+    def left(self, ctx: Context) -> Pruned:
         from impctl.service.filters import filters_of
 
-        versions = desk.tables.versions_of(self.prepared.tables)
-        return filters_of(desk.tables, self.prepared, self.sketches, versions)
+        versions = ctx.tables.versions_of(self.prepared.tables)
+        return filters_of(ctx.tables, self.prepared, self.sketches, versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class ClusterForecast:
 
 
 def sketch_uses(
-    desk: Context, store: StoreReader | None, failures: list[Failure]
+    ctx: Context, store: StoreReader | None, failures: list[Failure]
 ) -> dict[TableName, list[StoredSketchUse]]:
     """The sketches stored for the file's current queries, by table."""
     from impctl.service.prepare import prepare
@@ -271,14 +271,14 @@ def sketch_uses(
     result: dict[TableName, list[StoredSketchUse]] = {}
     if store is None:
         return result
-    for spec in desk.sketched(None):
+    for spec in ctx.sketched(None):
         with Isolated(failures, spec):
             stored = store.load(spec.name)
-            if stored is None or not is_captured_alike(desk, spec, stored):
+            if stored is None or not is_captured_alike(ctx, spec, stored):
                 continue
-            prepared = prepare(desk, spec, stored_moments(stored))
+            prepared = prepare(ctx, spec, stored_moments(stored))
             for sketch in stored.sketches:
-                rows = _rows_per_range(desk.tables.snapshot(sketch.table), store, stored, sketch)
+                rows = _rows_per_range(ctx.tables.snapshot(sketch.table), store, stored, sketch)
                 use = StoredSketchUse(prepared, sketch, stored.sketches, rows)
                 result.setdefault(sketch.table, []).append(use)
     return result
@@ -315,15 +315,15 @@ def sketched_most(snapshot: Snapshot, uses: Sequence[StoredSketchUse]) -> tuple[
 
 
 def cluster_forecast(
-    desk: Context, table: TableName, columns: Sequence[ColumnName], uses: Sequence[StoredSketchUse]
+    ctx: Context, table: TableName, columns: Sequence[ColumnName], uses: Sequence[StoredSketchUse]
 ) -> ClusterForecast:
     from impctl.tables.write.maintenance import bytes_per_file
 
-    snapshot = desk.tables.snapshot(table)
+    snapshot = ctx.tables.snapshot(table)
     files = max(1, round(snapshot.bytes / bytes_per_file(snapshot)))
-    sketches = tuple(_expected(desk, use, columns, files) for use in uses)
+    sketches = tuple(_expected(ctx, use, columns, files) for use in uses)
     result = ClusterForecast(tuple(columns), files, sketches, "", is_done=False)
-    if _is_done(desk, snapshot, columns, files):
+    if _is_done(ctx, snapshot, columns, files):
         order = "order" if len(columns) == 1 else "Z-order"
         by = ", ".join(f"`{name}`" for name in columns)
         as_now = tuple(
@@ -339,33 +339,31 @@ def cluster_forecast(
     return replace(result, obstacle=obstacle)
 
 
-def _is_done(
-    desk: Context, snapshot: Snapshot, columns: Sequence[ColumnName], files: int
-) -> bool:
+def _is_done(ctx: Context, snapshot: Snapshot, columns: Sequence[ColumnName], files: int) -> bool:
     """Whether a rewrite in this order would change nothing relevant."""
     from impctl.tables.sample import is_sorted
     from impctl.tables.write.maintenance import clustered_by
 
-    if set(clustered_by(desk.tables.source(snapshot.table))) == set(columns):
+    if set(clustered_by(ctx.tables.source(snapshot.table))) == set(columns):
         return True
     is_fine = len(snapshot.files) >= _AS_FINE * files
     return len(columns) == 1 and is_fine and is_sorted(snapshot, columns[0])
 
 
 def _expected(
-    desk: Context, use: StoredSketchUse, columns: Sequence[ColumnName], files: int
+    ctx: Context, use: StoredSketchUse, columns: Sequence[ColumnName], files: int
 ) -> ClusteredSketch:
     """What the sketch reads now, and would read in the new order."""
     from impctl.sketch.likelihood import share_after
     from impctl.tables.sample import overlap
 
     sketch = use.sketch
-    left = use.left(desk).files[sketch.table]
-    snapshot = desk.tables.snapshot(sketch.table)
+    left = use.left(ctx).files[sketch.table]
+    snapshot = ctx.tables.snapshot(sketch.table)
     now, total = bytes_of(left), snapshot.bytes
     share = min(1.0, now / max(total, 1))
     if sketch.attribute in columns:
-        after = share_after(sketch.fragments, sketch.partition, use.rows, files, columns)
+        after = share_after(sketch.ranges, sketch.partition, use.rows, files, columns)
         share = min(share, after)
     elif share < 1:
         # A new file takes its rows from as many old ones as share values of the columns.
@@ -382,8 +380,8 @@ def _expected(
 
 
 class ClusterForecasts:
-    def __init__(self, desk: Context, store: StoreReader | None) -> None:
-        self._desk = desk
+    def __init__(self, ctx: Context, store: StoreReader | None) -> None:
+        self._ctx = ctx
         self._store = store
         self._uses: dict[TableName, list[StoredSketchUse]] | None = None
         self._made: dict[TableName, ClusterForecast | None] = {}
@@ -391,7 +389,7 @@ class ClusterForecasts:
     def of(self, table: TableName) -> ClusterForecast | None:
         """The forecast of `cluster` for all sketches of the table; None if there is none."""
         if self._uses is None:
-            self._uses = sketch_uses(self._desk, self._store, [])
+            self._uses = sketch_uses(self._ctx, self._store, [])
         if table not in self._made:
             self._made[table] = self._forecast(table, self._uses.get(table, []))
         return self._made[table]
@@ -406,10 +404,12 @@ class ClusterForecasts:
         forecast = self._forecast(sketch.table, own)
         return None if forecast is None or forecast.obstacle else forecast.sketches[0]
 
-    def _forecast(self, table: TableName, uses: Sequence[StoredSketchUse]) -> ClusterForecast | None:
+    def _forecast(
+        self, table: TableName, uses: Sequence[StoredSketchUse]
+    ) -> ClusterForecast | None:
         try:
-            columns = sketched_most(self._desk.tables.snapshot(table), uses)
-            return cluster_forecast(self._desk, table, columns, uses) if columns else None
+            columns = sketched_most(self._ctx.tables.snapshot(table), uses)
+            return cluster_forecast(self._ctx, table, columns, uses) if columns else None
         except ImpctlError:
             return None
 
@@ -469,7 +469,7 @@ def _advice(
     tables: PinnedTables, forecasts: ClusterForecasts, query: QueryName, sketch: StoredSketch
 ) -> Advice | None:
     ranges = sketch.partition.ranges
-    held = sum(fragment < ranges for fragment in sketch.fragments.ids)
+    held = sum(range_id < ranges for range_id in sketch.ranges.ids)
     name = f"the sketch of query `{query}` on `{sketch.table}.{sketch.attribute}`"
     if held > _USEFUL_SHARE * ranges:
         message = f"{name} covers {held} of {count_text(ranges, 'range')} and skips almost nothing"
@@ -545,7 +545,7 @@ def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
 
     files, partition = snapshot.files, sketch.partition
     is_small = snapshot.rows is not None and snapshot.rows < _ROWS_WORTH_ADVICE
-    kept = prune(snapshot, [exact_filter(sketch.fragments, partition)])
+    kept = prune(snapshot, [exact_filter(sketch.ranges, partition)])
     if is_small or len(kept) <= _USEFUL_SHARE * len(files):
         return None
     shares = [

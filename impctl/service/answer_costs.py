@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.expr.nodes import Expr
-    from impctl.service.context import Versions, Context
+    from impctl.service.context import Context, Versions
     from impctl.service.filters import Pruned
     from impctl.service.prepare import PreparedQuery
     from impctl.store.records import StoreReader
@@ -68,37 +68,37 @@ class Fixed:
     start: float = 0.0
 
 
-def answer_runs(desk: Context, spec: QuerySpec) -> tuple[AnswerRun, ...]:
+def answer_runs(ctx: Context, spec: QuerySpec) -> tuple[AnswerRun, ...]:
     """Return the latest recorded answers of the query, newest first."""
-    runs = Ledger(desk.store_path).runs(spec.name, _mark(spec))
+    runs = Ledger(ctx.store_path).runs(spec.name, _mark(spec))
     return tuple(run for run in runs if _is_amount(run.elapsed_ms) and _is_amount(run.start_ms))
 
 
 def record_answer(
-    desk: Context,
+    ctx: Context,
     spec: QuerySpec,
     by: AnsweredBy,
     read: tuple[int, int, int],
     elapsed_ms: float,
     start_ms: float = 0.0,
 ) -> None:
-    if StoreLayout(desk.store_path).catalog.is_file():
+    if StoreLayout(ctx.store_path).catalog.is_file():
         run = AnswerRun(spec.name, _mark(spec), str(by), time.time(), *read, elapsed_ms, start_ms)
-        Ledger(desk.store_path).record_run(run)
+        Ledger(ctx.store_path).record_run(run)
 
 
 def record_state_read(
-    desk: Context, store: StoreReader, spec: QuerySpec, rows: pa.Table, elapsed_ms: float
+    ctx: Context, store: StoreReader, spec: QuerySpec, rows: pa.Table, elapsed_ms: float
 ) -> None:
     """Record how long reading the result's rows took, if they are many."""
     if result_bytes(store, spec.name) >= _SMALL_STATE:
-        record_answer(desk, spec, AnsweredBy.STATE, (0, rows.num_rows, rows.nbytes), elapsed_ms)
+        record_answer(ctx, spec, AnsweredBy.STATE, (0, rows.num_rows, rows.nbytes), elapsed_ms)
 
 
-def is_slow_state_read(desk: Context, store: StoreReader, spec: QuerySpec) -> bool:
+def is_slow_state_read(ctx: Context, store: StoreReader, spec: QuerySpec) -> bool:
     if result_bytes(store, spec.name) < _SMALL_STATE:
         return False
-    return state_estimate(answer_runs(desk, spec)).ms >= SLOW_STATE_MS
+    return state_estimate(answer_runs(ctx, spec)).ms >= SLOW_STATE_MS
 
 
 def state_estimate(runs: Sequence[AnswerRun]) -> AnswerEstimate:
@@ -198,12 +198,12 @@ class EngineChoice:
 
 
 def compare_engines(
-    desk: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned
+    ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned
 ) -> EngineChoice:
     """Estimate both for these files."""
     rows = {table: rows_of(files) for table, files in pruned.files.items()}
-    total, is_up = sum(rows.values()), desk.has_spark
-    runs = answer_runs(desk, prepared.spec)
+    total, is_up = sum(rows.values()), ctx.has_spark
+    runs = answer_runs(ctx, prepared.spec)
     engine = by_runs(runs, AnsweredBy.ENGINE, total, _ENGINE_FIXED, is_up=True)
     if engine is None:
         engine = AnswerEstimate(_by_rates(prepared, rows, _ENGINE))
@@ -214,7 +214,7 @@ def compare_engines(
         spark = AnswerEstimate(_by_rates(prepared, rows, _SPARK) + first + start, 0, start)
     why = f"estimate for {total:,} rows: engine {_text(engine)}, Spark {_text(spark)}"
     least = min(engine.ms, spark.ms)
-    return EngineChoice(engine, spark, why, _quicker(desk, prepared, versions, least))
+    return EngineChoice(engine, spark, why, _quicker(ctx, prepared, versions, least))
 
 
 def _by_rates(prepared: PreparedQuery, rows: Mapping[TableName, int], rates: Rates) -> float:
@@ -254,12 +254,12 @@ def _is_double(arguments: Sequence[Expr]) -> bool:
     return any(result is not None and result.is_fractional for result in types)
 
 
-def _quicker(desk: Context, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
+def _quicker(ctx: Context, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
     """A note if DuckDB over all files would be clearly quicker, and how to use it."""
     from impctl.tables.rows import why_not_plain
 
     snapshots = {
-        table: desk.tables.snapshot(table, versions.get(table)) for table in prepared.tables
+        table: ctx.tables.snapshot(table, versions.get(table)) for table in prepared.tables
     }
     values = sum(
         rows_of(snapshots[scan.table].files) * max(1, len(scan.attributes))

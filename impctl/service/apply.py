@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, assert_never
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
 from impctl.service.output import held_signals
 from impctl.service.results import ApplyResult, Failure, Outcome
-from impctl.tables.write.apply import UpdateKind, UpdateRequest, TargetTable, commit_update, prepare_batch
+from impctl.tables.write.apply import (
+    TargetTable,
+    UpdateKind,
+    UpdateRequest,
+    commit_update,
+    prepare_batch,
+)
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.yaml import suggestion
 
@@ -24,13 +30,11 @@ if TYPE_CHECKING:
     from impctl.types import TableName
 
 
-def apply(
-    desk: Context, names: Sequence[str], *, all_updates: bool, again: bool = False
-) -> Outcome:
+def apply(ctx: Context, names: Sequence[str], *, all_updates: bool, again: bool = False) -> Outcome:
     """Commit the named batches, or all in file order; with `again` also those already applied."""
-    wanted = _wanted(desk, names, all_updates)
+    wanted = _wanted(ctx, names, all_updates)
     results: list[ApplyResult] = []
-    run = _BatchRun(desk, again)
+    run = _BatchRun(ctx, again)
     spec: UpdateSpec | None = None
     try:
         for spec in wanted:
@@ -61,8 +65,8 @@ def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunE
     )
 
 
-def _wanted(desk: Context, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
-    known = {spec.name: spec for spec in desk.workload.updates}
+def _wanted(ctx: Context, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
+    known = {spec.name: spec for spec in ctx.workload.updates}
     if all_updates == bool(names):
         raise UsageError(
             "Name the updates to apply, or give `--all`",
@@ -71,7 +75,7 @@ def _wanted(desk: Context, names: Sequence[str], all_updates: bool) -> list[Upda
     for name in names:
         if name not in known:
             raise UsageError(
-                f"Update `{name}` is not in {desk.workload.file}",
+                f"Update `{name}` is not in {ctx.workload.file}",
                 code="update_unknown",
                 hint=suggestion(name, list(known), "the file has"),
             )
@@ -79,24 +83,24 @@ def _wanted(desk: Context, names: Sequence[str], all_updates: bool) -> list[Upda
 
 
 class _BatchRun:
-    def __init__(self, desk: Context, again: bool) -> None:
-        self._desk = desk
+    def __init__(self, ctx: Context, again: bool) -> None:
+        self._ctx = ctx
         self._again = again
         self._tables: dict[TableName, TargetTable] = {}
         self._ahead: dict[TableName, int] = {}
 
     def apply(self, spec: UpdateSpec, results: list[ApplyResult]) -> None:
         request = replace(_request(spec), name=spec.name, again=self._again)
-        self._desk.reporter.step(f"applying {spec.name}")
+        self._ctx.reporter.step(f"applying {spec.name}")
         if spec.table not in self._tables:
-            self._tables[spec.table] = TargetTable(self._desk.tables.opened(spec.table))
+            self._tables[spec.table] = TargetTable(self._ctx.tables.opened(spec.table))
         prepared = prepare_batch(self._tables[spec.table], request)
         rows = 0 if prepared.rows is None else len(prepared.rows)
         result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
         if prepared.in_version is not None:
             results.append(replace(result, version=prepared.in_version, already_applied=True))
             return
-        if self._desk.settings.dry_run:
+        if self._ctx.settings.dry_run:
             commits = rows > 0 or request.kind is not UpdateKind.INSERT
             ahead = self._ahead.get(spec.table, 0) + commits
             self._ahead[spec.table] = ahead

@@ -30,7 +30,7 @@ from impctl.service.advice import (
 )
 from impctl.service.budget.choice import keep_to_budget
 from impctl.service.choose import AttributeChoice, choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Context, is_refused, remember_histories
+from impctl.service.context import Context, Isolated, is_refused, remember_histories
 from impctl.service.decision import CaptureStage, capture_stage, foreseen_capture
 from impctl.service.expiry import next_expiry
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
@@ -64,7 +64,7 @@ from impctl.tables.changes import files_mark
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from impctl.service.context import Fragments, Partitions, Versions
+    from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoreReader
     from impctl.store.store import Store
@@ -72,14 +72,14 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-def captured_query(desk: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+def captured_query(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     """Return what the store has of a query; raises why it is refused, or RecaptureNeededError."""
     try:
-        return stored_query(desk, store, spec)
+        return stored_query(ctx, store, spec)
     except RecaptureNeededError:
         refusal: ImpctlError | None
         try:
-            refusal = refusal_of(desk, prepare(desk, spec))
+            refusal = refusal_of(ctx, prepare(ctx, spec))
         except ImpctlError as error:
             # The capture reports any other error, with its place.
             refusal = error if is_refused(spec, error) else None
@@ -88,18 +88,18 @@ def captured_query(desk: Context, store: StoreReader | None, spec: QuerySpec) ->
         raise
 
 
-def refusal_of(desk: Context, prepared: PreparedQuery) -> UnsafeSketchError | None:
+def refusal_of(ctx: Context, prepared: PreparedQuery) -> UnsafeSketchError | None:
     """The error if no sketch of the query is safe, else None."""
     try:
-        if not any(judged.safe for judged in judge_candidates(desk, prepared)):
-            choose(desk, prepared)
+        if not any(judged.safe for judged in judge_candidates(ctx, prepared)):
+            choose(ctx, prepared)
     except UnsafeSketchError as error:
         return error if is_refused(prepared.spec, error) else None
     return None
 
 
 def commit_capture(
-    desk: Context,
+    ctx: Context,
     store: Store,
     prepared: PreparedQuery,
     way: MaintenancePlan,
@@ -109,12 +109,12 @@ def commit_capture(
     record: RunRecord,
 ) -> RunRecord:
     """Store sketches and unsaved state as pinned; return the record with its layout."""
-    versions = desk.tables.versions_of(prepared.tables)
+    versions = ctx.tables.versions_of(prepared.tables)
     for table in versions:
-        check_pinned_commit(desk.tables, table)
-    meta = _described(desk.tables, prepared, way, versions)
+        check_pinned_commit(ctx.tables, table)
+    meta = _described(ctx.tables, prepared, way, versions)
     if prepared.now:
-        meta = replace(meta, expires=next_expiry(desk, versions, prepared.now))
+        meta = replace(meta, expires=next_expiry(ctx, versions, prepared.now))
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:
         checkpoint = state.checkpoint()
@@ -136,14 +136,14 @@ def commit_capture(
             masked(source.path),
             source.table_id,
             source.version,
-            desk.tables.snapshot(table).schema_json,
+            ctx.tables.snapshot(table).schema_json,
         )
         for table in prepared.tables
-        for source in [desk.tables.source(table)]
+        for source in [ctx.tables.source(table)]
     )
     capture = NewCapture(
         query=prepared.spec.name,
-        fingerprint=definition(desk, prepared.spec, prepared.tables),
+        fingerprint=definition(ctx, prepared.spec, prepared.tables),
         sql=prepared.query.sql,
         mode=way.mode,
         pins=pins,
@@ -228,7 +228,7 @@ Tell = Callable[[MaintenancePlan, MaintainedQuery | TouchedQuery | None], None]
 
 
 def capture_query(
-    desk: Context,
+    ctx: Context,
     store: Store,
     prepared: PreparedQuery,
     *,
@@ -237,16 +237,16 @@ def capture_query(
     tell: Tell | None = None,
 ) -> Captured:
     """Choose, capture and store, replacing what the query had; calls `tell` before the commit."""
-    whole, spark_started = Stopwatch(), desk.spark_start_ms
-    stage = capture_stage(desk, prepared)
+    whole, spark_started = Stopwatch(), ctx.spark_start_ms
+    stage = capture_stage(ctx, prepared)
     chosen, partitions = stage.chosen, stage.partitions
     reading = Stopwatch()
-    way, result, state, uses_spark = _computed(desk, stage)
+    way, result, state, uses_spark = _computed(ctx, stage)
     spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
     sketches = stored_sketches(prepared, partitions, result)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
-    versions = desk.tables.versions_of(prepared.tables)
-    elapsed_ms, started_ms = whole.ms, desk.spark_start_ms - spark_started
+    versions = ctx.tables.versions_of(prepared.tables)
+    elapsed_ms, started_ms = whole.ms, ctx.spark_start_ms - spark_started
     record = RunRecord(
         action="capture" if code == "asked" else "recapture",
         reason_code=code,
@@ -257,13 +257,13 @@ def capture_query(
         engine_ms=engine_ms,
         commit_ms=0.0,
         changes=0,
-        added=sum(len(fragments) for fragments in result.values()),
+        added=sum(len(ranges) for ranges in result.values()),
         removed=0,
         versions=versions,
         cost=RunCost(
             RunKind.RECAPTURE,
-            desk.tables.rows_of(prepared.tables),
-            sum(desk.tables.snapshot(table).bytes for table in prepared.tables),
+            ctx.tables.rows_of(prepared.tables),
+            sum(ctx.tables.snapshot(table).bytes for table in prepared.tables),
             max(0.0, elapsed_ms - started_ms),
             uses_spark,
             started_ms,
@@ -272,7 +272,7 @@ def capture_query(
     committing = Stopwatch()
     if tell is not None:
         tell(way, state)
-    record = commit_capture(desk, store, prepared, way, state, sketches, assumptions, record)
+    record = commit_capture(ctx, store, prepared, way, state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, whole.ms
     amend(store, prepared.spec.name, record, commit_ms)
     return Captured(
@@ -297,22 +297,26 @@ def without_provenance(query: QueryName, why: str) -> str:
 
 
 def _computed(
-    desk: Context, stage: CaptureStage
-) -> tuple[MaintenancePlan, Fragments, MaintainedQuery | TouchedQuery | None, bool]:
+    ctx: Context, stage: CaptureStage
+) -> tuple[MaintenancePlan, RangesByAccess, MaintainedQuery | TouchedQuery | None, bool]:
     """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
     prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
     way, filled = stage.way, None
     if way.mode is MaintenanceMode.EXACT:
-        way, filled = best_filled(desk, prepared, way, chosen.verdict, partitions)
+        way, filled = best_filled(ctx, prepared, way, chosen.verdict, partitions)
     if filled is None:
-        result = capture_sketches_alone(desk, prepared, chosen.verdict, partitions)
-        state = filled_touch_state(desk, prepared, partitions, result) if way.mode is MaintenanceMode.TOUCH else None
+        result = capture_sketches_alone(ctx, prepared, chosen.verdict, partitions)
+        state = (
+            filled_touch_state(ctx, prepared, partitions, result)
+            if way.mode is MaintenanceMode.TOUCH
+            else None
+        )
         return way, result, state, True
-    return way, filled.session.fragments(), filled.session, filled.uses_spark
+    return way, filled.session.ranges(), filled.session, filled.uses_spark
 
 
 def stored_sketches(
-    prepared: PreparedQuery, partitions: Partitions, result: Fragments
+    prepared: PreparedQuery, partitions: Partitions, result: RangesByAccess
 ) -> tuple[StoredSketch, ...]:
     tables = prepared.table_of
     return tuple(
@@ -321,37 +325,37 @@ def stored_sketches(
     )
 
 
-def capture(desk: Context, queries: Sequence[QueryName] | None) -> Outcome:
+def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Capture the queries named (default: all); one result per query."""
     results: list[CaptureResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
     stored: list[tuple[PreparedQuery, tuple[StoredSketch, ...]]] = []
-    specs = desk.queries(queries)
-    if desk.settings.dry_run:
-        held = desk.reading_store()
+    specs = ctx.queries(queries)
+    if ctx.settings.dry_run:
+        held = ctx.reading_store()
         for spec in specs:
             with Isolated(failures, spec):
                 results.append(
-                    foreseen_capture(desk, held, spec)
+                    foreseen_capture(ctx, held, spec)
                     if spec.is_sketched
                     else unsketched_capture(spec.name)
                 )
         return Outcome(tuple(results), (), tuple(failures))
-    with desk.writing("capture") as store:
+    with ctx.writing("capture") as store:
         for number, spec in enumerate(specs, start=1):
             if not spec.is_sketched:
                 results.append(unsketched_capture(spec.name))
-                desk.reporter.finished(results[-1], number, len(specs))
+                ctx.reporter.finished(results[-1], number, len(specs))
                 continue
-            desk.reporter.step(f"capturing {spec.name}", number, len(specs))
+            ctx.reporter.step(f"capturing {spec.name}", number, len(specs))
             with Isolated(failures, spec):
-                prepared = prepare(desk, spec)
+                prepared = prepare(ctx, spec)
                 captured = capture_query(
-                    desk, store, prepared, code="asked", reason="capture was requested"
+                    ctx, store, prepared, code="asked", reason="capture was requested"
                 )
-                results.append(_result(desk.tables, prepared, captured))
-                desk.reporter.finished(results[-1], number, len(specs))
+                results.append(_result(ctx.tables, prepared, captured))
+                ctx.reporter.finished(results[-1], number, len(specs))
                 way = captured.way
                 if way.reason == COULD_NOT:
                     warnings.append(
@@ -365,20 +369,20 @@ def capture(desk: Context, queries: Sequence[QueryName] | None) -> Outcome:
                     )
                 if way.no_provenance:
                     warnings.append(without_provenance(spec.name, way.no_provenance))
-                warnings += lineage_warnings(desk.tables, prepared, captured.chosen)
+                warnings += lineage_warnings(ctx.tables, prepared, captured.chosen)
                 stored.append((prepared, captured.sketches))
             give_back()
-        forecasts = ClusterForecasts(desk, store)
+        forecasts = ClusterForecasts(ctx, store)
         for prepared, sketches in stored:
-            warnings += _advice(desk, store, forecasts, prepared, sketches)
+            warnings += _advice(ctx, store, forecasts, prepared, sketches)
         if stored:
-            warnings += remember_histories(desk, store, {})
-            warnings += keep_to_budget(desk, store, has_captured=True)
+            warnings += remember_histories(ctx, store, {})
+            warnings += keep_to_budget(ctx, store, has_captured=True)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
 def _advice(
-    desk: Context,
+    ctx: Context,
     store: StoreReader,
     forecasts: ClusterForecasts,
     prepared: PreparedQuery,
@@ -391,10 +395,10 @@ def _advice(
         if not (every_row and spec.answer):
             # With a materialized result, nothing need be skipped.
             skipping = warnings_of(
-                desk.tables, forecasts, spec.name, sketches, counts_every_row=every_row
+                ctx.tables, forecasts, spec.name, sketches, counts_every_row=every_row
             )
         lineage = followed_warnings(spec.name, store.run_refs(spec.name))
-        return [*skipping, *lineage, *state_warnings(desk, store, prepared)]
+        return [*skipping, *lineage, *state_warnings(ctx, store, prepared)]
     return [
         f"query `{spec.name}` was captured, but impctl could not estimate what its "
         f"sketch saves: {named_before(spec.name, failure.error.message)}"

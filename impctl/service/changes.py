@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
 from impctl.service.capture import captured_query
-from impctl.service.context import Reporter, Context, only_query, open_context
-from impctl.service.decide import NOT_INCREMENTALLY, ReadChange, StaleQuery, changes_by_table, needs_of, open_task
+from impctl.service.context import Context, Reporter, only_query, open_context
+from impctl.service.decide import (
+    NOT_INCREMENTALLY,
+    ReadChange,
+    StaleQuery,
+    changes_by_table,
+    needs_of,
+    open_task,
+)
 from impctl.service.engine_answer import engine_rows
 from impctl.service.expiry import next_expiry
 from impctl.service.filters import filters_of
@@ -22,7 +29,16 @@ from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
 from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import AtVersions, still_there, versions_at
-from impctl.service.result_changes import NO_ROWS, CommitInfo, RowsOf, ChangeWriter, changes_between, check_kept, rows_kept, whole_answer
+from impctl.service.result_changes import (
+    NO_ROWS,
+    ChangeWriter,
+    CommitInfo,
+    RowsOf,
+    changes_between,
+    check_kept,
+    rows_kept,
+    whole_answer,
+)
 from impctl.service.results import ChangesResult, FollowedRun, Outcome
 from impctl.service.schedule.daemon import Files, StopRequest, TableWatch
 from impctl.service.step import Maintainer
@@ -70,10 +86,10 @@ class AdvancedState:
     """State of a query with its materialized result, ahead of the store by what was read so far."""
 
     def __init__(
-        self, desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
+        self, ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
     ) -> None:
         """Restore the state; NotCarriedError if impossible."""
-        task = open_task(desk, store, spec, stored)
+        task = open_task(ctx, store, spec, stored)
         if task.taken is None:
             assert task.trouble is not None
             raise NotMaintainableError(task.trouble.message)
@@ -90,27 +106,27 @@ class AdvancedState:
     def stored(self) -> StoredQuery:
         return self._taken.stored
 
-    def on(self, desk: Context) -> Changed:
+    def on(self, ctx: Context) -> Changed:
         """Changes up to the pinned versions; NotCarriedError if they cannot be computed."""
         assert self._taken.way.answer is not None
         task, before = self._task, self._taken.versions
         if self._has_begun:
-            check_pins(self.stored, desk.tables)
+            check_pins(self.stored, ctx.tables)
             task = StaleQuery(task.spec, self.stored, self._taken)
         self._has_begun = True
-        if task.move is None and moved_moments(desk, self.stored):
+        if task.move is None and moved_moments(ctx, self.stored):
             raise NotMaintainableError("a time-dependent constant changed")
         collected = _Collected()
         answer = None if task.move is None else task.move.answer
-        self._writer = ChangeWriter(collected, desk.session_zone, self._taken.way, answer, [])
+        self._writer = ChangeWriter(collected, ctx.session_zone, self._taken.way, answer, [])
         try:
-            self._step(desk, task, self._writer)
+            self._step(ctx, task, self._writer)
         except NOT_INCREMENTALLY as trouble:
             raise NotMaintainableError(trouble.message) from trouble
         changes = collected.changes
         if changes is None:
             nothing = RowsOf(self._taken.way.answer.ending, NO_ROWS, self._kept.bounded)
-            changes = changes_between(nothing, nothing, desk.session_zone)
+            changes = changes_between(nothing, nothing, ctx.session_zone)
         why = "from the materialized result, after maintaining it"
         versions, moments = self._taken.versions, stored_moments(self.stored)
         return Changed(changes, before, versions, moments, AnsweredBy.STATE, why)
@@ -129,24 +145,24 @@ class AdvancedState:
         assert compiled.kept is not None
         return compiled.kept
 
-    def _step(self, desk: Context, task: StaleQuery, writer: ChangeWriter) -> None:
-        needs = needs_of(desk.tables, task)
+    def _step(self, ctx: Context, task: StaleQuery, writer: ChangeWriter) -> None:
+        needs = needs_of(ctx.tables, task)
         if not needs and task.move is None:
             return
-        shared = SharedChanges(desk.tables, desk.reporter)
+        shared = SharedChanges(ctx.tables, ctx.reporter)
         shared.announce(needs)
         read = [ReadChange(need, *shared.read(need)) for need in needs]
-        check_not_replaced_meanwhile(self.stored, desk.tables)
-        partners = partners_of(desk, self._taken.way, self._taken.stored.partitions)
+        check_not_replaced_meanwhile(self.stored, ctx.tables)
+        partners = partners_of(ctx, self._taken.way, self._taken.stored.partitions)
         maintainer = Maintainer(
             None,
             self._taken,
             partners,
             move=task.move,
             told=writer,
-            next_expiry=partial(next_expiry, desk),
+            next_expiry=partial(next_expiry, ctx),
         )
-        moved = changes_by_table(desk.tables, read)
+        moved = changes_by_table(ctx.tables, read)
         maintainer.step(moved, read_ms=0.0, reason_code="incremental", reason="")
 
 
@@ -161,50 +177,50 @@ class _Collected:
 class FollowedAnswer:
     """A query's last answer and its next changes; RetryableError if the store changes meanwhile."""
 
-    def __init__(self, desk: Context, spec: QuerySpec) -> None:
+    def __init__(self, ctx: Context, spec: QuerySpec) -> None:
         """UsageError if no rows are kept."""
         self._spec = spec
-        self._stored = captured_query(desk, desk.reading_store(), spec)
+        self._stored = captured_query(ctx, ctx.reading_store(), spec)
         check_kept(spec, self._stored)
-        catch_up(desk.tables, self._stored)
+        catch_up(ctx.tables, self._stored)
         self._since: Versions = self._stored.versions
         self._ahead: AdvancedState | None = None
         self._rows: RowsOf | None = None
         """Rows of the last answer, if there is no state."""
         self._why = ""
 
-    def whole(self, desk: Context) -> Changed:
-        changes = whole_answer(self._kept(desk), desk.session_zone)
+    def whole(self, ctx: Context) -> Changed:
+        changes = whole_answer(self._kept(ctx), ctx.session_zone)
         moments, why = stored_moments(self._stored), "from the materialized result"
         return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
 
-    def next(self, desk: Context) -> Changed:
+    def next(self, ctx: Context) -> Changed:
         if self._rows is None:
             before = self._ahead
             try:
                 if self._ahead is None:
-                    self._ahead = self._restored(desk)
-                result = self._ahead.on(desk)
+                    self._ahead = self._restored(ctx)
+                result = self._ahead.on(ctx)
                 self._since = result.versions
                 return result
             except NotMaintainableError as trouble:
                 self._why = trouble.message
                 # A first step may follow the clock: then the restored state is of another time.
-                self._rows = self._kept(desk) if before is None else before.rows_before()
+                self._rows = self._kept(ctx) if before is None else before.rows_before()
                 self._ahead = None
-        return self._compared(desk, self._rows)
+        return self._compared(ctx, self._rows)
 
-    def _restored(self, desk: Context) -> AdvancedState:
-        store = desk.reading_store()
+    def _restored(self, ctx: Context) -> AdvancedState:
+        store = ctx.reading_store()
         assert store is not None
-        ahead = AdvancedState(desk, store, self._spec, self._stored)
+        ahead = AdvancedState(ctx, store, self._spec, self._stored)
         self._check_unmoved(store)
         return ahead
 
-    def _kept(self, desk: Context) -> RowsOf:
-        store = desk.reading_store()
+    def _kept(self, ctx: Context) -> RowsOf:
+        store = ctx.reading_store()
         assert store is not None
-        rows = rows_kept(desk, store, self._spec, self._stored)
+        rows = rows_kept(ctx, store, self._spec, self._stored)
         self._check_unmoved(store)
         return rows
 
@@ -213,26 +229,26 @@ class FollowedAnswer:
         if now is None or now.generation != self._stored.generation:
             raise moved_meanwhile(self._spec.name)
 
-    def _compared(self, desk: Context, before: RowsOf) -> Changed:
-        prepared = prepare(desk, self._spec)
-        limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    def _compared(self, ctx: Context, before: RowsOf) -> Changed:
+        prepared = prepare(ctx, self._spec)
+        limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
         with limited_to(limit):
-            after = _by_engine(desk, limit, prepared)
+            after = _by_engine(ctx, limit, prepared)
         _check_same_columns(self._spec, before, after)
-        changes = changes_between(before, after, desk.session_zone)
-        since, versions = self._since, desk.tables.versions_of(prepared.tables)
+        changes = changes_between(before, after, ctx.session_zone)
+        since, versions = self._since, ctx.tables.versions_of(prepared.tables)
         self._rows, self._since = after, versions
         why = f"the state could not be maintained: {self._why}"
         return Changed(changes, since, versions, prepared.moments, AnsweredBy.ENGINE, why)
 
 
-def changed_since(desk: Context, spec: QuerySpec, at: AtVersions) -> Changed:
+def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> Changed:
     """Changes since older versions of the tables, from two answers of the engine."""
-    prepared = prepare(desk, spec)
-    wanted = versions_at(spec, prepared.tables, at, desk.workload.names, option="--since")
-    past = desk.next_run(())
+    prepared = prepare(ctx, spec)
+    wanted = versions_at(spec, prepared.tables, at, ctx.workload.names, option="--since")
+    past = ctx.next_run(())
     for table, version in wanted.items():
-        newest = desk.tables.source(table).version
+        newest = ctx.tables.source(table).version
         if version > newest:
             raise UsageError(
                 f"Table `{table}` has no version {version} yet: it is at version {newest}",
@@ -243,25 +259,25 @@ def changed_since(desk: Context, spec: QuerySpec, at: AtVersions) -> Changed:
             past.tables.pin_at(table, version)
     # At one instant, so that only changes by commits are reported.
     prepared_then = prepare(past, spec, prepared.moments)
-    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     with limited_to(limit):
         with still_there("--since"):
             before = _by_engine(past, limit, prepared_then)
-        after = _by_engine(desk, limit, prepared)
+        after = _by_engine(ctx, limit, prepared)
         _check_same_columns(spec, before, after)
-        changes = changes_between(before, after, desk.session_zone)
-    versions = desk.tables.versions_of(prepared.tables)
+        changes = changes_between(before, after, ctx.session_zone)
+    versions = ctx.tables.versions_of(prepared.tables)
     why = "no result is stored for these versions, so both results were computed"
     return Changed(changes, wanted, versions, prepared.moments, AnsweredBy.ENGINE, why)
 
 
-def _by_engine(desk: Context, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
+def _by_engine(ctx: Context, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
     """The answer's rows over the pinned tables; QueryError if the engine cannot compute them."""
-    versions = desk.tables.versions_of(prepared.tables)
-    pruned = filters_of(desk.tables, prepared, (), versions)
-    desk.reporter.step(f"running {prepared.spec.name}")
+    versions = ctx.tables.versions_of(prepared.tables)
+    pruned = filters_of(ctx.tables, prepared, (), versions)
+    ctx.reporter.step(f"running {prepared.spec.name}")
     try:
-        return engine_rows(desk, limit, prepared, versions, pruned)
+        return engine_rows(ctx, limit, prepared, versions, pruned)
     except BlockedError as blocked:
         raise QueryError(
             f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
@@ -292,7 +308,7 @@ _ATTEMPTS = 10
 
 
 def changes(
-    desk: Context,
+    ctx: Context,
     query: QueryName | None,
     since: AtVersions | None = None,
     *,
@@ -311,23 +327,23 @@ def changes(
         )
     if out is not None:
         # Before anything slow.
-        check_goal(out, desk.reserved)
-    (spec,) = desk.queries([query if query is not None else only_query(desk)])
+        check_goal(out, ctx.reserved)
+    (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
     watch = Stopwatch()
-    result = result_of(spec.name, _read(desk, spec, since, whole=whole), watch.ms)
+    result = result_of(spec.name, _read(ctx, spec, since, whole=whole), watch.ms)
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)
     return Outcome((result,))
 
 
-def _read(desk: Context, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
+def _read(ctx: Context, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
     if since is not None:
-        return changed_since(desk, spec, since)
+        return changed_since(ctx, spec, since)
     for attempt in range(_ATTEMPTS):
         try:
-            answer = FollowedAnswer(desk, spec)
-            return answer.whole(desk) if whole else answer.next(desk)
+            answer = FollowedAnswer(ctx, spec)
+            return answer.whole(ctx) if whole else answer.next(ctx)
         except RetryableError as error:
             if error.code != "sketch_moved" or attempt == _ATTEMPTS - 1:
                 raise
@@ -363,20 +379,20 @@ def follow_changes(
 ) -> None:
     """Report changes of one query's answer until interrupted, after the answer if `whole`."""
     files = Files.of(settings)
-    with open_context(settings, reporter) as desk:
-        (spec,) = desk.queries([query if query is not None else only_query(desk)])
-        looking = _Looking(desk, FollowedAnswer(desk, spec), spec.name, show)
+    with open_context(settings, reporter) as ctx:
+        (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+        looking = _Looking(ctx, FollowedAnswer(ctx, spec), spec.name, show)
         reporter.step(
             f"following the result of {spec.name}, checking every "
             f"{duration_text(request.interval * 1000)}"
         )
         if whole:
-            looking.tell(lambda answer: answer.whole(desk))
+            looking.tell(lambda answer: answer.whole(ctx))
         while not stop.is_asked:
             files.check()
             if request.max_runs is not None and looking.shown >= request.max_runs:
                 return
-            if looking.watch.is_due(desk):
+            if looking.watch.is_due(ctx):
                 with stop.working():
                     looking.look()
             stop.wait(request.interval)
@@ -384,7 +400,7 @@ def follow_changes(
 
 @dataclass(slots=True)
 class _Looking:
-    desk: Context
+    ctx: Context
     answer: FollowedAnswer
     query: QueryName
     show: ShowChanges
@@ -392,17 +408,17 @@ class _Looking:
     shown: int = 0
 
     def look(self) -> None:
-        desk = self.desk.next_run(self.watch.pinned())
+        ctx = self.ctx.next_run(self.watch.pinned())
         try:
-            self.tell(lambda answer: answer.next(desk))
+            self.tell(lambda answer: answer.next(ctx))
         except RetryableError as error:
             if error.code == "sketch_moved":
                 raise
-            self.desk.reporter.step(f"waiting to check again: {error.message}")
+            self.ctx.reporter.step(f"waiting to check again: {error.message}")
             return
         finally:
-            desk.close()
-        self.watch.saw(desk)
+            ctx.close()
+        self.watch.saw(ctx)
 
     def tell(self, find: Callable[[FollowedAnswer], Changed]) -> None:
         at, watch = datetime.now(UTC), Stopwatch()

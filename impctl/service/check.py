@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.safety.judge import Judges
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Context, is_refused
+from impctl.service.context import Context, Isolated, is_refused
 from impctl.service.explain import answer_entry, extra_warnings
 from impctl.service.maintenance_plan import capture_way
 from impctl.service.prepare import prepare
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 
 def check(
-    desk: Context, queries: Sequence[QueryName] | None = None, *, strict: bool = False
+    ctx: Context, queries: Sequence[QueryName] | None = None, *, strict: bool = False
 ) -> Outcome:
     """Check each query (default: all); `strict`: every one must have a sketch."""
     results: list[CheckResult] = []
     warnings: list[str] = []
     failures: list[Failure] = []
     absorbed: list[QueryName] = []
-    for spec in desk.queries(queries):
+    for spec in ctx.queries(queries):
         with Isolated(failures, spec):
-            result, refusal = _checked(desk, spec, warnings)
+            result, refusal = _checked(ctx, spec, warnings)
             results.append(result)
             if result.supported and spec.provenance is not None:
                 absorbed.append(spec.name)
             if refusal is not None and strict:
                 raise refusal
     warnings += extra_warnings(absorbed)
-    old = [spec for spec in desk.workload.partitions if spec.is_old_key]
+    old = [spec for spec in ctx.workload.partitions if spec.is_old_key]
     if old:
         warnings.append(f"{old[0].location}: the key `fragments` is now called `ranges`; rename it")
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
@@ -59,20 +59,20 @@ def schema_text() -> str:
 
 
 def _checked(
-    desk: Context, spec: QuerySpec, warnings: list[str]
+    ctx: Context, spec: QuerySpec, warnings: list[str]
 ) -> tuple[CheckResult, ImpctlError | None]:
     if not spec.is_sketched:
-        return replace(unsketched_check(spec.name), answered=_unsketched(desk, spec)), None
+        return replace(unsketched_check(spec.name), answered=_unsketched(ctx, spec)), None
     judges = Judges()
     judged: tuple[CandidateEntry, ...] = ()
     answered: AnsweredEntry | None = None
     try:
-        prepared = prepare(desk, spec)
-        answered = who_answers(desk, prepared)
+        prepared = prepare(ctx, spec)
+        answered = who_answers(ctx, prepared)
         try:
-            chosen = choose(desk, prepared, judges=judges)
+            chosen = choose(ctx, prepared, judges=judges)
         except UnsafeSketchError:
-            judged = judge_candidates(desk, prepared, judges)
+            judged = judge_candidates(ctx, prepared, judges)
             raise
     except ImpctlError as error:
         if not is_refused(spec, error):
@@ -89,9 +89,9 @@ def _checked(
             answered=answered,
         )
         return result, error
-    partitions = chosen.partitions(desk, prepared)
-    way = capture_way(desk, prepared, chosen.verdict, partitions, reads=False)
-    warnings += lineage_warnings(desk.tables, prepared, chosen)
+    partitions = chosen.partitions(ctx, prepared)
+    way = capture_way(ctx, prepared, chosen.verdict, partitions, reads=False)
+    warnings += lineage_warnings(ctx.tables, prepared, chosen)
     result = CheckResult(
         spec.name,
         True,
@@ -104,9 +104,9 @@ def _checked(
     return result, None
 
 
-def _unsketched(desk: Context, spec: QuerySpec) -> AnsweredEntry | None:
+def _unsketched(ctx: Context, spec: QuerySpec) -> AnsweredEntry | None:
     try:
-        return who_answers(desk, prepare(desk, spec))
+        return who_answers(ctx, prepare(ctx, spec))
     except ImpctlError as error:
         if not is_refused(spec, error):
             raise

@@ -11,7 +11,7 @@ from impctl.expr.nodes import columns_of
 from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
 from impctl.plan.recursion import is_recursive
-from impctl.safety.choose import SafeChoice, Costs, JudgedCandidate, choose_attributes
+from impctl.safety.choose import Costs, JudgedCandidate, SafeChoice, choose_attributes
 from impctl.safety.direction import Status
 from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
@@ -45,22 +45,26 @@ def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Grou
     return result
 
 
-def united_groups(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[StoredSketch, ...]:
+def united_groups(
+    prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+) -> tuple[StoredSketch, ...]:
     """The sketches, each group united; none if their ranges differ."""
     result = {sketch.access: sketch for sketch in sketches}
     for group in groups_of(prepared, sketches):
         own = [result.pop(access) for access in group if access in result]
         if len({sketch.partition.id for sketch in own}) == 1:
-            ids = {one for sketch in own for one in sketch.fragments.ids}
+            ids = {one for sketch in own for one in sketch.ranges.ids}
             every = RangeSet.of(sorted(ids), own[0].partition.size)
-            result |= {sketch.access: replace(sketch, fragments=every) for sketch in own}
+            result |= {sketch.access: replace(sketch, ranges=every) for sketch in own}
     return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)
 
 
 LINEAGE_UNUSED = "lineage_unused"
 
 
-def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice) -> list[str]:
+def lineage_warnings(
+    tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice
+) -> list[str]:
     """Warn of `lineage: answer` that leaves a table without a sketch or has no effect."""
     spec = prepared.spec
     if spec.lineage is not LineageMode.ANSWER:
@@ -125,25 +129,23 @@ class AttributeChoice:
     together: Mapping[tuple[TableName, ColumnName], int]
     """How many proposed ranges are merged into one, by the estimate."""
 
-    def partitions(
-        self, desk: Context, prepared: PreparedQuery
-    ) -> dict[AccessId, RangePartition]:
+    def partitions(self, ctx: Context, prepared: PreparedQuery) -> dict[AccessId, RangePartition]:
         """The partition of every sketched access; one per table and attribute."""
         tables = prepared.table_of
         made: dict[tuple[TableName, ColumnName], RangePartition] = {}
         for access, column in self.sketched.items():
             key = (tables[access], column)
             if key not in made:
-                made[key] = partition_of(desk, *key, self.together.get(key, 1))
+                made[key] = partition_of(ctx, *key, self.together.get(key, 1))
         return {access: made[tables[access], column] for access, column in self.sketched.items()}
 
 
 def choose(
-    desk: Context, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
+    ctx: Context, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
 ) -> AttributeChoice:
     """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones."""
     query = prepared.planned
-    facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
+    facts = facts_of(ctx.tables, prepared.scans, reads_checks=True)
     result = NOTHING
 
     def weigh(options: Sequence[JudgedCandidate]) -> Costs:
@@ -151,15 +153,15 @@ def choose(
         if prepared.spec.lineage is not LineageMode.ALL:
             # The sample shows which rows lead to answers with barriers, not which of them decide.
             return {}
-        result = estimates(desk, prepared, options, every=every)
+        result = estimates(ctx, prepared, options, every=every)
         return _costs(result, options, prepared)
 
     try:
         choice = choose_attributes(
             query,
-            _candidates(desk, prepared),
+            _candidates(ctx, prepared),
             facts,
-            wanted=_wanted(desk.tables, prepared),
+            wanted=_wanted(ctx.tables, prepared),
             core=prepared.core,
             weigh=weigh,
             name=prepared.spec.name,
@@ -172,7 +174,9 @@ def choose(
     return AttributeChoice(choice.sketched, choice.verdict, entries, result.together)
 
 
-def _costs(result: SketchEstimates, options: Sequence[JudgedCandidate], prepared: PreparedQuery) -> Costs:
+def _costs(
+    result: SketchEstimates, options: Sequence[JudgedCandidate], prepared: PreparedQuery
+) -> Costs:
     """Bytes each sketch is expected to read, and the cost of its upkeep and use. Between two uses
     `maintain` runs once and reads the state. Costs within a tenth of the best are equal: estimates
     are not finer, and sketches on grouping columns, which come first, are simpler to keep."""
@@ -187,13 +191,13 @@ def _costs(result: SketchEstimates, options: Sequence[JudgedCandidate], prepared
 
 
 def judge_candidates(
-    desk: Context, prepared: PreparedQuery, judges: Judges | None = None
+    ctx: Context, prepared: PreparedQuery, judges: Judges | None = None
 ) -> tuple[CandidateEntry, ...]:
     """Judge every candidate alone; `explain` shows this if nothing can be chosen."""
     query = prepared.planned
-    facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
-    columns = _candidates(desk, prepared)
-    for table, name in _wanted(desk.tables, prepared).items():
+    facts = facts_of(ctx.tables, prepared.scans, reads_checks=True)
+    columns = _candidates(ctx, prepared)
+    for table, name in _wanted(ctx.tables, prepared).items():
         columns[table] = list(dict.fromkeys([name, *columns[table]]))
     judges = Judges() if judges is None else judges
     names = occurrences(prepared)
@@ -207,11 +211,11 @@ def judge_candidates(
     return tuple(entries)
 
 
-def _candidates(desk: Context, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
+def _candidates(ctx: Context, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
     result: dict[TableName, list[ColumnName]] = {}
     for table in prepared.tables:
-        named = list(candidates(desk, table))
-        result[table] = named if named else _proposed(desk.tables, prepared, table)
+        named = list(candidates(ctx, table))
+        result[table] = named if named else _proposed(ctx.tables, prepared, table)
     return result
 
 

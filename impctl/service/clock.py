@@ -13,7 +13,16 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from impctl.compile.build import with_answer
-from impctl.compile.session import MovedAbove, Moves, Moving, differing_rows, judged_alone, moved_above, touched_source, why_not_computable
+from impctl.compile.session import (
+    MovedAbove,
+    Moves,
+    Moving,
+    differing_rows,
+    judged_alone,
+    moved_above,
+    touched_source,
+    why_not_computable,
+)
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
@@ -113,16 +122,16 @@ class Move:
 
 
 def move_of(
-    desk: Context, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: MaintenancePlan
+    ctx: Context, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: MaintenancePlan
 ) -> Move:
     """The move of a sketch captured for the query as `before`; RecaptureNeededError if none."""
-    after = prepare(desk, spec)
-    moments = moved_moments(desk, stored)
+    after = prepare(ctx, spec)
+    moments = moved_moments(ctx, stored)
     reason = moved_text(moments)
-    verdict, partitions = restored_verdict(desk.tables, after, stored)
+    verdict, partitions = restored_verdict(ctx.tables, after, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     new = chosen_way(after, verdict, partitions, chooser_of(after, meta), has_answer=meta.answer)
-    old_verdict, _ = restored_verdict(desk.tables, before, stored)
+    old_verdict, _ = restored_verdict(ctx.tables, before, stored)
     both = ((before, old_verdict), (after, verdict))
     old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in both)
     if way.mode is not new.mode or old != now:
@@ -133,7 +142,7 @@ def move_of(
     conditions = moved_conditions(way.core, new.core, is_open_above=is_exact)
     if conditions is None:
         raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
-    circuit, above, touched = desk.memory.circuit(new.core), None, None
+    circuit, above, touched = ctx.memory.circuit(new.core), None, None
     circuit = circuit if new.answer is None else with_answer(circuit)
     names = frozenset(moments)
     if is_exact:
@@ -149,14 +158,19 @@ def move_of(
         moments=after.moments,
         circuit=circuit,
         reason=reason,
-        tables=desk.tables,
+        tables=ctx.tables,
         names=names,
         answer=None if way.answer is None else way.answer.ending,
     )
 
 
 def _above(
-    spec: QuerySpec, reason: str, way: MaintenancePlan, new: MaintenancePlan, conditions: Moves, names: frozenset[str]
+    spec: QuerySpec,
+    reason: str,
+    way: MaintenancePlan,
+    new: MaintenancePlan,
+    conditions: Moves,
+    names: frozenset[str],
 ) -> MovedAbove:
     """What moved above conditions on rows of a table; nothing if only rows expire."""
     assert way.compiled is not None

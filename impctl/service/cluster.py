@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def cluster(
-    desk: Context,
+    ctx: Context,
     tables: Sequence[TableName],
     by: Sequence[ColumnName],
     *,
@@ -36,33 +36,33 @@ def cluster(
 ) -> Outcome:
     """Cluster the named tables, or those whose sketches gain from it. An order that makes more
     sketches read more than less is refused unless `may_lose`."""
-    wanted = _wanted(desk, tables, by)
+    wanted = _wanted(ctx, tables, by)
     results: list[ClusterResult] = []
     failures: list[Failure] = []
-    uses = sketch_uses(desk, desk.reading_store(), failures)
+    uses = sketch_uses(ctx, ctx.reading_store(), failures)
     for table in wanted or tuple(uses):
         try:
             used = uses.get(table, [])
-            results.append(_clustered(desk, table, by, used, bool(wanted), may_lose=may_lose))
+            results.append(_clustered(ctx, table, by, used, bool(wanted), may_lose=may_lose))
         except ImpctlError as error:
             failures.append(Failure(None, error))
     warning = (
-        f"no sketch is stored for any query of {desk.workload.file}, so there is "
+        f"no sketch is stored for any query of {ctx.workload.file}, so there is "
         "nothing to cluster by; run `impctl capture` first, or give `--table` and `--by`"
     )
     return Outcome(tuple(results), () if wanted or uses else (warning,), tuple(failures))
 
 
 def _wanted(
-    desk: Context, tables: Sequence[TableName], by: Sequence[ColumnName]
+    ctx: Context, tables: Sequence[TableName], by: Sequence[ColumnName]
 ) -> tuple[TableName, ...]:
     """The named tables; UsageError for an unknown one."""
-    known, result = desk.workload.tables, []
+    known, result = ctx.workload.tables, []
     for written in tables:
-        table = desk.workload.names.called(written)
+        table = ctx.workload.names.called(written)
         if table is None:
             raise UsageError(
-                f"Table `{written}` is not in {desk.workload.file}",
+                f"Table `{written}` is not in {ctx.workload.file}",
                 code="cluster_table_unknown",
                 hint=suggestion(written, list(known), "the file has"),
             )
@@ -75,7 +75,7 @@ def _wanted(
 
 
 def _clustered(
-    desk: Context,
+    ctx: Context,
     table: TableName,
     by: Sequence[ColumnName],
     uses: Sequence[StoredSketchUse],
@@ -83,9 +83,9 @@ def _clustered(
     *,
     may_lose: bool,
 ) -> ClusterResult:
-    snapshot = desk.tables.snapshot(table)
+    snapshot = ctx.tables.snapshot(table)
     columns = _columns(snapshot, by, uses)
-    forecast = cluster_forecast(desk, table, columns, uses)
+    forecast = cluster_forecast(ctx, table, columns, uses)
     order = "sorted by" if len(columns) == 1 else "in Z-order of"
     names = ", ".join(f"`{name}`" for name in columns)
     result = ClusterResult(
@@ -96,32 +96,32 @@ def _clustered(
         files=len(snapshot.files),
         bytes=snapshot.bytes,
         sketches=forecast.sketches,
-        foreseen=desk.settings.dry_run,
+        foreseen=ctx.settings.dry_run,
     )
     if is_named:
         check_clusterable(snapshot, columns)
     if forecast.is_done or (forecast.obstacle and not is_named):
         return replace(result, reason=forecast.obstacle)
     check_clusterable(snapshot, columns)
-    if desk.settings.dry_run:
+    if ctx.settings.dry_run:
         return result
     if not may_lose and len(result.losers) > len(result.winners):
         raise _loses(result)
-    desk.reporter.finished(replace(result, foreseen=True), 1, 1)
-    desk.reporter.step(f"clustering {table} by {', '.join(columns)}")
+    ctx.reporter.finished(replace(result, foreseen=True), 1, 1)
+    ctx.reporter.step(f"clustering {table} by {', '.join(columns)}")
     watch = Stopwatch()
     with held_signals():
-        done = cluster_table(desk.tables.source(table), columns)
-        desk.tables.repin(table)
+        done = cluster_table(ctx.tables.source(table), columns)
+        ctx.tables.repin(table)
     sketches = []
     for use, expected in zip(uses, forecast.sketches, strict=True):
-        left = use.left(desk).files[use.sketch.table]
+        left = use.left(ctx).files[use.sketch.table]
         sketches.append(replace(expected, files_after=len(left), bytes_after=bytes_of(left)))
     return replace(
         result,
         action="cluster",
         version=done.version,
-        files_after=len(desk.tables.snapshot(table).files),
+        files_after=len(ctx.tables.snapshot(table).files),
         elapsed_ms=watch.ms,
         sketches=tuple(sketches),
     )

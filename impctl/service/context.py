@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
     Partitions = Mapping[AccessId, RangePartition]
-    Fragments = Mapping[AccessId, RangeSet]
+    RangesByAccess = Mapping[AccessId, RangeSet]
 
 
 Versions = Mapping[TableName, TableVersion]
@@ -94,16 +94,16 @@ class SilentReporter:
         """Nothing."""
 
 
-def limits_of(desk: Context) -> Limits:
+def limits_of(ctx: Context) -> Limits:
     """The workload file's limits, or the defaults."""
     from impctl.engine.operator import Limits
 
-    limits = desk.workload.limits
+    limits = ctx.workload.limits
     return Limits(limits.rounds, limits.rows)
 
 
-def limited(desk: Context, compiled: Dataflow) -> Dataflow:
-    compiled.circuit.end_by(limits_of(desk))
+def limited(ctx: Context, compiled: Dataflow) -> Dataflow:
+    compiled.circuit.end_by(limits_of(ctx))
     return compiled
 
 
@@ -181,16 +181,16 @@ CHANGE_UNEXPECTED = "change_unexpected"
 
 
 def remember_histories(
-    desk: Context, store: Store, before: Versions, texts: Texts | None = None
+    ctx: Context, store: Store, before: Versions, texts: Texts | None = None
 ) -> list[str]:
     """Update the store's histories of the tables used; failures are warnings, since the run's work
     is committed. Also warns of each change to a table that the workload file declares unchanging,
     after the store's history or else the version in `before`."""
     warnings = []
     try:
-        names = list(desk.tables.seen)
+        names = list(ctx.tables.seen)
         held = store.arrivals(names, is_whole=False)
-        result = extended_histories(desk.tables, held, names, texts)
+        result = extended_histories(ctx.tables, held, names, texts)
         new = {name: history for name, history in result.items() if history != held.get(name)}
         if new:
             with suppress_full():
@@ -199,7 +199,7 @@ def remember_histories(
             known = held.get(name)
             is_same = known is not None and known.table_id == history.table_id
             since = known.until if known is not None and is_same else before.get(name)
-            if since is not None and desk.workload.tables[name].never_changes:
+            if since is not None and ctx.workload.tables[name].never_changes:
                 late = [arrival.version for arrival in history.arrivals if arrival.version > since]
                 if late:
                     warnings.append(_unexpected(name, late[0], late[-1]))
@@ -442,13 +442,13 @@ class Context:
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Context:
         """A workbench for the process's next run with these tables; Spark is kept."""
-        desk = Context(
+        ctx = Context(
             self.settings, self.workload, self.reporter, memory=self.memory, answers=self.answers
         )
         for source in pinned:
-            desk.tables.pin(source)
-        desk._spark = self._spark
-        return desk
+            ctx.tables.pin(source)
+        ctx._spark = self._spark
+        return ctx
 
     def take_spark_of(self, run: Context) -> None:
         self._spark = run._spark
@@ -621,13 +621,13 @@ def open_context(
     """Open the context of one run; WorkloadError lists everything wrong with the file."""
     memory = Memory() if memory is None else memory
     workload = memory.workload(settings.workload, os.environ)
-    desk = Context(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
+    ctx = Context(settings, workload, reporter or SilentReporter(), sessions, memory, answers)
     try:
-        yield desk
+        yield ctx
     finally:
-        desk.close()
+        ctx.close()
         if answers is None:
-            desk.answers.write()
+            ctx.answers.write()
 
 
 class Isolated:
@@ -664,24 +664,24 @@ class OpenTables:
         self._seen: dict[TableName, PinnedTable] = {}
         self._since = time.monotonic()
 
-    def lend(self, desk: Context) -> None:
+    def lend(self, ctx: Context) -> None:
         """Lend the open objects to one run until it returns them."""
         if time.monotonic() - self._since < _LONGEST:
-            desk.tables.recall(self._seen)
+            ctx.tables.recall(self._seen)
         else:
             self._since = time.monotonic()
         self._seen = {}
 
-    def take_back(self, desk: Context) -> None:
-        self._seen = {**desk.tables.unused, **desk.tables.seen}
+    def take_back(self, ctx: Context) -> None:
+        self._seen = {**ctx.tables.unused, **ctx.tables.seen}
 
 
-def only_query(desk: Context) -> QueryName:
+def only_query(ctx: Context) -> QueryName:
     """The only query of the file; UsageError if there are several."""
-    names = tuple(desk.workload.queries)
+    names = tuple(ctx.workload.queries)
     if len(names) != 1:
         raise UsageError(
-            f"{desk.workload.file} has {len(names)} queries",
+            f"{ctx.workload.file} has {len(names)} queries",
             hint=f"choose one with `--query`: {', '.join(names)}",
             code="query_ambiguous",
         )

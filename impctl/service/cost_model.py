@@ -141,7 +141,9 @@ def estimated(
         maintain_ms = line.at(rows) + _start(mine, costs, has_spark)
     elif not mine and size is not None and kind is RunKind.MAINTAIN:
         maintain_ms = _guess(again, size)
-    return RunEstimates(maintain_ms, len(mine), _recapture(costs, has_spark, table_rows), len(again))
+    return RunEstimates(
+        maintain_ms, len(mine), _recapture(costs, has_spark, table_rows), len(again)
+    )
 
 
 def _guess(again: Sequence[RunCost], size: MaintenanceSize) -> float | None:
@@ -184,7 +186,9 @@ def dearer(
     )
 
 
-def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], MaintenanceSize | None]) -> MaintenanceSize | None:
+def _by_line(
+    mine: Sequence[RunCost], start: float, size: Callable[[], MaintenanceSize | None]
+) -> MaintenanceSize | None:
     """The change, if recorded runs can predict it and it may be large enough."""
     longest = max(cost.elapsed_ms for cost in mine)
     if len(mine) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
@@ -195,7 +199,9 @@ def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Maintenan
     return change if is_predicted else None
 
 
-def _by_guess(again: Sequence[RunCost], size: Callable[[], MaintenanceSize | None]) -> MaintenanceSize | None:
+def _by_guess(
+    again: Sequence[RunCost], size: Callable[[], MaintenanceSize | None]
+) -> MaintenanceSize | None:
     """The change before any maintenance run, if the guess may decide."""
     if again[0].elapsed_ms < _LEAST_GAIN_MS:
         return None

@@ -15,14 +15,20 @@ from impctl.errors import (
     TableError,
 )
 from impctl.service.clock import Move, move_of
-from impctl.service.context import Isolated, Context, limited
+from impctl.service.context import Context, Isolated, limited
 from impctl.service.cost_model import MaintenanceSize, dearer, reason_text, recorded
 from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import QueryState, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.results import ENGINE, SPARK, Failure
 from impctl.service.stored import check_clock, check_definition, check_pins, mark_at, moved_moments
-from impctl.service.table_deltas import GroupedChange, ChangeRequest, SharedChanges, is_large, need_of
+from impctl.service.table_deltas import (
+    ChangeRequest,
+    GroupedChange,
+    SharedChanges,
+    is_large,
+    need_of,
+)
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, FilesMark, check_same_columns, check_same_order
@@ -104,7 +110,7 @@ class StaleQuery:
 
 
 def open_task(
-    desk: Context,
+    ctx: Context,
     store: StoreReader,
     spec: QuerySpec,
     stored: StoredQuery,
@@ -113,27 +119,27 @@ def open_task(
     """Open the task, noting what prevents maintenance; uses state `kept` by earlier runs."""
     task = StaleQuery(spec, stored)
     try:
-        check_definition(desk, spec, stored)
-        check_clock(desk, stored)
-        if desk.policy(spec) is not Policy.FULL:
-            check_pins(stored, desk.tables)
-            known = None if kept is None else kept.take(desk, stored)
-            moves = _moves_now(desk, task)
+        check_definition(ctx, spec, stored)
+        check_clock(ctx, stored)
+        if ctx.policy(spec) is not Policy.FULL:
+            check_pins(stored, ctx.tables)
+            known = None if kept is None else kept.take(ctx, stored)
+            moves = _moves_now(ctx, task)
             if known is not None and not moves:
                 task.taken = known
             else:
-                task.taken, task.move = _restored(desk, store, spec, stored, moves=moves)
+                task.taken, task.move = _restored(ctx, store, spec, stored, moves=moves)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task
 
 
-def _moves_now(desk: Context, task: StaleQuery) -> bool:
+def _moves_now(ctx: Context, task: StaleQuery) -> bool:
     """Whether the sketch follows the clock in this step. An eager query first gets a sketch for
     every version, with the clock's values of its capture."""
     versions = task.stored.versions.items()
-    has_change = any(desk.tables.source(table).version != at for table, at in versions)
-    return bool(moved_moments(desk, task.stored)) and not (task.is_eager and has_change)
+    has_change = any(ctx.tables.source(table).version != at for table, at in versions)
+    return bool(moved_moments(ctx, task.stored)) and not (task.is_eager and has_change)
 
 
 def needs_of(tables: PinnedTables, task: StaleQuery) -> list[ChangeRequest]:
@@ -149,16 +155,16 @@ def needs_of(tables: PinnedTables, task: StaleQuery) -> list[ChangeRequest]:
 
 
 def _restored(
-    desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
+    ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery, *, moves: bool
 ) -> tuple[QueryState, Move | None]:
     """Load the state for the current plan; RecaptureNeededError if impossible. If it `moves`,
     restored into the circuit after the move, which is still to be made."""
-    result = reopened(desk, spec, stored)
+    result = reopened(ctx, spec, stored)
     prepared, way = result.prepared, result.way
     try:
-        check_circuit(desk, prepared, way, stored)
+        check_circuit(ctx, prepared, way, stored)
     except RecaptureNeededError:
-        _check_columns_and_order(desk.tables, prepared, stored)
+        _check_columns_and_order(ctx.tables, prepared, stored)
         raise
     if way.mode is MaintenanceMode.RECAPTURE:
         raise RecaptureNeededError(
@@ -168,12 +174,12 @@ def _restored(
             location=prepared.place(way.span),
         )
     if way.mode is MaintenanceMode.TOUCH:
-        _check_columns_read(desk.tables, prepared, stored)
-    move = move_of(desk, spec, stored, prepared, way) if moves else None
+        _check_columns_read(ctx.tables, prepared, stored)
+    move = move_of(ctx, spec, stored, prepared, way) if moves else None
     way = way if move is None else move.way
     reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
     if way.compiled is not None:
-        limited(desk, way.compiled)
+        limited(ctx, way.compiled)
     return QueryState(way, stored, store.load_runs(stored.query), reads), move
 
 
@@ -214,24 +220,24 @@ class Decisions:
 
     def __init__(
         self,
-        desk: Context,
+        ctx: Context,
         store: StoreReader,
         failures: list[Failure],
         kept: StateCache | None = None,
     ) -> None:
-        self.desk = desk
+        self.ctx = ctx
         self.store = store
         self.failures = failures
         self.kept = kept
-        self.shared = SharedChanges(desk.tables, desk.reporter)
+        self.shared = SharedChanges(ctx.tables, ctx.reporter)
 
     def opened(self, stale: Stale) -> list[StaleQuery]:
         """Open the tasks and announce their changes; failing queries are recorded."""
         tasks: list[StaleQuery] = []
         for spec, stored in stale:
             with Isolated(self.failures, spec):
-                task = open_task(self.desk, self.store, spec, stored, self.kept)
-                self.shared.announce(needs_of(self.desk.tables, task))
+                task = open_task(self.ctx, self.store, spec, stored, self.kept)
+                self.shared.announce(needs_of(self.ctx.tables, task))
                 tasks.append(task)
         return tasks
 
@@ -242,14 +248,14 @@ class Decisions:
             with Isolated(self.failures, task.spec):
                 stage = self.stage(task, is_checked=True)
                 if stage.is_recapture:
-                    capture = capture_stage(self.desk, prepare(self.desk, task.spec))
-                    stage = replace(stage, by=capture.by(self.desk))
+                    capture = capture_stage(self.ctx, prepare(self.ctx, task.spec))
+                    stage = replace(stage, by=capture.by(self.ctx))
                 result.append((task, stage))
         return result
 
     def stage(self, task: StaleQuery, *, is_checked: bool = False) -> Stage:
         """Decide, and read the change; `is_checked` also checks it as a run would."""
-        policy = self.desk.policy(task.spec)
+        policy = self.ctx.policy(task.spec)
         _refuse(task, policy)
         if task.trouble is None and policy is not Policy.FULL:
             try:
@@ -260,7 +266,7 @@ class Decisions:
 
     def instead(self, task: StaleQuery, trouble: ImpctlError) -> Stage:
         """The recapture after `trouble`, noted in the task; raises if the policy forbids it."""
-        policy = self.desk.policy(task.spec)
+        policy = self.ctx.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
             raise trouble
         task.trouble = trouble
@@ -280,7 +286,7 @@ class Decisions:
     def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Stage:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.taken is not None
-        needs = tuple(needs_of(self.desk.tables, task))
+        needs = tuple(needs_of(self.ctx.tables, task))
         stage = self._carried(task.taken, needs, task.move)
         cheaper = self._cheaper(task, stage) if policy is Policy.AUTO else None
         if cheaper is not None:
@@ -290,12 +296,14 @@ class Decisions:
         read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
         if is_checked and task.stored.assumptions:
             for result in read:
-                ending = self.desk.tables.snapshot(result.need.table)
+                ending = self.ctx.tables.snapshot(result.need.table)
                 changes = result.changes
                 recheck(task.stored.assumptions, ending, changes.table, changes.weights)
         return replace(stage, read=read)
 
-    def _carried(self, taken: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None) -> Stage:
+    def _carried(
+        self, taken: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None
+    ) -> Stage:
         way = taken.way
         code = "incremental" if way.mode is MaintenanceMode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
@@ -304,7 +312,7 @@ class Decisions:
             stage = stage if needs else replace(stage, reason_code=EXPIRED, reason=move.reason)
         elif move is not None:
             stage = replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
-        elif is_large(self.shared, self.desk.settings, way.compiled, needs):
+        elif is_large(self.shared, self.ctx.settings, way.compiled, needs):
             reason = "a large change, grouped by Spark first"
             return replace(stage, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
         if way.compiled is not None and way.compiled.asks_spark:
@@ -320,8 +328,8 @@ class Decisions:
             recorded(self.store, task.stored),
             stage.cost_kind,
             lambda: self.size(stage.needs),
-            has_spark=self.desk.has_spark,
-            table_rows=lambda: self.desk.tables.rows_of(tuple(task.stored.versions)),
+            has_spark=self.ctx.has_spark,
+            table_rows=lambda: self.ctx.tables.rows_of(tuple(task.stored.versions)),
             moved=[need.table for need in stage.needs],
         )
         return None if result is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(result))
@@ -381,7 +389,9 @@ def change_up_to(
     return TableDelta(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
 
 
-def changes_by_table(tables: PinnedTables, read: Sequence[ReadChange]) -> dict[TableName, TableDelta]:
+def changes_by_table(
+    tables: PinnedTables, read: Sequence[ReadChange]
+) -> dict[TableName, TableDelta]:
     return {
         one.need.table: change_up_to(tables, one.need.table, one.changes, one.need.until)
         for one in read

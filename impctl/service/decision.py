@@ -18,7 +18,7 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
-    from impctl.service.context import Partitions, Context
+    from impctl.service.context import Context, Partitions
     from impctl.store.records import StoreReader
     from impctl.workload.models import QuerySpec
 
@@ -32,17 +32,17 @@ class CaptureStage:
     partitions: Partitions
     way: MaintenancePlan
 
-    def by(self, desk: Context) -> str:
+    def by(self, ctx: Context) -> str:
         compiled = self.way.compiled
         is_exact = self.way.mode is MaintenanceMode.EXACT and compiled is not None
-        if not is_exact or compiled is None or not is_loaded_here(desk, compiled):
+        if not is_exact or compiled is None or not is_loaded_here(ctx, compiled):
             return SPARK
         return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
 
-    def reads(self, desk: Context) -> tuple[ReadEntry, ...]:
+    def reads(self, ctx: Context) -> tuple[ReadEntry, ...]:
         """What is read of each table, after the query's conditions."""
         compiled, prepared = self.way.compiled, self.prepared
-        snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
+        snapshots = {scan.access: ctx.tables.snapshot(scan.table) for scan in prepared.scans}
         if self.way.mode is MaintenanceMode.EXACT and compiled is not None:
             tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
             left = {name: files_of_table(result, compiled) for name, result in tables.items()}
@@ -51,22 +51,22 @@ class CaptureStage:
         return tuple(
             ReadEntry(table, now.version, rows_in(now, files), len(files), bytes_of(files))
             for table, files in left.items()
-            for now in [desk.tables.snapshot(table)]
+            for now in [ctx.tables.snapshot(table)]
         )
 
 
-def capture_stage(desk: Context, prepared: PreparedQuery) -> CaptureStage:
+def capture_stage(ctx: Context, prepared: PreparedQuery) -> CaptureStage:
     """Decide the capture; UnsafeSketchError if no attribute is safe."""
-    chosen = choose(desk, prepared, every=False)
-    partitions = chosen.partitions(desk, prepared)
-    way = capture_way(desk, prepared, chosen.verdict, partitions)
+    chosen = choose(ctx, prepared, every=False)
+    partitions = chosen.partitions(ctx, prepared)
+    way = capture_way(ctx, prepared, chosen.verdict, partitions)
     return CaptureStage(prepared, chosen, partitions, way)
 
 
-def foreseen_capture(desk: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+def foreseen_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """Explain the capture of a query instead of running it."""
-    prepared = prepare(desk, spec)
-    stage = capture_stage(desk, prepared)
+    prepared = prepare(ctx, spec)
+    stage = capture_stage(ctx, prepared)
     tables = prepared.table_of
     facts = stage.chosen.verdict.assumptions
     return CaptureResult(
@@ -76,7 +76,7 @@ def foreseen_capture(desk: Context, store: StoreReader | None, spec: QuerySpec) 
             SketchEntry(tables[access], partition.attribute, (), partition.ranges)
             for access, partition in stage.partitions.items()
         ),
-        versions=desk.tables.versions_of(prepared.tables),
+        versions=ctx.tables.versions_of(prepared.tables),
         mode=stage.way.mode.value,
         elapsed_ms=0.0,
         spark_ms=0.0,
@@ -84,19 +84,19 @@ def foreseen_capture(desk: Context, store: StoreReader | None, spec: QuerySpec) 
         considered=stage.chosen.candidates,
         assumptions=tuple(assumption_text(assumption_of(fact)) for fact in facts),
         foreseen=True,
-        by=stage.by(desk),
-        reads=stage.reads(desk),
-        stored=_stored(desk, store, spec),
+        by=stage.by(ctx),
+        reads=stage.reads(ctx),
+        stored=_stored(ctx, store, spec),
     )
 
 
-def _stored(desk: Context, store: StoreReader | None, spec: QuerySpec) -> str:
+def _stored(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> str:
     try:
         stored = None if store is None else store.load(spec.name)
         if stored is None:
             return "none"
-        is_fresh = is_captured_alike(desk, spec, stored) and is_current(stored, desk.tables)
-        is_fresh = is_fresh and not moved_moments(desk, stored)
+        is_fresh = is_captured_alike(ctx, spec, stored) and is_current(stored, ctx.tables)
+        is_fresh = is_fresh and not moved_moments(ctx, stored)
     except RecaptureNeededError:
         # What cannot be read back is replaced by the capture.
         return "stale"

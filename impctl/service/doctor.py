@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.service.advice import ClusterForecasts, advice_of
-from impctl.service.context import Reporter, Context, master_of, open_context
+from impctl.service.context import Context, Reporter, master_of, open_context
 from impctl.service.explain import extra_findings
 from impctl.service.outcome import GRAVITY
 from impctl.service.results import Area, Failure, Finding, Outcome, Subject, problems_error
@@ -28,7 +28,7 @@ from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
 from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
-from impctl.store.health import MOST_FILES, StoreCheck, Folder, check_store, folder_of, lock_owner
+from impctl.store.health import MOST_FILES, Folder, StoreCheck, check_store, folder_of, lock_owner
 from impctl.tables.log import (
     Committed,
     committed_at,
@@ -57,15 +57,15 @@ def setting_calls(path: str, setting: str, value: str) -> str:
     return f"in Spark {spark}, or with deltalake {python}"
 
 
-def skipping_findings(desk: Context, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
+def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
     if not stored:
         # An unreadable store is reported by `store_findings`.
         return
-    forecasts = ClusterForecasts(desk, desk.reading_store())
+    forecasts = ClusterForecasts(ctx, ctx.reading_store())
     for one in stored:
         subject = Subject(Area.STORE, one.query)
         try:
-            result = advice_of(desk.tables, forecasts, one.query, one.sketches)
+            result = advice_of(ctx.tables, forecasts, one.query, one.sketches)
         except ImpctlError:
             continue
         for advice in result:
@@ -299,24 +299,24 @@ _MOST_FILES = 100
 """A folder of more YAML files serves something else."""
 
 
-def sharing_findings(desk: Context) -> Iterator[Finding]:
+def sharing_findings(ctx: Context) -> Iterator[Finding]:
     """Warn of files that use the same store, and of equal query names."""
-    result = dict(_sharers(desk))
+    result = dict(_sharers(ctx))
     if not result:
         return
-    own = {name.lower() for name in desk.workload.queries}
+    own = {name.lower() for name in ctx.workload.queries}
     names = sorted({name for names in result.values() for name in names if name.lower() in own})
     named = ", ".join(f"`{name}`" for name in names)
     clash = f"; of {named} only the file captured last has a sketch" if names else ""
-    yield Subject(Area.STORE, str(desk.store_path)).warning(
+    yield Subject(Area.STORE, str(ctx.store_path)).warning(
         "shared_store",
         f"Other files use this store too: {', '.join(result)}{clash}",
         "give each file a separate `store`, as `impctl init` does",
     )
 
 
-def _sharers(desk: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
-    own, store = Path(desk.workload.file).absolute(), os.path.realpath(desk.store_path)
+def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
+    own, store = Path(ctx.workload.file).absolute(), os.path.realpath(ctx.store_path)
     near = (file for pattern in ("*.yaml", "*.yml") for file in own.parent.glob(pattern))
     for file in sorted(near)[:_MOST_FILES]:
         if os.path.realpath(file) == os.path.realpath(own):
@@ -335,12 +335,12 @@ FileReading = Callable[[Snapshot], int | None]
 _CHECK = "spark_reads"
 
 
-def spark_findings(desk: Context, read_one: FileReading) -> Iterator[Finding]:
+def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
     """Read a file of each table."""
-    for table in desk.workload.tables:
+    for table in ctx.workload.tables:
         subject = Subject.of_table(table)
         try:
-            rows = read_one(desk.tables.snapshot(table))
+            rows = read_one(ctx.tables.snapshot(table))
         except ImpctlError as error:
             yield subject.failed(_CHECK, error)
             continue
@@ -358,19 +358,19 @@ _GROWTH = 2
 """A recapture writes the new state before it removes the old one."""
 
 
-def store_findings(desk: Context, *, with_state: bool) -> Iterator[Finding]:
+def store_findings(ctx: Context, *, with_state: bool) -> Iterator[Finding]:
     """Check the store; all its state only if requested."""
-    path = desk.store_path
+    path = ctx.store_path
     subject = Subject(Area.STORE, str(path))
     folder = folder_of(path)
     try:
-        store = desk.reading_store()
+        store = ctx.reading_store()
         checked = None if store is None else check_store(store, with_state=with_state)
     except ImpctlError as error:
         yield subject.failed("store_opens", error)
     else:
         if checked is not None:
-            yield from _contents(subject, checked, desk)
+            yield from _contents(subject, checked, ctx)
         else:
             yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
     yield _lock(subject, path)
@@ -384,20 +384,20 @@ def store_findings(desk: Context, *, with_state: bool) -> Iterator[Finding]:
     yield _room(subject, folder)
 
 
-def _contents(subject: Subject, checked: StoreCheck, desk: Context) -> Iterator[Finding]:
+def _contents(subject: Subject, checked: StoreCheck, ctx: Context) -> Iterator[Finding]:
     count = len(checked.queries)
     queries = count_text(count, "query", "queries")
     for name, error in checked.damaged:
         yield Subject(Area.STORE, name).problem(
             "checksums",
             error.message,
-            f"run `impctl capture {desk.workload.file} --query {name}`",
+            f"run `impctl capture {ctx.workload.file} --query {name}`",
             error.exit_code,
         )
     if not checked.damaged:
         what = "rows and state" if checked.with_state else "rows (state was not read)"
         yield subject.ok("checksums", f"Opens; {what} of {queries} match their checksums")
-    gone = [name for name in checked.queries if name not in desk.workload.queries]
+    gone = [name for name in checked.queries if name not in ctx.workload.queries]
     if gone:
         yield subject.warning(
             "unknown_queries",
@@ -410,8 +410,7 @@ def _contents(subject: Subject, checked: StoreCheck, desk: Context) -> Iterator[
             "leftovers",
             f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by "
             "an interrupted run",
-            f"run `impctl gc {desk.workload.file}`, or let the next command that writes "
-            "remove them",
+            f"run `impctl gc {ctx.workload.file}`, or let the next command that writes remove them",
         )
 
 
@@ -608,15 +607,15 @@ _BY_FILES = "changes are found by comparing files, which reads each changed file
 
 
 def table_findings(
-    desk: Context, stored: Sequence[StoredQuery], every: timedelta | None
+    ctx: Context, stored: Sequence[StoredQuery], every: timedelta | None
 ) -> Iterator[Finding]:
     """Check each table; `stored` are its queries."""
-    for table in desk.workload.tables:
+    for table in ctx.workload.tables:
         subject = Subject.of_table(table)
         try:
-            snapshot = desk.tables.snapshot(table)
-            stale = _stale(desk.tables, stored, table)
-            history = list(history_findings(desk.tables.source(table), snapshot, stale, every))
+            snapshot = ctx.tables.snapshot(table)
+            stale = _stale(ctx.tables, stored, table)
+            history = list(history_findings(ctx.tables.source(table), snapshot, stale, every))
         except ImpctlError as error:
             yield subject.failed("readable", error)
             continue
@@ -629,7 +628,7 @@ def table_findings(
                 f"Columns that cannot be read without the Delta JAR: {named}",
                 "do not use them in queries, or read the table with the Delta JAR",
             )
-        if any(update.table == table for update in desk.workload.updates):
+        if any(update.table == table for update in ctx.workload.updates):
             try:
                 check_writable(snapshot)
                 yield subject.ok("writable", "`apply` can write it")
@@ -637,7 +636,7 @@ def table_findings(
                 yield subject.failed("writable", error)
         yield _change_feed(subject, snapshot)
         yield from history
-        yield from commit_time_findings(desk.tables.source(table))
+        yield from commit_time_findings(ctx.tables.source(table))
 
 
 def _described(snapshot: Snapshot) -> str:
@@ -717,9 +716,9 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
             findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
     else:
         try:
-            with open_context(request.settings, reporter) as desk:
+            with open_context(request.settings, reporter) as ctx:
                 findings += _of_workload(
-                    desk, every, with_spark=request.spark, with_state=request.state
+                    ctx, every, with_spark=request.spark, with_state=request.state
                 )
         except ImpctlError as error:
             # A wrong workload file does not hide earlier findings.
@@ -731,34 +730,34 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
 
 
 def _of_workload(
-    desk: Context, every: timedelta | None, *, with_spark: bool, with_state: bool
+    ctx: Context, every: timedelta | None, *, with_spark: bool, with_state: bool
 ) -> Iterator[Finding]:
-    spark = desk.spark_spec
-    yield from extra_findings(desk.workload.queries)
+    spark = ctx.spark_spec
+    yield from extra_findings(ctx.workload.queries)
     yield delta_jar(spark)
     if with_spark:
-        desk.reporter.step("starting Spark")
-        result, read_one = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
+        ctx.reporter.step("starting Spark")
+        result, read_one = try_spark(master_of(spark.master), spark.conf, ctx.reporter.spark_log)
         yield result
         if read_one is not None:
-            desk.reporter.step("reading a file of each table with Spark")
-            yield from spark_findings(desk, read_one)
-    desk.reporter.step("checking tables")
-    stored = _stored(desk)
-    yield from table_findings(desk, stored, every)
-    desk.reporter.step("checking the store")
-    yield from store_findings(desk, with_state=with_state)
-    yield from sharing_findings(desk)
-    yield from skipping_findings(desk, stored)
+            ctx.reporter.step("reading a file of each table with Spark")
+            yield from spark_findings(ctx, read_one)
+    ctx.reporter.step("checking tables")
+    stored = _stored(ctx)
+    yield from table_findings(ctx, stored, every)
+    ctx.reporter.step("checking the store")
+    yield from store_findings(ctx, with_state=with_state)
+    yield from sharing_findings(ctx)
+    yield from skipping_findings(ctx, stored)
     yield from tree_findings(stored)
 
 
-def _stored(desk: Context) -> list[StoredQuery]:
+def _stored(ctx: Context) -> list[StoredQuery]:
     """The readable stored queries; unreadable ones are reported with the store."""
     result = []
-    for name in desk.workload.queries:
+    for name in ctx.workload.queries:
         try:
-            store = desk.reading_store()
+            store = ctx.reading_store()
             stored = None if store is None else store.load(name)
         except ImpctlError:
             continue

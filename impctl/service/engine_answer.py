@@ -69,7 +69,7 @@ class LeftOut:
 
 
 def engine_answer(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     versions: Versions,
     pruned: Pruned,
@@ -79,14 +79,14 @@ def engine_answer(
     """Compute the answer; `pruned` are the files, by `sketches`. `where` is a condition on the
     answer's columns. BlockedError if the engine lacks a part of the plan; NotExactError or
     EvaluationError if a value or the memory ends it."""
-    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     with limited_to(limit):
-        result = engine_rows(desk, limit, prepared, versions, pruned, sketches)
-        return answer_of_rows(result.ending, result.rows, desk.session_zone, where)
+        result = engine_rows(ctx, limit, prepared, versions, pruned, sketches)
+        return answer_of_rows(result.ending, result.rows, ctx.session_zone, where)
 
 
 def engine_rows(
-    desk: Context,
+    ctx: Context,
     limit: MemoryLimit,
     prepared: PreparedQuery,
     versions: Versions,
@@ -95,8 +95,8 @@ def engine_rows(
     left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
 ) -> RowsOf:
     """The answer's rows without `left_out`, within `held_to(limit)`; errors as `engine_answer`."""
-    answer = desk.memory.answer(prepared.planned)
-    compiled = limited(desk, compile_answer(answer))
+    answer = ctx.memory.answer(prepared.planned)
+    compiled = limited(ctx, compile_answer(answer))
     read_by = united_groups(prepared, sketches)
     used = {one.access: one for one in read_by if one.access in pruned.filters}
     compiled.circuit.start()
@@ -105,7 +105,7 @@ def engine_rows(
     slices = Slices(compiled, limit.bytes, limit.check)
     with ThreadPoolExecutor(1) as reader:
         most = batch_size(limit.bytes)
-        read = _read(desk.tables, compiled, versions, pruned, used, left_out, most)
+        read = _read(ctx.tables, compiled, versions, pruned, used, left_out, most)
         for table, rows in one_ahead(read, reader):
             for part in slices.of(rows):
                 batches = [
@@ -147,8 +147,8 @@ def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
     sketch = used.get(source.access)
     if sketch is None or not len(rows):
         return batch
-    partition, wanted = sketch.partition, sketch.fragments.to_mask()
+    partition, wanted = sketch.partition, sketch.ranges.to_mask()
     values = from_arrow(rows.column(sketch.attribute), partition.type)
     if partition.are_all_in(values, wanted):
         return batch
-    return batch.keep(wanted[partition.fragments_of(values)])
+    return batch.keep(wanted[partition.range_ids_of(values)])

@@ -37,7 +37,7 @@ from impctl.service.partitions import partition_about, ranges_to_spare
 from impctl.service.results import ExpectedReading
 from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.tables.prune import FileSpans, file_spans, prune_by_condition, rows_by_fragment
+from impctl.tables.prune import FileSpans, file_spans, prune_by_condition, rows_by_range
 from impctl.tables.rows import read_rows
 from impctl.tables.sample import FileSample, file_sample, mean_overlap
 from impctl.tables.snapshot import ColumnBounds, DataFile
@@ -440,17 +440,17 @@ NOTHING = SketchEstimates({})
 
 
 def estimates(
-    desk: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate], *, every: bool
+    ctx: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate], *, every: bool
 ) -> SketchEstimates:
     """Estimate the sketches of these safe options on the large table. Unless `every` one is wanted,
     options that are certain to lose are dropped early."""
-    result = _large(desk, prepared, options)
+    result = _large(ctx, prepared, options)
     if isinstance(result, str):
         return SketchEstimates({}, result)
     if result is None:
         return NOTHING
     try:
-        return _Estimate(desk, prepared, *result).of_all(every=every)
+        return _Estimate(ctx, prepared, *result).of_all(every=every)
     except BlockedError as blocked:
         return SketchEstimates({}, f"no estimate: {blocked.message}")
     except ImpctlError as error:
@@ -459,15 +459,15 @@ def estimates(
 
 
 def _large(
-    desk: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate]
+    ctx: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate]
 ) -> tuple[Scan, list[JudgedCandidate]] | str | None:
     """The access to estimate and its options; a text if impossible, None if unnecessary."""
-    rows = {table: desk.tables.snapshot(table).likely_rows for table in prepared.tables}
+    rows = {table: ctx.tables.snapshot(table).likely_rows for table in prepared.tables}
     large = max(prepared.tables, key=lambda table: rows[table])
     own = [option for option in options if option.scan.table == large]
     if rows[large] < LEAST_ROWS or len({option.column for option in own}) < 2:
         return None
-    if len(desk.tables.snapshot(large).files) < _LEAST_FILES:
+    if len(ctx.tables.snapshot(large).files) < _LEAST_FILES:
         return None
     if sum(scan.table == large for scan in prepared.scans) > 1:
         return f"no estimate: table `{large}` is read more than once"
@@ -491,7 +491,7 @@ class _SampleRun:
         return float(self.drawn.weights[self.passing].sum()) * self.scale * self.each
 
     @property
-    def fragments_at_most(self) -> tuple[float, float, float]:
+    def ranges_at_most(self) -> tuple[float, float, float]:
         """Most ranges a sketch can have, one per row of the provenance: likely, least and most."""
         codes = self.drawn.codes
         of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
@@ -509,14 +509,14 @@ class _SampleRun:
 class _Estimate:
     """One query over one large table, and its safe attributes."""
 
-    desk: Context
+    ctx: Context
     prepared: PreparedQuery
     scan: Scan
     options: Sequence[JudgedCandidate]
 
     @cached_property
     def files(self) -> Sequence[DataFile]:
-        snapshot = self.desk.tables.snapshot(self.scan.table)
+        snapshot = self.ctx.tables.snapshot(self.scan.table)
         conditions = scan_conditions(self.prepared.root).get(self.scan.access, ())
         if not conditions:
             return snapshot.files
@@ -524,7 +524,7 @@ class _Estimate:
         return prune_by_condition(snapshot, And(tuple(conditions)), names)
 
     def of_all(self, *, every: bool) -> SketchEstimates:
-        self.desk.reporter.step(
+        self.ctx.reporter.step(
             f"estimating what remains to read with sketches of {self.scan.table}"
         )
         groups = self._groups
@@ -536,7 +536,7 @@ class _Estimate:
             return SketchEstimates({(self.scan.table, name): everything for name in columns})
         along = min(groups or columns, key=overlaps.__getitem__)
         read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
-        snapshot = self.desk.tables.snapshot(self.scan.table)
+        snapshot = self.ctx.tables.snapshot(self.scan.table)
         sample = file_sample(snapshot, self.files, list(read), bounds[along])
         shared = {name: bounds[name] for name in groups}
         numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
@@ -568,7 +568,7 @@ class _Estimate:
         return left * -np.expm1(-spread)
 
     def _bounds(self, name: ColumnName) -> ColumnBounds:
-        snapshot = self.desk.tables.snapshot(self.scan.table)
+        snapshot = self.ctx.tables.snapshot(self.scan.table)
         result = file_bounds(snapshot, name)
         if len(self.files) == len(result):
             return result
@@ -595,13 +595,13 @@ class _Estimate:
         for table in self.prepared.tables:
             if table != self.scan.table:
                 other = read_rows(
-                    self.desk.tables.snapshot(table), session.compiled.columns_of(table)
+                    self.ctx.tables.snapshot(table), session.compiled.columns_of(table)
                 )
                 session.step({table: TableChange(other, np.ones(len(other), dtype=np.int64))})
         numbered = rows.append_column(_ROW, pa.array(np.arange(count)))
         session.step({self.scan.table: TableChange(numbered, drawn.weights)})
         passing = np.zeros(count + 1, dtype=np.bool_)
-        passing[list(session.fragments()[self.scan.access].ids)] = True
+        passing[list(session.ranges()[self.scan.access].ids)] = True
         return passing[:count], scale
 
     def _left(
@@ -618,19 +618,19 @@ class _Estimate:
         if _held_by(bounds, column.take(np.flatnonzero(passing))) >= _NOT_CLUSTERED * len(bounds):
             return FilesLeft.all_of(len(bounds))
         values = _some_values(sample.rows.column(name), sample.snapshot.readable(name).type)
-        partition = partition_about(self.desk, self.scan.table, name, values, bounds, overlapping)
+        partition = partition_about(self.ctx, self.scan.table, name, values, bounds, overlapping)
         spans = file_spans(partition, bounds)
-        fragments = partition.fragments_of(column)
-        counted = np.bincount(fragments, weights=run.drawn.weights, minlength=partition.size)
+        ranges = partition.range_ids_of(column)
+        counted = np.bincount(ranges, weights=run.drawn.weights, minlength=partition.size)
         seen: Floats = counted.astype(np.float64)
         # Rows of a group come together or not at all, so groups are counted, not rows.
-        groups = _count_by(fragments, codes, partition.size)
-        hits = _count_by(fragments[passing], codes[passing], partition.size)
-        whole = np.maximum(rows_by_fragment(partition, sample.files, bounds), seen)
+        groups = _count_by(ranges, codes, partition.size)
+        hits = _count_by(ranges[passing], codes[passing], partition.size)
+        whole = np.maximum(rows_by_range(partition, sample.files, bounds), seen)
         result = chances(whole, seen, groups, hits, run.drawn.blurred)
-        ends = zip((result.likely, result.low, result.high), run.fragments_at_most, strict=True)
+        ends = zip((result.likely, result.low, result.high), run.ranges_at_most, strict=True)
         mixtures = [mixture.at_most(most, run.scale) for mixture, most in ends]
-        most_together = ranges_to_spare(self.desk, self.scan.table, name, partition.ranges)
+        most_together = ranges_to_spare(self.ctx, self.scan.table, name, partition.ranges)
         left = FilesLeft.of(spans, mixtures, result.off, most_together)
         is_kept = name not in self._groups and bool(self._groups)
         share = float(groups.sum()) / max(len(rows), 1) if is_kept else 0.0
@@ -651,7 +651,7 @@ class _Estimate:
             files=round(count),
             files_low=max(0, math.floor(fewest)),
             files_high=min(len(self.files), math.ceil(most)),
-            files_total=len(self.desk.tables.snapshot(self.scan.table).files),
+            files_total=len(self.ctx.tables.snapshot(self.scan.table).files),
             rows=round(float((left.likely * rows).sum())),
             bytes=round(float((left.likely * self._sizes).sum())),
             upkeep=round(left.pairs * _BYTES_PER_PAIR),
@@ -668,11 +668,11 @@ def _held_by(bounds: ColumnBounds, values: Vector) -> float:
     return float((np.searchsorted(places, ends) > np.searchsorted(places, lows)).sum())
 
 
-def _count_by(fragments: npt.NDArray[np.int32], codes: Ints, size: int) -> Floats:
+def _count_by(ranges: npt.NDArray[np.int32], codes: Ints, size: int) -> Floats:
     """How many groups have rows in each range; shape (size,)."""
     if len(codes) == int(codes.max(initial=-1)) + 1 and (np.diff(codes) == 1).all():
-        return np.bincount(fragments, minlength=size).astype(np.float64)
-    pairs = np.unique(codes * size + fragments)
+        return np.bincount(ranges, minlength=size).astype(np.float64)
+    pairs = np.unique(codes * size + ranges)
     return np.bincount(pairs % size, minlength=size).astype(np.float64)
 
 

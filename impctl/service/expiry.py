@@ -23,7 +23,7 @@ from impctl.sql.parameters import NEVER, zone_of
 from impctl.types import ColumnName, TableName
 
 if TYPE_CHECKING:
-    from impctl.service.context import Versions, Context
+    from impctl.service.context import Context, Versions
     from impctl.tables.snapshot import Snapshot
     from impctl.workload.models import ExpirySpec, TableSpec
 
@@ -35,24 +35,24 @@ _SECOND = 1_000_000
 class LiveAt(Mapping[TableName, LiveRows]):
     """The live rows of tables with an expiry at one instant; reads schemas on demand."""
 
-    def __init__(self, desk: Context, now: datetime) -> None:
-        self._desk = desk
+    def __init__(self, ctx: Context, now: datetime) -> None:
+        self._ctx = ctx
         self._now = now
         self._known: dict[TableName, LiveRows] = {}
 
     def __getitem__(self, table: TableName) -> LiveRows:
         """UsageError if the column is missing or is not a time."""
         if table not in self._known:
-            spec = self._desk.workload.tables[table]
+            spec = self._ctx.workload.tables[table]
             if spec.expiry is None:
                 raise KeyError(table)
-            snapshot = self._desk.tables.snapshot(table)
-            zone = self._desk.session_zone
+            snapshot = self._ctx.tables.snapshot(table)
+            zone = self._ctx.session_zone
             self._known[table] = live_rows(spec.expiry, snapshot, self._now, zone)
         return self._known[table]
 
     def __iter__(self) -> Iterator[TableName]:
-        return (name for name, spec in self._desk.workload.tables.items() if spec.expiry)
+        return (name for name, spec in self._ctx.workload.tables.items() if spec.expiry)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -88,29 +88,29 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
     return LiveRows(column.name, Literal((edge - _EPOCH) // _MICROSECOND, TIMESTAMP))
 
 
-def next_expiry(desk: Context, versions: Versions, now: str) -> str:
+def next_expiry(ctx: Context, versions: Versions, now: str) -> str:
     """The next instant at which a row live at `now` expires, or `NEVER`. In whole seconds, as
     instants of runs are; no row expires before it. Reads the column in files that may hold both
     live and expired rows. Empty if they cannot be read without Spark, so that every later run has
     to check."""
     try:
-        return _next_expiry(desk, versions, now)
+        return _next_expiry(ctx, versions, now)
     except (RecaptureNeededError, TableError):
         return ""
 
 
-def _next_expiry(desk: Context, versions: Versions, now: str) -> str:
-    instant, zone = datetime.fromisoformat(now), desk.session_zone
+def _next_expiry(ctx: Context, versions: Versions, now: str) -> str:
+    instant, zone = datetime.fromisoformat(now), ctx.session_zone
     datetimes: list[datetime] = []
     for table, version in versions.items():
-        expiry = desk.workload.tables[table].expiry
+        expiry = ctx.workload.tables[table].expiry
         if expiry is None:
             continue
-        snapshot = desk.tables.snapshot(table, version)
+        snapshot = ctx.tables.snapshot(table, version)
         live = live_rows(expiry, snapshot, instant, zone)
         edge = live.later_than.value
         assert isinstance(edge, int)
-        least = desk.tables.least_above(
+        least = ctx.tables.least_above(
             (table, version, live.column, edge), partial(least_above, snapshot, live.column, edge)
         )
         if least is not None:

@@ -42,7 +42,7 @@ from impctl.plan.recursion import keyed_rows, recursion_notes
 from impctl.service.advice import BackwardFixpoint, backward_fixpoints
 from impctl.service.capture import stored_sketches
 from impctl.service.choose import choose, judge_candidates, lineage_warnings
-from impctl.service.context import Isolated, Context
+from impctl.service.context import Context, Isolated
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
 from impctl.service.maintenance_plan import (
@@ -54,7 +54,23 @@ from impctl.service.maintenance_plan import (
 )
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import who_answers
-from impctl.service.results import AnswerEntry, Area, BuffersEntry, CandidateEntry, ExpectedReading, ExplainResult, Failure, Finding, GroupsEntry, JoinSideEntry, Outcome, PlanEntry, Subject, TreeResultEntry, TreeNodeEntry
+from impctl.service.results import (
+    AnswerEntry,
+    Area,
+    BuffersEntry,
+    CandidateEntry,
+    ExpectedReading,
+    ExplainResult,
+    Failure,
+    Finding,
+    GroupsEntry,
+    JoinSideEntry,
+    Outcome,
+    PlanEntry,
+    Subject,
+    TreeNodeEntry,
+    TreeResultEntry,
+)
 from impctl.service.stored import StateMeta, is_captured_alike, kept_plan, provenance_kept
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.spark.expressions import DIALECT
@@ -198,13 +214,19 @@ _NO_ANSWER = "the capture could not store it along with the sketch"
 
 
 def way_as_stored(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, way: MaintenancePlan, stored: StoredQuery
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Partitions,
+    way: MaintenancePlan,
+    stored: StoredQuery,
 ) -> MaintenancePlan:
     """The way of the stored state; `way`, which a capture would choose now, if they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     if is_less(stored, way):
         no_answer = meta.way if prepared.spec.answer else ""
-        return MaintenancePlan(stored.mode, meta.way, accesses=way.accesses, core=way.core, no_answer=no_answer)
+        return MaintenancePlan(
+            stored.mode, meta.way, accesses=way.accesses, core=way.core, no_answer=no_answer
+        )
     by_spark, from_files = way.sides_by(Strategy.SPARK), way.sides_by(Strategy.FILES)
     has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
     has_same_sides &= meta.provenance == way.provenance
@@ -259,14 +281,14 @@ class StoredPieces:
         return sum(self.pieces.values())
 
 
-def kept_state(desk: Context, spec: QuerySpec, way: MaintenancePlan) -> StoredPieces | None:
+def kept_state(ctx: Context, spec: QuerySpec, way: MaintenancePlan) -> StoredPieces | None:
     """The stored state; None if the current query was not captured."""
-    store = desk.reading_store()
+    store = ctx.reading_store()
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
         return None
     is_of_way = stored.mode is way.mode or is_less(stored, way)
-    if not is_of_way or not is_captured_alike(desk, spec, stored):
+    if not is_of_way or not is_captured_alike(ctx, spec, stored):
         return None
     pieces, runs = Counter[str](), store.run_refs(spec.name)
     for run in runs:
@@ -290,7 +312,9 @@ def plan_entries(
     """Lines in the order of `nodes_of`, with `notes` by position and `keyed` columns of
     fixpoints."""
     nodes = tuple(nodes_of(prepared.root))
-    blocking = None if way is None or way.mode is MaintenanceMode.EXACT else _blocking(nodes, way.span)
+    blocking = (
+        None if way is None or way.mode is MaintenanceMode.EXACT else _blocking(nodes, way.span)
+    )
     sizes, read = _kept_at(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
     more = (notes, _led_to_answer(nodes, way, kept), recursion_notes(prepared.root, keyed))
@@ -401,7 +425,9 @@ def _exactly(node: Plan, way: MaintenancePlan) -> str:
             assert_never(node)
 
 
-def _kept_at(nodes: tuple[Plan, ...], way: MaintenancePlan | None, kept: StoredPieces | None) -> dict[int, int]:
+def _kept_at(
+    nodes: tuple[Plan, ...], way: MaintenancePlan | None, kept: StoredPieces | None
+) -> dict[int, int]:
     if way is None or way.compiled is None or kept is None:
         return {}
     sizes = dict.fromkeys(range(len(nodes)), 0)
@@ -548,8 +574,8 @@ _MOST_ROWS_OF_RUN = 3 * MOST_ROWS
 class Trials:
     """The trials of one `explain`, together at most a few seconds."""
 
-    def __init__(self, desk: Context) -> None:
-        self._desk = desk
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
         self._rows_left = _MOST_ROWS_OF_RUN
 
     def tried(
@@ -560,8 +586,8 @@ class Trials:
         candidates: Sequence[CandidateEntry],
     ) -> tuple[CandidateEntry, ...]:
         """The candidates, the chosen ones with what their sketches read."""
-        desk, compiled = self._desk, way.compiled
-        snapshots = [desk.tables.snapshot(table) for table in prepared.tables]
+        ctx, compiled = self._ctx, way.compiled
+        snapshots = [ctx.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
         if (
             way.mode is not MaintenanceMode.EXACT
@@ -569,18 +595,18 @@ class Trials:
             or compiled.asks_spark
             or not 0 < rows <= min(MOST_ROWS, self._rows_left)
             or any(local_path(snapshot.path) is None for snapshot in snapshots)
-            or not is_loaded_here(desk, compiled)
+            or not is_loaded_here(ctx, compiled)
         ):
             return tuple(candidates)
         self._rows_left -= rows
-        desk.reporter.step(f"running the capture of {prepared.spec.name} without storing it")
+        ctx.reporter.step(f"running the capture of {prepared.spec.name} without storing it")
         try:
-            session = loaded(desk, compiled, partitions)
+            session = loaded(ctx, compiled, partitions)
         except ImpctlError:
             return tuple(candidates)  # `capture` reports what is wrong
         if session is None:
             return tuple(candidates)
-        read = _reading(desk, prepared, stored_sketches(prepared, partitions, session.fragments()))
+        read = _reading(ctx, prepared, stored_sketches(prepared, partitions, session.ranges()))
         return tuple(
             replace(entry, expected=read[entry.table])
             if entry.chosen and entry.table in read
@@ -590,12 +616,12 @@ class Trials:
 
 
 def _reading(
-    desk: Context, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+    ctx: Context, prepared: PreparedQuery, sketches: Sequence[StoredSketch]
 ) -> dict[TableName, ExpectedReading]:
-    pruned = filters_of(desk.tables, prepared, sketches, desk.tables.versions_of(prepared.tables))
+    pruned = filters_of(ctx.tables, prepared, sketches, ctx.tables.versions_of(prepared.tables))
     result = {}
     for table in {sketch.table for sketch in sketches}:
-        snapshot, kept = desk.tables.snapshot(table), pruned.files[table]
+        snapshot, kept = ctx.tables.snapshot(table), pruned.files[table]
         result[table] = ExpectedReading(
             files=len(kept),
             files_low=len(kept),
@@ -608,46 +634,44 @@ def _reading(
     return result
 
 
-def explain(desk: Context, queries: Sequence[QueryName] | None) -> Outcome:
+def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Explain each query (default: all)."""
     results: list[ExplainResult] = []
     warnings: list[str] = []
     failures: list[Failure] = []
-    trials = Trials(desk)
-    for spec in desk.queries(queries):
+    trials = Trials(ctx)
+    for spec in ctx.queries(queries):
         with Isolated(failures, spec):
-            results.append(_explained(desk, spec, trials, warnings))
+            results.append(_explained(ctx, spec, trials, warnings))
     warnings += extra_warnings([result.query for result in results if result.provenance])
     is_new = any(one.mode != "none" and one.state_bytes is None for one in results)
-    note = f"next: impctl capture {desk.workload.file}" if is_new else ""
+    note = f"next: impctl capture {ctx.workload.file}" if is_new else ""
     return Outcome(tuple(results), tuple(warnings), tuple(failures), note)
 
 
-def _explained(
-    desk: Context, spec: QuerySpec, trials: Trials, warnings: list[str]
-) -> ExplainResult:
-    prepared = prepare(desk, spec)
-    policy = str(desk.policy(spec))
+def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str]) -> ExplainResult:
+    prepared = prepare(ctx, spec)
+    policy = str(ctx.policy(spec))
     try:
-        chosen = choose(desk, prepared)
+        chosen = choose(ctx, prepared)
     except UnsafeSketchError as unsafe:
         return ExplainResult(
             query=spec.name,
             mode="none",
             reason=unsafe.message,
             policy=policy,
-            plan=plan_entries(desk.tables, prepared, None, None),
-            attributes=judge_candidates(desk, prepared),
+            plan=plan_entries(ctx.tables, prepared, None, None),
+            attributes=judge_candidates(ctx, prepared),
             trees=tree_entries(prepared, None, {}),
             answer=answer_entry(spec, None, None),
-            answered=who_answers(desk, prepared),
+            answered=who_answers(ctx, prepared),
         )
-    partitions = chosen.partitions(desk, prepared)
-    way = capture_way(desk, prepared, chosen.verdict, partitions)
-    warnings += lineage_warnings(desk.tables, prepared, chosen)
+    partitions = chosen.partitions(ctx, prepared)
+    way = capture_way(ctx, prepared, chosen.verdict, partitions)
+    warnings += lineage_warnings(ctx.tables, prepared, chosen)
     notes = kept_plan(prepared, chosen.verdict, partitions).notes
     keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
-    kept = kept_state(desk, spec, way)
+    kept = kept_state(ctx, spec, way)
     if kept is not None:
         way = way_as_stored(prepared, chosen.verdict, partitions, way, kept.stored)
     return ExplainResult(
@@ -655,7 +679,7 @@ def _explained(
         mode=way.mode.value,
         reason=way.reason,
         policy=policy,
-        plan=plan_entries(desk.tables, prepared, way, kept, notes, keyed),
+        plan=plan_entries(ctx.tables, prepared, way, kept, notes, keyed),
         attributes=trials.tried(prepared, way, partitions, chosen.candidates),
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         groups=() if way.compiled is None else tuple(map(_groups, way.compiled.groupings)),
@@ -664,7 +688,7 @@ def _explained(
         state_bytes=None if kept is None else kept.bytes,
         answer=answer_entry(spec, way, kept),
         provenance=provenance_kept(spec, way.provenance),
-        answered=who_answers(desk, prepared),
+        answered=who_answers(ctx, prepared),
     )
 
 

@@ -25,9 +25,9 @@ from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.partners import SparkPartners, tagged_frame
 from impctl.service.stored import kept_plan
-from impctl.sketch.sketch import RangeSet, MaintenanceMode
+from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.spark.render import render_plan
-from impctl.tables.prune import spread_counts, known_counts
+from impctl.tables.prune import known_counts, spread_counts
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
 from impctl.values import dataclass
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
     from impctl.safety.judge import Verdict
-    from impctl.service.context import Fragments, Partitions, Versions
+    from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId
@@ -64,52 +64,52 @@ def count_left_out(
 
 
 def rows_by_spark(
-    desk: Context,
+    ctx: Context,
     partition: RangePartition,
     snapshot: Snapshot,
     files: Sequence[DataFile] | None = None,
 ) -> Ints:
-    from impctl.spark.sketches import rows_per_fragment
+    from impctl.spark.sketches import rows_per_range
     from impctl.spark.snapshots import snapshot_frame
 
     uris = None if files is None else {file.uri for file in files}
     counts, untold = known_counts(snapshot, partition, uris)
     if not untold:
         return counts
-    frame = snapshot_frame(desk.spark(), snapshot, [partition.attribute], untold)
-    return counts + rows_per_fragment(frame, partition)
+    frame = snapshot_frame(ctx.spark(), snapshot, [partition.attribute], untold)
+    return counts + rows_per_range(frame, partition)
 
 
 def capture_sketches_alone(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Partitions,
     versions: Versions | None = None,
-) -> Fragments:
+) -> RangesByAccess:
     """The sketches alone, at `versions` (default: the pinned ones)."""
     at = versions if versions is not None else {}
-    return _SparkPass(desk, prepared, verdict, partitions, at).sketches()
+    return _SparkPass(ctx, prepared, verdict, partitions, at).sketches()
 
 
 def needed(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
     held: Mapping[AccessId, tuple[RangePartition, RangeSet]],
     versions: Versions,
-) -> Fragments:
+) -> RangesByAccess:
     """The ranges that sketches `held` need at these versions. They are those of a recapture. But
     where one derivation per row suffices, held ranges are kept if all rows can be derived over
     them; then only ranges that no derivation uses are unneeded."""
     partitions = {access: partition for access, (partition, _) in held.items()}
-    one = _SparkPass(desk, prepared, verdict, partitions, versions)
+    one = _SparkPass(ctx, prepared, verdict, partitions, versions)
     result = dict(one.sketches())
-    fragments = {access: kept for access, (_, kept) in held.items()}
+    ranges = {access: kept for access, (_, kept) in held.items()}
     for fixpoint in outer_fixpoints(one.kept.query.root):
-        if fixpoint.chooses and one.derives_all(fixpoint, fragments):
+        if fixpoint.chooses and one.derives_all(fixpoint, ranges):
             for access in {scan.access for scan in scans_of(fixpoint)} & held.keys():
-                unneeded = result[access].minus(fragments[access])
+                unneeded = result[access].minus(ranges[access])
                 result[access] = result[access].minus(unneeded)
     return result
 
@@ -117,7 +117,7 @@ def needed(
 class _SparkPass:
     def __init__(
         self,
-        desk: Context,
+        ctx: Context,
         prepared: PreparedQuery,
         verdict: Verdict,
         partitions: Partitions,
@@ -125,11 +125,11 @@ class _SparkPass:
     ) -> None:
         from impctl.spark.snapshots import snapshot_frame
 
-        self.desk, self.name, self.partitions = desk, prepared.spec.name, partitions
+        self.ctx, self.name, self.partitions = ctx, prepared.spec.name, partitions
         self.kept, self.versions = kept_plan(prepared, verdict, partitions), versions
         self.frames: dict[AccessId, DataFrame] = {}
         snapshots = {
-            scan.access: desk.tables.snapshot(scan.table, versions.get(scan.table))
+            scan.access: ctx.tables.snapshot(scan.table, versions.get(scan.table))
             for scan in prepared.scans
         }
         left = wanted_files(self.kept.query.root, snapshots)
@@ -140,37 +140,37 @@ class _SparkPass:
                 names.append(partitions[scan.access].attribute)
             columns = list(dict.fromkeys(names))
             files = [file for file in snapshot.files if file.uri in left[scan.access]]
-            self.frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
+            self.frames[scan.access] = snapshot_frame(ctx.spark(), snapshot, columns, files)
 
-    def sketches(self) -> Fragments:
+    def sketches(self) -> RangesByAccess:
         """Sketches of all derivations; of fixpoints for all rows, or those of the answer."""
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 
         kept, at = self.kept, self.versions
-        asked = (self.desk.spark(), kept.query, kept.verdict, self.partitions, self.frames)
+        asked = (self.ctx.spark(), kept.query, kept.verdict, self.partitions, self.frames)
         if is_recursive(kept.query.root):
-            limits = limits_of(self.desk)
+            limits = limits_of(self.ctx)
             return capture_recursive(*asked, versions=at, limits=limits, tell=self._tell)
         return capture_sketches(*asked, versions=at)
 
-    def derives_all(self, fixpoint: Fixpoint, held: Fragments) -> bool:
+    def derives_all(self, fixpoint: Fixpoint, held: RangesByAccess) -> bool:
         """Whether the fixpoint has all its rows over the sketches."""
         from impctl.spark.recursion import derives_all
 
         return derives_all(
-            self.desk.spark(),
+            self.ctx.spark(),
             fixpoint,
             self.partitions,
             held,
             self.frames,
             versions=self.versions,
-            limits=limits_of(self.desk),
+            limits=limits_of(self.ctx),
             tell=self._tell,
         )
 
     def _tell(self, line: str) -> None:
-        self.desk.reporter.step(f"{self.name}: {line}")
+        self.ctx.reporter.step(f"{self.name}: {line}")
 
 
 _LARGEST_LOAD = 32_000_000
@@ -180,20 +180,20 @@ _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
 """The same if Spark is running already and would return few rows."""
 
 
-def is_loaded_here(desk: Context, compiled: Dataflow) -> bool:
+def is_loaded_here(ctx: Context, compiled: Dataflow) -> bool:
     """Whether the engine is quicker to fill this circuit, or the only way."""
     if compiled.chain is None:
         return True
-    snapshot = desk.tables.snapshot(compiled.chain.scan.table)
+    snapshot = ctx.tables.snapshot(compiled.chain.scan.table)
     rows = rows_in(snapshot, files_of_table(snapshot, compiled))
     if rows is None or rows > _LARGEST_LOAD:
         return False
-    if desk.has_spark and compiled.chain.has_few_partials:
+    if ctx.has_spark and compiled.chain.has_few_partials:
         return rows <= _LARGEST_LOAD_BESIDE_SPARK
     return True
 
 
-def loaded(desk: Context, compiled: Dataflow, partitions: Partitions) -> MaintainedQuery | None:
+def loaded(ctx: Context, compiled: Dataflow, partitions: Partitions) -> MaintainedQuery | None:
     """Fill a circuit in the engine; None if it cannot and Spark has to.
 
     OutOfMemoryError over the memory limit; EvaluationError if functions take more nodes
@@ -202,13 +202,13 @@ def loaded(desk: Context, compiled: Dataflow, partitions: Partitions) -> Maintai
     Spark takes over for a column that only it can read, an inexact intermediate value, or an
     overflow that depends on the order of batches. Missing files are an error at once.
     """
-    session = MaintainedQuery(limited(desk, compiled))
-    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    session = MaintainedQuery(limited(ctx, compiled))
+    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     files_read: dict[int, tuple[DataFile, ...]] = {}
 
     def rows_of(turn: Turn) -> Iterator[pa.Table]:
         # Without rows dropped by conditions at the accesses or on known scalars.
-        snapshot = desk.tables.snapshot(turn.table)
+        snapshot = ctx.tables.snapshot(turn.table)
         files = files_of_table(snapshot, compiled, turn.sources)
         files_read.update(dict.fromkeys(turn.sources, files))
         columns = compiled.columns_of(turn.table, turn.sources)
@@ -219,11 +219,11 @@ def loaded(desk: Context, compiled: Dataflow, partitions: Partitions) -> Maintai
 
     try:
         with limited_to(limit), ThreadPoolExecutor(1) as reader:
-            pairs = SparkPartners(desk, compiled, partitions, {}).pairs
-            turns = session.turns(lambda table: desk.tables.snapshot(table).likely_rows)
+            pairs = SparkPartners(ctx, compiled, partitions, {}).pairs
+            turns = session.turns(lambda table: ctx.tables.snapshot(table).likely_rows)
             session.load_in_turn(turns, rows_of, pairs)
         for partition in session.range_rows.partitions:
-            snapshot = desk.tables.snapshot(partition.table)
+            snapshot = ctx.tables.snapshot(partition.table)
             read = files_read[session.counted_at(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
     except OutOfMemoryError:
@@ -240,27 +240,27 @@ def loaded(desk: Context, compiled: Dataflow, partitions: Partitions) -> Maintai
 _VIEW = "impctl_pass"
 
 
-def from_partials(desk: Context, compiled: Dataflow, partitions: Partitions) -> MaintainedQuery:
+def from_partials(ctx: Context, compiled: Dataflow, partitions: Partitions) -> MaintainedQuery:
     chain = compiled.chain
     assert chain is not None
     scan = chain.scan
     partition = partitions[scan.access]
-    snapshot = desk.tables.snapshot(scan.table)
+    snapshot = ctx.tables.snapshot(scan.table)
     files = files_of_table(snapshot, compiled)
     pass_ = chain.partials()
-    table = run_pass(desk, scan, partition, pass_, snapshot, files)
+    table = run_pass(ctx, scan, partition, pass_, snapshot, files)
     if pass_.needs_specials(table):
         pass_ = chain.partials(counts_specials=True)
-        table = run_pass(desk, scan, partition, pass_, snapshot, files)
+        table = run_pass(ctx, scan, partition, pass_, snapshot, files)
     session = MaintainedQuery(compiled)
     session.fill(pass_, table, partition)
-    session.range_rows.fill(partition, counted_rows(desk, pass_, table, partition, snapshot, files))
+    session.range_rows.fill(partition, counted_rows(ctx, pass_, table, partition, snapshot, files))
     count_left_out(session.range_rows, partition, snapshot, files)
     return session
 
 
 def counted_rows(
-    desk: Context,
+    ctx: Context,
     pass_: Partials,
     table: pa.Table,
     partition: RangePartition,
@@ -270,25 +270,25 @@ def counted_rows(
     """Rows per range of these files (default: all), from the result of a pass if it counts every
     row: then nothing below its grouping skips a file either."""
     counted = pass_.rows_told_by(table, partition)
-    return rows_by_spark(desk, partition, snapshot, files) if counted is None else counted
+    return rows_by_spark(ctx, partition, snapshot, files) if counted is None else counted
 
 
 def filled_touch_state(
-    desk: Context, prepared: PreparedQuery, partitions: Partitions, result: Fragments
+    ctx: Context, prepared: PreparedQuery, partitions: Partitions, result: RangesByAccess
 ) -> TouchedQuery:
     ((access, partition),) = partitions.items()
     query = TouchedQuery(partition, result[access])
-    snapshot = desk.tables.snapshot(partition.table)
-    snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
+    snapshot = ctx.tables.snapshot(partition.table)
+    snapshots = {scan.access: ctx.tables.snapshot(scan.table) for scan in prepared.scans}
     left = wanted_files(prepared.root, snapshots)[access]
     files = [file for file in snapshot.files if file.uri in left]
-    query.range_rows.fill(partition, rows_by_spark(desk, partition, snapshot, files))
+    query.range_rows.fill(partition, rows_by_spark(ctx, partition, snapshot, files))
     count_left_out(query.range_rows, partition, snapshot, files)
     return query
 
 
 def run_pass(
-    desk: Context,
+    ctx: Context,
     scan: Scan,
     partition: RangePartition,
     pass_: Partials,
@@ -298,11 +298,11 @@ def run_pass(
     from impctl.spark.run import run_sql
 
     columns = [a.name for a in scan.attributes]
-    partitioned = partition if pass_.has_fragment else None
-    frame = tagged_frame(desk, snapshot, columns, partitioned, files)
+    partitioned = partition if pass_.has_range else None
+    frame = tagged_frame(ctx, snapshot, columns, partitioned, files)
     rendered = render_plan(pass_.plan, {scan.access: _VIEW})
     versions = {scan.table: snapshot.version}
-    return run_sql(desk.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
+    return run_sql(ctx.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
 
 
 COULD_NOT = (
@@ -323,7 +323,11 @@ class Filled:
 
 
 def best_filled(
-    desk: Context, prepared: PreparedQuery, way: MaintenancePlan, verdict: Verdict, partitions: Partitions
+    ctx: Context,
+    prepared: PreparedQuery,
+    way: MaintenancePlan,
+    verdict: Verdict,
+    partitions: Partitions,
 ) -> tuple[MaintenancePlan, Filled | None]:
     """Fill the way's circuit, or a lesser one; else recapture alone. If the state does not fit in
     memory, joins are tried as trees, if the workload leaves that open and trees can list a
@@ -331,12 +335,12 @@ def best_filled(
     falls back to ranks if it takes too much, of nodes only if the policy allows it, else
     EvaluationError."""
     why, code = COULD_NOT, ""
-    for tried, asked in _ways(desk, prepared, way, verdict, partitions):
+    for tried, asked in _ways(ctx, prepared, way, verdict, partitions):
         way = tried
         try:
-            filled = filled_circuit(desk, asked, way, verdict, partitions)
+            filled = filled_circuit(ctx, asked, way, verdict, partitions)
         except (EvaluationError, OutOfMemoryError) as exceeded:
-            if exceeded.code == PROVENANCE_TOO_LARGE and desk.policy(prepared.spec) in _STOPPED:
+            if exceeded.code == PROVENANCE_TOO_LARGE and ctx.policy(prepared.spec) in _STOPPED:
                 raise
             why, code, filled = exceeded.message, f" [{exceeded.code}]", None
         if filled is not None:
@@ -346,7 +350,9 @@ def best_filled(
     return _without_provenance(prepared, way, why, code), None
 
 
-def _without_provenance(prepared: PreparedQuery, way: MaintenancePlan, why: str, code: str) -> MaintenancePlan:
+def _without_provenance(
+    prepared: PreparedQuery, way: MaintenancePlan, why: str, code: str
+) -> MaintenancePlan:
     if prepared.spec.provenance is None or way.provenance:
         return way
     if way.compiled is None:
@@ -355,10 +361,14 @@ def _without_provenance(prepared: PreparedQuery, way: MaintenancePlan, why: str,
 
 
 def _ways(
-    desk: Context, prepared: PreparedQuery, way: MaintenancePlan, verdict: Verdict, partitions: Partitions
+    ctx: Context,
+    prepared: PreparedQuery,
+    way: MaintenancePlan,
+    verdict: Verdict,
+    partitions: Partitions,
 ) -> Iterator[tuple[MaintenancePlan, PreparedQuery]]:
     yield way, prepared
-    chooser = replace(chooser_for(desk, prepared, reads=False), absorbs=None)
+    chooser = replace(chooser_for(ctx, prepared, reads=False), absorbs=None)
     if way.provenance:
         alike = replace(chooser, trees=TreesAsRecorded(way.has_tree))
         has_answer = way.answer is not None
@@ -383,22 +393,26 @@ def _ways(
 
 
 def filled_circuit(
-    desk: Context, prepared: PreparedQuery, way: MaintenancePlan, verdict: Verdict, partitions: Partitions
+    ctx: Context,
+    prepared: PreparedQuery,
+    way: MaintenancePlan,
+    verdict: Verdict,
+    partitions: Partitions,
 ) -> Filled | None:
     """A session with the way's circuit, filled at the pinned versions. By the engine if quicker and
     possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
     captured. OutOfMemoryError over the engine's memory limit."""
     compiled = _compiled(way)
-    if is_loaded_here(desk, compiled):
-        session = loaded(desk, compiled, partitions)
+    if is_loaded_here(ctx, compiled):
+        session = loaded(ctx, compiled, partitions)
         if session is not None:
             return Filled(session, uses_spark=compiled.asks_spark)
         if compiled.chain is None:
             return None
         # That circuit has already processed a part of the table.
-        compiled = _compiled(capture_way(desk, prepared, verdict, partitions))
+        compiled = _compiled(capture_way(ctx, prepared, verdict, partitions))
     try:
-        return Filled(from_partials(desk, compiled, partitions), uses_spark=True)
+        return Filled(from_partials(ctx, compiled, partitions), uses_spark=True)
     except (EvaluationError, NotExactError):
         # The pass, or the engine on its result, met a value it cannot compute, or doubles too close
         # to call. If Spark cannot compute it either, the capture of the sketch alone says so.

@@ -15,8 +15,8 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import Plan, Select, scans_of
 from impctl.plan.properties import scan_conditions
-from impctl.rules.pushdown import ScanColumn, ColumnTie, push_selections, tied_columns
-from impctl.service.choose import united_groups, groups_of
+from impctl.rules.pushdown import ColumnTie, ScanColumn, push_selections, tied_columns
+from impctl.service.choose import groups_of, united_groups
 from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.spark.expressions import DIALECT, boundary
 from impctl.spark.predicates import Guard, place_filters, table_filters
@@ -109,7 +109,10 @@ def files_by_table(snapshots: Snapshots, left: Uris) -> dict[TableName, tuple[Da
 
 
 def _left(
-    root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter], ties: Sequence[ColumnTie]
+    root: Plan,
+    snapshots: Snapshots,
+    filters: Mapping[AccessId, RangeFilter],
+    ties: Sequence[ColumnTie],
 ) -> Uris:
     conditions, scans = scan_conditions(root), scans_of(root)
     implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in scans}
@@ -246,7 +249,7 @@ def filters_of(
     parts."""
     sketches = united_groups(prepared, sketches)
     ranges = {
-        sketch.access: range_filter(sketch.fragments, sketch.partition, limit=limit)
+        sketch.access: range_filter(sketch.ranges, sketch.partition, limit=limit)
         for sketch in sketches
     }
     if by_table:
@@ -261,7 +264,7 @@ def filters_of(
         if accesses[table] != 1:
             continue
         snapshot = tables.snapshot(table, versions.get(table))
-        read = parted_read(snapshot, sketch.fragments, sketch.partition)
+        read = parted_read(snapshot, sketch.ranges, sketch.partition)
         filters[sketch.access], parts[table] = read.wanted, read.parts
     snapshots = {
         scan.access: tables.snapshot(scan.table, versions.get(scan.table))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.service.advice import ClusterForecasts
-from impctl.service.context import Isolated, Context
+from impctl.service.context import Context, Isolated
 from impctl.service.results import (
     ANSWERS,
     COSTS_MORE,
@@ -37,31 +37,31 @@ _MS_PER_BYTE = 1e-5
 """Spark reads and groups about 100 MB a second on two cores (decision 0045)."""
 
 
-def gain(desk: Context, queries: Sequence[QueryName] | None, since: float | None) -> Outcome:
+def gain(ctx: Context, queries: Sequence[QueryName] | None, since: float | None) -> Outcome:
     """Report each query that was captured; uses of the last `since` seconds, or all."""
-    store = desk.reading_store()
+    store = ctx.reading_store()
     start = None if since is None else time.time() - since
-    forecasts = ClusterForecasts(desk, store)
+    forecasts = ClusterForecasts(ctx, store)
     results: list[GainResult] = []
     failures: list[Failure] = []
-    for spec in desk.sketched(queries):
+    for spec in ctx.sketched(queries):
         with Isolated(failures, spec):
-            results.append(_gained(desk, store, forecasts, spec, start))
+            results.append(_gained(ctx, store, forecasts, spec, start))
     return Outcome(tuple(results), (), tuple(failures))
 
 
 def _gained(
-    desk: Context,
+    ctx: Context,
     store: StoreReader | None,
     forecasts: ClusterForecasts,
     spec: QuerySpec,
     start: float | None,
 ) -> GainResult:
-    sums = Ledger(desk.store_path).sums(spec.name, start or 0.0)
+    sums = Ledger(ctx.store_path).sums(spec.name, start or 0.0)
     runs = () if store is None else store.history(spec.name, _ALL_RUNS)
     kept = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
     upkeep = sum(run.elapsed_ms for run in kept)
-    answers_bytes = sums.answers * _bytes_read(desk, store, spec) if sums.answers else 0
+    answers_bytes = sums.answers * _bytes_read(ctx, store, spec) if sums.answers else 0
     saved = (sums.bytes_plain - sums.bytes + answers_bytes) * _MS_PER_BYTE
     verdict = _verdict(sums, saved, upkeep)
     return GainResult(
@@ -87,10 +87,10 @@ def _gained(
     )
 
 
-def _bytes_read(desk: Context, store: StoreReader | None, spec: QuerySpec) -> int:
+def _bytes_read(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> int:
     stored = None if store is None else store.load(spec.name)
     tables = () if stored is None else stored.versions
-    return sum(desk.tables.snapshot(table).bytes for table in tables)
+    return sum(ctx.tables.snapshot(table).bytes for table in tables)
 
 
 def _verdict(uses: Uses, saved: float, upkeep: float) -> str:

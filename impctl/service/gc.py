@@ -25,46 +25,46 @@ if TYPE_CHECKING:
     from impctl.service.context import Context
 
 
-def gc(desk: Context, keep: int | None = None) -> Outcome:
+def gc(ctx: Context, keep: int | None = None) -> Outcome:
     """Remove leftovers, and all but the latest `keep` sketch versions of each query."""
     kept = KEPT_VERSIONS if keep is None else keep
-    foreseen = desk.settings.dry_run
+    foreseen = ctx.settings.dry_run
     failures: list[Failure] = []
     entries: list[GcEntry] = []
     try:
-        match = _collected(desk, kept)
+        match = _collected(ctx, kept)
         entries += _stored_entries(match, not foreseen)
         failures += [] if match.refusal is None else [Failure(None, match.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
-    entries += [_entry("folder", folder) for folder in _scratch(desk)]
+    entries += [_entry("folder", folder) for folder in _scratch(ctx)]
     if not foreseen:
         left = [entry for entry in entries if not entry.removed]
         failures += [_left(left)] if left else []
     size = sum(entry.bytes for entry in entries if entry.removed or foreseen)
-    result = GcResult(str(desk.store_path), kept, tuple(entries), size, foreseen)
+    result = GcResult(str(ctx.store_path), kept, tuple(entries), size, foreseen)
     return Outcome((result,), (), tuple(failures))
 
 
-def _collected(desk: Context, keep: int) -> Collected:
-    store = desk.reading_store()
+def _collected(ctx: Context, keep: int) -> Collected:
+    store = ctx.reading_store()
     if store is None:
         return Collected()
-    if desk.settings.dry_run:
+    if ctx.settings.dry_run:
         return store.collectable(keep)
-    desk.reporter.step("deleting old sketch versions and unused files")
+    ctx.reporter.step("deleting old sketch versions and unused files")
     # Leftovers of a killed writer are reported by `collect`, not swept away with the lock.
-    with desk.writing("gc", sweep=False) as held:
+    with ctx.writing("gc", sweep=False) as held:
         return held.collect(keep=keep)
 
 
-def _scratch(desk: Context) -> list[Leftover]:
-    paths = [local_path(table.path) for table in desk.workload.tables.values()]
+def _scratch(ctx: Context) -> list[Leftover]:
+    paths = [local_path(table.path) for table in ctx.workload.tables.values()]
     parents = [Path(path).parent for path in paths if path is not None]
     with suppress(UsageError):  # without a folder for temporary files nothing is left in it
         parents.append(temporary_folder())
     result = abandoned(parents)
-    if desk.settings.dry_run:
+    if ctx.settings.dry_run:
         return list(result)
     disk = RealDisk()
     return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in result]

@@ -417,8 +417,8 @@ def _not_written(path: Path, error: OSError) -> StorageError:
 
 
 def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
-    with open_context(Settings(draft), reporter) as desk:
-        outcome = check(desk)
+    with open_context(Settings(draft), reporter) as ctx:
+        outcome = check(ctx)
     for failure in outcome.failures:
         raise failure.error
     results = [result for result in outcome.results if isinstance(result, CheckResult)]

@@ -28,7 +28,7 @@ KEPT = "from the materialized result"
 
 
 def materialized_result(
-    desk: Context,
+    ctx: Context,
     store: StoreReader,
     query: QueryName,
     ending: FinalSteps,
@@ -55,29 +55,29 @@ def materialized_result(
     if now is None or now.generation != generation:
         return None
     kept.load(runs, None if where is None else looked_up_key(ending, kept, where))
-    return answer_of_rows(ending, kept.whole(), desk.session_zone, where)
+    return answer_of_rows(ending, kept.whole(), ctx.session_zone, where)
 
 
 def read_without_plan(
-    desk: Context, query: QueryName | None, condition: str | None = None
+    ctx: Context, query: QueryName | None, condition: str | None = None
 ) -> QueryResult | None:
     """The answer, or its rows for which a condition on its columns is true. None if there is none,
     or something has to be done or reported first."""
     from impctl.service.answer_costs import is_slow_state_read, record_state_read
     from impctl.service.context import only_query
 
-    (spec,) = desk.queries([query if query is not None else only_query(desk)])
-    store = desk.reading_store()
+    (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+    store = ctx.reading_store()
     if store is None or not spec.answer or not spec.is_sketched:
         return None
     try:
-        if condition is None and is_slow_state_read(desk, store, spec):
+        if condition is None and is_slow_state_read(ctx, store, spec):
             # To know whether the engine or Spark is quicker, the query must be read.
             return None
-        stored = stored_query(desk, store, spec)
-        catch_up(desk.tables, stored)
-        ending = known_ending(desk.tables, stored)
-        if ending is None or not has_nothing_to_do(desk, spec, stored, for_use=True):
+        stored = stored_query(ctx, store, spec)
+        catch_up(ctx.tables, stored)
+        ending = known_ending(ctx.tables, stored)
+        if ending is None or not has_nothing_to_do(ctx, spec, stored, for_use=True):
             return None
         watch = Stopwatch()
         where = None
@@ -86,16 +86,16 @@ def read_without_plan(
             from impctl.service.resolve import condition_on
 
             outputs = [one.attribute for one in ending.outputs]
-            where = condition_on(outputs, condition, desk.session_zone)
-        table = materialized_result(desk, store, spec.name, ending, stored.generation, where)
+            where = condition_on(outputs, condition, ctx.session_zone)
+        table = materialized_result(ctx, store, spec.name, ending, stored.generation, where)
     except ImpctlError:
         return None
     if table is None:
         return None
-    desk.count_answer(spec.name)
+    ctx.count_answer(spec.name)
     elapsed_ms = watch.ms
     if condition is None:
-        record_state_read(desk, store, spec, table, elapsed_ms)
+        record_state_read(ctx, store, spec, table, elapsed_ms)
     return QueryResult(
         query=spec.name,
         answer=table,

@@ -44,22 +44,22 @@ class StateCache:
         self._uses: Counter[QueryName] = Counter()
         self._kept: dict[QueryName, _KeptState] = {}
 
-    def take(self, desk: Context, stored: StoredQuery) -> QueryState | None:
+    def take(self, ctx: Context, stored: StoredQuery) -> QueryState | None:
         """Take a query's state for one run; None if missing or outdated. A failing run leaves
         nothing."""
         kept = self._kept.pop(stored.query, None)
-        if kept is None or kept.stored != stored or kept.forms != _forms(desk.tables, stored):
+        if kept is None or kept.stored != stored or kept.forms != _forms(ctx.tables, stored):
             return None
         return kept.taken
 
-    def keep(self, desk: Context, taken: QueryState) -> None:
+    def keep(self, ctx: Context, taken: QueryState) -> None:
         """Keep the state after a committed step, which later runs compare with the store's."""
         stored, size = taken.stored, taken.state.state_bytes()
         self._uses[stored.query] += 1
         self._kept.pop(stored.query, None)
         if self._limit is not None and size > self._limit:
             return
-        self._kept[stored.query] = _KeptState(taken, stored, _forms(desk.tables, stored), size)
+        self._kept[stored.query] = _KeptState(taken, stored, _forms(ctx.tables, stored), size)
         while self._limit is not None and self._bytes > self._limit:
             # The least recently maintained one.
             del self._kept[next(iter(self._kept))]

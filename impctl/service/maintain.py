@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
-from impctl.service.context import Isolated, Context, is_refused, remember_histories
+from impctl.service.context import Context, Isolated, is_refused, remember_histories
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -40,7 +40,7 @@ from impctl.workload.models import Policy, QuerySpec
 if TYPE_CHECKING:
     from impctl.service.capture import Captured
     from impctl.service.context import Versions
-    from impctl.service.decide import TableDelta, ReadChange, Stage, Stale, StaleQuery
+    from impctl.service.decide import ReadChange, Stage, Stale, StaleQuery, TableDelta
     from impctl.service.kept_states import StateCache
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
@@ -67,7 +67,7 @@ def foreseen_results(tables: PinnedTables, task: StaleQuery, stage: Stage) -> li
 
 
 def with_ranges(
-    desk: Context, stored: StoredQuery, results: Sequence[MaintainResult]
+    ctx: Context, stored: StoredQuery, results: Sequence[MaintainResult]
 ) -> list[MaintainResult]:
     """Add how even the sketches' ranges are now, and the clock's values."""
     from impctl.service.advice import ranges_entry
@@ -76,7 +76,7 @@ def with_ranges(
     return [
         replace(
             result,
-            ranges=ranges_entry(desk, stored, result.table, result.attribute),
+            ranges=ranges_entry(ctx, stored, result.table, result.attribute),
             moments=moments,
         )
         for result in results
@@ -187,12 +187,12 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
 def recapture_results(
     stored: StoredQuery, captured: Captured, stage: Stage, elapsed_ms: float
 ) -> list[MaintainResult]:
-    before = {(sketch.access, sketch.partition): sketch.fragments for sketch in stored.sketches}
+    before = {(sketch.access, sketch.partition): sketch.ranges for sketch in stored.sketches}
     results = []
     for sketch in captured.sketches:
         old = before.get((sketch.access, sketch.partition))
-        added = sketch.fragments.ids if old is None else sketch.fragments.minus(old).ids
-        removed = () if old is None else old.minus(sketch.fragments).ids
+        added = sketch.ranges.ids if old is None else sketch.ranges.minus(old).ids
+        removed = () if old is None else old.minus(sketch.ranges).ids
         results.append(
             MaintainResult(
                 query=stored.query,
@@ -226,7 +226,7 @@ class StaleRun:
 
     def __init__(
         self,
-        desk: Context,
+        ctx: Context,
         store: Store,
         batch_rows: int,
         failures: list[Failure],
@@ -236,14 +236,14 @@ class StaleRun:
         from impctl.service.decide import Decisions
         from impctl.service.result_changes import change_files
 
-        self.desk = desk
+        self.ctx = ctx
         self.store = store
         self.batch_rows = batch_rows
         self.failures = failures
         self.warnings = warnings
         self.kept = kept
-        self.decisions = Decisions(desk, store, failures, kept)
-        self._files = change_files(desk)
+        self.decisions = Decisions(ctx, store, failures, kept)
+        self._files = change_files(ctx)
         self._written: dict[QueryName, list[str]] = {}
         self._start_reported = 0.0
         self._tasks = 0
@@ -266,8 +266,8 @@ class StaleRun:
             if not stored_moments(before):
                 continue
             stored = self.store.load(spec.name)
-            is_passed = stored is not None and is_current(stored, self.desk.tables)
-            if stored is not None and is_passed and moved_moments(self.desk, stored):
+            is_passed = stored is not None and is_current(stored, self.ctx.tables)
+            if stored is not None and is_passed and moved_moments(self.ctx, stored):
                 late.append((spec, stored))
         return self.results(late) if late else []
 
@@ -286,7 +286,7 @@ class StaleRun:
                 while waiting and is_time:
                     task = waiting.popleft()
                     number = self._tasks - len(waiting)
-                    self.desk.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
+                    self.ctx.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
                     with Isolated(self.failures, task.spec):
                         done = self._stepped(task)
                         if isinstance(done, Stage):
@@ -307,7 +307,7 @@ class StaleRun:
                 for one in result
             ]
             if self.kept is not None and task.taken is not None:
-                self.kept.keep(self.desk, task.taken)
+                self.kept.keep(self.ctx, task.taken)
         for task, stage in again:
             with Isolated(self.failures, task.spec):
                 results += self._recaptured(task, stage)
@@ -315,7 +315,7 @@ class StaleRun:
 
     def _spark_start(self) -> float:
         """Milliseconds of starting Spark since the last call."""
-        before, self._start_reported = self._start_reported, self.desk.spark_start_ms
+        before, self._start_reported = self._start_reported, self.ctx.spark_start_ms
         return self._start_reported - before
 
     def _stepped(self, task: StaleQuery) -> list[MaintainResult] | Stage:
@@ -347,7 +347,7 @@ class StaleRun:
         size = self.decisions.size(stage.needs) if len(pieces) == 1 else None
         for result in stage.read:
             if result.changes.method == "file_diff":
-                self._warn(file_diff_warning(self.desk.tables.snapshot(result.need.table)))
+                self._warn(file_diff_warning(self.ctx.tables.snapshot(result.need.table)))
         # Checked once after each reading.
         pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
         meta = task.stored.state_meta
@@ -355,9 +355,9 @@ class StaleRun:
         if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
             self._unreplaced.clear()
         if checked not in self._unreplaced:
-            check_not_replaced_meanwhile(task.stored, self.desk.tables)
+            check_not_replaced_meanwhile(task.stored, self.ctx.tables)
             self._unreplaced.add(checked)
-        partners = partners_of(self.desk, taken.way, taken.stored.partitions)
+        partners = partners_of(self.ctx, taken.way, taken.stored.partitions)
         writer = self._writer(task, taken)
         maintainer = Maintainer(
             self.store,
@@ -366,7 +366,7 @@ class StaleRun:
             self._spark_start,
             task.move,
             writer,
-            partial(next_expiry, self.desk),
+            partial(next_expiry, self.ctx),
         )
         steps = []
         for moved in pieces:
@@ -380,7 +380,7 @@ class StaleRun:
             steps.append(done)
             read_ms = 0.0
         results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
-        return self._with_files(with_ranges(self.desk, taken.stored, results))
+        return self._with_files(with_ranges(self.ctx, taken.stored, results))
 
     def _writes_changes(self, task: StaleQuery) -> bool:
         """Whether changes of the query's answer are to be written; warns if they start over."""
@@ -409,7 +409,7 @@ class StaleRun:
             return None
         before = None if task.move is None else task.move.answer
         written = self._written.setdefault(task.spec.name, [])
-        return ChangeWriter(self._files, self.desk.session_zone, taken.way, before, written)
+        return ChangeWriter(self._files, self.ctx.session_zone, taken.way, before, written)
 
     def _grouped(self, taken: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
         from impctl.service.decide import change_up_to
@@ -418,23 +418,25 @@ class StaleRun:
 
         assert taken.way.compiled is not None
         grouped = grouped_change(
-            self.desk, taken.way.compiled, taken.stored.partitions, need, taken.stored.assumptions
+            self.ctx, taken.way.compiled, taken.stored.partitions, need, taken.stored.assumptions
         )
-        nothing = no_changes(self.desk.tables.snapshot(need.table, need.until), need.columns)
+        nothing = no_changes(self.ctx.tables.snapshot(need.table, need.until), need.columns)
         return {
             need.table: replace(
-                change_up_to(self.desk.tables, need.table, nothing, need.until), grouped=grouped
+                change_up_to(self.ctx.tables, need.table, nothing, need.until), grouped=grouped
             )
         }
 
-    def _pieces(self, task: StaleQuery, read: Sequence[ReadChange]) -> list[dict[TableName, TableDelta]]:
+    def _pieces(
+        self, task: StaleQuery, read: Sequence[ReadChange]
+    ) -> list[dict[TableName, TableDelta]]:
         """What each step processes: all tables at once, or eagerly a batch of one table."""
-        from impctl.service.decide import changes_by_table, change_up_to
+        from impctl.service.decide import change_up_to, changes_by_table
         from impctl.service.table_deltas import by_version
 
         if not task.is_eager or task.move is not None:
-            return [changes_by_table(self.desk.tables, read)]
-        tables = self.desk.tables
+            return [changes_by_table(self.ctx.tables, read)]
+        tables = self.ctx.tables
         return [
             {f.need.table: change_up_to(tables, f.need.table, piece.changes, piece.version)}
             for f in read
@@ -450,11 +452,11 @@ class StaleRun:
         from impctl.service.prepare import prepare
 
         trouble, reason = task.trouble, stage.reason
-        self.desk.reporter.step(f"recapturing {task.spec.name}: {reason}")
-        watch, prepared = Stopwatch(), prepare(self.desk, task.spec)
+        self.ctx.reporter.step(f"recapturing {task.spec.name}: {reason}")
+        watch, prepared = Stopwatch(), prepare(self.ctx, task.spec)
         writer = self._recapture_writer(task, prepared)
         captured = capture_query(
-            self.desk,
+            self.ctx,
             self.store,
             prepared,
             code=stage.reason_code,
@@ -471,9 +473,11 @@ class StaleRun:
         if captured.way.no_provenance:
             self._warn(without_provenance(task.spec.name, captured.way.no_provenance))
         results = recapture_results(task.stored, captured, stage, watch.ms)
-        return self._with_files(with_ranges(self.desk, stored, results))
+        return self._with_files(with_ranges(self.ctx, stored, results))
 
-    def _recapture_writer(self, task: StaleQuery, prepared: PreparedQuery) -> RecaptureChangeWriter | None:
+    def _recapture_writer(
+        self, task: StaleQuery, prepared: PreparedQuery
+    ) -> RecaptureChangeWriter | None:
         """The same for a recaptured answer; an error if it was not stored before."""
         from impctl.service.result_changes import RecaptureChangeWriter, lead_of, rows_kept
 
@@ -482,10 +486,10 @@ class StaleRun:
         # Steps before the failing one are committed.
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        before = rows_kept(self.desk, self.store, task.spec, stored)
-        lead = lead_of(stored, self.desk.tables.versions_of(prepared.tables), prepared.moments)
+        before = rows_kept(self.ctx, self.store, task.spec, stored)
+        lead = lead_of(stored, self.ctx.tables.versions_of(prepared.tables), prepared.moments)
         written = self._written.setdefault(task.spec.name, [])
-        return RecaptureChangeWriter(self._files, self.desk.session_zone, before, lead, written)
+        return RecaptureChangeWriter(self._files, self.ctx.session_zone, before, lead, written)
 
 
 def _lost(before: StoredQuery, after: StoredQuery) -> str:
@@ -502,7 +506,7 @@ NO_NEW_VERSION = "no new version"
 
 
 def maintain_queries(
-    desk: Context,
+    ctx: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int,
     kept: StateCache | None = None,
@@ -513,14 +517,14 @@ def maintain_queries(
     `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
     sketch captured under another reading is not current."""
     sketched = [spec for spec in specs if spec.is_sketched]
-    if desk.settings.dry_run:
-        outcome = _foreseen(desk, sketched, for_use=for_use)
-    elif (current := _all_current(desk, sketched, for_use)) is not None:
+    if ctx.settings.dry_run:
+        outcome = _foreseen(ctx, sketched, for_use=for_use)
+    elif (current := _all_current(ctx, sketched, for_use)) is not None:
         # Using a sketch does not wait for a writer.
-        outcome = Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
+        outcome = Outcome(tuple(current), () if for_use else tuple(_kept_to_another(ctx)))
     else:
-        with desk.writing("maintain") as store:
-            outcome = _maintained(desk, store, sketched, batch_rows, kept, for_use=for_use)
+        with ctx.writing("maintain") as store:
+            outcome = _maintained(ctx, store, sketched, batch_rows, kept, for_use=for_use)
     if len(sketched) == len(specs):
         return outcome
     without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
@@ -529,40 +533,40 @@ def maintain_queries(
 
 
 def _all_current(
-    desk: Context, specs: Sequence[QuerySpec], for_use: bool
+    ctx: Context, specs: Sequence[QuerySpec], for_use: bool
 ) -> list[MaintainResult] | None:
     """The results if nothing has to be written, so that a reader need not wait for a writer. None
     if something has to be done or reported for some query."""
-    store = desk.reading_store()
+    store = ctx.reading_store()
     results: list[MaintainResult] = []
     try:
         for spec in specs:
-            stored = stored_query(desk, store, spec)
-            catch_up(desk.tables, stored)
-            if not has_nothing_to_do(desk, spec, stored, for_use=for_use):
+            stored = stored_query(ctx, store, spec)
+            catch_up(ctx.tables, stored)
+            if not has_nothing_to_do(ctx, spec, stored, for_use=for_use):
                 return None
-            results += unchanged_results(desk, stored)
+            results += unchanged_results(ctx, stored)
     except ImpctlError:
         # Some query cannot even be checked: the run reports that for this query alone.
         return None
     return results
 
 
-def _foreseen(desk: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
-    store = desk.reading_store()
+def _foreseen(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
+    store = ctx.reading_store()
     failures: list[Failure] = []
-    results, stale = _sorted_out(desk, store, specs, failures, for_use)
+    results, stale = _sorted_out(ctx, store, specs, failures, for_use)
     if stale and store is not None:
         from impctl.service.decide import Decisions
 
-        for task, stage in Decisions(desk, store, failures).stages(stale):
+        for task, stage in Decisions(ctx, store, failures).stages(stale):
             with Isolated(failures, task.spec):
-                results += foreseen_results(desk.tables, task, stage)
+                results += foreseen_results(ctx.tables, task, stage)
     return Outcome(_in_order(specs, results), (), tuple(failures))
 
 
 def _maintained(
-    desk: Context,
+    ctx: Context,
     store: Store,
     specs: Sequence[QuerySpec],
     batch_rows: int,
@@ -572,9 +576,9 @@ def _maintained(
 ) -> Outcome:
     failures: list[Failure] = []
     warnings: list[str] = []
-    results, stale = _sorted_out(desk, store, specs, failures, for_use)
+    results, stale = _sorted_out(ctx, store, specs, failures, for_use)
     if stale:
-        run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
+        run = StaleRun(ctx, store, batch_rows, failures, warnings, kept)
         carried = [*run.results(stale), *run.results_of_clock(stale)]
         results += carried
         if carried:
@@ -582,51 +586,51 @@ def _maintained(
             before: dict[TableName, TableVersion] = {}
             for pin in (pin for _, stored in stale for pin in stored.pins):
                 before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
-            warnings += remember_histories(desk, store, before, run.decisions.shared.texts())
-    is_asked = bool(stale) or (not for_use and _is_asked_otherwise(desk))
-    if is_asked and disk_of(desk.settings, desk.workload) is not None:
+            warnings += remember_histories(ctx, store, before, run.decisions.shared.texts())
+    is_asked = bool(stale) or (not for_use and _is_asked_otherwise(ctx))
+    if is_asked and disk_of(ctx.settings, ctx.workload) is not None:
         from impctl.service.budget.choice import keep_to_budget
 
-        is_late = _is_late(desk, stale)
-        warnings += keep_to_budget(desk, store, has_captured=False, is_late=is_late)
-    warnings += _scrubbed(desk, store)
+        is_late = _is_late(ctx, stale)
+        warnings += keep_to_budget(ctx, store, has_captured=False, is_late=is_late)
+    warnings += _scrubbed(ctx, store)
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
 
 
-def _kept_to_another(desk: Context) -> list[str]:
-    if not _is_asked_otherwise(desk):
+def _kept_to_another(ctx: Context) -> list[str]:
+    if not _is_asked_otherwise(ctx):
         return []
     from impctl.service.budget.choice import keep_to_budget
 
-    with desk.writing("maintain") as store:
-        return keep_to_budget(desk, store, has_captured=False)
+    with ctx.writing("maintain") as store:
+        return keep_to_budget(ctx, store, has_captured=False)
 
 
-def _is_asked_otherwise(desk: Context) -> bool:
+def _is_asked_otherwise(ctx: Context) -> bool:
     """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
     from impctl.service.budget.choice import has_new_requirements, pins_of
 
-    budget, store = disk_of(desk.settings, desk.workload), desk.reading_store()
+    budget, store = disk_of(ctx.settings, ctx.workload), ctx.reading_store()
     if budget is None or store is None:
         return False
-    return has_new_requirements(store.chosen(), budget, pins_of(desk.sketched(None)))
+    return has_new_requirements(store.chosen(), budget, pins_of(ctx.sketched(None)))
 
 
-def _is_late(desk: Context, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
+def _is_late(ctx: Context, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
     """Whether maintenance came later than a bound allows."""
     from impctl.service.schedule.due import fresh_entry
 
     bounded = [
         (spec, stored) for spec, stored in stale if spec.trigger and spec.trigger.fresh_within
     ]
-    result = [fresh_entry(desk, spec, stored) for spec, stored in bounded]
+    result = [fresh_entry(ctx, spec, stored) for spec, stored in bounded]
     return any(entry is not None and entry.late for entry in result)
 
 
-def _scrubbed(desk: Context, store: Store) -> list[str]:
+def _scrubbed(ctx: Context, store: Store) -> list[str]:
     """Damage to state that no run used lately, checked in part per run."""
     try:
-        errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(desk.settings)).damaged]
+        errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(ctx.settings)).damaged]
     except ImpctlError as error:
         # Maintenance is committed: a failing check may not undo it.
         errors = [error]
@@ -634,7 +638,7 @@ def _scrubbed(desk: Context, store: Store) -> list[str]:
 
 
 def _sorted_out(
-    desk: Context,
+    ctx: Context,
     store: StoreReader | None,
     specs: Sequence[QuerySpec],
     failures: list[Failure],
@@ -644,22 +648,22 @@ def _sorted_out(
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
-            stored = _captured(desk, store, spec)
-            catch_up(desk.tables, stored)
-            if has_nothing_to_do(desk, spec, stored, for_use=for_use):
-                results += unchanged_results(desk, stored)
+            stored = _captured(ctx, store, spec)
+            catch_up(ctx.tables, stored)
+            if has_nothing_to_do(ctx, spec, stored, for_use=for_use):
+                results += unchanged_results(ctx, stored)
             else:
                 stale.append((spec, stored))
     return results, stale
 
 
-def _captured(desk: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+def _captured(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     try:
-        return stored_query(desk, store, spec)
+        return stored_query(ctx, store, spec)
     except RecaptureNeededError:
         from impctl.service.capture import captured_query
 
-        return captured_query(desk, store, spec)
+        return captured_query(ctx, store, spec)
 
 
 def _in_order(
@@ -670,29 +674,29 @@ def _in_order(
 
 
 def has_nothing_to_do(
-    desk: Context, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
+    ctx: Context, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
 ) -> bool:
     """Whether the sketch is current, so that no policy but `full` would do anything."""
-    if desk.policy(spec) is Policy.FULL or not is_captured_alike(desk, spec, stored):
+    if ctx.policy(spec) is Policy.FULL or not is_captured_alike(ctx, spec, stored):
         return False
-    if not is_current(stored, desk.tables) or moved_moments(desk, stored):
+    if not is_current(stored, ctx.tables) or moved_moments(ctx, stored):
         return False
-    return not (for_use and _is_read_otherwise(desk, spec, stored))
+    return not (for_use and _is_read_otherwise(ctx, spec, stored))
 
 
-def _is_read_otherwise(desk: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
+def _is_read_otherwise(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether the query's SQL now yields another plan than the captured one. Not checked if this
     program restored it last, with the same tables."""
-    if has_ending(desk.tables, stored):
+    if has_ending(ctx.tables, stored):
         return False
     # Only the use of a sketch needs the planner anyway.
     from impctl.service.maintenance_plan import is_same_circuit
     from impctl.service.prepare import prepare
 
-    return not is_same_circuit(desk, prepare(desk, spec, still(stored)), stored)
+    return not is_same_circuit(ctx, prepare(ctx, spec, still(stored)), stored)
 
 
-def unchanged_results(desk: Context, stored: StoredQuery) -> list[MaintainResult]:
+def unchanged_results(ctx: Context, stored: StoredQuery) -> list[MaintainResult]:
     from impctl.service.advice import ranges_entry
 
     return [
@@ -715,14 +719,14 @@ def unchanged_results(desk: Context, stored: StoredQuery) -> list[MaintainResult
             commit_ms=0.0,
             answer_changed=ANSWER_SAME,
             moments=stored_moments(stored),
-            ranges=ranges_entry(desk, stored, sketch.table, sketch.attribute),
+            ranges=ranges_entry(ctx, stored, sketch.table, sketch.attribute),
         )
         for sketch in stored.sketches
     ]
 
 
 def maintain(
-    desk: Context,
+    ctx: Context,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
     kept: StateCache | None = None,
@@ -730,12 +734,12 @@ def maintain(
     for_use: bool = False,
 ) -> Outcome:
     """Maintain the named queries, by default all. `kept` keeps operator state between runs."""
-    specs = desk.queries(queries)
-    return maintain_specs(desk, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
+    specs = ctx.queries(queries)
+    return maintain_specs(ctx, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
 
 
 def maintain_specs(
-    desk: Context,
+    ctx: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int | None = None,
     kept: StateCache | None = None,
@@ -744,20 +748,20 @@ def maintain_specs(
     for_use: bool = False,
 ) -> Outcome:
     """The same for these queries, in their order; `is_named` if each was named by the user."""
-    if desk.settings.changes is not None:
+    if ctx.settings.changes is not None:
         from impctl.service.result_changes import check_change_files
 
-        check_change_files(desk, specs, desk.settings.changes, is_named=is_named)
+        check_change_files(ctx, specs, ctx.settings.changes, is_named=is_named)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    outcome = maintain_queries(desk, specs, size, kept, for_use=for_use)
-    if not (for_use or desk.settings.strict):
-        outcome = _without_refused(desk, outcome)
+    outcome = maintain_queries(ctx, specs, size, kept, for_use=for_use)
+    if not (for_use or ctx.settings.strict):
+        outcome = _without_refused(ctx, outcome)
     fails_on_rows = any(isinstance(one.error, EvaluationError) for one in outcome.failures)
-    return _answered_by_spark(desk, outcome) if fails_on_rows and not for_use else outcome
+    return _answered_by_spark(ctx, outcome) if fails_on_rows and not for_use else outcome
 
 
-def _without_refused(desk: Context, outcome: Outcome) -> Outcome:
-    specs = {spec.name: spec for spec in desk.queries(None)}
+def _without_refused(ctx: Context, outcome: Outcome) -> Outcome:
+    specs = {spec.name: spec for spec in ctx.queries(None)}
     results, failures = [*outcome.results], list[Failure]()
     for failure in outcome.failures:
         error, query = failure.error, failure.query
@@ -768,7 +772,7 @@ def _without_refused(desk: Context, outcome: Outcome) -> Outcome:
     return replace(outcome, results=tuple(results), failures=tuple(failures))
 
 
-def _answered_by_spark(desk: Context, outcome: Outcome) -> Outcome:
+def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
     """Remove failures on rows that Spark does not evaluate for the answer. A subquery that divides
     by zero, for instance, fails where it is computed; Spark may have no row left to compare with
     it."""
@@ -779,10 +783,10 @@ def _answered_by_spark(desk: Context, outcome: Outcome) -> Outcome:
     for failure in outcome.failures:
         is_answered = False
         if isinstance(failure.error, EvaluationError) and failure.query is not None:
-            (spec,) = desk.queries([failure.query])
-            if desk.policy(spec) in (Policy.AUTO, Policy.FULL):
+            (spec,) = ctx.queries([failure.query])
+            if ctx.policy(spec) in (Policy.AUTO, Policy.FULL):
                 try:
-                    answer_table(desk, prepare(desk, spec), {})
+                    answer_table(ctx, prepare(ctx, spec), {})
                     is_answered = True
                 except ImpctlError:
                     pass  # The failure reports it already.

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from impctl.compile.buffers import FEWEST, KEEP_ALL, USUAL, BufferChoice, Buffers
 from impctl.compile.build import with_answer
-from impctl.compile.compile import Dataflow, MaintenancePlan, plan_maintenance_of_answer, plan_maintenance
-from impctl.compile.flows import StoredChoices, BlockedError, ChooseBySize, Chooser, Strategy
+from impctl.compile.compile import (
+    Dataflow,
+    MaintenancePlan,
+    plan_maintenance,
+    plan_maintenance_of_answer,
+)
+from impctl.compile.flows import BlockedError, ChooseBySize, Chooser, StoredChoices, Strategy
 from impctl.compile.jointree.cost import (
     KeySide,
     SideSize,
@@ -24,7 +29,7 @@ from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
 from impctl.compile.jointree.shape import tree_shapes, trees_id
 from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.pages import StoredTable
-from impctl.engine.fixpoint.absorption import Absorbs, ShipMode
+from impctl.engine.fixpoint.absorption import Absorbs, Shipping
 from impctl.errors import ImpctlError, RecaptureNeededError, StateCorruptError, UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
@@ -54,7 +59,7 @@ from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, StateKe
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.expr.nodes import Span
-    from impctl.service.context import Fragments, Partitions, Versions, Context
+    from impctl.service.context import Context, Partitions, RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, TablePin
     from impctl.types import ColumnName, TableName
@@ -111,12 +116,12 @@ class JoinChooser:
     """How recursion is kept by absorption; None for ranks."""
 
 
-def chooser_for(desk: Context, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
+def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
     """How a capture chooses: by the workload, else by the tables' sizes and fan-outs. Unless it
     `reads` rows, joins use an index. Under a budget the earlier choice holds; a first capture does
     not build sides that may take a good part of it, and those that pay are stored later."""
-    tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
-    fits = largest_side(memory_of(desk.settings, desk.workload))
+    tables, disk = ctx.tables, disk_of(ctx.settings, ctx.workload)
+    fits = largest_side(memory_of(ctx.settings, ctx.workload))
     if prepared.moves_above:
         disk = fits = None  # constants move with the clock through kept state
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
@@ -131,7 +136,7 @@ def chooser_for(desk: Context, prepared: PreparedQuery, *, reads: bool = True) -
         fits=fits,
         is_least=is_least,
     )
-    before = None if disk is None else _described_before(desk, prepared)
+    before = None if disk is None else _described_before(ctx, prepared)
     if before is not None and asked is None:
         files, why = before.from_files, before.side_reasons
         sides = StoredChoices(before.distant, from_files=files, reasons=why, is_to_fill=True)
@@ -146,7 +151,7 @@ def chooser_for(desk: Context, prepared: PreparedQuery, *, reads: bool = True) -
 
 def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
     asked = prepared.spec.provenance
-    return None if asked is None else Absorbs(ShipMode(asked.ship), asked.nodes)
+    return None if asked is None else Absorbs(Shipping(asked.ship), asked.nodes)
 
 
 def _asked(prepared: PreparedQuery) -> Strategy | None:
@@ -159,9 +164,9 @@ def _asked(prepared: PreparedQuery) -> Strategy | None:
     return _SIDES[prepared.spec.join]
 
 
-def _described_before(desk: Context, prepared: PreparedQuery) -> StateMeta | None:
+def _described_before(ctx: Context, prepared: PreparedQuery) -> StateMeta | None:
     """The present state's description; None without such pieces."""
-    store = desk.reading_store()
+    store = ctx.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
     if stored is None or stored.mode is not MaintenanceMode.EXACT:
         return None
@@ -396,7 +401,7 @@ def _check_provenance(prepared: PreparedQuery, way: MaintenancePlan) -> None:
 
 
 def capture_way(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Partitions,
@@ -405,13 +410,15 @@ def capture_way(
 ) -> MaintenancePlan:
     """How the query's sketches are maintained after a capture at the pinned versions. Unless it
     `reads` rows, what depends on fan-outs uses the index join."""
-    return chosen_way(prepared, verdict, partitions, chooser_for(desk, prepared, reads=reads))
+    return chosen_way(prepared, verdict, partitions, chooser_for(ctx, prepared, reads=reads))
 
 
-def check_circuit(desk: Context, prepared: PreparedQuery, way: MaintenancePlan, stored: StoredQuery) -> None:
+def check_circuit(
+    ctx: Context, prepared: PreparedQuery, way: MaintenancePlan, stored: StoredQuery
+) -> None:
     """RecaptureNeededError if the stored state does not fit the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
+    is_same = is_same_circuit(ctx, prepared, stored) and meta.trees == trees_id(way.shapes)
     # Pieces that are read store only a filter: taken for kept, they would be empty.
     is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
     # A buffer has the best rows: in a larger one they would be taken for all.
@@ -430,10 +437,10 @@ def check_circuit(desk: Context, prepared: PreparedQuery, way: MaintenancePlan, 
         )
     for pin in stored.pins:
         try:
-            before = desk.tables.snapshot(pin.table, pin.version)
+            before = ctx.tables.snapshot(pin.table, pin.version)
         except ImpctlError:
             continue
-        changed = schema_change(before, desk.tables.snapshot(pin.table))
+        changed = schema_change(before, ctx.tables.snapshot(pin.table))
         if changed is not None:
             # `SELECT *` now means other columns.
             raise changed
@@ -441,24 +448,24 @@ def check_circuit(desk: Context, prepared: PreparedQuery, way: MaintenancePlan, 
         f"The state of query `{name}` was written for a different circuit than this "
         "version of impctl builds",
         code="engine_changed",
-        hint=f"run `impctl capture {desk.workload.file} --query {name}`",
+        hint=f"run `impctl capture {ctx.workload.file} --query {name}`",
     )
 
 
-def is_same_circuit(desk: Context, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+def is_same_circuit(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> bool:
     """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
     suffice also depends on facts, such as CHECKs added or dropped."""
     if stored.state_meta.get("answer"):
-        circuit = with_answer(desk.memory.circuit(desk.memory.answer(prepared.planned).kept))
+        circuit = with_answer(ctx.memory.circuit(ctx.memory.answer(prepared.planned).kept))
         return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
     core = prepared.core
     if prepared.spec.lineage is not LineageMode.ALL:
         try:
-            verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+            verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
         except RecaptureNeededError:
             return False
         core = kept_plan(prepared, verdict, partitions).core
-    return bool(stored.state_meta.get("circuit") == desk.memory.circuit(core))
+    return bool(stored.state_meta.get("circuit") == ctx.memory.circuit(core))
 
 
 def restored_verdict(
@@ -488,10 +495,10 @@ class Reopened:
     way: MaintenancePlan
 
 
-def reopened(desk: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
+def reopened(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
     """Plan the stored query again; RecaptureNeededError if it is no longer safe."""
-    prepared = prepare(desk, spec, stored_moments(stored))
-    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+    prepared = prepare(ctx, spec, stored_moments(stored))
+    verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     chooser = chooser_of(prepared, meta)
     way = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
@@ -517,7 +524,7 @@ class QueryState:
         self.stored = stored
         meta = StateMeta.read(stored.query, stored.state_meta)
         self.meta = replace(meta, ending=ending_to_store(way.lying_answer))
-        self.fragments: Fragments = {sketch.access: sketch.fragments for sketch in stored.sketches}
+        self.ranges: RangesByAccess = {sketch.access: sketch.ranges for sketch in stored.sketches}
         self.session: MaintainedQuery | None = None
         self.touched: TouchedQuery | None = None
         if way.mode is MaintenanceMode.EXACT:
@@ -526,7 +533,7 @@ class QueryState:
             self.session.restore(runs, self.meta.counters)
         else:
             (sketch,) = stored.sketches
-            self.touched = TouchedQuery(sketch.partition, sketch.fragments)
+            self.touched = TouchedQuery(sketch.partition, sketch.ranges)
             self.touched.restore(runs)
 
     @property
@@ -562,15 +569,15 @@ class QueryState:
         generation: int,
         at: float,
         pins: tuple[TablePin, ...],
-        fragments: Fragments,
+        ranges: RangesByAccess,
         meta: StateMeta,
         stored_meta: dict[str, Any],
     ) -> None:
         """Note that the store now has the state in memory, with these beside it."""
         self.state.saved()
-        self.fragments, self.meta = dict(fragments), meta
+        self.ranges, self.meta = dict(ranges), meta
         sketches = tuple(
-            replace(sketch, fragments=fragments[sketch.access]) for sketch in self.stored.sketches
+            replace(sketch, ranges=ranges[sketch.access]) for sketch in self.stored.sketches
         )
         self.stored = replace(
             self.stored,

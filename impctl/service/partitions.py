@@ -85,20 +85,20 @@ def is_partitionable(column: Column) -> bool:
     return column.type.kind in PARTITIONABLE
 
 
-def candidates(desk: Context, table: TableName) -> tuple[ColumnName, ...]:
+def candidates(ctx: Context, table: TableName) -> tuple[ColumnName, ...]:
     """The file's candidate columns for a table, spelled as in the schema."""
     return tuple(
-        _column(desk.tables, part).name for part in desk.workload.partitions if part.table == table
+        _column(ctx.tables, part).name for part in ctx.workload.partitions if part.table == table
     )
 
 
-def _spec(desk: Context, table: TableName, name: ColumnName) -> PartitionSpec | None:
-    parts = (part for part in desk.workload.partitions if part.table == table)
+def _spec(ctx: Context, table: TableName, name: ColumnName) -> PartitionSpec | None:
+    parts = (part for part in ctx.workload.partitions if part.table == table)
     return next((part for part in parts if part.column.lower() == name.lower()), None)
 
 
-def _asked_ranges(desk: Context, table: TableName, name: ColumnName) -> int | None:
-    spec = _spec(desk, table, name)
+def _asked_ranges(ctx: Context, table: TableName, name: ColumnName) -> int | None:
+    spec = _spec(ctx, table, name)
     return None if spec is None else spec.ranges
 
 
@@ -124,24 +124,24 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
 
 
 def partition_of(
-    desk: Context, table: TableName, name: ColumnName, together: int = 1
+    ctx: Context, table: TableName, name: ColumnName, together: int = 1
 ) -> RangePartition:
     """The partition of a table on a column, given in the file or proposed. Every `together`
     proposed ranges are merged into one."""
-    result = _given(desk, table, name)
+    result = _given(ctx, table, name)
     if result is not None:
         return result
 
     def make() -> RangePartition:
-        desk.reporter.step(f"choosing ranges of {table}.{name}")
-        sample = sample_values(desk.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
-        return _proposed(desk, table, name, sample, together)
+        ctx.reporter.step(f"choosing ranges of {table}.{name}")
+        sample = sample_values(ctx.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
+        return _proposed(ctx, table, name, sample, together)
 
-    return desk.tables.partition(table, name, together, make)
+    return ctx.tables.partition(table, name, together, make)
 
 
 def partition_about(
-    desk: Context,
+    ctx: Context,
     table: TableName,
     name: ColumnName,
     values: Sequence[BoundaryValue],
@@ -150,12 +150,12 @@ def partition_about(
 ) -> RangePartition:
     """A quick `partition_of` from a sample of `values`, file bounds, and the mean files per
     value."""
-    result = _given(desk, table, name)
+    result = _given(ctx, table, name)
     if result is not None:
         return result
-    snapshot = desk.tables.snapshot(table)
+    snapshot = ctx.tables.snapshot(table)
     column = snapshot.readable(name)
-    given, starts = _asked_ranges(desk, table, name), starts_of(bounds)
+    given, starts = _asked_ranges(ctx, table, name), starts_of(bounds)
     wanted = _proposed_ranges(depth, len(snapshot.files)) if given is None else given
     boundaries = equidepth_boundaries(values, wanted)
     if len(starts) <= wanted:
@@ -167,9 +167,9 @@ def partition_about(
     return RangePartition(table, column.name, column.type, fitting)
 
 
-def _given(desk: Context, table: TableName, name: ColumnName) -> RangePartition | None:
-    spec = _spec(desk, table, name)
-    column = desk.tables.snapshot(table).schema.find(name)
+def _given(ctx: Context, table: TableName, name: ColumnName) -> RangePartition | None:
+    spec = _spec(ctx, table, name)
+    column = ctx.tables.snapshot(table).schema.find(name)
     assert column is not None
     if spec is None or spec.boundaries is None:
         return None
@@ -189,16 +189,16 @@ def _given(desk: Context, table: TableName, name: ColumnName) -> RangePartition 
 
 
 def _proposed(
-    desk: Context,
+    ctx: Context,
     table: TableName,
     name: ColumnName,
     values: Sequence[BoundaryValue],
     together: int,
 ) -> RangePartition:
-    snapshot = desk.tables.snapshot(table)
+    snapshot = ctx.tables.snapshot(table)
     column = snapshot.readable(name)
     spread = column_spread(snapshot, column.name, values)
-    given = _asked_ranges(desk, table, name)
+    given = _asked_ranges(ctx, table, name)
     proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
     wanted = max(proposed, DEFAULT_FRAGMENTS) if given is None else given
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
@@ -215,25 +215,23 @@ def _proposed_ranges(depth: float, files: int) -> int:
     return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
 
 
-def ranges_to_spare(desk: Context, table: TableName, name: ColumnName, ranges: int) -> int:
+def ranges_to_spare(ctx: Context, table: TableName, name: ColumnName, ranges: int) -> int:
     """How many of these ranges can be merged into one; 1 where the file sets their number."""
-    spec = _spec(desk, table, name)
+    spec = _spec(ctx, table, name)
     is_asked = spec is not None and (spec.ranges is not None or spec.boundaries is not None)
     return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
 
 
-def wanted_ranges(desk: Context, partition: RangePartition) -> int:
-    given = _asked_ranges(desk, partition.table, partition.attribute)
+def wanted_ranges(ctx: Context, partition: RangePartition) -> int:
+    given = _asked_ranges(ctx, partition.table, partition.attribute)
     return max(DEFAULT_FRAGMENTS, partition.ranges) if given is None else given
 
 
-def values_within(
-    desk: Context, partition: RangePartition, fragments: RangeSet
-) -> list[BoundaryValue]:
+def values_within(ctx: Context, partition: RangePartition, ranges: RangeSet) -> list[BoundaryValue]:
     """A sample of the attribute's values in these ranges."""
-    desk.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
-    snapshot = desk.tables.snapshot(partition.table)
-    within = (partition, fragments)
+    ctx.reporter.step(f"choosing ranges of {partition.table}.{partition.attribute}")
+    snapshot = ctx.tables.snapshot(partition.table)
+    within = (partition, ranges)
     return sample_values(snapshot, partition.attribute, SAMPLE_ROWS, _SEED, within)
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def tagged_frame(
-    desk: Context,
+    ctx: Context,
     snapshot: Snapshot,
     columns: Sequence[ColumnName],
     partition: RangePartition | None,
@@ -52,14 +52,14 @@ def tagged_frame(
 ) -> DataFrame:
     """Rows of the snapshot, or of some of its files, in at least these columns. With a partition
     also its attribute, and the range as `FRAGMENT_COLUMN`."""
-    from impctl.spark.sketches import with_fragment
+    from impctl.spark.sketches import with_range_id
     from impctl.spark.snapshots import snapshot_frame
 
     if partition is None:
-        return snapshot_frame(desk.spark(), snapshot, columns, files)
+        return snapshot_frame(ctx.spark(), snapshot, columns, files)
     read = list(dict.fromkeys([*columns, partition.attribute]))
-    frame = snapshot_frame(desk.spark(), snapshot, read, files)
-    return with_fragment(frame, partition, partition.attribute, RANGE_COLUMN)
+    frame = snapshot_frame(ctx.spark(), snapshot, read, files)
+    return with_range_id(frame, partition, partition.attribute, RANGE_COLUMN)
 
 
 _SLICE_ROWS = 8_000_000
@@ -73,7 +73,7 @@ _MANY_KEYS = 100_000
 class SparkPartners:
     """Reads sides of a circuit's joins, and whole joins, in Spark at `versions` (else pinned)."""
 
-    desk: Context
+    ctx: Context
     compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
     versions: Mapping[TableName, TableVersion]
@@ -83,11 +83,11 @@ class SparkPartners:
         from impctl.spark.run import with_keys
 
         wanted = self.compiled.read_side(side)
-        self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
+        self.ctx.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
         names = [name for name, _ in wanted.columns]
         places = [names.index(key) for key in wanted.keys]
         table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
-        spark, files = self.desk.spark(), self._files(wanted)
+        spark, files = self.ctx.spark(), self._files(wanted)
         for key, values in zip(wanted.keys, keys, strict=True):
             column = column_behind(wanted.plan, key)
             if column is not None and len(values) <= _MANY_KEYS:
@@ -108,7 +108,7 @@ class SparkPartners:
             yield self._read(joined, files, partial(slice_of, number=number, slices=slices))
 
     def _snapshot(self, scan: Scan) -> Snapshot:
-        return self.desk.tables.snapshot(scan.table, self.versions.get(scan.table))
+        return self.ctx.tables.snapshot(scan.table, self.versions.get(scan.table))
 
     def _files(self, wanted: Readable) -> Uris:
         snapshots = {scan.access: self._snapshot(scan) for scan in scans_of(wanted.plan)}
@@ -126,9 +126,9 @@ class SparkPartners:
             names = [a.name for a in scan.attributes if a.name != RANGE_COLUMN]
             chosen_files = [file for file in snapshot.files if file.uri in files[scan.access]]
             frames[views[scan.access]] = tagged_frame(
-                self.desk, snapshot, names, partition, chosen_files
+                self.ctx, snapshot, names, partition, chosen_files
             )
-        spark = self.desk.spark()
+        spark = self.ctx.spark()
         with plain_failures(self.versions):
             table = chosen(selected(spark, render_plan(wanted.plan, views).sql, frames)).toArrow()
         columns = {
@@ -164,14 +164,14 @@ def _typed(key: Vector) -> pa.Array:
 class FilePartners:
     """Reads sides of one circuit's joins from files at `versions` (others: pinned)."""
 
-    desk: Context
+    ctx: Context
     compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
     versions: Mapping[TableName, TableVersion]
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         """The rows of a side with these keys; HistoryGoneError for a missing file."""
-        self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
+        self.ctx.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
         return self._read(self.compiled.read_side(side), keys)
 
     def _read(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
@@ -185,7 +185,7 @@ class FilePartners:
             chosen = [file for file in snapshot.files if file.uri in files[source.access]]
             if not keys:
                 return read_rows(snapshot, columns, chosen)
-            parts = list(rows_with(snapshot, columns, keys, chosen, self.desk.tables.once))
+            parts = list(rows_with(snapshot, columns, keys, chosen, self.ctx.tables.once))
             return pa.concat_tables(parts) if parts else read_rows(snapshot, columns, [])
 
         tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
@@ -207,7 +207,7 @@ class FilePartners:
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
         """The rows of a one-table side that meet exactly one of two conditions, in parts."""
-        self.desk.reporter.step("reading rows affected by a changed scalar")
+        self.ctx.reporter.step("reading rows affected by a changed scalar")
         wanted = self.compiled.read_side(side)
         ((_, source),) = Transient(wanted, self.partitions).sources.items()
         snapshot = self._snapshot(source.table)
@@ -222,7 +222,7 @@ class FilePartners:
             yield Transient(wanted, self.partitions).rows({source.access: rows})
 
     def _snapshot(self, table: TableName) -> Snapshot:
-        return self.desk.tables.snapshot(table, self.versions.get(table))
+        return self.ctx.tables.snapshot(table, self.versions.get(table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
 
 
 def partners_of(
-    desk: Context, way: MaintenancePlan, partitions: Mapping[AccessId, RangePartition]
+    ctx: Context, way: MaintenancePlan, partitions: Mapping[AccessId, RangePartition]
 ) -> PartnersAt | None:
     """The readers for a circuit; None if it stores all rows it needs."""
     compiled = way.compiled
@@ -293,8 +293,8 @@ def partners_of(
     from_files = frozenset(compiled.sides_by(Strategy.FILES))
 
     def at(versions: Mapping[TableName, TableVersion]) -> PartnerReader:
-        files = FilePartners(desk, compiled, partitions, versions)
-        spark = SparkPartners(desk, compiled, partitions, versions)
+        files = FilePartners(ctx, compiled, partitions, versions)
+        spark = SparkPartners(ctx, compiled, partitions, versions)
         return PartnerReader(files, spark, from_files, lambda side: compiled.read_side(side).keys)
 
     return at

@@ -20,7 +20,7 @@ from impctl.workload.sections import require_credentials
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.tables.changes import FilesMark
-    from impctl.tables.lookup import KeyColumns, KeyCounts, ColumnCache
+    from impctl.tables.lookup import ColumnCache, KeyColumns, KeyCounts
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
     from impctl.workload.models import TableSpec

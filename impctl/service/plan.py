@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.service.budget.choice import with_state
-from impctl.service.context import Isolated, Texts, Context, is_refused
-from impctl.service.cost_model import RunEstimates, MaintenanceSize, estimated, recorded
+from impctl.service.context import Context, Isolated, Texts, is_refused
+from impctl.service.cost_model import MaintenanceSize, RunEstimates, estimated, recorded
 from impctl.service.decide import Decisions, Stage
 from impctl.service.decision import capture_stage
 from impctl.service.maintain import has_nothing_to_do
@@ -38,44 +38,44 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-def plan(desk: Context, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:
+def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = False) -> Outcome:
     """One result per query, in the order of the file; `strict`: every query must have a sketch."""
-    specs = desk.queries(queries)
-    store = desk.reading_store()
+    specs = ctx.queries(queries)
+    store = ctx.reading_store()
     results: list[PlanResult] = []
     failures: list[Failure] = []
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
             if not spec.is_sketched:
-                results.append(unsketched_plan(spec.name, str(desk.policy(spec))))
+                results.append(unsketched_plan(spec.name, str(ctx.policy(spec))))
                 continue
             stored = None if store is None else store.load(spec.name)
             if store is None or stored is None:
-                results.append(_to_capture(desk, spec))
+                results.append(_to_capture(ctx, spec))
                 continue
-            catch_up(desk.tables, stored)
-            if has_nothing_to_do(desk, spec, stored):
+            catch_up(ctx.tables, stored)
+            if has_nothing_to_do(ctx, spec, stored):
                 nothing = Stage("none", "up_to_date", "no new version")
-                estimates = _estimates(desk, store, stored, (), RunKind.MAINTAIN)
-                results.append(_result(desk, spec, stored, nothing, (), estimates))
+                estimates = _estimates(ctx, store, stored, (), RunKind.MAINTAIN)
+                results.append(_result(ctx, spec, stored, nothing, (), estimates))
             else:
                 stale.append((spec, stored))
     texts: Texts = {}
     if store is not None:
-        decisions = Decisions(desk, store, failures)
+        decisions = Decisions(ctx, store, failures)
         for task, stage in decisions.stages(stale):
             with Isolated(failures, task.spec):
                 stored = task.stored
                 pending = _pending(decisions, stored, stage)
-                estimates = _estimates(desk, store, stored, pending, stage.cost_kind)
-                results.append(_result(desk, task.spec, stored, stage, pending, estimates))
+                estimates = _estimates(ctx, store, stored, pending, stage.cost_kind)
+                results.append(_result(ctx, task.spec, stored, stage, pending, estimates))
         texts = decisions.shared.texts()
     if not strict:
-        refused, failures = _sorted_out(desk, specs, failures)
+        refused, failures = _sorted_out(ctx, specs, failures)
         results += refused
     names = [name for result in results for name in result.since]
-    coming = expectations(desk, store, names, texts)
+    coming = expectations(ctx, store, names, texts)
     results = [
         replace(result, next_change=coming.next_change(result.since)) if result.since else result
         for result in results
@@ -84,17 +84,17 @@ def plan(desk: Context, queries: Sequence[QueryName] | None, *, strict: bool = F
     shown = {result.query for result in results if result.since and result.query in timed}
     if shown:
         # The others, too: their work is to be done before the same deadlines.
-        look = due_report(desk, [spec for spec in specs if spec.is_sketched], None)
+        look = due_report(ctx, [spec for spec in specs if spec.is_sketched], None)
         dues = {due.query: due for due in look.results() if due.query in shown}
         results = [replace(result, due=dues.get(result.query)) for result in results]
-    results, warnings = with_state(desk, store, results)
+    results, warnings = with_state(ctx, store, results)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
 def _sorted_out(
-    desk: Context, specs: Sequence[QuerySpec], failures: Sequence[Failure]
+    ctx: Context, specs: Sequence[QuerySpec], failures: Sequence[Failure]
 ) -> tuple[list[PlanResult], list[Failure]]:
     """Failures that only mean a query can have no sketch, as results; and the other failures."""
     known = {spec.name: spec for spec in specs}
@@ -103,37 +103,37 @@ def _sorted_out(
     for failure in failures:
         spec = None if failure.query is None else known.get(failure.query)
         if spec is not None and is_refused(spec, failure.error):
-            results.append(_refused(desk, spec, failure.error))
+            results.append(_refused(ctx, spec, failure.error))
         else:
             others.append(failure)
     return results, others
 
 
-def _refused(desk: Context, spec: QuerySpec, error: ImpctlError) -> PlanResult:
+def _refused(ctx: Context, spec: QuerySpec, error: ImpctlError) -> PlanResult:
     return PlanResult(
         query=spec.name,
         action=REFUSED,
         by=None,
         reason_code=error.code,
         reason=error.message,
-        policy=str(desk.policy(spec)),
+        policy=str(ctx.policy(spec)),
         since={},
         versions={},
         hint=error.hint,
     )
 
 
-def _to_capture(desk: Context, spec: QuerySpec) -> PlanResult:
-    prepared = prepare(desk, spec)
+def _to_capture(ctx: Context, spec: QuerySpec) -> PlanResult:
+    prepared = prepare(ctx, spec)
     return PlanResult(
         query=spec.name,
         action="capture",
-        by=capture_stage(desk, prepared).by(desk),
+        by=capture_stage(ctx, prepared).by(ctx),
         reason_code="not_captured",
         reason="it has not been captured; run `impctl capture`",
-        policy=str(desk.policy(spec)),
+        policy=str(ctx.policy(spec)),
         since={},
-        versions=desk.tables.versions_of(prepared.tables),
+        versions=ctx.tables.versions_of(prepared.tables),
     )
 
 
@@ -142,7 +142,7 @@ def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[P
     read = {result.need.table: result.changes.rows for result in stage.read}
     entries = []
     for pin in stored.pins:
-        until = decisions.desk.tables.source(pin.table).version
+        until = decisions.ctx.tables.source(pin.table).version
         if until == pin.version:
             continue
         size = decisions.shared.size((pin.table, pin.version, until))
@@ -160,7 +160,7 @@ def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[P
 
 
 def _estimates(
-    desk: Context,
+    ctx: Context,
     store: StoreReader,
     stored: StoredQuery,
     pending: Sequence[PlannedChange],
@@ -175,14 +175,14 @@ def _estimates(
         recorded(store, stored),
         kind,
         size,
-        has_spark=desk.has_spark,
-        table_rows=lambda: desk.tables.rows_of(tuple(stored.versions)),
+        has_spark=ctx.has_spark,
+        table_rows=lambda: ctx.tables.rows_of(tuple(stored.versions)),
         moved=[entry.table for entry in pending],
     )
 
 
 def _result(
-    desk: Context,
+    ctx: Context,
     spec: QuerySpec,
     stored: StoredQuery,
     stage: Stage,
@@ -195,9 +195,9 @@ def _result(
         by=stage.by,
         reason_code=stage.reason_code,
         reason=stage.reason,
-        policy=str(desk.policy(spec)),
+        policy=str(ctx.policy(spec)),
         since=stored.versions,
-        versions=desk.tables.versions_of(pin.table for pin in stored.pins),
+        versions=ctx.tables.versions_of(pin.table for pin in stored.pins),
         pending=pending,
         maintain_ms=estimates.maintain_ms,
         maintain_runs=estimates.maintain_runs,

@@ -299,43 +299,41 @@ class PreparedQuery:
 class _Catalog(Mapping[TableName, Schema]):
     """Schemas of the workload's tables, read only for tables that a query names."""
 
-    def __init__(self, desk: Context) -> None:
-        self._desk = desk
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
 
     def __getitem__(self, table: TableName) -> Schema:
-        if table not in self._desk.workload.tables:
+        if table not in self._ctx.workload.tables:
             raise KeyError(table)
-        return self._desk.tables.snapshot(table).schema
+        return self._ctx.tables.snapshot(table).schema
 
     def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
-        return iter(self._desk.workload.tables)
+        return iter(self._ctx.workload.tables)
 
     def __len__(self) -> int:
-        return len(self._desk.workload.tables)
+        return len(self._ctx.workload.tables)
 
 
-def prepare(
-    desk: Context, spec: QuerySpec, held: Mapping[str, str] | None = None
-) -> PreparedQuery:
+def prepare(ctx: Context, spec: QuerySpec, held: Mapping[str, str] | None = None) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file. Clock constants are
     those of the run, or those in `held` by name."""
     from impctl.sql.views import expand_views
 
-    workload = desk.workload
+    workload = ctx.workload
     source = QuerySource(spec, workload.views)
     try:
-        clock = desk.clock if held is None else replace(desk.clock, held=held)
+        clock = ctx.clock if held is None else replace(ctx.clock, held=held)
         views = {full: (view.name, view.sql) for full, view in workload.views.items()}
         expanded = expand_views(spec.sql, views, workload.names, name=spec.name)
         source = replace(source, expanded=expanded)
         bound = bind(expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
         source = replace(source, bound=bound)
-        live, now = live_at(desk, clock)
-        result = desk.memory.plans.of(
+        live, now = live_at(ctx, clock)
+        result = ctx.memory.plans.of(
             bound.sql,
-            _Catalog(desk),
+            _Catalog(ctx),
             name=spec.name,
-            zone=desk.session_zone,
+            zone=ctx.session_zone,
             names=workload.names,
             live=live,
             at=now,
@@ -346,7 +344,7 @@ def prepare(
             ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
         prepared = PreparedQuery(spec, bound, result.query, ruled, core, source, now)
         read = {scan.table for scan in scans_of(prepared.query.root)} if bound.bare else ()
-        column = column_like_clock(desk.tables, bound, read)
+        column = column_like_clock(ctx.tables, bound, read)
         if column is not None:
             raise UsageError(
                 f"`{column[1]}` in query `{spec.name}` may mean the column of `{column[0]}` or "
@@ -360,13 +358,13 @@ def prepare(
         raise source.placed(error) from error.__cause__
 
 
-def live_at(desk: Context, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
+def live_at(ctx: Context, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
     """What queries see of tables with an expiry, and the instant; nothing without an expiry."""
-    if not has_expiry(desk.workload.tables.values()):
+    if not has_expiry(ctx.workload.tables.values()):
         return NO_EXPIRY, ""
     now = clock.value(RUN_INSTANT)
     assert isinstance(now, datetime)
-    return LiveAt(desk, now), clock.text(RUN_INSTANT)
+    return LiveAt(ctx, now), clock.text(RUN_INSTANT)
 
 
 def column_like_clock(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.service.resolve import AtVersions, ResolvedSketch, ReadChoice
+    from impctl.service.resolve import AtVersions, ReadChoice, ResolvedSketch
     from impctl.service.spark_answer import Passthrough
     from impctl.types import AccessId, AttributeId
 
@@ -66,7 +66,9 @@ def part_failure_of(tables: PinnedTables, result: ResolvedSketch) -> Refusal | N
     return part_failure(result.query, sketched, facts, _sizes(tables, result))
 
 
-def never_failing(tables: PinnedTables, result: ResolvedSketch, *, required: bool) -> ResolvedSketch:
+def never_failing(
+    tables: PinnedTables, result: ResolvedSketch, *, required: bool
+) -> ResolvedSketch:
     """The query with sketches if it then fails only where it fails without them; else without, and
     with a warning, or UnsafeSketchError if the sketch is `required`."""
     failing = part_failure_of(tables, result)
@@ -129,7 +131,11 @@ class Answered:
 
 
 def answered(
-    desk: Context, result: ResolvedSketch, use: SketchPolicy, by: AnsweredBy, condition: str | None = None
+    ctx: Context,
+    result: ResolvedSketch,
+    use: SketchPolicy,
+    by: AnsweredBy,
+    condition: str | None = None,
 ) -> Answered:
     """The answer of a query; UsageError or QueryError where `by` cannot give it. Without the
     materialized result if the sketch is requested. `condition` selects rows by output columns."""
@@ -138,18 +144,18 @@ def answered(
     where = None
     if condition is not None:
         where = condition_on(
-            attributes_of(result.prepared.planned.root), condition, desk.session_zone
+            attributes_of(result.prepared.planned.root), condition, ctx.session_zone
         )
     is_read = by is AnsweredBy.AUTO and use is SketchPolicy.ALWAYS
     if by is AnsweredBy.AUTO and not is_read and where is None:
-        is_read = _is_state_slower(desk, result, use)
+        is_read = _is_state_slower(ctx, result, use)
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
         try:
-            answer = _from_state(desk, result, where)
+            answer = _from_state(ctx, result, where)
         except (EvaluationError, RecaptureNeededError) as error:
             if by is AnsweredBy.STATE:
                 raise
-            answer, result = None, _without_state(desk, result, error)
+            answer, result = None, _without_state(ctx, result, error)
         if answer is not None:
             return answer
         if by is AnsweredBy.STATE:
@@ -161,9 +167,9 @@ def answered(
                 hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
             message = f"The result of query `{spec.name}` is not materialized"
             raise UsageError(message, hint=hint, code="answer_not_kept")
-    read = what_is_read(desk.tables, result, use)
+    read = what_is_read(ctx.tables, result, use)
     try:
-        return _by_reading(desk, result, read, by, where)
+        return _by_reading(ctx, result, read, by, where)
     except EvaluationError as error:
         if not read.pruned.filters:
             raise
@@ -174,14 +180,14 @@ def answered(
             f"groups that it reads only in part: {error.message}"
         )
         result = replace(result, sketches=(), warnings=(*result.warnings, warning))
-    read = what_is_read(desk.tables, result, SketchPolicy.NEVER)
-    return _by_reading(desk, result, read, by, where)
+    read = what_is_read(ctx.tables, result, SketchPolicy.NEVER)
+    return _by_reading(ctx, result, read, by, where)
 
 
-def who_answers(desk: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
+def who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
     """Who would answer the query now by default, and why; None if unknown. Maintains nothing."""
     try:
-        return _who_answers(desk, prepared)
+        return _who_answers(ctx, prepared)
     except ImpctlError:
         return None
 
@@ -195,44 +201,49 @@ def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
     return f"the engine cannot run it: {blocked.message}{where}"
 
 
-def _who_answers(desk: Context, prepared: PreparedQuery) -> AnsweredEntry:
+def _who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry:
     from impctl.compile.compile import compile_answer
     from impctl.compile.flows import BlockedError
     from impctl.service.answer_costs import answer_runs, compare_engines, state_estimate
     from impctl.service.resolve import read_choice
 
-    store = desk.reading_store()
+    store = ctx.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
-    if stored is not None and not is_captured_alike(desk, prepared.spec, stored):
+    if stored is not None and not is_captured_alike(ctx, prepared.spec, stored):
         stored = None
     sketches, versions = ((), {}) if stored is None else (stored.sketches, stored.versions)
-    read = read_choice(desk.tables, prepared, sketches, versions)
-    expected = compare_engines(desk, prepared, versions, read.pruned)
+    read = read_choice(ctx.tables, prepared, sketches, versions)
+    expected = compare_engines(ctx, prepared, versions, read.pruned)
     spark_ms = round(expected.spark.ms)
     try:
-        compile_answer(desk.memory.answer(prepared.planned))
+        compile_answer(ctx.memory.answer(prepared.planned))
     except (BlockedError, UnsupportedError) as blocked:
         why = _not_by_engine(prepared, blocked)
         return AnsweredEntry(str(AnsweredBy.SPARK), why, None, spark_ms)
     by, why = AnsweredBy.ENGINE if expected.is_engine else AnsweredBy.SPARK, expected.why
     if stored is not None and stored.state_meta.get("answer"):
-        state = state_estimate(answer_runs(desk, prepared.spec))
+        state = state_estimate(answer_runs(ctx, prepared.spec))
         if not _is_slower(state, expected):
             by, why = AnsweredBy.STATE, f"{KEPT}; without them, {why}"
     return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
 
 
-def _is_state_slower(desk: Context, result: ResolvedSketch, use: SketchPolicy) -> bool:
+def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) -> bool:
     """Whether the materialized result is slower than engine or Spark, by recorded runs."""
-    from impctl.service.answer_costs import answer_runs, compare_engines, is_slow_state_read, state_estimate
+    from impctl.service.answer_costs import (
+        answer_runs,
+        compare_engines,
+        is_slow_state_read,
+        state_estimate,
+    )
     from impctl.service.resolve import what_is_read
 
-    store, spec = desk.reading_store(), result.prepared.spec
-    if result.generation is None or store is None or not is_slow_state_read(desk, store, spec):
+    store, spec = ctx.reading_store(), result.prepared.spec
+    if result.generation is None or store is None or not is_slow_state_read(ctx, store, spec):
         return False
-    state = state_estimate(answer_runs(desk, spec))
-    read = what_is_read(desk.tables, result, use)
-    return _is_slower(state, compare_engines(desk, result.prepared, result.versions, read.pruned))
+    state = state_estimate(answer_runs(ctx, spec))
+    read = what_is_read(ctx.tables, result, use)
+    return _is_slower(state, compare_engines(ctx, result.prepared, result.versions, read.pruned))
 
 
 def _is_slower(state: AnswerEstimate, expected: EngineChoice) -> bool:
@@ -244,48 +255,48 @@ def _is_slower(state: AnswerEstimate, expected: EngineChoice) -> bool:
 
 
 def _by_reading(
-    desk: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
+    ctx: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
 ) -> Answered:
     """The answer from these files; EvaluationError where the query fails on their rows."""
     from impctl.service.answer_costs import compare_engines
 
     why, quicker = "requested", ""
     if by is not AnsweredBy.SPARK:
-        expected = compare_engines(desk, result.prepared, result.versions, read.pruned)
+        expected = compare_engines(ctx, result.prepared, result.versions, read.pruned)
         quicker = expected.quicker if by is AnsweredBy.AUTO else ""
         if by is AnsweredBy.ENGINE or expected.is_engine:
-            run = _by_engine(desk, result, read, expected, by, where)
+            run = _by_engine(ctx, result, read, expected, by, where)
             if isinstance(run, Answered):
                 return replace(run, quicker=quicker)
             why = run
         else:
             why = expected.why
-    return replace(_by_spark(desk, result, read, why, where), quicker=quicker)
+    return replace(_by_spark(ctx, result, read, why, where), quicker=quicker)
 
 
-def _from_state(desk: Context, result: ResolvedSketch, where: Expr | None) -> Answered | None:
+def _from_state(ctx: Context, result: ResolvedSketch, where: Expr | None) -> Answered | None:
     from impctl.service.resolve import current_query
 
     for _ in range(_ATTEMPTS):
-        store = desk.reading_store()
+        store = ctx.reading_store()
         if result.generation is None or store is None:
             return None
         watch = Stopwatch()
-        plan = desk.memory.answer(result.prepared.planned)
+        plan = ctx.memory.answer(result.prepared.planned)
         name = result.prepared.spec.name
-        table = materialized_result(desk, store, name, plan.ending, result.generation, where, plan)
+        table = materialized_result(ctx, store, name, plan.ending, result.generation, where, plan)
         if table is not None:
             return Answered(result, table, AnsweredBy.STATE, KEPT, watch.ms)
-        result = current_query(desk, result.prepared.spec.name)
+        result = current_query(ctx, result.prepared.spec.name)
     return None
 
 
-def _without_state(desk: Context, result: ResolvedSketch, error: ImpctlError) -> ResolvedSketch:
+def _without_state(ctx: Context, result: ResolvedSketch, error: ImpctlError) -> ResolvedSketch:
     """The query to read through its sketch; warns if the materialized result is damaged."""
     if isinstance(error, EvaluationError | NotExactError):
         return result
     spec = result.prepared.spec
-    if desk.policy(spec) is Policy.STRICT:
+    if ctx.policy(spec) is Policy.STRICT:
         raise error
     why = named_before(spec.name, error.message)
     hint = "" if error.hint is None else f"; {error.hint}"
@@ -294,7 +305,7 @@ def _without_state(desk: Context, result: ResolvedSketch, error: ImpctlError) ->
 
 
 def _by_engine(
-    desk: Context,
+    ctx: Context,
     result: ResolvedSketch,
     read: ReadChoice,
     expected: EngineChoice,
@@ -305,11 +316,11 @@ def _by_engine(
     from impctl.service.engine_answer import engine_answer
     from impctl.service.resolve import is_for_others
 
-    desk.reporter.step(f"running {result.prepared.spec.name}")
+    ctx.reporter.step(f"running {result.prepared.spec.name}")
     watch = Stopwatch()
     try:
         table = engine_answer(
-            desk, result.prepared, result.versions, read.pruned, result.sketches, where
+            ctx, result.prepared, result.versions, read.pruned, result.sketches, where
         )
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
@@ -343,24 +354,24 @@ def _by_engine(
 
 
 def _by_spark(
-    desk: Context, result: ResolvedSketch, read: ReadChoice, why: str, where: Expr | None
+    ctx: Context, result: ResolvedSketch, read: ReadChoice, why: str, where: Expr | None
 ) -> Answered:
     from impctl.compile.answers import answer_where
     from impctl.service.spark_answer import answer_table
 
-    was_up = desk.has_spark
-    desk.spark()
-    desk.reporter.step(f"running {result.prepared.spec.name}")
+    was_up = ctx.has_spark
+    ctx.spark()
+    ctx.reporter.step(f"running {result.prepared.spec.name}")
     watch = Stopwatch()
-    table = answer_table(desk, result.prepared, result.versions, read.pruned, result.sketches)
+    table = answer_table(ctx, result.prepared, result.versions, read.pruned, result.sketches)
     if where is not None:
         table = answer_where(table, attributes_of(result.prepared.planned.root), where)
-    start_ms = 0.0 if was_up else desk.spark_start_ms
+    start_ms = 0.0 if was_up else ctx.spark_start_ms
     return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 
 
 def answered_with_warnings(
-    desk: Context,
+    ctx: Context,
     query: str | None,
     params: GivenValues,
     sql: str | None,
@@ -373,30 +384,30 @@ def answered_with_warnings(
 ) -> tuple[QueryResult, tuple[str, ...]]:
     """The answer and warnings; arguments as for `service.query`."""
     from impctl.service.answer_costs import record_answer, record_state_read, rows_of
-    from impctl.service.resolve import resolved, record_use, still_there, sums_of
+    from impctl.service.resolve import record_use, resolved, still_there, sums_of
     from impctl.service.spark_answer import Passthrough
 
-    result = resolved(desk, query, params, sql, at, use, required=required)
+    result = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(result, Passthrough):
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
             raise result.refusal
-        return _as_it_stands(desk, result), result.warnings
+        return _as_it_stands(ctx, result), result.warnings
     with nullcontext() if at is None else still_there():
-        answer = answered(desk, result, use, by, where)
+        answer = answered(ctx, result, use, by, where)
     spec = answer.found.prepared.spec
     if answer.read is None:
-        desk.count_answer(spec.name)
-        store = desk.reading_store()
+        ctx.count_answer(spec.name)
+        store = ctx.reading_store()
         # With a condition only part of the answer is read.
         if store is not None and where is None:
-            record_state_read(desk, store, spec, answer.table, answer.elapsed_ms)
+            record_state_read(ctx, store, spec, answer.table, answer.elapsed_ms)
     else:
         pruned, read = answer.read.pruned, answer.read.plain
-        record_use(desk, answer.found, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
+        record_use(ctx, answer.found, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
         files, _, read_bytes = sums_of(pruned)
         rows = sum(map(rows_of, pruned.files.values()))
         amounts = (files, rows, read_bytes)
-        record_answer(desk, spec, answer.by, amounts, answer.elapsed_ms, answer.start_ms)
+        record_answer(ctx, spec, answer.by, amounts, answer.elapsed_ms, answer.start_ms)
     shown = QueryResult(
         query=spec.name,
         answer=answer.table,
@@ -407,7 +418,7 @@ def answered_with_warnings(
         action=answer.found.action,
         reason=answer.found.reason,
         reuse=answer.found.reuse,
-        spark_start_ms=desk.spark_start_ms,
+        spark_start_ms=ctx.spark_start_ms,
         left_away={} if answer.read is None else answer.read.left_away,
         moments=answer.found.prepared.moments,
         by=answer.by,
@@ -417,14 +428,14 @@ def answered_with_warnings(
     return shown, answer.found.warnings
 
 
-def _as_it_stands(desk: Context, result: Passthrough) -> QueryResult:
+def _as_it_stands(ctx: Context, result: Passthrough) -> QueryResult:
     from impctl.service.spark_answer import unread_table
 
-    desk.spark()
-    desk.reporter.step(f"running {result.spec.name}")
+    ctx.spark()
+    ctx.reporter.step(f"running {result.spec.name}")
     watch = Stopwatch()
-    table = unread_table(desk, result)
-    files = result.files(desk)
+    table = unread_table(ctx, result)
+    files = result.files(ctx)
     return QueryResult(
         query=result.spec.name,
         answer=table,
@@ -434,14 +445,14 @@ def _as_it_stands(desk: Context, result: Passthrough) -> QueryResult:
         elapsed_ms=watch.ms,
         action=result.action,
         reason=result.reason,
-        spark_start_ms=desk.spark_start_ms,
+        spark_start_ms=ctx.spark_start_ms,
         by=AnsweredBy.SPARK,
         by_reason="only Spark can read it",
     )
 
 
 def query(
-    desk: Context,
+    ctx: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
@@ -466,14 +477,16 @@ def query(
 
     if out is not None:
         # Before anything that takes its time.
-        check_goal(out, desk.reserved)
+        check_goal(out, ctx.reserved)
     is_plain = not params and sql is None and at is None and not required
     if is_plain and use is SketchPolicy.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
-        known = read_without_plan(desk, query, where)
+        known = read_without_plan(ctx, query, where)
         if known is not None:
             return _given_out(known, limit, out, (), escape_formulas=escape_formulas)
     # Planner and engine take longer to load than the materialized result takes to read.
-    result, warnings = answered_with_warnings(desk, query, params, sql, at, use, by, required=required, where=where)
+    result, warnings = answered_with_warnings(
+        ctx, query, params, sql, at, use, by, required=required, where=where
+    )
     return _given_out(result, limit, out, warnings, escape_formulas=escape_formulas)
 
 

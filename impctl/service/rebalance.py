@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from impctl.compile.session import MaintainedQuery, TouchedQuery, can_rederive, needs_rows, converted_session
+from impctl.compile.session import (
+    MaintainedQuery,
+    TouchedQuery,
+    can_rederive,
+    converted_session,
+    needs_rows,
+)
 from impctl.data.vector import Ints, from_arrow
 from impctl.service.advice import has_own_boundaries
 from impctl.service.capture import commit_capture
-from impctl.service.context import Isolated, Context
+from impctl.service.context import Context, Isolated
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
 from impctl.service.maintenance_plan import QueryState, check_circuit, chosen_way, reopened
@@ -30,7 +36,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.sketch.boundaries import evened, heavy_ranges
-from impctl.sketch.sketch import RangeSet, MaintenanceMode, Renumbering, exact_filter
+from impctl.sketch.sketch import MaintenanceMode, RangeSet, Renumbering, exact_filter
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.tables.prune import prune
@@ -69,14 +75,14 @@ class NewRanges:
         return int(sizes[sizes > 1].sum())
 
 
-def new_ranges(desk: Context, partition: RangePartition, counts: Ints) -> NewRanges | None:
+def new_ranges(ctx: Context, partition: RangePartition, counts: Ints) -> NewRanges | None:
     """Better ranges; None where these are even, or as even as the sample can make them."""
-    wanted = wanted_ranges(desk, partition)
+    wanted = wanted_ranges(ctx, partition)
     rows = counts[:-1]
     ids = heavy_ranges(rows, wanted)
     sample: list[BoundaryValue] = []
     if len(ids):
-        sample = values_within(desk, partition, RangeSet.of(ids.tolist(), partition.size))
+        sample = values_within(ctx, partition, RangeSet.of(ids.tolist(), partition.size))
     new = evened(partition, counts, wanted, sample)
     if new == partition:
         return None
@@ -96,52 +102,52 @@ def split_rows(
     files = prune(snapshot, [exact_filter(change.split, old)])
     for rows in read_batches(snapshot, names, files):
         values = from_arrow(rows.column(old.attribute), old.type)
-        kept = np.flatnonzero(change.renumbering.targets[old.fragments_of(values)] < 0)
-        yield rows.take(pa.array(kept)), new.fragments_of(values.take(kept))
+        kept = np.flatnonzero(change.renumbering.targets[old.range_ids_of(values)] < 0)
+        yield rows.take(pa.array(kept)), new.range_ids_of(values.take(kept))
 
 
-def rebalance(desk: Context, queries: Sequence[QueryName] | None) -> Outcome:
+def rebalance(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Maintain the named queries (default: all), then even out their ranges."""
-    specs = desk.sketched(queries)
+    specs = ctx.sketched(queries)
     results: list[CaptureResult] = []
     if not specs:
         return Outcome()
-    outcome = maintain(desk, [spec.name for spec in specs], for_use=True)
+    outcome = maintain(ctx, [spec.name for spec in specs], for_use=True)
     failures = list(outcome.failures)
     failed = {failure.query for failure in failures}
     current = [spec for spec in specs if spec.name not in failed]
-    if desk.settings.dry_run:
-        reading = desk.reading_store()
+    if ctx.settings.dry_run:
+        reading = ctx.reading_store()
         for spec in current:
             with Isolated(failures, spec):
-                results.append(_foreseen(desk, reading, spec))
+                results.append(_foreseen(ctx, reading, spec))
         return Outcome(tuple(results), outcome.warnings, tuple(failures))
-    with desk.writing("capture") as store:
+    with ctx.writing("capture") as store:
         for spec in current:
             with Isolated(failures, spec):
-                results.append(_Rebalanced(desk, store, spec).result(store))
+                results.append(_Rebalanced(ctx, store, spec).result(store))
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
 _Change = tuple[QueryState, "Mapping[RangePartition, NewRanges]", tuple[str, ...]]
-_Made = tuple["Mapping[AccessId, FragmentSet]", MaintainedQuery | TouchedQuery, str, bool]
+_Made = tuple["Mapping[AccessId, RangeSet]", MaintainedQuery | TouchedQuery, str, bool]
 """Sketches and state under the new ranges, how they were made, and whether Spark was used."""
 
 
 class _Rebalanced:
-    def __init__(self, desk: Context, store: StoreReader, spec: QuerySpec) -> None:
-        self.desk = desk
+    def __init__(self, ctx: Context, store: StoreReader, spec: QuerySpec) -> None:
+        self.ctx = ctx
         self.store = store
         self.watch = Stopwatch()
-        self.stored = stored_query(desk, store, spec)
-        check_definition(desk, spec, self.stored)
-        if not is_current(self.stored, desk.tables) or moved_moments(desk, self.stored):
+        self.stored = stored_query(ctx, store, spec)
+        check_definition(ctx, spec, self.stored)
+        if not is_current(self.stored, ctx.tables) or moved_moments(ctx, self.stored):
             raise moved_meanwhile(spec.name)
-        result = reopened(desk, spec, self.stored)
+        result = reopened(ctx, spec, self.stored)
         self.prepared, self.verdict = result.prepared, result.verdict
         self.partitions = result.partitions
         self.chooser, self.has_answer, self.way = result.chooser, result.meta.answer, result.way
-        check_circuit(desk, self.prepared, self.way, self.stored)
+        check_circuit(ctx, self.prepared, self.way, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
         """Even the ranges out where possible and worth it, and commit."""
@@ -183,13 +189,13 @@ class _Rebalanced:
         moved, kept, is_even = {}, [], False
         for partition in dict.fromkeys(self.partitions.values()):
             table, attribute = partition.table, partition.attribute
-            if has_own_boundaries(self.desk, table, attribute):
+            if has_own_boundaries(self.ctx, table, attribute):
                 kept.append(
                     f"the workload file sets the `boundaries` of `{table}.{attribute}`, "
                     "so they did not change"
                 )
                 continue
-            ranges = new_ranges(self.desk, partition, taken.range_rows.counts(partition))
+            ranges = new_ranges(self.ctx, partition, taken.range_rows.counts(partition))
             is_even |= ranges is None
             if ranges is not None:
                 moved[partition] = ranges
@@ -207,23 +213,23 @@ class _Rebalanced:
     ) -> _Made | None:
         if taken.session is None:
             # Touch mode stores only its sketch: it takes every part of a split range.
-            ((access, stored),) = taken.fragments.items()
+            ((access, stored),) = taken.ranges.items()
             (change,) = moved.values()
-            reading = _Reading(self.desk, change)
-            fragments = change.renumbering.fragments(stored)
-            query = TouchedQuery(change.renumbering.new, fragments)
+            reading = _Reading(self.ctx, change)
+            ranges = change.renumbering.ranges(stored)
+            query = TouchedQuery(change.renumbering.new, ranges)
             reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
             how = "sketch derived from the stored one, including every part of a split range"
-            return {access: fragments}, query, how, False
+            return {access: ranges}, query, how, False
         assert way.compiled is not None
         if not can_rederive(way.compiled):
-            filled = filled_circuit(self.desk, self.prepared, way, self.verdict, partitions)
+            filled = filled_circuit(self.ctx, self.prepared, way, self.verdict, partitions)
             if filled is None:
                 return None
             how = "state recaptured: it cannot be derived for other ranges"
-            return filled.session.fragments(), filled.session, how, filled.uses_spark
+            return filled.session.ranges(), filled.session, how, filled.uses_spark
         (change,) = moved.values()
-        reading = _Reading(self.desk, change)
+        reading = _Reading(self.ctx, change)
         is_read = needs_rows(way.compiled, change.renumbering)
         columns = way.compiled.columns_of(change.renumbering.old.table) if is_read else ()
         rows = reading.rows(columns)
@@ -231,7 +237,7 @@ class _Rebalanced:
             taken.session, way.compiled, change.renumbering, rows if is_read else ()
         )
         reading.fill(session.range_rows, rows, taken.range_rows)
-        return session.fragments(), session, reading.how(is_read), False
+        return session.ranges(), session, reading.how(is_read), False
 
     def _committed(
         self,
@@ -241,9 +247,9 @@ class _Rebalanced:
         made: _Made,
         reason: str,
     ) -> CaptureResult:
-        fragments, state, _, uses_spark = made
+        ranges, state, _, uses_spark = made
         sketches = tuple(
-            replace(s, partition=partitions[s.access], fragments=fragments[s.access])
+            replace(s, partition=partitions[s.access], ranges=ranges[s.access])
             for s in self.stored.sketches
         )
         elapsed = self.watch.ms
@@ -263,7 +269,7 @@ class _Rebalanced:
             versions=self.stored.versions,
         )
         commit_capture(
-            self.desk,
+            self.ctx,
             store,
             self.prepared,
             way,
@@ -282,15 +288,15 @@ class _Rebalanced:
 class _Reading:
     """The rows of the split ranges, read at most once, with counts."""
 
-    def __init__(self, desk: Context, change: NewRanges) -> None:
-        self._desk = desk
+    def __init__(self, ctx: Context, change: NewRanges) -> None:
+        self._ctx = ctx
         self._change = change
         self._counts = change.counts.copy()
         self._rows = 0
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        for table, fragments in split_rows(self._desk.tables, self._change, columns):
-            self._counts += np.bincount(fragments, minlength=len(self._counts))
+        for table, ranges in split_rows(self._ctx.tables, self._change, columns):
+            self._counts += np.bincount(ranges, minlength=len(self._counts))
             self._rows += len(table)
             yield table
 
@@ -310,12 +316,12 @@ class _Reading:
         return "state derived from the stored one"
 
 
-def _foreseen(desk: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
-    stored = stored_query(desk, store, spec)
+def _foreseen(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+    stored = stored_query(ctx, store, spec)
     assert store is not None
-    is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
-    if is_of_now and is_captured_alike(desk, spec, stored):
-        return _Rebalanced(desk, store, spec).foreseen()
+    is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)
+    if is_of_now and is_captured_alike(ctx, spec, stored):
+        return _Rebalanced(ctx, store, spec).foreseen()
     reason = "would be maintained first, and its ranges checked after that"
     result = _result(stored, "none", reason, 0.0, 0.0)
     return replace(result, foreseen=True, stored="stale")

@@ -34,7 +34,15 @@ from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select,
 from impctl.plan.recursion import is_recursive
 from impctl.service.context import only_query
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
-from impctl.service.results import SKETCH_NONE_REASON, NO_SKETCH, NOT_USED, MaintainResult, Outcome, ReuseCandidate, ReuseEntry
+from impctl.service.results import (
+    NO_SKETCH,
+    NOT_USED,
+    SKETCH_NONE_REASON,
+    MaintainResult,
+    Outcome,
+    ReuseCandidate,
+    ReuseEntry,
+)
 from impctl.service.settings import DEFAULT_BATCH_ROWS
 from impctl.service.stored import (
     catch_up,
@@ -52,7 +60,7 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.service.text import named_before
-from impctl.sketch.sketch import MAX_INTERVALS, fragments_between, range_filter
+from impctl.sketch.sketch import MAX_INTERVALS, range_filter, ranges_between
 from impctl.store.disk import STORE_READ_ONLY, StoreLayout
 from impctl.store.ledger import Ledger, Use
 from impctl.tables.footers import hiding_columns
@@ -62,7 +70,17 @@ from impctl.tables.source import oldest_version
 from impctl.types import AttributeId, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike
-from impctl.workload.models import JoinStrategy, LineageMode, MaintainMode, Policy, QuerySpec, SketchPolicy, SqlOrigin, SqlRun, TextPiece
+from impctl.workload.models import (
+    JoinStrategy,
+    LineageMode,
+    MaintainMode,
+    Policy,
+    QuerySpec,
+    SketchPolicy,
+    SqlOrigin,
+    SqlRun,
+    TextPiece,
+)
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
@@ -327,7 +345,7 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
         return inside
     # The share of rows that pass, taking ranges as even.
     share = max(
-        sum(len(fragments_between(interval, wanted.partition)) for interval in wanted.intervals)
+        sum(len(ranges_between(interval, wanted.partition)) for interval in wanted.intervals)
         / wanted.partition.ranges
         for wanted in filters
     )
@@ -357,12 +375,14 @@ def is_of_the_sketch(error: ImpctlError) -> bool:
     return isinstance(error, OF_THE_SKETCH) or error.code == STORE_READ_ONLY
 
 
-def without_sketch(desk: Context, spec: QuerySpec, error: ImpctlError) -> ResolvedSketch | Passthrough:
+def without_sketch(
+    ctx: Context, spec: QuerySpec, error: ImpctlError
+) -> ResolvedSketch | Passthrough:
     """The query without the sketch that `error` made unavailable; raises it where it must."""
-    if desk.policy(spec) is Policy.STRICT:
+    if ctx.policy(spec) is Policy.STRICT:
         raise error
-    result = plain(desk, spec, error)
-    why = _reason_without(desk, result, error)
+    result = plain(ctx, spec, error)
+    why = _reason_without(ctx, result, error)
     place = "" if why.location is None else f" ({why.location})"
     hint = "" if why.hint is None else f"; {why.hint}"
     message = named_before(spec.name, why.message)
@@ -373,16 +393,18 @@ def without_sketch(desk: Context, spec: QuerySpec, error: ImpctlError) -> Resolv
     return result
 
 
-def plain(desk: Context, spec: QuerySpec, error: ImpctlError | None = None) -> ResolvedSketch | Passthrough:
+def plain(
+    ctx: Context, spec: QuerySpec, error: ImpctlError | None = None
+) -> ResolvedSketch | Passthrough:
     """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
     from impctl.service.prepare import prepare
     from impctl.service.spark_answer import unread
 
     try:
-        prepared = prepare(desk, spec)
-        versions = desk.tables.versions_of(prepared.tables)
+        prepared = prepare(ctx, spec)
+        versions = ctx.tables.versions_of(prepared.tables)
     except QueryError as refused:
-        return unread(desk, spec, refused)
+        return unread(ctx, spec, refused)
     except ImpctlError:
         # The first error says more than its consequence, unless a capture would fail so too.
         if error is None or error.code == "not_captured":
@@ -391,25 +413,29 @@ def plain(desk: Context, spec: QuerySpec, error: ImpctlError | None = None) -> R
     return ResolvedSketch(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 
-def why_none(desk: Context, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
+def why_none(ctx: Context, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
     """The error, or if the query was never captured, why it cannot be."""
     if error.code != "not_captured":
         return error
-    return _reason_without(desk, plain(desk, spec, error), error)
+    return _reason_without(ctx, plain(ctx, spec, error), error)
 
 
-def _reason_without(desk: Context, result: ResolvedSketch | Passthrough, error: ImpctlError) -> ImpctlError:
+def _reason_without(
+    ctx: Context, result: ResolvedSketch | Passthrough, error: ImpctlError
+) -> ImpctlError:
     from impctl.service.capture import refusal_of
     from impctl.service.spark_answer import Passthrough
 
     if error.code != "not_captured":
         return error
-    refusal = result.refusal if isinstance(result, Passthrough) else refusal_of(desk, result.prepared)
+    refusal = (
+        result.refusal if isinstance(result, Passthrough) else refusal_of(ctx, result.prepared)
+    )
     return error if refusal is None else refusal
 
 
 def record_use(
-    desk: Context,
+    ctx: Context,
     result: ResolvedSketch,
     read: Pruned,
     plain: Pruned,
@@ -418,7 +444,7 @@ def record_use(
     elapsed_ms: float = 0.0,
 ) -> None:
     """Record one use of these sketches, for the query that owns them, if a store is writable."""
-    if not result.sketches or not StoreLayout(desk.store_path).catalog.is_file():
+    if not result.sketches or not StoreLayout(ctx.store_path).catalog.is_file():
         return
     lender = None if result.reuse is None else result.reuse.query
     (files, rows, size), (all_files, all_rows, total) = (sums_of(read), sums_of(plain))
@@ -436,8 +462,8 @@ def record_use(
         bytes_plain=total,
         elapsed_ms=elapsed_ms,
     )
-    if not Ledger(desk.store_path).record(use):
-        desk.reporter.step("this use was not recorded, because the ledger could not be written")
+    if not Ledger(ctx.store_path).record(use):
+        ctx.reporter.step("this use was not recorded, because the ledger could not be written")
 
 
 def sums_of(pruned: Pruned) -> tuple[int, int, int]:
@@ -449,7 +475,9 @@ def sums_of(pruned: Pruned) -> tuple[int, int, int]:
 _OWN_TEXT_ALONE = {
     LineageMode.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
     "so it serves only its own text",
-    LineageMode.ANSWER: "its sketch holds only the lineage of that query's result (`lineage: answer`)",
+    LineageMode.ANSWER: (
+        "its sketch holds only the lineage of that query's result (`lineage: answer`)"
+    ),
 }
 _NO_TEMPLATE = "no captured query has the same template"
 
@@ -466,12 +494,12 @@ _Candidate = tuple[tuple[float, float], ReuseCandidate]
 """A stored query of the same template, or the one that was named, with its rank."""
 
 
-def reused(desk: Context, spec: QuerySpec, own: QuerySpec | None) -> ResolvedSketch:
+def reused(ctx: Context, spec: QuerySpec, own: QuerySpec | None) -> ResolvedSketch:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
     from impctl.service.prepare import prepare
 
-    prepared = prepare(desk, spec)
-    judged = _candidates(desk, prepared, own)
+    prepared = prepare(ctx, spec)
+    judged = _candidates(ctx, prepared, own)
     entries = [entry for _, entry in judged]
     passing: RetryableError | None = None
     for index in sorted(range(len(judged)), key=lambda index: judged[index][0]):
@@ -479,7 +507,7 @@ def reused(desk: Context, spec: QuerySpec, own: QuerySpec | None) -> ResolvedSke
         if not entry.allowed:
             continue
         try:
-            used = _used(desk, prepared, entry.query)
+            used = _used(ctx, prepared, entry.query)
         except RetryableError as error:
             # Another writer, or the disk of the store: the tables can be read all the same.
             passing, used = error, _not_fresh(error)
@@ -496,11 +524,11 @@ def reused(desk: Context, spec: QuerySpec, own: QuerySpec | None) -> ResolvedSke
             for other in entries
         )
         return replace(result, reuse=ReuseEntry(entry.query, reason, candidates))
-    return _without(desk, prepared, tuple(entries), passing)
+    return _without(ctx, prepared, tuple(entries), passing)
 
 
 def _without(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     candidates: tuple[ReuseCandidate, ...],
     passing: RetryableError | None,
@@ -508,7 +536,7 @@ def _without(
     """The query on its whole tables; `passing` is a failure that a retry may not meet."""
     spec = prepared.spec
     reason = "no stored sketch can be used" if candidates else _NO_TEMPLATE
-    if desk.policy(spec) is Policy.STRICT:
+    if ctx.policy(spec) is Policy.STRICT:
         if passing is not None:
             raise passing
         why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in candidates)
@@ -518,7 +546,7 @@ def _without(
             code="no_sketch_to_reuse",
             location=spec.location,
         )
-    versions = desk.tables.versions_of(prepared.tables)
+    versions = ctx.tables.versions_of(prepared.tables)
     warning = f"query `{spec.name}` runs without a sketch, because {reason}"
     return ResolvedSketch(
         prepared=prepared,
@@ -529,16 +557,14 @@ def _without(
     )
 
 
-def _candidates(
-    desk: Context, prepared: PreparedQuery, own: QuerySpec | None
-) -> list[_Candidate]:
+def _candidates(ctx: Context, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Candidate]:
     """Judge the named query and every stored one with the same template or a similar recursion."""
     from impctl.compile.build import template_id
 
-    store = desk.reading_store()
+    store = ctx.reading_store()
     wanted = template_id(prepared.core)
     candidates = []
-    for spec in desk.workload.queries.values():
+    for spec in ctx.workload.queries.values():
         is_named = own is not None and spec.name == own.name
         stored = store.load(spec.name) if store is not None and spec.is_sketched else None
         if stored is None:
@@ -546,7 +572,7 @@ def _candidates(
                 candidates.append(_refused(spec, "it has not been captured"))
             continue
         try:
-            result = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
+            result = _judged(ctx, prepared, spec, stored, wanted, is_named=is_named)
         except ImpctlError as error:
             result = _refused(spec, error.message)
         if result is not None:
@@ -555,7 +581,7 @@ def _candidates(
 
 
 def _judged(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     spec: QuerySpec,
     stored: StoredQuery,
@@ -573,12 +599,12 @@ def _judged(
     is_other = is_known and known != wanted and not is_named
     if is_other and not is_recursive(prepared.core):
         return None
-    if not is_defined_alike(desk, spec, stored):
+    if not is_defined_alike(ctx, spec, stored):
         is_reported = is_known and not is_other
         return _refused(spec, "it changed since the capture") if is_reported else None
     try:
         # As of now: before its sketch is used, that follows the clock, and is judged again.
-        captured = prepare(desk, spec)
+        captured = prepare(ctx, spec)
     except ImpctlError:
         if is_other:
             return None
@@ -588,17 +614,17 @@ def _judged(
         return None
     if spec.lineage in _OWN_TEXT_ALONE:
         return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
-    verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
+    verdict = verdict_of(ctx, prepared, captured, stored.sketches, stored.assumptions)
     if not verdict.allowed:
         return _refused(spec, verdict.reason)
     sketches = mapped(stored.sketches, verdict)
-    versions = desk.tables.versions_of(prepared.tables)
-    kept = filters_of(desk.tables, prepared, sketches, versions, for_text=True).files
+    versions = ctx.tables.versions_of(prepared.tables)
+    kept = filters_of(ctx.tables, prepared, sketches, versions, for_text=True).files
     counts = [file.rows for files in kept.values() for file in files]
     known_counts = [count for count in counts if count is not None]
     rows = sum(known_counts) if len(known_counts) == len(counts) else None
     accesses = max(len(prepared.scans), 1)
-    share = sum(len(s.fragments) / s.partition.size for s in sketches) / accesses
+    share = sum(len(s.ranges) / s.partition.size for s in sketches) / accesses
     bare = 1 - len(sketches) / accesses
     entries = tuple(map(sketch_entry, stored.sketches))
     candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
@@ -610,7 +636,7 @@ def _refused(spec: QuerySpec, reason: str) -> _Candidate:
 
 
 def verdict_of(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     captured: PreparedQuery,
     sketches: Sequence[StoredSketch],
@@ -619,9 +645,9 @@ def verdict_of(
     """The verdict under facts of the pinned versions, the sketch's assumptions included."""
     from impctl.service.prepare import fact_of, facts_of
 
-    facts = [*facts_of(desk.tables, prepared.scans), *map(fact_of, assumptions)]
+    facts = [*facts_of(ctx.tables, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
-    return desk.memory.reuse(prepared.planned, captured.planned, sketched, facts)
+    return ctx.memory.reuse(prepared.planned, captured.planned, sketched, facts)
 
 
 def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:
@@ -634,19 +660,19 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
     )
 
 
-def _used(desk: Context, prepared: PreparedQuery, name: str) -> tuple[ResolvedSketch, str] | str:
+def _used(ctx: Context, prepared: PreparedQuery, name: str) -> tuple[ResolvedSketch, str] | str:
     """The other query's maintained and rechecked sketch, or a text why it cannot be used.
     RetryableError if only something temporary is in the way."""
     try:
-        current = current_query(desk, name)
+        current = current_query(ctx, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
         return _not_fresh(error)
-    verdict = verdict_of(desk, prepared, current.prepared, current.sketches, current.assumptions)
+    verdict = verdict_of(ctx, prepared, current.prepared, current.sketches, current.assumptions)
     if not verdict.allowed:
         return verdict.reason
     # Queries that share no more than a recursion may read other tables beside. An answer that is
     # kept is that of the other query's own constants.
-    versions = {**desk.tables.versions_of(prepared.tables), **current.versions}
+    versions = {**ctx.tables.versions_of(prepared.tables), **current.versions}
     result = replace(
         current,
         prepared=prepared,
@@ -671,28 +697,28 @@ _LISTED = 8
 """Versions, or runs of them, that an error names."""
 
 
-def older(desk: Context, spec: QuerySpec, at: AtVersions) -> ResolvedSketch:
+def older(ctx: Context, spec: QuerySpec, at: AtVersions) -> ResolvedSketch:
     """The query with the sketch stored for these versions; RecaptureNeededError without one."""
-    store = desk.reading_store()
-    newest = stored_query(desk, store, spec)
+    store = ctx.reading_store()
+    newest = stored_query(ctx, store, spec)
     assert store is not None
-    check_definition(desk, spec, newest)
-    wanted = versions_at(spec, tuple(newest.versions), at, desk.workload.names)
+    check_definition(ctx, spec, newest)
+    wanted = versions_at(spec, tuple(newest.versions), at, ctx.workload.names)
     result = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
     candidates = [stored for stored in result if stored is not None]
     if not candidates:
         raise RecaptureNeededError(
             f"Query `{spec.name}` has no stored sketch for {_older_explanation(wanted)}",
             code="no_sketch_at",
-            hint=_offer(desk.tables, store, spec),
+            hint=_offer(ctx.tables, store, spec),
         )
     for table, version in wanted.items():
-        _pin(desk.tables, store, spec, table, version)
-    return _older_use(desk, store, spec, candidates)
+        _pin(ctx.tables, store, spec, table, version)
+    return _older_use(ctx, store, spec, candidates)
 
 
 def _older_use(
-    desk: Context, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
+    ctx: Context, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> ResolvedSketch:
     """The first usable sketch: the same versions may have been reached more than once."""
     from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
@@ -701,17 +727,17 @@ def _older_use(
     refused: RecaptureNeededError | None = None
     for stored in candidates:
         try:
-            check_definition(desk, spec, stored)
-            check_marked(stored, desk.tables)
-            prepared = prepare(desk, spec, stored_moments(stored))
-            if not is_same_circuit(desk, prepared, stored):
+            check_definition(ctx, spec, stored)
+            check_marked(stored, ctx.tables)
+            prepared = prepare(ctx, spec, stored_moments(stored))
+            if not is_same_circuit(ctx, prepared, stored):
                 raise RecaptureNeededError(
                     f"Query `{spec.name}` has a different plan over the schema of "
                     f"{_older_explanation(stored.versions)} than the stored sketch",
                     code="engine_changed",
                     hint="run without `--at`",
                 )
-            restored_verdict(desk.tables, prepared, stored)
+            restored_verdict(ctx.tables, prepared, stored)
         except RecaptureNeededError as error:
             refused = error if refused is None else refused
             continue
@@ -725,7 +751,7 @@ def _older_use(
         )
     assert refused is not None
     if isinstance(refused, TableRecreatedError | HistoryGoneError):
-        refused = refused.hinting(f"{refused.hint}; {_offer(desk.tables, store, spec)}")
+        refused = refused.hinting(f"{refused.hint}; {_offer(ctx.tables, store, spec)}")
     raise refused
 
 
@@ -828,16 +854,16 @@ class ResolvedSketch:
         return self.prepared.query
 
 
-def current_query(desk: Context, query: str | None) -> ResolvedSketch:
+def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
     """The named query (or the file's only one) with its sketch at the pinned versions."""
     from impctl.service.maintenance_plan import restored_verdict
     from impctl.service.prepare import prepare
 
-    name = query if query is not None else only_query(desk)
-    (spec,) = desk.queries([name])
-    outcome, stored = _brought_up_to_date(desk, spec)
-    prepared = prepare(desk, spec)
-    restored_verdict(desk.tables, prepared, stored)
+    name = query if query is not None else only_query(ctx)
+    (spec,) = ctx.queries([name])
+    outcome, stored = _brought_up_to_date(ctx, spec)
+    prepared = prepare(ctx, spec)
+    restored_verdict(ctx.tables, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
     return ResolvedSketch(
@@ -852,7 +878,7 @@ def current_query(desk: Context, query: str | None) -> ResolvedSketch:
     )
 
 
-def _brought_up_to_date(desk: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
+def _brought_up_to_date(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
     """The maintenance done, and the sketch at the pinned versions. If another process maintained it
     past them meanwhile, they are pinned again."""
     from impctl.service.maintain import maintain_queries
@@ -860,16 +886,16 @@ def _brought_up_to_date(desk: Context, spec: QuerySpec) -> tuple[Outcome, Stored
     from impctl.service.prepare import prepare
 
     # Without a sketch there is nothing to lock, nor a store to make.
-    stored_query(desk, desk.reading_store(), spec)
+    stored_query(ctx, ctx.reading_store(), spec)
     for _ in range(_ATTEMPTS):
-        outcome = maintain_queries(desk, [spec], DEFAULT_BATCH_ROWS, for_use=True)
+        outcome = maintain_queries(ctx, [spec], DEFAULT_BATCH_ROWS, for_use=True)
         if outcome.failures:
             raise outcome.failures[0].error
-        stored = stored_query(desk, desk.reading_store(), spec)
-        check_definition(desk, spec, stored)
-        catch_up(desk.tables, stored)
-        is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
-        if is_of_now and is_same_circuit(desk, prepare(desk, spec, still(stored)), stored):
+        stored = stored_query(ctx, ctx.reading_store(), spec)
+        check_definition(ctx, spec, stored)
+        catch_up(ctx.tables, stored)
+        is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)
+        if is_of_now and is_same_circuit(ctx, prepare(ctx, spec, still(stored)), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)
 
@@ -879,7 +905,7 @@ SQL_NAME = "--sql"
 
 
 def resolved(
-    desk: Context,
+    ctx: Context,
     query: str | None,
     params: GivenValues,
     sql: str | None,
@@ -905,14 +931,16 @@ def resolved(
                 hint="the sketch stored for a version belongs to a query with its own constants",
                 code="at_and_constants",
             )
-        (spec,) = desk.queries([query if query is not None else only_query(desk)])
-        stored = older(desk, spec, at)
-        return replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
-    spec, own = _wanted(desk, query, params, sql)
+        (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+        stored = older(ctx, spec, at)
+        return (
+            replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
+        )
+    spec, own = _wanted(ctx, query, params, sql)
     if use is SketchPolicy.NEVER:
-        return plain(desk, spec)
+        return plain(ctx, spec)
     if not spec.is_sketched and not required:
-        return replace(plain(desk, spec), action=NO_SKETCH, reason=SKETCH_NONE_REASON)
+        return replace(plain(ctx, spec), action=NO_SKETCH, reason=SKETCH_NONE_REASON)
     try:
         if not spec.is_sketched:
             raise UnsafeSketchError(
@@ -921,25 +949,25 @@ def resolved(
                 code="sketch_required",
                 location=spec.location,
             )
-        result = current_query(desk, spec.name) if spec == own else reused(desk, spec, own)
+        result = current_query(ctx, spec.name) if spec == own else reused(ctx, spec, own)
         if required and not result.sketches:
             raise _none_serves(spec, result)
         return result
     except ImpctlError as error:
         if required:
-            raise why_none(desk, spec, error) from None
+            raise why_none(ctx, spec, error) from None
         if not is_of_the_sketch(error):
             raise
-        return without_sketch(desk, spec, error)
+        return without_sketch(ctx, spec, error)
 
 
 def _wanted(
-    desk: Context, query: str | None, params: GivenValues, sql: str | None
+    ctx: Context, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
     if sql is None:
-        (own,) = desk.queries([query if query is not None else only_query(desk)])
+        (own,) = ctx.queries([query if query is not None else only_query(ctx)])
         moving, others = split_moving(own, params)
-        desk.give(moving)
+        ctx.give(moving)
         return with_parameters(own, others), own
     if query is not None or params:
         raise UsageError(
@@ -1016,7 +1044,7 @@ def written_query(
         sketches = [
             sketch
             for sketch in sketches
-            if plain_condition(range_filter(sketch.fragments, sketch.partition), sketch.attribute)
+            if plain_condition(range_filter(sketch.ranges, sketch.partition), sketch.attribute)
             is not None
             and not hiding_columns(
                 tables.snapshot(sketch.table, versions.get(sketch.table)), [sketch.attribute]

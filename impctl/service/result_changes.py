@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from impctl.compile.answers import arrow_column, arrow_type, kept_rows, answer_rows
+from impctl.compile.answers import answer_rows, arrow_column, arrow_type, kept_rows
 from impctl.compile.compile import MaintenancePlan, compile_answer
 from impctl.compile.flows import typed
 from impctl.compile.session import MaintainedQuery, TouchedQuery
@@ -22,7 +22,7 @@ from impctl.data.keys import group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat, from_arrow
 from impctl.engine.batch import Batch, empty_batch, identity_of
 from impctl.engine.extremes import OrderKey, exact_ranks
-from impctl.engine.linear import fragments_of
+from impctl.engine.linear import range_ids_of
 from impctl.errors import (
     EvaluationError,
     NotExactError,
@@ -74,8 +74,8 @@ def may_change_answer(
         changes = change.changes
         column = from_arrow(changes.table.column(partition.attribute), partition.type)
         # In a range of the sketch before or after the step.
-        mask = taken.fragments[access].union(after[access]).to_mask()
-        if mask[fragments_of(partition, column, changes.shared)].any():
+        mask = taken.ranges[access].union(after[access]).to_mask()
+        if mask[range_ids_of(partition, column, changes.shared)].any():
             return True
     return False
 
@@ -290,7 +290,12 @@ class ChangeWriter:
     """Writes the changes of one query's answer, commit by commit."""
 
     def __init__(
-        self, sink: Sink, zone: str, way: MaintenancePlan, before: FinalSteps | None, written: list[str]
+        self,
+        sink: Sink,
+        zone: str,
+        way: MaintenancePlan,
+        before: FinalSteps | None,
+        written: list[str],
     ) -> None:
         """`way` is the steps' maintenance; `before` is the answer before the first step if another
         one. Files are added to those `written`."""
@@ -334,15 +339,15 @@ class RecaptureChangeWriter:
         self._written.append(str(self._files.write(self._lead, changes)))
 
 
-def rows_kept(desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
+def rows_kept(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
     """The rows stored with a query's newest sketch, and its answer then. UsageError without stored
     rows; RecaptureNeededError if they belong to another form of the query."""
     check_kept(spec, stored)
-    check_definition(desk, spec, stored)
-    prepared = prepare(desk, spec, stored_moments(stored))
-    if not is_same_circuit(desk, prepared, stored):
+    check_definition(ctx, spec, stored)
+    prepared = prepare(ctx, spec, stored_moments(stored))
+    if not is_same_circuit(ctx, prepared, stored):
         raise not_told(spec.name, "its plan is different now")
-    answer = desk.memory.answer(prepared.planned)
+    answer = ctx.memory.answer(prepared.planned)
     trees: Mapping[TableName, int] | None = {} if stored.state_meta.get("trees") else None
     kept = compile_answer(answer, trees).kept
     assert kept is not None
@@ -434,24 +439,24 @@ class ChangeFiles:
         return path
 
 
-def change_files(desk: Context) -> ChangeFiles | None:
+def change_files(ctx: Context) -> ChangeFiles | None:
     """Where the run writes changes of answers; None where it does not."""
-    given = desk.settings.changes
+    given = ctx.settings.changes
     return None if given is None else ChangeFiles(given.absolute())
 
 
 def check_change_files(
-    desk: Context, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
+    ctx: Context, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
 ) -> None:
     """UsageError, before any work, unless changes of answers can be written. Every named query
     needs a materialized result; of a whole file one query does."""
     without = [spec for spec in specs if not spec.answer]
     if without and (is_named or len(without) == len(specs)):
         raise answer_not_kept(without[0])
-    if desk.settings.dry_run:
+    if ctx.settings.dry_run:
         return
     folder = given.absolute()
-    check_output(folder, desk.reserved)
+    check_output(folder, ctx.reserved)
     try:
         _make_lasting(folder)
         with tempfile.TemporaryFile(dir=folder):

@@ -854,7 +854,7 @@ class SketchEntry:
 
     table: str
     attribute: str
-    fragments: tuple[int, ...]
+    ranges: tuple[int, ...]
     total: int
 
 

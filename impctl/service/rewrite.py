@@ -15,7 +15,16 @@ from impctl.plan.nodes import Fixpoint, nodes_of
 from impctl.service.filters import Pruned, filters_of, interval_texts
 from impctl.service.output import check_output, write_whole
 from impctl.service.query import never_failing
-from impctl.service.resolve import AtVersions, ResolvedSketch, resolved, is_for_others, record_use, what_is_read, worth_using, written_query
+from impctl.service.resolve import (
+    AtVersions,
+    ResolvedSketch,
+    is_for_others,
+    record_use,
+    resolved,
+    what_is_read,
+    worth_using,
+    written_query,
+)
 from impctl.service.results import Outcome, QueryFiles, RewriteResult, TableFiles
 from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
@@ -74,7 +83,7 @@ class Framed:
 
 
 def dataframe(
-    desk: Context,
+    ctx: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
@@ -84,13 +93,13 @@ def dataframe(
     required: bool = False,
 ) -> Framed:
     """The frame of one query; arguments as for `service.query`."""
-    result = resolved(desk, query, params, sql, at, use, required=required)
+    result = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(result, Passthrough):
-        return Framed(unread_frame(desk, result), result.warnings)
-    result = never_failing(desk.tables, result, required=required)
-    read = what_is_read(desk.tables, result, use)
-    frame = answer_frame(desk, result.prepared, result.versions, read.pruned, result.sketches)
-    record_use(desk, result, read.pruned, read.plain, command="dataframe")
+        return Framed(unread_frame(ctx, result), result.warnings)
+    result = never_failing(ctx.tables, result, required=required)
+    read = what_is_read(ctx.tables, result, use)
+    frame = answer_frame(ctx, result.prepared, result.versions, read.pruned, result.sketches)
+    record_use(ctx, result, read.pruned, read.plain, command="dataframe")
     return Framed(frame, result.warnings)
 
 
@@ -106,7 +115,7 @@ class Listed:
 
 
 def files(
-    desk: Context,
+    ctx: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
@@ -116,17 +125,17 @@ def files(
     required: bool = False,
 ) -> Listed:
     """The files of one query; arguments as for `service.rewrite`."""
-    result = resolved(desk, query, params, sql, at, use, required=required)
+    result = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(result, Passthrough):
-        return _as_they_stand(desk, result)
-    pruned, predicates, left_away = _left_to_read(desk.tables, result, use)
+        return _as_they_stand(ctx, result)
+    pruned, predicates, left_away = _left_to_read(ctx.tables, result, use)
     read: dict[TableName, set[ColumnName]] = {}
     for scan in result.prepared.scans:
         read.setdefault(scan.table, set()).update(a.name for a in scan.attributes)
     tables = {}
     # A table that only an unused WITH entry names is looked up all the same.
     for table in dict.fromkeys((*result.prepared.tables, *result.prepared.query.tables)):
-        snapshot = desk.tables.snapshot(table, result.versions.get(table))
+        snapshot = ctx.tables.snapshot(table, result.versions.get(table))
         remaining = pruned.files.get(table, snapshot.files)
         _check(snapshot, read.get(table, ()), remaining)
         tables[table] = _table_files(snapshot, remaining, predicates.get(table))
@@ -140,15 +149,15 @@ def files(
         left_away=left_away,
         moments=result.prepared.moments,
     )
-    plain = filters_of(desk.tables, result.prepared, (), result.versions)
-    record_use(desk, result, pruned, plain, command="files")
+    plain = filters_of(ctx.tables, result.prepared, (), result.versions)
+    record_use(ctx, result, pruned, plain, command="files")
     return Listed(listed, result.warnings)
 
 
-def _as_they_stand(desk: Context, result: Passthrough) -> Listed:
+def _as_they_stand(ctx: Context, result: Passthrough) -> Listed:
     tables = {}
     for table, version in result.versions.items():
-        snapshot = desk.tables.snapshot(table, version)
+        snapshot = ctx.tables.snapshot(table, version)
         # Which columns the query reads is not known.
         _check(snapshot, snapshot.schema.names, snapshot.files)
         tables[table] = _table_files(snapshot, snapshot.files, None)
@@ -178,7 +187,7 @@ def _left_to_read(
         sketches = tuple(one for one in sketches if one.table not in refused)
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         is_narrowed = any(
-            sketch.table == table and len(sketch.fragments) < sketch.partition.size
+            sketch.table == table and len(sketch.ranges) < sketch.partition.size
             for sketch in sketches
         )
         if table not in predicates and is_narrowed:
@@ -240,7 +249,7 @@ BEST_ROWS_ONLY = "best_rows_only"
 
 
 def rewrite(
-    desk: Context,
+    ctx: Context,
     query: str | None,
     params: GivenValues = (),
     sql: str | None = None,
@@ -253,14 +262,14 @@ def rewrite(
     """The rewritten SQL of one query; arguments as for `service.query`. `files`: a JSON file to
     write, with the data files that the text reads by table."""
     if files is not None:
-        check_output(files, desk.reserved)
-    match = resolved(desk, query, params, sql, at, use, required=required)
+        check_output(files, ctx.reserved)
+    match = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(match, Passthrough):
-        return _as_it_stands(desk, match, files)
-    match = never_failing(desk.tables, match, required=required)
-    sketches, left_away = worth_using(desk.tables, match, use)
+        return _as_it_stands(ctx, match, files)
+    match = never_failing(ctx.tables, match, required=required)
+    sketches, left_away = worth_using(ctx.tables, match, use)
     written = written_query(
-        desk.tables,
+        ctx.tables,
         match.prepared,
         match.query,
         sketches,
@@ -285,7 +294,7 @@ def rewrite(
         runs_on_spark=not is_for_others(match.query),
     )
     if files is not None:
-        losing = losing_nan(desk.tables, pruned, match.versions)
+        losing = losing_nan(ctx.tables, pruned, match.versions)
         if losing:
             raise TableError(
                 f"Table `{min(losing)}` cannot be read file by file through its sketch: its files "
@@ -294,9 +303,9 @@ def rewrite(
                 "`--sketch never`",
                 code="files_not_plain",
             )
-        _write_files(desk, match.versions, pruned.files, files)
-    plain = filters_of(desk.tables, match.prepared, (), match.versions)
-    record_use(desk, match, pruned, plain, command="rewrite")
+        _write_files(ctx, match.versions, pruned.files, files)
+    plain = filters_of(ctx.tables, match.prepared, (), match.versions)
+    record_use(ctx, match, pruned, plain, command="rewrite")
     best = {
         node.id
         for node in nodes_of(match.prepared.root)
@@ -310,11 +319,11 @@ def rewrite(
     return Outcome((result,), (*match.warnings, *endless))
 
 
-def _as_it_stands(desk: Context, match: Passthrough, files: Path | None) -> Outcome:
-    read = {t: desk.tables.snapshot(t, version).files for t, version in match.versions.items()}
+def _as_it_stands(ctx: Context, match: Passthrough, files: Path | None) -> Outcome:
+    read = {t: ctx.tables.snapshot(t, version).files for t, version in match.versions.items()}
     if files is not None:
-        _write_files(desk, match.versions, read, files)
-    count = match.files(desk)
+        _write_files(ctx, match.versions, read, files)
+    count = match.files(ctx)
     result = RewriteResult(
         query=match.spec.name,
         sql=match.sql,
@@ -330,7 +339,7 @@ def _as_it_stands(desk: Context, match: Passthrough, files: Path | None) -> Outc
 
 
 def _write_files(
-    desk: Context,
+    ctx: Context,
     versions: Mapping[TableName, TableVersion],
     files: Mapping[TableName, Sequence[DataFile]],
     path: Path,
@@ -338,7 +347,7 @@ def _write_files(
     """Write each table's remaining files; TableError unless its rows are simply those of the
     files."""
     for table in files:
-        reason = why_not_plain(desk.tables.snapshot(table, versions.get(table)))
+        reason = why_not_plain(ctx.tables.snapshot(table, versions.get(table)))
         if reason:
             raise TableError(
                 f"Table `{table}` cannot be read file by file: {reason}",

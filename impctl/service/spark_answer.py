@@ -49,17 +49,17 @@ class ResultRows:
 
 
 def answer(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None = None,
 ) -> ResultRows:
     """The query's result at `versions`; `pruned` makes it read through the sketch."""
-    return answer_of(answer_table(desk, prepared, versions, pruned))
+    return answer_of(answer_table(ctx, prepared, versions, pruned))
 
 
 def answer_table(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None = None,
@@ -70,19 +70,19 @@ def answer_table(
     from impctl.spark.run import run_sql
     from impctl.spark.session import shuffles_for
 
-    views, sql = _text(desk, prepared, versions, pruned, sketches)
+    views, sql = _text(ctx, prepared, versions, pruned, sketches)
     if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):
         # A join may give many more rows than it reads.
-        table = run_sql(desk.spark(), sql, views, versions=versions)
+        table = run_sql(ctx.spark(), sql, views, versions=versions)
     else:
         if pruned is None:
-            snapshots = (desk.tables.snapshot(t, versions.get(t)) for t in prepared.tables)
+            snapshots = (ctx.tables.snapshot(t, versions.get(t)) for t in prepared.tables)
             size = sum(snapshot.bytes for snapshot in snapshots)
         else:
             size = sum(map(bytes_of, pruned.files.values()))
-        with shuffles_for(desk.spark(), size):
-            table = run_sql(desk.spark(), sql, views, versions=versions)
-    return with_one_schema(table, desk.session_zone)
+        with shuffles_for(ctx.spark(), size):
+            table = run_sql(ctx.spark(), sql, views, versions=versions)
+    return with_one_schema(table, ctx.session_zone)
 
 
 def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
@@ -103,7 +103,7 @@ def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
 
 
 def answer_frame(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
@@ -111,22 +111,22 @@ def answer_frame(
 ) -> DataFrame:
     from impctl.spark.run import frame_of
 
-    views, sql = _text(desk, prepared, versions, pruned, sketches)
-    return frame_of(desk.spark(), sql, views, versions=versions)
+    views, sql = _text(ctx, prepared, versions, pruned, sketches)
+    return frame_of(ctx.spark(), sql, views, versions=versions)
 
 
 def _text(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None,
 ) -> tuple[dict[str, DataFrame], str]:
-    views = _views(desk, prepared, versions, pruned)
-    entries = derived_entries(desk, prepared, versions, pruned, sketches)
+    views = _views(ctx, prepared, versions, pruned)
+    entries = derived_entries(ctx, prepared, versions, pruned, sketches)
     views |= {entry.view: entry.rows for entry in entries}
     texts = {entry.span: entry.view for entry in entries}
-    return views, _sql(desk.tables, prepared, versions, pruned, texts)
+    return views, _sql(ctx.tables, prepared, versions, pruned, texts)
 
 
 def _sql(
@@ -159,7 +159,7 @@ def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) ->
 
 
 def _views(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -169,11 +169,11 @@ def _views(
     from impctl.spark.predicates import filter_condition, local_name
     from impctl.spark.snapshots import parted_frame, snapshot_frame
 
-    guards = {} if pruned is None else guards_of(desk.tables, pruned, versions)
+    guards = {} if pruned is None else guards_of(ctx.tables, pruned, versions)
     views = {}
     # A table that only an unused WITH entry names is analysed all the same.
     for table in dict.fromkeys((*prepared.tables, *prepared.query.tables)):
-        snapshot = desk.tables.snapshot(table, versions.get(table))
+        snapshot = ctx.tables.snapshot(table, versions.get(table))
         parts = None if pruned is None else pruned.parts.get(table)
         name = local_name(prepared.query, table)
         if parts is not None:
@@ -185,11 +185,11 @@ def _views(
                     tree = filter_condition(part.filter, is_nan_free=is_nan_free)
                     condition = tree.sql(DIALECT)
                 read.append((part.files, condition))
-            views[name] = parted_frame(desk.spark(), snapshot, read)
+            views[name] = parted_frame(ctx.spark(), snapshot, read)
         else:
             files = None if pruned is None else pruned.files.get(table)
             views[name] = snapshot_frame(
-                desk.spark(), snapshot, files=files, is_guarded=files is None
+                ctx.spark(), snapshot, files=files, is_guarded=files is None
             )
     return views
 
@@ -211,7 +211,7 @@ class DerivedEntry:
 
 
 def derived_entries(
-    desk: Context,
+    ctx: Context,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
@@ -228,19 +228,19 @@ def derived_entries(
     from impctl.spark.run import plain_failures
 
     if outer:
-        desk.reporter.step(f"deriving rows of {prepared.spec.name}")
+        ctx.reporter.step(f"deriving rows of {prepared.spec.name}")
     name = prepared.spec.name
 
     def tell(line: str) -> None:
-        desk.reporter.step(f"{name}: {line}")
+        ctx.reporter.step(f"{name}: {line}")
 
-    result, rounds = [], Rounds(desk.spark(), limits_of(desk), tell)
+    result, rounds = [], Rounds(ctx.spark(), limits_of(ctx), tell)
     for place, (span, fixpoint) in enumerate(unused.items()):
         columns = ", ".join(
             f"`{attribute.name.replace('`', '``')}` {attribute.type or 'string'}"
             for attribute in fixpoint.attributes
         )
-        rows = desk.spark().createDataFrame([], columns)
+        rows = ctx.spark().createDataFrame([], columns)
         result.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
     for place, (span, fixpoint) in enumerate(outer):
         rows = None
@@ -249,11 +249,11 @@ def derived_entries(
             with suppress(
                 BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError
             ):
-                derived = engine_answer(desk, alone, versions, pruned, sketches)
-                rows = desk.spark().createDataFrame(derived)
+                derived = engine_answer(ctx, alone, versions, pruned, sketches)
+                rows = ctx.spark().createDataFrame(derived)
         if rows is None:
             frames = {
-                scan.access: _rows(desk, scan.table, scan.access, versions, pruned)
+                scan.access: _rows(ctx, scan.table, scan.access, versions, pruned)
                 for scan in scans_of(fixpoint)
             }
             with plain_failures(versions):
@@ -301,7 +301,7 @@ def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
 
 
 def _rows(
-    desk: Context,
+    ctx: Context,
     table: TableName,
     access: AccessId,
     versions: Mapping[TableName, TableVersion],
@@ -312,10 +312,10 @@ def _rows(
     from impctl.spark.predicates import filter_condition
     from impctl.spark.snapshots import snapshot_frame
 
-    snapshot = desk.tables.snapshot(table, versions.get(table))
+    snapshot = ctx.tables.snapshot(table, versions.get(table))
     if pruned is None:
-        return snapshot_frame(desk.spark(), snapshot)
-    rows = snapshot_frame(desk.spark(), snapshot, files=pruned.files.get(table))
+        return snapshot_frame(ctx.spark(), snapshot)
+    rows = snapshot_frame(ctx.spark(), snapshot, files=pruned.files.get(table))
     wanted = pruned.filters.get(access)
     return rows if wanted is None else rows.where(filter_condition(wanted).sql(DIALECT))
 
@@ -332,12 +332,12 @@ class Passthrough:
     reason: str = ""
     warnings: tuple[str, ...] = ()
 
-    def files(self, desk: Context) -> int:
+    def files(self, ctx: Context) -> int:
         """The files of the tables, all of which are read."""
-        return sum(len(desk.tables.snapshot(t, at).files) for t, at in self.versions.items())
+        return sum(len(ctx.tables.snapshot(t, at).files) for t, at in self.versions.items())
 
 
-def unread(desk: Context, spec: QuerySpec, error: ImpctlError) -> Passthrough:
+def unread(ctx: Context, spec: QuerySpec, error: ImpctlError) -> Passthrough:
     """The query in its own text; raises `error`, which says what was not read, where that would be
     a guess. Only unsupported constructs go on: for what Spark refuses too impctl's message is
     clearer."""
@@ -347,42 +347,42 @@ def unread(desk: Context, spec: QuerySpec, error: ImpctlError) -> Passthrough:
     if not isinstance(error, NotReadError):
         raise error
     follows = spec.follows
-    bound = bind(spec.sql, spec.params, name=spec.name, clock=desk.clock, follows=follows)
+    bound = bind(spec.sql, spec.params, name=spec.name, clock=ctx.clock, follows=follows)
     try:
-        tables = named_tables(bound.sql, desk.workload.tables, name=spec.name)
+        tables = named_tables(bound.sql, ctx.workload.tables, name=spec.name)
     except QueryError:
         raise error from None
-    if not tables or column_like_clock(desk.tables, bound, tables) is not None:
+    if not tables or column_like_clock(ctx.tables, bound, tables) is not None:
         raise error
     for table in tables:
-        if desk.workload.tables[table].expiry is not None:
+        if ctx.workload.tables[table].expiry is not None:
             raise error.hinting(
                 f"rows of table `{table}` expire, which impctl handles only in queries it "
                 "can read; rewrite the query without the unsupported part, or list the "
                 "table a second time without `expiry`"
             )
-    versions = desk.tables.versions_of(tables)
+    versions = ctx.tables.versions_of(tables)
     return Passthrough(spec=spec, sql=bound.sql, versions=versions, refusal=error)
 
 
-def unread_table(desk: Context, result: Passthrough) -> pa.Table:
+def unread_table(ctx: Context, result: Passthrough) -> pa.Table:
     from impctl.spark.run import run_sql
 
-    table = run_sql(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
-    return with_one_schema(table, desk.session_zone)
+    table = run_sql(ctx.spark(), result.sql, _views_read(ctx, result), versions=result.versions)
+    return with_one_schema(table, ctx.session_zone)
 
 
-def unread_frame(desk: Context, result: Passthrough) -> DataFrame:
+def unread_frame(ctx: Context, result: Passthrough) -> DataFrame:
     from impctl.spark.run import frame_of
 
-    return frame_of(desk.spark(), result.sql, _views_read(desk, result), versions=result.versions)
+    return frame_of(ctx.spark(), result.sql, _views_read(ctx, result), versions=result.versions)
 
 
-def _views_read(desk: Context, result: Passthrough) -> dict[TableName, DataFrame]:
+def _views_read(ctx: Context, result: Passthrough) -> dict[TableName, DataFrame]:
     from impctl.spark.snapshots import snapshot_frame
 
     return {
-        table: snapshot_frame(desk.spark(), desk.tables.snapshot(table, at), is_guarded=True)
+        table: snapshot_frame(ctx.spark(), ctx.tables.snapshot(table, at), is_guarded=True)
         for table, at in result.versions.items()
     }
 

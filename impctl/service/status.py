@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from impctl.errors import RecaptureNeededError
-from impctl.service.context import Isolated, Context
+from impctl.service.context import Context, Isolated
 from impctl.service.results import (
     VERIFIED,
     VERIFY,
@@ -52,23 +52,23 @@ _LOOKED_BACK = 200
 
 
 def status(
-    desk: Context, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
+    ctx: Context, queries: Sequence[QueryName] | None, *, runs: int = DEFAULT_RUNS
 ) -> Outcome:
     """One result per query; a query that was never captured has no sketches."""
-    store = desk.reading_store()
+    store = ctx.reading_store()
     results: list[StatusResult] = []
     failures: list[Failure] = []
-    for spec in desk.queries(queries):
+    for spec in ctx.queries(queries):
         with Isolated(failures, spec):
-            results.append(_status(desk, store, spec, runs))
+            results.append(_status(ctx, store, spec, runs))
     return Outcome(tuple(results), (), tuple(failures))
 
 
-def _status(desk: Context, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
+def _status(ctx: Context, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
     from impctl.service.advice import ranges_entries
     from impctl.service.schedule.due import fresh_entry
 
-    policy = str(desk.policy(spec))
+    policy = str(ctx.policy(spec))
     if not spec.is_sketched:
         return unsketched_status(spec.name, policy)
     trigger = None if spec.trigger is None else spec.trigger.text
@@ -76,10 +76,10 @@ def _status(desk: Context, store: StoreReader | None, spec: QuerySpec, runs: int
     if store is None or stored is None:
         result = unsketched_status(spec.name, policy)
         return replace(result, stale=True, mode=None, trigger=trigger)
-    catch_up(desk.tables, stored)
+    catch_up(ctx.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
-    pending, reason = _pending(desk, spec, stored)
-    uses = Ledger(desk.store_path).sums(spec.name)
+    pending, reason = _pending(ctx, spec, stored)
+    uses = Ledger(ctx.store_path).sums(spec.name)
     return StatusResult(
         query=spec.name,
         sketches=tuple(sketch_entry(sketch) for sketch in stored.sketches),
@@ -92,9 +92,9 @@ def _status(desk: Context, store: StoreReader | None, spec: QuerySpec, runs: int
         last_action=history[0].action if history else None,
         last_reason=history[0].reason if history else None,
         stale_reason=reason,
-        ranges=ranges_entries(desk, stored),
-        sketch_bytes=sum(len(sketch.fragments.to_bytes()) for sketch in stored.sketches),
-        pending=tuple(_changes(desk.tables, pin) for pin in stored.pins if pending[pin.table]),
+        ranges=ranges_entries(ctx, stored),
+        sketch_bytes=sum(len(sketch.ranges.to_bytes()) for sketch in stored.sketches),
+        pending=tuple(_changes(ctx.tables, pin) for pin in stored.pins if pending[pin.table]),
         runs=tuple(map(_run, history[:runs])),
         verified=_verified(history),
         uses=uses.uses,
@@ -105,7 +105,7 @@ def _status(desk: Context, store: StoreReader | None, spec: QuerySpec, runs: int
         keeps_answer=bool(stored.state_meta.get("answer")),
         kept_answers=uses.answers,
         provenance=provenance_kept(spec, str(stored.state_meta.get("provenance", ""))),
-        fresh=fresh_entry(desk, spec, stored),
+        fresh=fresh_entry(ctx, spec, stored),
         trigger=trigger,
         next_expiry=expires(stored) or None,
     )
@@ -142,22 +142,21 @@ def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
 
 
 def _pending(
-    desk: Context, spec: QuerySpec, stored: StoredQuery
+    ctx: Context, spec: QuerySpec, stored: StoredQuery
 ) -> tuple[dict[str, int], str | None]:
     """Versions committed since per table, and why the sketch is stale, if it is."""
     pending = {
-        pin.table: max(desk.tables.source(pin.table).version - pin.version, 0)
-        for pin in stored.pins
+        pin.table: max(ctx.tables.source(pin.table).version - pin.version, 0) for pin in stored.pins
     }
-    if not is_defined_alike(desk, spec, stored):
+    if not is_defined_alike(ctx, spec, stored):
         return pending, "the query or its partitions changed since the capture; capture it again"
     if not is_of_this_release(stored):
         return pending, "it was captured by another release of impctl; capture it again"
     try:
-        check_pins(stored, desk.tables)
+        check_pins(stored, ctx.tables)
     except RecaptureNeededError as replaced:
         return pending, f"{replaced.message}; capture it again"
-    moved = moved_moments(desk, stored)
+    moved = moved_moments(ctx, stored)
     if moved:
         return pending, f"{moved_text(moved)}; run `maintain` to update the sketch"
     if any(pending.values()):

@@ -133,9 +133,7 @@ class Maintainer:
         else:
             after, count = self._touch(moved)
             done = replace(done, changes=done.changes + count)
-            new = {
-                access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
-            }
+            new = {access: kept.minus(taken.ranges[access]).ids for access, kept in after.items()}
             done = replace(done, added=new)
         expired = ""
         if self._move is not None and self._move.is_of_expiry:
@@ -157,7 +155,7 @@ class Maintainer:
             session.read_by(reader)
         before = session.circuit.spent
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
-        work, filled, anew = session.tree_work(), session.refills(), session.begun_anew()
+        work, filled, anew = session.tree_work(), session.refills(), session.recomputations()
         changes = {
             table: TableChange(result.table, result.weights, result.shared)
             for table, change in moved.items()
@@ -192,22 +190,22 @@ class Maintainer:
             changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
-            note=_ANEW if session.begun_anew() > anew else "",
+            note=_ANEW if session.recomputations() > anew else "",
             tree=_work(self.taken.way, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
                 tuple(reads),
             ),
         )
-        return done, session.fragments()
+        return done, session.ranges()
 
     def _absorbed(
         self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         """The step with a change that Spark has grouped, and the sketches after it."""
-        unsure, before = session.unsure_rows(), self.taken.fragments
+        unsure, before = session.unsure_rows(), self.taken.ranges
         session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
-        after = session.fragments()
+        after = session.ranges()
         done = replace(
             done,
             added={access: after[access].minus(before[access]).ids for access in after},
@@ -216,7 +214,9 @@ class Maintainer:
         )
         return done, after
 
-    def _leading_to(self, moved: Mapping[TableName, TableDelta]) -> Mapping[TableName, TableVersion]:
+    def _leading_to(
+        self, moved: Mapping[TableName, TableDelta]
+    ) -> Mapping[TableName, TableVersion]:
         return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
 
     def _touch(
@@ -230,12 +230,12 @@ class Maintainer:
             changes = moved[sketch.table].changes
             touched.step(TableChange(changes.table, changes.weights))
         count = 0 if self._move is None else touched.move(self._move.moved_rows())
-        return {sketch.access: touched.fragments}, count
+        return {sketch.access: touched.ranges}, count
 
     def _commit(
         self,
         done: StepDone,
-        fragments: Mapping[AccessId, RangeSet],
+        ranges: Mapping[AccessId, RangeSet],
         moved: Mapping[TableName, TableDelta],
         reason_code: str,
         reason: str,
@@ -256,7 +256,7 @@ class Maintainer:
             query=stored.query,
             expected_generation=stored.generation,
             pins=pins,
-            sketches=tuple(fragments.items()),
+            sketches=tuple(ranges.items()),
             put_runs=checkpoint.put,
             drop_runs=checkpoint.drop,
             state_meta=stored_meta,
@@ -268,7 +268,7 @@ class Maintainer:
         generation = stored.generation
         if self.store is not None:
             generation = self.store.commit_maintain(commit)
-        taken.committed(generation, commit.at, pins, fragments, meta, stored_meta)
+        taken.committed(generation, commit.at, pins, ranges, meta, stored_meta)
         commit_ms = watch.ms
         if self.store is not None:
             amend(self.store, stored.query, record, commit_ms)
@@ -319,7 +319,9 @@ class Maintainer:
         )
 
 
-def _work(way: MaintenancePlan, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:
+def _work(
+    way: MaintenancePlan, before: tuple[int, int, int], after: tuple[int, int, int]
+) -> TreeWork | None:
     if not way.has_tree:
         return None
     touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))

@@ -382,13 +382,13 @@ def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
     return result
 
 
-def moved_moments(desk: Context, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
+def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
     """Changed clock constants, with the sketch's value and the present one. The instant of the run
     itself counts only where a row may have expired since, or the clock went back: as with versions,
     a run goes on to what another process has reached meanwhile."""
     moments = stored_moments(stored)
-    if RUN_INSTANT in moments and read_moment(moments[RUN_INSTANT]) > desk.clock.value(RUN_INSTANT):
-        desk.look_at_clock_again()
+    if RUN_INSTANT in moments and read_moment(moments[RUN_INSTANT]) > ctx.clock.value(RUN_INSTANT):
+        ctx.look_at_clock_again()
     moved = {}
     for name, stored_text in moments.items():
         follows = None
@@ -396,7 +396,7 @@ def moved_moments(desk: Context, stored: StoredQuery) -> Mapping[str, tuple[str,
             # A moving parameter's default, from the value that it had.
             is_hour = isinstance(read_moment(stored_text), datetime)
             follows = HOUR if is_hour else CURRENT_DATE
-        text = desk.clock.text(name, follows)
+        text = ctx.clock.text(name, follows)
         if text != stored_text:
             moved[name] = (stored_text, text)
     if RUN_INSTANT in moved:
@@ -404,7 +404,7 @@ def moved_moments(desk: Context, stored: StoredQuery) -> Mapping[str, tuple[str,
         until = expires(stored)
         is_before = until == NEVER or (until != "" and now < read_moment(until))
         # The same rows are live at both instants.
-        if before <= now and is_before and is_current(stored, desk.tables):
+        if before <= now and is_before and is_current(stored, ctx.tables):
             del moved[RUN_INSTANT]
     return moved
 
@@ -420,12 +420,12 @@ def expires(stored: StoredQuery) -> str:
     return str(stored.state_meta.get("expires", ""))
 
 
-def check_clock(desk: Context, stored: StoredQuery) -> None:
+def check_clock(ctx: Context, stored: StoredQuery) -> None:
     """UnsupportedError for a sketch of a later instant: expired rows do not come back."""
     before = stored_moments(stored).get(RUN_INSTANT)
-    if before is not None and read_moment(before) > desk.clock.value(RUN_INSTANT):
+    if before is not None and read_moment(before) > ctx.clock.value(RUN_INSTANT):
         raise UnsupportedError(
-            f"The current time is {desk.clock.text(RUN_INSTANT)}, but the sketch of query "
+            f"The current time is {ctx.clock.text(RUN_INSTANT)}, but the sketch of query "
             f"`{stored.query}` is already valid at {before}",
             code="clock_went_back",
             hint="correct the system clock, `--now` or IMPCTL_NOW; to start again at an earlier "
@@ -449,25 +449,25 @@ _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled
 """SQL settings that change how fast a query runs, never what it means."""
 
 
-def stored_query(desk: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+def stored_query(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     """The stored state of a query; RecaptureNeededError without one."""
     stored = None if store is None else store.load(spec.name)
     if stored is None:
         raise RecaptureNeededError(
             f"Query `{spec.name}` has not been captured",
             code="not_captured",
-            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
+            hint=f"run `impctl capture {ctx.workload.file} --query {spec.name}`",
         )
     return stored
 
 
-def check_definition(desk: Context, spec: QuerySpec, stored: StoredQuery) -> None:
+def check_definition(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> None:
     """RecaptureNeededError for a sketch of another definition or another release."""
-    if not is_defined_alike(desk, spec, stored):
+    if not is_defined_alike(ctx, spec, stored):
         raise RecaptureNeededError(
             f"Query `{spec.name}`, its partitions or its settings changed since the capture",
             code="definition_changed",
-            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`; if another "
+            hint=f"run `impctl capture {ctx.workload.file} --query {spec.name}`; if another "
             "file has a query with this name in the same store, give one of them a "
             "separate `store`",
         )
@@ -476,13 +476,13 @@ def check_definition(desk: Context, spec: QuerySpec, stored: StoredQuery) -> Non
             f"The sketch of query `{spec.name}` was captured by another release of impctl, "
             "which may interpret the query differently",
             code="engine_changed",
-            hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
+            hint=f"run `impctl capture {ctx.workload.file} --query {spec.name}`",
         )
 
 
-def is_captured_alike(desk: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
+def is_captured_alike(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether this release captured the stored sketch for the present workload file."""
-    return is_of_this_release(stored) and is_defined_alike(desk, spec, stored)
+    return is_of_this_release(stored) and is_defined_alike(ctx, spec, stored)
 
 
 def is_of_this_release(stored: StoredQuery) -> bool:
@@ -495,36 +495,36 @@ def is_stamp_of_this_release(described: Mapping[str, Any]) -> bool:
     return is_stamped_alike(str(described.get("template", "")), stamped(""))
 
 
-def is_defined_alike(desk: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
+def is_defined_alike(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether the stored sketch has the present workload file's definition."""
-    return stored.fingerprint == definition(desk, spec, tuple(stored.versions))
+    return stored.fingerprint == definition(ctx, spec, tuple(stored.versions))
 
 
-def definition(desk: Context, spec: QuerySpec, tables: Sequence[TableName]) -> str:
+def definition(ctx: Context, spec: QuerySpec, tables: Sequence[TableName]) -> str:
     """Content hash of everything that identifies the query of a stored sketch. `tables` are those
     the query reads. Spark's SQL settings count, because the session's time zone decides what some
     expressions mean. A newly signed URI names the same table."""
     partitions = [
         (part.table, part.column, part.boundaries, part.ranges)
-        for part in desk.workload.partitions
+        for part in ctx.workload.partitions
         if part.table in tables
     ]
-    known = desk.workload.tables
+    known = ctx.workload.tables
     paths = [(name, masked(known[name].path) if name in known else None) for name in sorted(tables)]
     sketch = sorted(spec.sketch.items())
     settings = sorted(
         (name, value)
-        for name, value in desk.spark_spec.conf.items()
+        for name, value in ctx.spark_spec.conf.items()
         if name.startswith("spark.sql.") and name not in _TUNING
     )
     params = sorted((name, type(value).__name__, str(value)) for name, value in spec.params.items())
     text = repr((spec.sql, sketch, partitions, paths, settings, *((params,) if params else ())))
-    views = _views_in(spec.sql, desk.workload)
+    views = _views_in(spec.sql, ctx.workload)
     if views:
         text += f" views {views}"
-    named = _names_in("\n".join((spec.sql, *(sql for _, sql in views))), desk.workload)
+    named = _names_in("\n".join((spec.sql, *(sql for _, sql in views))), ctx.workload)
     if named:
-        names = desk.workload.names
+        names = ctx.workload.names
         text += f" names {(names.catalog, names.schema)} {named}"
     if spec.join is not JoinStrategy.AUTO:
         text += spec.join
@@ -753,9 +753,7 @@ def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> st
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:
-    return SketchEntry(
-        sketch.table, sketch.attribute, sketch.fragments.ids, sketch.partition.ranges
-    )
+    return SketchEntry(sketch.table, sketch.attribute, sketch.ranges.ids, sketch.partition.ranges)
 
 
 def provenance_kept(spec: QuerySpec, kept: str) -> str | None:

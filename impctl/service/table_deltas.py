@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
-    from impctl.service.context import Reporter, Context
+    from impctl.service.context import Context, Reporter
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
@@ -66,7 +66,10 @@ class GroupedChange:
 
 
 def is_large(
-    shared: SharedChanges, settings: Settings, compiled: Dataflow | None, needs: Sequence[ChangeRequest]
+    shared: SharedChanges,
+    settings: Settings,
+    compiled: Dataflow | None,
+    needs: Sequence[ChangeRequest],
 ) -> bool:
     """Whether Spark groups the change first: enough bytes changed, and the plan allows it."""
     if compiled is None or compiled.chain is None or len(needs) != 1:
@@ -77,7 +80,7 @@ def is_large(
 
 
 def grouped_change(
-    desk: Context,
+    ctx: Context,
     compiled: Dataflow,
     partitions: Mapping[AccessId, RangePartition],
     need: ChangeRequest,
@@ -91,20 +94,20 @@ def grouped_change(
     chain = compiled.chain
     assert chain is not None
     partition = partitions[chain.scan.access]
-    before = desk.tables.snapshot(need.table, need.since)
-    after = desk.tables.snapshot(need.table, need.until)
+    before = ctx.tables.snapshot(need.table, need.since)
+    after = ctx.tables.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
     if need.held is not None and files_mark(before).digest != need.held.digest:
-        raise other_history(desk.tables.source(need.table))
+        raise other_history(ctx.tables.source(need.table))
     files = changed_files(before, after)
-    desk.reporter.step(f"grouping the change of {need.table} with Spark")
+    ctx.reporter.step(f"grouping the change of {need.table} with Spark")
     sides = ((after, files.came), (before, files.went))
     for assumption in assumptions:
         if assumption.table == need.table:
             column = after.column(assumption.column)
             broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
             condition = render_expr(broken, {column.name: column.name}).sql(DIALECT)
-            frame = snapshot_frame(desk.spark(), after, [assumption.column], files.came)
+            frame = snapshot_frame(ctx.spark(), after, [assumption.column], files.came)
             if not frame.where(condition).isEmpty():
                 raise broken_assumption(assumption)
     pass_ = chain.partials()
@@ -114,12 +117,12 @@ def grouped_change(
         (snapshot, [file for file in files if file.uri in uris])
         for (snapshot, files), uris in zip(sides, passing, strict=True)
     ]
-    tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
+    tables = [run_pass(ctx, chain.scan, partition, pass_, *side) for side in read]
     if any(pass_.needs_specials(table) for table in tables):
         pass_ = chain.partials(counts_specials=True)
-        tables = [run_pass(desk, chain.scan, partition, pass_, *side) for side in read]
+        tables = [run_pass(ctx, chain.scan, partition, pass_, *side) for side in read]
     inserted, deleted = (
-        GroupedRows(table, counted_rows(desk, pass_, table, partition, *side))
+        GroupedRows(table, counted_rows(ctx, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
     )
     return GroupedChange(pass_, inserted, deleted, partition)
@@ -167,12 +170,16 @@ class ChangeRequest:
         return self.table, self.since, self.until
 
 
-def need_of(taken: QueryState, table: TableName, until: TableVersion, *, per_version: bool) -> ChangeRequest:
+def need_of(
+    taken: QueryState, table: TableName, until: TableVersion, *, per_version: bool
+) -> ChangeRequest:
     """What has to be read of a table to maintain a restored query to `until`."""
     pin, held = taken.pin(table), taken.meta.files.get(table)
     columns = taken.columns_of(table)
     net_by = taken.reads.get(table)
-    return ChangeRequest(table, pin.table_id, pin.version, until, columns, per_version, held, net_by)
+    return ChangeRequest(
+        table, pin.table_id, pin.version, until, columns, per_version, held, net_by
+    )
 
 
 @dataclass(slots=True)

@@ -16,13 +16,20 @@ from impctl.plan.properties import order_dependent_columns
 from impctl.rules.error_columns import with_rounding
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.capture import captured_query
-from impctl.service.context import Isolated, Context
+from impctl.service.context import Context, Isolated
 from impctl.service.fill import needed
 from impctl.service.filters import filters_of
 from impctl.service.kept_answer import materialized_result
 from impctl.service.maintenance_plan import restored_verdict
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.results import SKETCH_NONE_REASON, VERIFIED, VERIFY, Failure, Outcome, VerifyResult
+from impctl.service.results import (
+    SKETCH_NONE_REASON,
+    VERIFIED,
+    VERIFY,
+    Failure,
+    Outcome,
+    VerifyResult,
+)
 from impctl.service.spark_answer import ResultRows, answer, answer_of
 from impctl.service.stored import check_definition, known_ending, stored_moments
 from impctl.sketch.sketch import compare
@@ -166,7 +173,7 @@ Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 
 
 def rounded_answer(
-    desk: Context, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
+    ctx: Context, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
 ) -> Rounded | None:
     """Rows, and for each of their cells its largest error; None if unknown."""
     from impctl.spark.run import run_sql
@@ -180,10 +187,10 @@ def rounded_answer(
     for place, scan in enumerate(scans_of(plan)):
         name = names[scan.access] = f"impctl_view{place}"
         columns = [attribute.name for attribute in scan.attributes]
-        snapshot = desk.tables.snapshot(scan.table, versions.get(scan.table))
-        frames[name] = snapshot_frame(desk.spark(), snapshot, columns)
+        snapshot = ctx.tables.snapshot(scan.table, versions.get(scan.table))
+        frames[name] = snapshot_frame(ctx.spark(), snapshot, columns)
     try:
-        table = run_sql(desk.spark(), render_plan(plan, names).sql, frames, versions=versions)
+        table = run_sql(ctx.spark(), render_plan(plan, names).sql, frames, versions=versions)
     except ImpctlError:
         # It computes more than the query, and may not be written in Spark's SQL as a whole.
         return None
@@ -204,24 +211,22 @@ _FAILS_IN_PART = (
 )
 
 
-def verify(
-    desk: Context, queries: Sequence[QueryName] | None, *, results: bool = False
-) -> Outcome:
+def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool = False) -> Outcome:
     """One result per stored sketch; results_equal only where `results` asks for it."""
     result: list[VerifyResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
-    specs = desk.sketched(queries)
+    specs = ctx.sketched(queries)
     for number, spec in enumerate(specs, start=1):
-        desk.reporter.step(f"verifying {spec.name}", number, len(specs))
+        ctx.reporter.step(f"verifying {spec.name}", number, len(specs))
         with Isolated(failures, spec):
             watch, at = Stopwatch(), time.time()
-            verified = _verified(desk, spec, results)
+            verified = _verified(ctx, spec, results)
             result += verified
             if results and any(one.results_equal is None for one in verified):
                 warnings.append(_FAILS_IN_PART.format(spec.name))
-            warnings += _recorded(desk, spec, verified, at, watch.ms)
-    names = [f"`{spec.name}`" for spec in desk.queries(queries) if not spec.is_sketched]
+            warnings += _recorded(ctx, spec, verified, at, watch.ms)
+    names = [f"`{spec.name}`" for spec in ctx.queries(queries) if not spec.is_sketched]
     if names:
         verb = "is" if len(names) == 1 else "are"
         warnings.append(f"{', '.join(names)} {verb} not verified: {SKETCH_NONE_REASON}")
@@ -229,7 +234,7 @@ def verify(
 
 
 def _recorded(
-    desk: Context, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
+    ctx: Context, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
 ) -> list[str]:
     """Record the result; a store that is locked or read-only is no failure."""
     if not verified:
@@ -251,28 +256,28 @@ def _recorded(
         versions=verified[0].versions,
     )
     try:
-        desk.store().add_record(spec.name, record)
+        ctx.store().add_record(spec.name, record)
     except RetryableError as error:
         return [f"the verification of `{spec.name}` was not recorded: {error.message}"]
     return []
 
 
-def _verified(desk: Context, spec: QuerySpec, results: bool) -> list[VerifyResult]:
-    stored = captured_query(desk, desk.reading_store(), spec)
-    check_definition(desk, spec, stored)
-    prepared = prepare(desk, spec, stored_moments(stored))
-    verdict, _ = restored_verdict(desk.tables, prepared, stored)
-    desk.spark()
-    desk.reporter.step(f"recapturing {spec.name}")
-    sketches = {one.access: (one.partition, one.fragments) for one in stored.sketches}
-    accurate = needed(desk, prepared, verdict, sketches, stored.versions)
+def _verified(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult]:
+    stored = captured_query(ctx, ctx.reading_store(), spec)
+    check_definition(ctx, spec, stored)
+    prepared = prepare(ctx, spec, stored_moments(stored))
+    verdict, _ = restored_verdict(ctx.tables, prepared, stored)
+    ctx.spark()
+    ctx.reporter.step(f"recapturing {spec.name}")
+    sketches = {one.access: (one.partition, one.ranges) for one in stored.sketches}
+    accurate = needed(ctx, prepared, verdict, sketches, stored.versions)
     compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
-        compared = _results_equal(desk, prepared, stored)
+        compared = _results_equal(ctx, prepared, stored)
     equal, counts_only, kept = compared
     verified = []
     for sketch in stored.sketches:
-        relation = compare(sketch.fragments, accurate[sketch.access])
+        relation = compare(sketch.ranges, accurate[sketch.access])
         verified.append(
             VerifyResult(
                 query=spec.name,
@@ -294,19 +299,19 @@ def _verified(desk: Context, spec: QuerySpec, results: bool) -> list[VerifyResul
 
 
 def _results_equal(
-    desk: Context, prepared: PreparedQuery, stored: StoredQuery
+    ctx: Context, prepared: PreparedQuery, stored: StoredQuery
 ) -> tuple[bool | None, bool, bool | None]:
     """Whether the answers are equal, whether only row counts could be compared, and whether the
     materialized result is equal (None without one). None where the query fails through its sketch
     alone, which nobody then uses."""
-    desk.reporter.step(f"running {prepared.spec.name} with and without its sketch")
-    pruned = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
-    without = answer(desk, prepared, stored.versions)
+    ctx.reporter.step(f"running {prepared.spec.name} with and without its sketch")
+    pruned = filters_of(ctx.tables, prepared, stored.sketches, stored.versions)
+    without = answer(ctx, prepared, stored.versions)
     try:
-        with_sketch = answer(desk, prepared, stored.versions, pruned)
+        with_sketch = answer(ctx, prepared, stored.versions, pruned)
     except EvaluationError:
         with_sketch = None
-    kept = _kept(desk, prepared, stored)
+    kept = _kept(ctx, prepared, stored)
     if len(without.rows) == prepared.query.cut:
         # Any rows are right, once there are more than the LIMIT leaves.
         result = [None if one is None else len(one.rows) for one in (with_sketch, kept)]
@@ -317,7 +322,7 @@ def _results_equal(
 
     @cache
     def rounded() -> Rounded | None:
-        return rounded_answer(desk, prepared, stored.versions)
+        return rounded_answer(ctx, prepared, stored.versions)
 
     def is_same(result: ResultRows | None) -> bool | None:
         if result is None:
@@ -338,16 +343,16 @@ def _results_equal(
     return is_same(with_sketch), False, is_same(kept)
 
 
-def _kept(desk: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
-    store = desk.reading_store()
+def _kept(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
+    store = ctx.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None
     # Read as `query` reads it, where nothing moved since.
-    ending, plan = known_ending(desk.tables, stored), None
+    ending, plan = known_ending(ctx.tables, stored), None
     if ending is None:
-        plan = desk.memory.answer(prepared.planned)
+        plan = ctx.memory.answer(prepared.planned)
         ending = plan.ending
-    table = materialized_result(desk, store, stored.query, ending, stored.generation, plan=plan)
+    table = materialized_result(ctx, store, stored.query, ending, stored.generation, plan=plan)
     return None if table is None else answer_of(table)
 
 

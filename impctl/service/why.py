@@ -30,7 +30,7 @@ from impctl.compile.provenance.program import Made, made_rows
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import from_arrow
-from impctl.engine.fixpoint.absorption import ShipMode
+from impctl.engine.fixpoint.absorption import Shipping
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import (
     And,
@@ -71,7 +71,7 @@ from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_fi
 from impctl.service.maintenance_plan import reopened
 from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
 from impctl.service.parameters import GivenValues, parsed
-from impctl.service.resolve import ResolvedSketch, resolved, condition_on, what_is_read
+from impctl.service.resolve import ResolvedSketch, condition_on, resolved, what_is_read
 from impctl.service.result_changes import RowsOf, changes_between
 from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, WithoutResult
 from impctl.service.spark_answer import Passthrough
@@ -247,23 +247,23 @@ class DerivedRow:
     from_state: bool = False
 
 
-def derived_row(desk: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow:
+def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow:
     """The one row of the answer with these values, and what derives it. UsageError unless it is one
     row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
     outputs = attributes_of(result.prepared.planned.root)
     wanted = condition_of_row(given, outputs)
     root = apply_rules(Select(result.prepared.query.root, wanted))
-    pruned = what_is_read(desk.tables, result, SketchPolicy.ALWAYS).pruned
-    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    pruned = what_is_read(ctx.tables, result, SketchPolicy.ALWAYS).pruned
+    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
         with limited_to(limit):
-            tables = _Tables(desk, result, root, pruned)
+            tables = _Tables(ctx, result, root, pruned)
             made = made_rows(
-                root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(desk)
+                root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(ctx)
             )
     except BlockedError as blocked:
         raise _not_traced(result, blocked) from None
-    (number, row) = the_row(result, desk.session_zone, root, made)
+    (number, row) = the_row(result, ctx.session_zone, root, made)
     derivation = derivation_of(made.makings, number, tables.rows)
     entries = tables.entries(derivation.rows)
     files = (tables.files, pruned.files_total)
@@ -273,9 +273,9 @@ def derived_row(desk: Context, result: ResolvedSketch, given: RowGiven) -> Deriv
 class _Tables:
     """The rows read of the tables, numbered."""
 
-    def __init__(self, desk: Context, result: ResolvedSketch, root: Plan, pruned: Pruned) -> None:
+    def __init__(self, ctx: Context, result: ResolvedSketch, root: Plan, pruned: Pruned) -> None:
         snapshots = {
-            scan.access: desk.tables.snapshot(scan.table, result.versions.get(scan.table))
+            scan.access: ctx.tables.snapshot(scan.table, result.versions.get(scan.table))
             for scan in scans_of(root)
         }
         files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
@@ -306,7 +306,7 @@ class _Tables:
             sketch = self._used.get(scan.access)
             if sketch is not None:
                 values = from_arrow(rows.column(sketch.attribute), sketch.partition.type)
-                mask = sketch.fragments.to_mask()[sketch.partition.fragments_of(values)]
+                mask = sketch.ranges.to_mask()[sketch.partition.range_ids_of(values)]
                 rows = rows.filter(pa.array(mask))
             result[scan.access] = rows
         return result
@@ -381,25 +381,25 @@ class Without:
     from_state: bool = False
 
 
-def answer_without(desk: Context, result: ResolvedSketch, texts: Sequence[str]) -> Without:
+def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -> Without:
     """Changes of the answer if rows that satisfy one of these conditions were missing. Each is a
     condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for an invalid
     one, QueryError where the engine lacks a part of the plan; errors of values as of
     `engine_answer`."""
     prepared = result.prepared
     conditions = conditions_by_table(prepared, texts)
-    left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
+    left_out = {table: rows_left_out(ctx, table, some) for table, some in conditions.items()}
     use = SketchPolicy.ALWAYS if is_monotone(prepared.root) else SketchPolicy.NEVER
     if use is SketchPolicy.ALWAYS:
-        pruned, sketches = what_is_read(desk.tables, result, use).pruned, result.sketches
+        pruned, sketches = what_is_read(ctx.tables, result, use).pruned, result.sketches
     else:
-        pruned, sketches = filters_of(desk.tables, prepared, (), result.versions), ()
+        pruned, sketches = filters_of(ctx.tables, prepared, (), result.versions), ()
     try:
-        limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+        limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
         with limited_to(limit):
-            arguments = (desk, limit, prepared, result.versions, pruned, sketches)
+            arguments = (ctx, limit, prepared, result.versions, pruned, sketches)
             before, after = engine_rows(*arguments), engine_rows(*arguments, left_out)
-            changes = changes_between(before, after, desk.session_zone)
+            changes = changes_between(before, after, ctx.session_zone)
     except BlockedError as blocked:
         raise QueryError(
             f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
@@ -454,20 +454,20 @@ def conditions_by_table(
     return result
 
 
-def rows_left_out(desk: Context, table: TableName, texts: Sequence[str]) -> LeftOut:
+def rows_left_out(ctx: Context, table: TableName, texts: Sequence[str]) -> LeftOut:
     """The rows of a table for which one of these conditions is true."""
-    columns: Sequence[Column] = desk.tables.snapshot(table).schema.columns
+    columns: Sequence[Column] = ctx.tables.snapshot(table).schema.columns
     attributes = [Attribute(one.name, one.name, one.type) for one in columns]
-    zone = desk.session_zone
+    zone = ctx.session_zone
     parts = tuple(condition_on(attributes, text, zone, _OPTION, "the table") for text in texts)
     condition = parts[0] if len(parts) == 1 else Or(parts)
     read: dict[ColumnName, Column] = {one.name: one for one in columns}
     return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
-def absorbed_rows(desk: Context, result: ResolvedSketch, root: Plan) -> AbsorbedRows | None:
+def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedRows | None:
     """The recursion of a plan, with its state; None unless it has the whole lineage."""
-    spec, store = result.prepared.spec, desk.reading_store()
+    spec, store = result.prepared.spec, ctx.reading_store()
     if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
         return None
     # All tables have to be read below one fixpoint.
@@ -479,7 +479,7 @@ def absorbed_rows(desk: Context, result: ResolvedSketch, root: Plan) -> Absorbed
         return None
     if not StateMeta.read(stored.query, stored.state_meta).provenance:
         return None
-    again = reopened(desk, spec, stored)
+    again = reopened(ctx, spec, stored)
     kept, compiled = again.way.core, again.way.compiled
     plan = again.prepared.core if kept is None else kept
     if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*nodes_of(plan)]:
@@ -493,30 +493,30 @@ def absorbed_rows(desk: Context, result: ResolvedSketch, root: Plan) -> Absorbed
     return absorbed
 
 
-def files_left_out(desk: Context, result: ResolvedSketch) -> int:
+def files_left_out(ctx: Context, result: ResolvedSketch) -> int:
     """How many files the tables have, none of which is read."""
-    return sum(len(desk.tables.snapshot(*pinned).files) for pinned in result.versions.items())
+    return sum(len(ctx.tables.snapshot(*pinned).files) for pinned in result.versions.items())
 
 
-def row_from_state(desk: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow | None:
+def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow | None:
     """As `derived_row`; None where the state is not enough."""
     root = result.prepared.planned.root
-    absorbed = absorbed_rows(desk, result, root)
+    absorbed = absorbed_rows(ctx, result, root)
     derived = None if absorbed is None else derivations_of(absorbed)
     if absorbed is None or derived is None:
         return None
     kept, known = derived
     selection = Select(root, condition_of_row(given, attributes_of(root)))
-    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
         with limited_to(limit):
-            made = made_rows(selection, {}, kept.first, limit.check, known, limits_of(desk))
+            made = made_rows(selection, {}, kept.first, limit.check, known, limits_of(ctx))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None
-    number, row = the_row(result, desk.session_zone, selection, made)
+    number, row = the_row(result, ctx.session_zone, selection, made)
     absorbs, smallest = absorbed.operator.absorbs, None
-    if absorbs.ship is ShipMode.EAGER:
+    if absorbs.ship is Shipping.EAGER:
         smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
     derivation = derivation_of(made.makings, number, kept.first, smallest=smallest)
     entries, copies = dict[int, WhyEntry](), dict[int, int]()
@@ -528,21 +528,23 @@ def row_from_state(desk: Context, result: ResolvedSketch, given: RowGiven) -> De
         copies[leaf] for leaf in RowLineage(made.makings, number, kept.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
-    files = files_left_out(desk, result)
+    files = files_left_out(ctx, result)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
 
 _MADE = "made"
 
 
-def without_from_state(desk: Context, result: ResolvedSketch, texts: Sequence[str]) -> Without | None:
+def without_from_state(
+    ctx: Context, result: ResolvedSketch, texts: Sequence[str]
+) -> Without | None:
     """As `answer_without`; None where the state is not enough."""
-    answer: AnswerPlan = desk.memory.answer(result.prepared.planned)
-    absorbed = absorbed_rows(desk, result, answer.kept)
+    answer: AnswerPlan = ctx.memory.answer(result.prepared.planned)
+    absorbed = absorbed_rows(ctx, result, answer.kept)
     if absorbed is None:
         return None
     conditions = conditions_by_table(result.prepared, texts)
-    left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
+    left_out = {table: rows_left_out(ctx, table, some) for table, some in conditions.items()}
     leaves = _leaves(absorbed, left_out)
     if leaves is None:
         return None
@@ -553,9 +555,9 @@ def without_from_state(desk: Context, result: ResolvedSketch, texts: Sequence[st
     except BlockedError:
         # The other way reports its place.
         return None
-    changes = changes_between(before, after, desk.session_zone)
+    changes = changes_between(before, after, ctx.session_zone)
     removed = {table: one.rows for table, one in left_out.items()}
-    return Without(changes, conditions, removed, 0, files_left_out(desk, result), from_state=True)
+    return Without(changes, conditions, removed, 0, files_left_out(ctx, result), from_state=True)
 
 
 def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> list[int] | None:
@@ -602,7 +604,7 @@ def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
 
 
 def why(
-    desk: Context,
+    ctx: Context,
     query: QueryName | None,
     params: GivenValues = (),
     row: RowGiven = (),
@@ -615,18 +617,18 @@ def why(
     tables. `limit`: how many rows are shown."""
     if query is not None:
         # Before anything else is said of a query that is not there.
-        desk.queries([query])
+        ctx.queries([query])
     if bool(row) == bool(without):
         raise UsageError(
             "`why` takes either a row of the result or rows to remove, not both",
             hint="give `--row NAME=VALUE`, or `--without CONDITION`",
             code="why_of_what",
         )
-    match = _asked(desk, query, params)
+    match = _asked(ctx, query, params)
     watch = Stopwatch()
     if without:
-        return Outcome((_without(desk, match, without, limit, watch),), match.warnings)
-    derived = row_from_state(desk, match, row) or derived_row(desk, match, row)
+        return Outcome((_without(ctx, match, without, limit, watch),), match.warnings)
+    derived = row_from_state(ctx, match, row) or derived_row(ctx, match, row)
     result = WhyResult(
         query=match.prepared.spec.name,
         row=derived.row,
@@ -647,11 +649,11 @@ def why(
     return Outcome((result,), match.warnings)
 
 
-def _asked(desk: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
+def _asked(ctx: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
     """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
-    (spec,) = desk.queries([query if query is not None else only_query(desk)])
+    (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
     use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS
-    result = resolved(desk, spec.name, params, None, None, use)
+    result = resolved(ctx, spec.name, params, None, None, use)
     if isinstance(result, Passthrough):
         raise result.refusal
     if use is SketchPolicy.NEVER:
@@ -661,9 +663,13 @@ def _asked(desk: Context, query: QueryName | None, params: GivenValues) -> Resol
 
 
 def _without(
-    desk: Context, result: ResolvedSketch, without: Sequence[str], limit: int | None, watch: Stopwatch
+    ctx: Context,
+    result: ResolvedSketch,
+    without: Sequence[str],
+    limit: int | None,
+    watch: Stopwatch,
 ) -> WithoutResult:
-    changed = without_from_state(desk, result, without) or answer_without(desk, result, without)
+    changed = without_from_state(ctx, result, without) or answer_without(ctx, result, without)
     return WithoutResult(
         query=result.prepared.spec.name,
         answer=changed.changes,

@@ -178,9 +178,9 @@ def with_splits(
     for value in sample:
         by_range.setdefault(bisect_right(partition.boundaries, value), []).append(value)
     cuts: list[BoundaryValue] = []
-    for fragment in heavy_ranges(rows, wanted).tolist():
-        inside = by_range.get(fragment, [])
-        pieces = max(2, round(int(rows[fragment]) * wanted / int(rows.sum())))
+    for range_id in heavy_ranges(rows, wanted).tolist():
+        inside = by_range.get(range_id, [])
+        pieces = max(2, round(int(rows[range_id]) * wanted / int(rows.sum())))
         cuts += equidepth_boundaries(inside, pieces)
     return replace(partition, boundaries=tuple(sorted({*partition.boundaries, *cuts})))
 
@@ -195,10 +195,10 @@ def estimated_rows(
     drawn = np.zeros(finer.size, dtype=np.int64)
     for value in sample:
         drawn[bisect_right(finer.boundaries, value)] += 1
-    for fragment in np.flatnonzero(renumbering.targets < 0).tolist():
-        parts = slice(int(renumbering.first[fragment]), int(renumbering.last[fragment]) + 1)
+    for range_id in np.flatnonzero(renumbering.targets < 0).tolist():
+        parts = slice(int(renumbering.first[range_id]), int(renumbering.last[range_id]) + 1)
         shares = drawn[parts] / max(int(drawn[parts].sum()), 1)
-        result[parts] += (shares * int(counts[fragment])).astype(np.int64)
+        result[parts] += (shares * int(counts[range_id])).astype(np.int64)
     return result
 
 

@@ -47,9 +47,9 @@ class Mixture:
         """Chance of each range; shape (fragments,)."""
         return np.asarray((self.weights * self.chances).sum(axis=0))
 
-    def at_most(self, fragments: float, share: float = 1.0) -> Mixture:
+    def at_most(self, ranges: float, share: float = 1.0) -> Mixture:
         """The same, scaled to a share of it, and to at most so many ranges."""
-        share *= min(1.0, fragments / max(float(self.mean.sum()) * share, 1e-9))
+        share *= min(1.0, ranges / max(float(self.mean.sum()) * share, 1e-9))
         return Mixture(self.weights, self.chances * share)
 
     def merged(self, together: int) -> Mixture:
@@ -277,12 +277,12 @@ _ROUNDING = 1e-9  # The cube root of 8 must be no less than 2
 
 
 def share_after(
-    fragments: RangeSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
+    ranges: RangeSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
 ) -> float:
     """The share of `files` that would remain, sorted by so many columns; `rows` has shape
     (size,)."""
     held = np.zeros(partition.size, dtype=np.bool_)
-    held[list(fragments.ids)] = True
+    held[list(ranges.ids)] = True
     slices = max(1, int(files ** (1 / len(columns)) + _ROUNDING))
     if not held.any():
         return 0.0

@@ -63,7 +63,7 @@ class RangePartition:
         return len(self.boundaries) + 1
 
     @property
-    def null_fragment(self) -> int:
+    def null_range(self) -> int:
         """Id of the range for NULL; it is the last one."""
         return self.ranges
 
@@ -107,7 +107,7 @@ class RangePartition:
         numbers = np.arange(span, dtype=np.int64) + (int(array[0]) - 1)
         return np.searchsorted(array, numbers, side="right").astype(np.int32)
 
-    def fragments_of(self, vector: Vector) -> RangeIds:
+    def range_ids_of(self, vector: Vector) -> RangeIds:
         """Range id of each value; shape (n,), int32. Cost: n log(ranges), at most."""
         span = self._span
         if not self.boundaries:
@@ -121,7 +121,7 @@ class RangePartition:
         else:
             ids = self._one_by_one(vector)
         if vector.valid is not None:
-            ids[~vector.valid] = self.null_fragment
+            ids[~vector.valid] = self.null_range
         return ids
 
     def are_all_in(self, vector: Vector, wanted: Bools) -> bool:
@@ -131,7 +131,7 @@ class RangePartition:
         if not len(vector) or vector.valid is not None or not _is_whole(vector):
             return False
         ends = np.array([vector.values.min(), vector.values.max()])
-        low, high = self.fragments_of(Vector(vector.type, ends)).tolist()
+        low, high = self.range_ids_of(Vector(vector.type, ends)).tolist()
         return bool(wanted[low : high + 1].all())
 
     def _one_by_one(self, vector: Vector) -> RangeIds:

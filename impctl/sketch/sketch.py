@@ -37,8 +37,8 @@ class RangeSet:
     def of(cls, ids: Iterable[int], size: int) -> Self:
         """The set of these ids among `size` ranges; IndexError for an id outside."""
         bits = bitarray(size, endian="little")
-        for fragment in ids:
-            bits[fragment] = 1
+        for range_id in ids:
+            bits[range_id] = 1
         return cls(frozenbitarray(bits))
 
     @classmethod
@@ -78,8 +78,8 @@ class RangeSet:
     def __iter__(self) -> Iterator[int]:
         return iter(self.ids)
 
-    def __contains__(self, fragment: int) -> bool:
-        return 0 <= fragment < len(self.bits) and bool(self.bits[fragment])
+    def __contains__(self, range_id: int) -> bool:
+        return 0 <= range_id < len(self.bits) and bool(self.bits[range_id])
 
     def union(self, other: RangeSet) -> RangeSet:
         return RangeSet(frozenbitarray(self.bits | other.bits))
@@ -134,7 +134,7 @@ class RangeFilter:
 
 
 def range_filter(
-    fragments: RangeSet,
+    ranges: RangeSet,
     partition: RangePartition,
     *,
     limit: int = MAX_INTERVALS,
@@ -142,7 +142,7 @@ def range_filter(
 ) -> RangeFilter:
     """The filter for a sketch; the smallest gaps are closed first until `limit` are left. A gap is
     as large as its rows if `rows` per range are given, else as its ranges."""
-    runs = _runs([f for f in fragments.ids if f != partition.null_fragment])
+    runs = _runs([f for f in ranges.ids if f != partition.null_range])
     gaps = [
         (sum(rows[end + 1 : start]) if rows is not None else start - end - 1, index)
         for index, ((_, end), (start, _)) in enumerate(zip(runs, runs[1:], strict=False))
@@ -157,16 +157,16 @@ def range_filter(
     return RangeFilter(
         partition,
         tuple(_interval(partition, first, last) for first, last in merged),
-        partition.null_fragment in fragments,
+        partition.null_range in ranges,
     )
 
 
-def exact_filter(fragments: RangeSet, partition: RangePartition) -> RangeFilter:
+def exact_filter(ranges: RangeSet, partition: RangePartition) -> RangeFilter:
     """The filter with no gap closed: for skipping files, where intervals cost nothing."""
-    return range_filter(fragments, partition, limit=partition.size)
+    return range_filter(ranges, partition, limit=partition.size)
 
 
-def fragments_between(interval: Interval, partition: RangePartition) -> range:
+def ranges_between(interval: Interval, partition: RangePartition) -> range:
     """The ranges that an interval is made of; its ends are boundaries."""
     first = 0 if interval.low is None else bisect_right(partition.boundaries, interval.low)
     if interval.high is None:
@@ -177,11 +177,11 @@ def fragments_between(interval: Interval, partition: RangePartition) -> range:
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
     """Maximal runs of consecutive ids as (first, last)."""
     runs: list[tuple[int, int]] = []
-    for fragment in ids:
-        if runs and runs[-1][1] == fragment - 1:
-            runs[-1] = (runs[-1][0], fragment)
+    for range_id in ids:
+        if runs and runs[-1][1] == range_id - 1:
+            runs[-1] = (runs[-1][0], range_id)
         else:
-            runs.append((fragment, fragment))
+            runs.append((range_id, range_id))
     return runs
 
 
@@ -197,11 +197,11 @@ class Renumbering:
     old: RangePartition
     new: RangePartition
 
-    def fragments(self, held: RangeSet) -> RangeSet:
+    def ranges(self, held: RangeSet) -> RangeSet:
         """The sketch `held` over the new ranges; at least all rows it stood for."""
         mask = np.zeros(self.new.size, dtype=np.bool_)
-        for fragment in held:
-            mask[self.first[fragment] : self.last[fragment] + 1] = True
+        for range_id in held:
+            mask[self.first[range_id] : self.last[range_id] + 1] = True
         return RangeSet.from_mask(mask)
 
     @cached_property
@@ -220,10 +220,10 @@ class Renumbering:
     def first(self) -> Ints:
         """For each old range the first new one that shares values with it."""
         starts = [bisect_right(self.new.boundaries, low) for low in self.old.boundaries]
-        return np.array([0, *starts, self.new.null_fragment], dtype=np.int64)
+        return np.array([0, *starts, self.new.null_range], dtype=np.int64)
 
     @cached_property
     def last(self) -> Ints:
         """For each old range the last new one that shares values with it."""
         ends = [bisect_left(self.new.boundaries, high) for high in self.old.boundaries]
-        return np.array([*ends, self.new.ranges - 1, self.new.null_fragment], dtype=np.int64)
+        return np.array([*ends, self.new.ranges - 1, self.new.null_range], dtype=np.int64)

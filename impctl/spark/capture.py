@@ -70,27 +70,27 @@ _SETS_TYPE = other("array<array<int>>")
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """A plan whose column `fragments` annotates each row, with an id or with an array of them."""
+    """A plan whose column `ranges` annotates each row, with an id or with an array of them."""
 
     plan: Plan
-    fragments: Attribute
+    ranges: Attribute
 
     @property
     def is_set(self) -> bool:
-        return self.fragments.type == _SET_TYPE
+        return self.ranges.type == _SET_TYPE
 
 
-def collect(plan: Plan, source: Scan, fragment: AttributeId) -> Annotated:
-    """The plan annotated with the ranges in column `fragment` of `source`, one of its scans."""
+def collect(plan: Plan, source: Scan, range_id: AttributeId) -> Annotated:
+    """The plan annotated with the ranges in column `range_id` of `source`, one of its scans."""
     ids = (f"impctl/fragments{number}" for number in count())
-    result = _Collector(source, fragment, ids).visit(plan)
+    result = _Collector(source, range_id, ids).visit(plan)
     assert result is not None, "the scan is part of the plan"
     return result
 
 
-def distinct_fragments(annotated: Annotated) -> Plan:
+def distinct_ranges(annotated: Annotated) -> Plan:
     """All ranges of all rows, once each, as the plan's only column."""
-    column, child = annotated.fragments, annotated.plan
+    column, child = annotated.ranges, annotated.plan
     if not annotated.is_set:
         return Distinct(Project(child, (ComputedColumn(column, column.ref()),)))
     single = Attribute(f"{column.id}/each", "fragment", INTEGER)
@@ -102,13 +102,13 @@ def distinct_fragments(annotated: Annotated) -> Plan:
 @dataclass(frozen=True, slots=True)
 class _Collector:
     source: Scan
-    fragment: AttributeId
+    range_id: AttributeId
     ids: Iterator[AttributeId]
 
     def visit(self, plan: Plan) -> Annotated | None:
         """The node annotated, or None where `source` is not below it."""
         if plan == self.source and isinstance(plan, Scan):
-            column = next(a for a in plan.attributes if a.id == self.fragment)
+            column = next(a for a in plan.attributes if a.id == self.range_id)
             return Annotated(plan, column)
         if not any(node == self.source for node in nodes_of(plan)):
             return None
@@ -130,10 +130,10 @@ class _Collector:
             case Sort():
                 return child
             case Select() | TopK() | Witness() | Explode():
-                return Annotated(replace(plan, child=child.plan), child.fragments)
+                return Annotated(replace(plan, child=child.plan), child.ranges)
             case Project():
                 column = self._column(child.is_set)
-                outputs = (*plan.outputs, ComputedColumn(column, child.fragments.ref()))
+                outputs = (*plan.outputs, ComputedColumn(column, child.ranges.ref()))
                 return Annotated(replace(plan, child=child.plan, outputs=outputs), column)
             case Aggregate():
                 return self._grouped(plan, child)
@@ -150,7 +150,7 @@ class _Collector:
         """The same aggregation, whose groups have the ranges of all their rows."""
         function, kind = _collecting(child)
         column = Attribute(next(self.ids), "fragments", kind)
-        call = AggregateOutput(column, AggregateCall(function, (child.fragments.ref(),)))
+        call = AggregateOutput(column, AggregateCall(function, (child.ranges.ref(),)))
         gathered = replace(plan, child=child.plan, aggregates=(*plan.aggregates, call))
         if kind == _SET_TYPE:
             return Annotated(gathered, column)
@@ -171,8 +171,8 @@ class _Collector:
             ComputedColumn(key.attribute, once.attribute.ref())
             for key, once in zip(keys, renamed, strict=True)
         )
-        column = ComputedColumn(result.fragments, result.fragments.ref())
-        return Annotated(Project(result.plan, (*back, column)), result.fragments)
+        column = ComputedColumn(result.ranges, result.ranges.ref())
+        return Annotated(Project(result.plan, (*back, column)), result.ranges)
 
     def _window(self, plan: Window, child: Annotated) -> Annotated:
         """A row's value comes from its window partition, so all rows of that are its lineage."""
@@ -181,7 +181,7 @@ class _Collector:
             WindowCall(
                 Attribute(next(self.ids), "fragments", kind),
                 function,
-                (child.fragments.ref(),),
+                (child.ranges.ref(),),
                 partition_by,
                 (),
             )
@@ -200,7 +200,7 @@ class _Collector:
     def _join(self, plan: Join) -> Annotated:
         left = self.visit(plan.left)
         if left is not None:
-            return Annotated(replace(plan, left=left.plan), left.fragments)
+            return Annotated(replace(plan, left=left.plan), left.ranges)
         right = self.visit(plan.right)
         assert right is not None, "the scan is below one of the sides"
         match plan.kind:
@@ -209,7 +209,7 @@ class _Collector:
             case JoinKind.ANTI:
                 raise _refusal("rows that NOT IN, NOT EXISTS or an anti join looks for", plan.span)
             case _:
-                return Annotated(replace(plan, right=right.plan), right.fragments)
+                return Annotated(replace(plan, right=right.plan), right.ranges)
 
     def _matched(self, plan: Join, right: Annotated) -> Annotated:
         """A semi join's rows with the ranges of all rows they match. The right side is grouped by
@@ -231,7 +231,7 @@ class _Collector:
         )
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
         column = self._column(is_set=True)
-        outputs = (*_unchanged(plan), ComputedColumn(column, groups.fragments.ref()))
+        outputs = (*_unchanged(plan), ComputedColumn(column, groups.ranges.ref()))
         return Annotated(Project(joined, outputs), column)
 
     def _set_operation(self, plan: SetOperation) -> Annotated:
@@ -252,7 +252,7 @@ class _Collector:
             column = self._column(is_set)
             own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
             if result is not None:
-                own = result.fragments.ref()
+                own = result.ranges.ref()
             below = part if result is None else result.plan
             branches.append(Project(below, (*_unchanged(part), ComputedColumn(column, own))))
         column = self._column(is_set)
@@ -307,7 +307,7 @@ class _Collector:
         if plan.kind is SetKind.EXCEPT:
             left = Arithmetic(ArithmeticOp.SUBTRACT, mine, theirs)
         some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), plan.span)
-        copies = Call("array_repeat", (once.fragments.ref(), Cast(left, INTEGER)), _SETS_TYPE)
+        copies = Call("array_repeat", (once.ranges.ref(), Cast(left, INTEGER)), _SETS_TYPE)
         back = tuple(
             ComputedColumn(out, key.attribute.ref())
             for out, key in zip(plan.attributes, keys, strict=True)
@@ -337,7 +337,7 @@ class _Collector:
         )
         column = self._column(is_set=True)
         return Annotated(
-            Project(joined, (*outputs, ComputedColumn(column, once.fragments.ref()))), column
+            Project(joined, (*outputs, ComputedColumn(column, once.ranges.ref()))), column
         )
 
 
@@ -573,7 +573,7 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
     columns = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
     annotated = collect(_replaced(plan, scan, columns), source, FRAGMENT)
-    above = distinct_fragments(annotated)
+    above = distinct_ranges(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
 
 

@@ -16,7 +16,7 @@ from impctl.data.schema import Kind, SqlType, name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.nodes import LiveRows, Query, Scan, expressions_of, nodes_of, scans_of
-from impctl.sketch.sketch import RangeSet, Interval, RangeFilter, fragments_between, range_filter
+from impctl.sketch.sketch import Interval, RangeFilter, RangeSet, range_filter, ranges_between
 from impctl.spark.expressions import DIALECT, boundary, bracketed, column, literal
 from impctl.sql.text import without_recursion_limits
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
@@ -325,9 +325,9 @@ def _united(filters: list[RangeFilter]) -> RangeFilter:
     ids: set[int] = set()
     for wanted in filters:
         if wanted.includes_null:
-            ids.add(partition.null_fragment)
+            ids.add(partition.null_range)
         for interval in wanted.intervals:
-            ids.update(fragments_between(interval, partition))
+            ids.update(ranges_between(interval, partition))
     return range_filter(RangeSet.of(ids, partition.size), partition)
 
 

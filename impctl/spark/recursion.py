@@ -12,14 +12,26 @@ from impctl.engine.operator import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
 from impctl.plan.lineage import is_sketched_for_answer
 from impctl.plan.nodes import BestOnly, Fixpoint, Plan, Query, nodes_of, scans_of
-from impctl.plan.recursion import column_names, base_and_step, is_linear, keyed_rows, leaves_of, of_rows, outer_fixpoints, with_fixpoint_tables, reads_fixpoint, step_over_table, table_of
+from impctl.plan.recursion import (
+    base_and_step,
+    column_names,
+    is_linear,
+    keyed_rows,
+    leaves_of,
+    of_rows,
+    outer_fixpoints,
+    reads_fixpoint,
+    step_over_table,
+    table_of,
+    with_fixpoint_tables,
+)
 from impctl.safety.judge import Verdict, carried_verdict, states_of
 from impctl.safety.transfer import facts_of_rows
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.render import render_plan
 from impctl.spark.run import plain_failures, selected
-from impctl.spark.sketches import capture_sketches, with_fragment
+from impctl.spark.sketches import capture_sketches, with_range_id
 from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 
@@ -207,8 +219,8 @@ class _RecursiveCapture:
                 rows[access], self.partitions[access] = _numbered(rows[access], fixpoint)
         self.rounds.tell(f"ranges for {part}")
         captured = self._captured(with_fixpoint_tables(plan), rows, self.partitions)
-        for access, fragments in captured.items():
-            self.found[access].update(fragments)
+        for access, ranges in captured.items():
+            self.found[access].update(ranges)
         for fixpoint in outer_fixpoints(plan):
             own, leaves = _accesses(fixpoint)
             if own in self.keyed:
@@ -327,7 +339,7 @@ def derives_all(
 def _within(frame: DataFrame, partition: RangePartition, held: RangeSet) -> DataFrame:
     from pyspark.sql import functions as F
 
-    tagged = with_fragment(frame, partition, partition.attribute, _FRAGMENT)
+    tagged = with_range_id(frame, partition, partition.attribute, _FRAGMENT)
     rows = [(number,) for number in held.ids]
     ids = frame.sparkSession.createDataFrame(rows, f"{_FRAGMENT} int")
     return tagged.join(F.broadcast(ids), _FRAGMENT, "left_semi").drop(_FRAGMENT)

@@ -42,7 +42,7 @@ _COUNTED = frozenset(
 _MAX_PRECISION = 38
 
 
-def with_fragment(
+def with_range_id(
     frame: DataFrame, partition: RangePartition, column: ColumnName, name: ColumnName
 ) -> DataFrame:
     """The frame and an int column `name`: the range of `column` under `partition`. Cost: a binary
@@ -62,13 +62,13 @@ def with_fragment(
         result = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
     else:
         result = _by_sorting(partition)(value)
-    known = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(result)
+    known = F.when(value.isNull(), F.lit(partition.null_range)).otherwise(result)
     return frame.withColumn(name, known.cast("int"))
 
 
-def rows_per_fragment(frame: DataFrame, partition: RangePartition) -> Ints:
+def rows_per_range(frame: DataFrame, partition: RangePartition) -> Ints:
     """How many rows of the frame, which has the attribute, are in each range; shape (size,)."""
-    tagged = with_fragment(frame, partition, partition.attribute, "fragment")
+    tagged = with_range_id(frame, partition, partition.attribute, "fragment")
     result = tagged.groupBy("fragment").count().toArrow()
     counts = np.zeros(partition.size, dtype=np.int64)
     counts[result.column(0).to_numpy()] = result.column(1).to_numpy()
@@ -100,7 +100,7 @@ def _with_bucket(
     searched = search.transform(frame.withColumn(number, _as_double(value, partition.type)))
     # The search puts NaN into a bucket of its own after the last one.
     last = F.least(F.col(quoted(bucket)).cast("int"), F.lit(partition.ranges - 1))
-    result = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(last)
+    result = F.when(value.isNull(), F.lit(partition.null_range)).otherwise(last)
     return searched.withColumn(name, result).drop(number, bucket)
 
 
@@ -162,7 +162,7 @@ def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
         boundaries = _decimals(partition)
     count = len(boundaries)
 
-    def fragments(values: pa.Array) -> pa.Array:
+    def ranges(values: pa.Array) -> pa.Array:
         # A stable sort of boundaries before values puts an equal boundary first, as it must be;
         # bytes sort as UTF-8 does in Spark, NaN sorts last, NULL after it.
         import numpy as np
@@ -178,7 +178,7 @@ def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
         ids[positions] = np.cumsum(positions < count)
         return pyarrow.array(ids[count:])
 
-    mapper: Callable[[Any], Any] = arrow_udf(fragments, "int")
+    mapper: Callable[[Any], Any] = arrow_udf(ranges, "int")
     return mapper
 
 
@@ -218,7 +218,7 @@ def capture_sketches(
     result: dict[AccessId, set[int]] = {}
     for pass_ in sketch_passes(query, verdict, columns):
         with plain_failures(versions):
-            result.update(capture.fragments(pass_))
+            result.update(capture.ranges(pass_))
     return {a: RangeSet.of(sorted(result[a]), p.size) for a, p in partitions.items()}
 
 
@@ -232,7 +232,7 @@ class _Capture:
     views: Mapping[AccessId, str]
     partitions: Mapping[AccessId, RangePartition]
 
-    def fragments(self, pass_: SketchPass) -> _RangeIds:
+    def ranges(self, pass_: SketchPass) -> _RangeIds:
         match pass_.way:
             case PassKind.KEYED:
                 return self._of_keys(pass_)
@@ -257,7 +257,7 @@ class _Capture:
         for access, place in at.items():
             partition = self.partitions[access]
             values = from_arrow(fetched.column(staged_name(place)), partition.type)
-            result[access] = set(np.unique(partition.fragments_of(values)).tolist())
+            result[access] = set(np.unique(partition.range_ids_of(values)).tolist())
         return result
 
     def _of_groups(self, pass_: SketchPass) -> _RangeIds:
@@ -308,7 +308,7 @@ class _Capture:
         for number, (access, place) in enumerate(_places(pass_).items()):
             # The only one, or the first, is as `staged` calls it.
             name = f"{FRAGMENT}/{number}" if number else FRAGMENT
-            rows = with_fragment(rows, self.partitions[access], staged_name(place), name)
+            rows = with_range_id(rows, self.partitions[access], staged_name(place), name)
         return rows
 
     def _frame(
@@ -335,7 +335,7 @@ def _ids(rows: DataFrame, pass_: SketchPass) -> _RangeIds:
     if len(accesses) == 1:
         single = rows.select(f"`{columns[0]}`").distinct().toArrow().column(0).to_pylist()
         # Where fragments are collected, NULL stands for a side that has none.
-        return {accesses[0]: {fragment for fragment in single if fragment is not None}}
+        return {accesses[0]: {range_id for range_id in single if range_id is not None}}
     pairs = [
         F.struct(F.lit(at).alias("at"), F.col(f"`{column}`").alias("id"))
         for at, column in enumerate(columns)

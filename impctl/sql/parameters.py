@@ -315,7 +315,9 @@ def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
     operands = [
         use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
     ]
-    names = {sql[use.start : use.end].lower() for use in uses if use not in operands} & NAMES_WITHOUT_PARENTHESES
+    names = {
+        sql[use.start : use.end].lower() for use in uses if use not in operands
+    } & NAMES_WITHOUT_PARENTHESES
     names |= {token.text.lower() for token in tokens if sql[token.start] == "`"}
     return [use for use in operands if sql[use.start : use.end].lower() not in names]
 

@@ -27,7 +27,17 @@ from impctl.plan.nodes import (
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.names import is_path
 from impctl.sql.pivot import pivoted
-from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, joined_scope, known_type, table_hint, relation_scope, side_by_side
+from impctl.sql.scope import (
+    Names,
+    ParseContext,
+    Scope,
+    ScopeEntry,
+    joined_scope,
+    known_type,
+    relation_scope,
+    side_by_side,
+    table_hint,
+)
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -112,7 +122,9 @@ _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 _GENERATORS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 
 
-def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: ParseContext) -> tuple[Plan, Scope]:
+def exploded(
+    plan: Plan, scope: Scope, node: exp.Lateral, reading: ParseContext
+) -> tuple[Plan, Scope]:
     """Explode the rows of a plan; returns the plan and its names. QueryError where refused."""
     alias = node.args.get("alias")
     names = [column.name for column in (alias.columns if alias is not None else [])]

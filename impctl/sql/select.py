@@ -60,8 +60,19 @@ from impctl.sql.relations import (
     read_generated,
     refuse_parts,
 )
-from impctl.sql.scope import Names, Prefer, ParseContext, attribute_for, relation_scope
-from impctl.sql.subqueries import JoinedSubquery, Membership, Part, apply_condition, without_parentheses, has_tail, join_subqueries, read_condition, read_having, read_values
+from impctl.sql.scope import Names, ParseContext, Prefer, attribute_for, relation_scope
+from impctl.sql.subqueries import (
+    JoinedSubquery,
+    Membership,
+    Part,
+    apply_condition,
+    has_tail,
+    join_subqueries,
+    read_condition,
+    read_having,
+    read_values,
+    without_parentheses,
+)
 from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
 from impctl.values import dataclass
 

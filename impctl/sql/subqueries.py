@@ -70,7 +70,9 @@ class ScalarCondition:
     span: Span | None
 
 
-def join_subqueries(plan: Plan, items: Iterable[JoinedSubquery], finish: Callable[[Expr], Expr]) -> Plan:
+def join_subqueries(
+    plan: Plan, items: Iterable[JoinedSubquery], finish: Callable[[Expr], Expr]
+) -> Plan:
     """Join these to the plan; `finish` completes conditions that were read before."""
     for item in items:
         condition = None if item.condition is None else finish(item.condition)
@@ -181,7 +183,10 @@ _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Lite
 
 
 def read_single(
-    node: exp.Expression, reader: ExprReader, environment: Environment, marks: Mapping[int, MembershipMark]
+    node: exp.Expression,
+    reader: ExprReader,
+    environment: Environment,
+    marks: Mapping[int, MembershipMark],
 ) -> ScalarCondition | None:
     """A condition that reads values or marks of subqueries; None for one without any."""
     beside = [mark.beside for mark in marks.values()]
@@ -280,7 +285,9 @@ def _read(
         )
     if not _is_one_row(plan):
         plan = _one_of(plan, reader, span)
-    return ScalarValue(attributes_of(plan)[0].ref(span), JoinedSubquery(JoinKind.INNER, plan, None, span))
+    return ScalarValue(
+        attributes_of(plan)[0].ref(span), JoinedSubquery(JoinKind.INNER, plan, None, span)
+    )
 
 
 def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
@@ -389,7 +396,11 @@ def _is_null_when_empty(value: exp.Expression) -> bool:
         return True
     if not isinstance(value, _PASSES_NULL) or isinstance(value, exp.Literal):
         return False
-    others = [part for part in value.iter_expressions() if not isinstance(without_parentheses(part), exp.Literal)]
+    others = [
+        part
+        for part in value.iter_expressions()
+        if not isinstance(without_parentheses(part), exp.Literal)
+    ]
     return bool(others) and all(_is_null_when_empty(without_parentheses(part)) for part in others)
 
 
@@ -614,7 +625,9 @@ def _counted(node: exp.Expression) -> exp.Expression | None:
     return rows
 
 
-def _marks(node: exp.Expression, reader: ExprReader, environment: Environment) -> dict[int, MembershipMark]:
+def _marks(
+    node: exp.Expression, reader: ExprReader, environment: Environment
+) -> dict[int, MembershipMark]:
     """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
     result = {}
     for nested in nested_memberships(node):

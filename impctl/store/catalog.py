@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from impctl.errors import ImpctlError, StorageError, UsageError
-from impctl.store.disk import Disk, StoreLayout, damaged, is_full, make_lasting_folder, read_only, translate_errors
+from impctl.store.disk import (
+    Disk,
+    StoreLayout,
+    damaged,
+    is_full,
+    make_lasting_folder,
+    read_only,
+    translate_errors,
+)
 from impctl.store.lock import WriterLock
 
 _V1_INITIAL: tuple[str, ...] = (

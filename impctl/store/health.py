@@ -18,7 +18,15 @@ from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError, StateCorruptError, StorageError
 from impctl.store import states, tables
 from impctl.store.catalog import Catalog, opened
-from impctl.store.disk import CAREFUL, OTHERS_MAY_WRITE, RUN_SUFFIX, StoreLayout, is_full, suppress_full, translate_errors
+from impctl.store.disk import (
+    CAREFUL,
+    OTHERS_MAY_WRITE,
+    RUN_SUFFIX,
+    StoreLayout,
+    is_full,
+    suppress_full,
+    translate_errors,
+)
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun, WrittenRun, run_files

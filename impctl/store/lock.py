@@ -10,7 +10,17 @@ from functools import cache
 from pathlib import Path
 
 from impctl.errors import LockHeldError
-from impctl.store.disk import CAREFUL, FULL_DISK, Disk, StoreLayout, is_running, lock_file, read_start, translate_errors, without_locks
+from impctl.store.disk import (
+    CAREFUL,
+    FULL_DISK,
+    Disk,
+    StoreLayout,
+    is_running,
+    lock_file,
+    read_start,
+    translate_errors,
+    without_locks,
+)
 from impctl.values import dataclass
 
 _MOUNTS = Path("/proc/self/mountinfo")

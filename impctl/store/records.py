@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from impctl.errors import ImpctlError
     from impctl.forecast import History
     from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import RangeSet, MaintenanceMode
+    from impctl.sketch.sketch import MaintenanceMode, RangeSet
     from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
@@ -44,7 +44,7 @@ class StoredSketch:
     table: TableName
     attribute: ColumnName
     partition: RangePartition
-    fragments: RangeSet
+    ranges: RangeSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,17 @@ import pyarrow as pa
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
 from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_of_memory
 from impctl.store.catalog import digest_of, opened, sealed
-from impctl.store.disk import CAREFUL, RUN_SUFFIX, Disk, StoreLayout, OutputFile, damaged, from_system, make_lasting_folder, translate_errors
+from impctl.store.disk import (
+    CAREFUL,
+    RUN_SUFFIX,
+    Disk,
+    OutputFile,
+    StoreLayout,
+    damaged,
+    from_system,
+    make_lasting_folder,
+    translate_errors,
+)
 from impctl.store.records import Run, RunRef
 from impctl.values import dataclass
 

@@ -25,8 +25,22 @@ from impctl.store.catalog import (
     open_catalog,
     upgraded_copy,
 )
-from impctl.store.disk import Disk, StoreLayout, RealDisk, check_store_files, is_full, translate_errors
-from impctl.store.health import KEPT_VERSIONS, ScrubResult, collect_sketches, find_leftovers, scrub, trimmed
+from impctl.store.disk import (
+    Disk,
+    RealDisk,
+    StoreLayout,
+    check_store_files,
+    is_full,
+    translate_errors,
+)
+from impctl.store.health import (
+    KEPT_VERSIONS,
+    ScrubResult,
+    collect_sketches,
+    find_leftovers,
+    scrub,
+    trimmed,
+)
 from impctl.store.lock import HeldLock, Owner, WriterLock, read_owner
 
 if TYPE_CHECKING:
@@ -34,7 +48,18 @@ if TYPE_CHECKING:
 
     from impctl.data.pages import StoredTable
     from impctl.forecast import History
-    from impctl.store.records import StateChoiceBasis, Collected, KeptVersion, MaintainCommit, NewCapture, Run, RunCost, RunRecord, RunRef, StoredQuery
+    from impctl.store.records import (
+        Collected,
+        KeptVersion,
+        MaintainCommit,
+        NewCapture,
+        Run,
+        RunCost,
+        RunRecord,
+        RunRef,
+        StateChoiceBasis,
+        StoredQuery,
+    )
     from impctl.store.tables import Apply, Partitions
     from impctl.types import QueryName, TableName, TableVersion
 
@@ -110,7 +135,9 @@ class Store:
     # The lock
 
     @contextmanager
-    def lock(self, timeout: float, owner: str = "impctl", *, sweep: bool = True) -> Iterator[HeldLock]:
+    def lock(
+        self, timeout: float, owner: str = "impctl", *, sweep: bool = True
+    ) -> Iterator[HeldLock]:
         """Hold the writer's lock; LockHeldError after `timeout` seconds. May be nested. Leftovers
         of killed writers are removed first, unless the caller is about to `collect`."""
         if self._lock.is_held:

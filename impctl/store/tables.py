@@ -18,11 +18,25 @@ from impctl.errors import ImpctlError, RetryableError
 from impctl.forecast import KEPT as ARRIVALS_KEPT
 from impctl.forecast import Arrival, History
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import RangeSet, MaintenanceMode
+from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.store import states
 from impctl.store.catalog import Value, digest_of, opened, seal_of, sealed
 from impctl.store.disk import damaged
-from impctl.store.records import Assumption, StateChoiceBasis, KeptVersion, MaintainCommit, NewCapture, RunCost, RunKind, RunParts, RunRecord, SideRead, StoredQuery, StoredSketch, TablePin
+from impctl.store.records import (
+    Assumption,
+    KeptVersion,
+    MaintainCommit,
+    NewCapture,
+    RunCost,
+    RunKind,
+    RunParts,
+    RunRecord,
+    SideRead,
+    StateChoiceBasis,
+    StoredQuery,
+    StoredSketch,
+    TablePin,
+)
 from impctl.store.states import WrittenRun
 from impctl.values import dataclass
 
@@ -241,7 +255,7 @@ def save_captured(
     """Write the sketches of a capture, with their partitions."""
     written = []
     for sketch in sorted(sketches, key=lambda sketch: sketch.access):
-        _check_size(sketch.access, sketch.fragments, sketch.partition.size)
+        _check_size(sketch.access, sketch.ranges, sketch.partition.size)
         row = (
             query_id,
             generation,
@@ -252,7 +266,7 @@ def save_captured(
             sketch.partition.size,
         )
         connection.execute("INSERT INTO sketched VALUES (?, ?, ?, ?, ?, ?, ?, ?)", sealed(*row))
-        bits = sketch.fragments.to_bytes()
+        bits = sketch.ranges.to_bytes()
         written.append(sealed(query_id, sketch.access, generation, bits))
         connection.execute(_SKETCH, written[-1])
     _save_version(connection, (query_id, generation, generation), digest_of(written), versions)
@@ -308,8 +322,8 @@ def load_sketches(
         if partition_id not in known:
             known[partition_id] = _load_partition(connection, path, partition_id)
         partition = known[partition_id]
-        fragments = RangeSet.from_bytes(bits, size)
-        sketches.append(StoredSketch(access, table, attribute, partition, fragments))
+        ranges = RangeSet.from_bytes(bits, size)
+        sketches.append(StoredSketch(access, table, attribute, partition, ranges))
     if digest_of(holding) != digest:
         raise damaged(path, "the sketches of one version do not match each other")
     return tuple(sketches)
@@ -341,10 +355,10 @@ def _held_sketches(
     return held
 
 
-def _check_size(access: AccessId, fragments: RangeSet, size: int) -> None:
-    if fragments.size != size:
+def _check_size(access: AccessId, ranges: RangeSet, size: int) -> None:
+    if ranges.size != size:
         raise ImpctlError(
-            f"The sketch of access `{access}` has {fragments.size} ranges, but its partition has "
+            f"The sketch of access `{access}` has {ranges.size} ranges, but its partition has "
             f"{size}",
             code="sketch_size",
             hint="run `impctl capture` again",

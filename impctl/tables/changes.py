@@ -20,7 +20,14 @@ from impctl.errors import (
     TableError,
     TableRecreatedError,
 )
-from impctl.tables.log import Action, LogCommits, has_faithful_copies, is_of_rows, is_of_spark, read_commits
+from impctl.tables.log import (
+    Action,
+    LogCommits,
+    has_faithful_copies,
+    is_of_rows,
+    is_of_spark,
+    read_commits,
+)
 from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
 from impctl.tables.snapshot import (
     CHANGE_FEED,
@@ -879,7 +886,7 @@ def _from_change_feed(
         return None
     if before is not None and not _is_steady(before, after, commits, columns):
         return None
-    if commits.is_fed_by_vectors:
+    if commits.feed_needs_vectors:
         # deltalake takes the deleted rows of a vector for the remaining ones.
         return None
     if any(name.lower() in OWN_COLUMNS for name in after.schema.names):

@@ -109,7 +109,7 @@ class LogCommits:
             yield change_data or [action for action in actions if is_of_rows(action)]
 
     @property
-    def is_fed_by_vectors(self) -> bool:
+    def feed_needs_vectors(self) -> bool:
         """Whether a change feed needs rows of deletion vectors, such as after DELETE in Spark."""
         return any('"deletionVector"' in text for text in self.texts) and any(
             body.get("deletionVector") is not None for actions in self.fed() for _, body in actions
@@ -617,7 +617,7 @@ def _records_of(body: Mapping[str, Any]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingChanges:
+class PendingCommits:
     """Commits since a version, and what they changed; None if the log does not say."""
 
     versions: int
@@ -626,19 +626,19 @@ class PendingChanges:
     bytes: int | None
 
 
-def pending_changes(source: DeltaSource, since: TableVersion) -> PendingChanges:
+def pending_changes(source: DeltaSource, since: TableVersion) -> PendingCommits:
     """Everything committed after `since` up to the pinned version."""
     versions = max(source.version - since, 0)
     if not versions:
-        return PendingChanges(0, 0, 0, 0)
+        return PendingCommits(0, 0, 0, 0)
     commits = read_commits(source, since, source.version)
     if commits is None:
-        return PendingChanges(versions, None, None, None)
+        return PendingCommits(versions, None, None, None)
     size = change_size(commits)
     if size.rows is None:
         # Files from before the range were removed, and the log did not repeat their statistics.
         size = change_size(commits, _rows_at(source, since))
-    return PendingChanges(versions, size.files, size.rows, size.bytes)
+    return PendingCommits(versions, size.files, size.rows, size.bytes)
 
 
 def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:

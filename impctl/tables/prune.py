@@ -67,28 +67,28 @@ class FileSpans:
         result = self._mean(mixture.weights) * self.chances(mixture.chances)
         return np.asarray(np.clip(result.sum(axis=0), 0.0, 1.0))
 
-    def _mean(self, of_fragments: Floats) -> Floats:
+    def _mean(self, of_ranges: Floats) -> Floats:
         """Mean over the ranges of each file; that of NULL if it has no other."""
-        total, end = prefix_sums(of_fragments), np.maximum(self.last + 1, self.first)
+        total, end = prefix_sums(of_ranges), np.maximum(self.last + 1, self.first)
         count = end - self.first
         result = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
-        return np.where(count > 0, result, of_fragments[..., self.ranges, None])
+        return np.where(count > 0, result, of_ranges[..., self.ranges, None])
 
-    def chances(self, of_fragments: Floats) -> Floats:
+    def chances(self, of_ranges: Floats) -> Floats:
         """Chance that each file is kept, ranges taken as independent; the last dimension are
         ranges, then files."""
-        chances = of_fragments[..., : self.ranges]
+        chances = of_ranges[..., : self.ranges]
         is_sure = chances >= 1.0
         sure, total = prefix_sums(is_sure), prefix_sums(np.log1p(-np.where(is_sure, 0.0, chances)))
         end = np.maximum(self.last + 1, self.first)
         none = np.exp(total[..., end] - total[..., self.first])
         none = np.where(sure[..., end] > sure[..., self.first], 0.0, none)
-        of_null = of_fragments[..., self.ranges, None]
+        of_null = of_ranges[..., self.ranges, None]
         none = np.where(self.may_null, none * (1.0 - of_null), none)
         return np.asarray(np.clip(1.0 - none, 0.0, 1.0))
 
 
-def rows_by_fragment(
+def rows_by_range(
     partition: RangePartition, files: Sequence[DataFile], bounds: ColumnBounds
 ) -> Floats:
     """Rows of each range, those of a file spread evenly between its bounds; shape (size,). The
@@ -140,7 +140,7 @@ def known_counts(
     is_known &= bounds.rows != UNKNOWN
     is_null, is_value = is_known & bounds.is_all_null, is_known & ~bounds.is_all_null
     np.add.at(counts, spans.first[is_value], (left - nulls)[is_value])
-    counts[partition.null_fragment] += left[is_null].sum() + nulls[is_value].sum()
+    counts[partition.null_range] += left[is_null].sum() + nulls[is_value].sum()
     return counts, tuple(files[at] for at in np.flatnonzero(~is_known))
 
 

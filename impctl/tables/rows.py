@@ -22,7 +22,7 @@ from impctl.errors import (
     UnsupportedError,
     pass_out_of_memory,
 )
-from impctl.sketch.sketch import MAX_INTERVALS, RangeSet, RangeFilter, exact_filter, range_filter
+from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, RangeSet, exact_filter, range_filter
 from impctl.tables.prune import kept_files
 from impctl.tables.schema import arrow_type, to_arrow_type
 from impctl.tables.snapshot import (
@@ -582,24 +582,22 @@ class PartedRead:
     parts: tuple[ReadPart, ...]
 
 
-def parted_read(
-    snapshot: Snapshot, fragments: RangeSet, partition: RangePartition
-) -> PartedRead:
+def parted_read(snapshot: Snapshot, ranges: RangeSet, partition: RangePartition) -> PartedRead:
     """The parts for a sketch: as few files as `MAX_PARTS` permits. Gaps between its ranges are
     closed, the smallest first, until there are few enough parts."""
     column = snapshot.readable(partition.attribute)
     if column.type != partition.type:
         # No bounds of files are known in the boundaries' type, so parts cannot be separated.
-        wanted = range_filter(fragments, partition)
+        wanted = range_filter(ranges, partition)
         return PartedRead(wanted, (ReadPart(snapshot.files, wanted),))
     bounds = file_bounds(snapshot, column.name)
-    wanted = exact_filter(fragments, partition)
+    wanted = exact_filter(ranges, partition)
     while True:
         result = _parted(snapshot, bounds, wanted)
         if result is not None:
             return PartedRead(wanted, result)
         limit = max(MAX_INTERVALS, len(wanted.intervals) // 2)
-        wanted = range_filter(fragments, partition, limit=limit)
+        wanted = range_filter(ranges, partition, limit=limit)
 
 
 def _parted(

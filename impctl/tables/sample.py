@@ -95,7 +95,7 @@ def sample_values(
         if result.type.is_fractional:
             live = live & ~np.isnan(vector.values)
         if within is not None:
-            live = live & np.isin(within[0].fragments_of(vector), within[1].ids)
+            live = live & np.isin(within[0].range_ids_of(vector), within[1].ids)
         positions = np.flatnonzero(live)
         if len(positions) > quota:
             positions = np.sort(random.choice(positions, quota, replace=False))
@@ -109,8 +109,8 @@ def _files(
 ) -> Sequence[DataFile]:
     if within is None:
         return snapshot.files
-    partition, fragments = within
-    return prune(snapshot, [exact_filter(fragments, partition)])
+    partition, ranges = within
+    return prune(snapshot, [exact_filter(ranges, partition)])
 
 
 def _chosen_files(given: Sequence[DataFile], random: np.random.Generator) -> list[DataFile]:

@@ -371,7 +371,10 @@ class ParameterMoves(StrEnum):
     HOURLY = "hourly"
 
 
-_FOLLOWED = {ParameterMoves.DAILY: "current_date", ParameterMoves.HOURLY: "date_trunc('hour', current_timestamp)"}
+_FOLLOWED = {
+    ParameterMoves.DAILY: "current_date",
+    ParameterMoves.HOURLY: "date_trunc('hour', current_timestamp)",
+}
 """Names as in `sql.parameters`."""
 
 
@@ -423,7 +426,7 @@ class TableSpec:
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
     """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`. `is_old_key`:
-    the file uses `fragments`, the old name of that key."""
+    the file uses `ranges`, the old name of that key."""
 
     table: TableName
     column: ColumnName

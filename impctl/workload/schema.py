@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from impctl.workload.load import REQUIRED
-from impctl.workload.models import DURATION_PATTERN, EVERYTHING, JoinStrategy, LineageMode, MaintainMode, ParameterMoves, Policy, ShipMode, StateKept
+from impctl.workload.models import (
+    DURATION_PATTERN,
+    EVERYTHING,
+    JoinStrategy,
+    LineageMode,
+    MaintainMode,
+    ParameterMoves,
+    Policy,
+    ShipMode,
+    StateKept,
+)
 from impctl.workload.sections import (
     ABSORPTION,
     CREDENTIALS,

@@ -26,7 +26,42 @@ from impctl.sql.names import (
     path_key,
 )
 from impctl.values import dataclass
-from impctl.workload.models import DURATION_PATTERN, EVERYTHING, MACROS, SimpleTrigger, BoundaryLiteral, BudgetSpec, CellValue, ChangeSpec, ExpectedChanges, Cron, CronFault, DeleteSpec, Everything, ExpirySpec, InsertSpec, JoinStrategy, LimitSpec, LineageMode, MaintainMode, ParameterMoves, PartitionSpec, Policy, ProvenanceSpec, QuerySpec, ShipMode, StateKept, TableSpec, Trigger, UpdateSpec, ViewSpec, read_cron, seconds_in, written, zone_named
+from impctl.workload.models import (
+    DURATION_PATTERN,
+    EVERYTHING,
+    MACROS,
+    BoundaryLiteral,
+    BudgetSpec,
+    CellValue,
+    ChangeSpec,
+    Cron,
+    CronFault,
+    DeleteSpec,
+    Everything,
+    ExpectedChanges,
+    ExpirySpec,
+    InsertSpec,
+    JoinStrategy,
+    LimitSpec,
+    LineageMode,
+    MaintainMode,
+    ParameterMoves,
+    PartitionSpec,
+    Policy,
+    ProvenanceSpec,
+    QuerySpec,
+    ShipMode,
+    SimpleTrigger,
+    StateKept,
+    TableSpec,
+    Trigger,
+    UpdateSpec,
+    ViewSpec,
+    read_cron,
+    seconds_in,
+    written,
+    zone_named,
+)
 from impctl.workload.scalars import (
     SIZE_HINT,
     ScalarFault,
@@ -35,7 +70,16 @@ from impctl.workload.scalars import (
     share_from,
     size_from,
 )
-from impctl.workload.yaml import MappingEntry, FileReading, YamlScalar, inside, origin_of, shown, suggestion, written_at
+from impctl.workload.yaml import (
+    FileReading,
+    MappingEntry,
+    YamlScalar,
+    inside,
+    origin_of,
+    shown,
+    suggestion,
+    written_at,
+)
 
 if TYPE_CHECKING:
     from impctl.types import ParameterValue, TableName
@@ -1181,7 +1225,11 @@ def read_queries(
 
 
 def _read_query(
-    name: str, entry: MappingEntry, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
+    name: str,
+    entry: MappingEntry,
+    tables: Declared,
+    defaults: Mapping[str, Node],
+    reading: FileReading,
 ) -> QuerySpec | None:
     path = inside("`queries`", name)
     own = reading.record(entry.value, path, ("sql",), ("params", "sketch", "provenance", *SETTINGS))
@@ -1321,7 +1369,9 @@ def _read_params(
         where = inside(path, name)
         if isinstance(entry.value, MappingNode):
             fields = reading.record(entry.value, where, ("moves",)) or {}
-            choice = reading.choice(fields.get("moves"), inside(where, "moves"), list(ParameterMoves))
+            choice = reading.choice(
+                fields.get("moves"), inside(where, "moves"), list(ParameterMoves)
+            )
             if choice is not None:
                 moves[name] = ParameterMoves(choice)
             continue

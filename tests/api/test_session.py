@@ -51,7 +51,7 @@ def test_capture_maintain_status_rewrite(folder: Path) -> None:
         assert opened.queries == ("q", "many", "none")
         (captured,) = opened.capture("q")
         assert isinstance(captured, impctl.CaptureResult)
-        assert captured.sketches[0].fragments == (0, 1)
+        assert captured.sketches[0].ranges == (0, 1)
         assert captured.spark_ms == 0
         append(folder, 5, 5)
         (status,) = opened.status("q")

@@ -35,7 +35,7 @@ from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryErro
 from impctl.rules.finalize import answer_plan
 from impctl.service.answer import rows_of
 from impctl.service.capture import capture
-from impctl.service.context import Memory, SessionBeside, Context, open_context
+from impctl.service.context import Context, Memory, SessionBeside, open_context
 from impctl.service.maintain import maintain
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import query
@@ -167,9 +167,9 @@ class ChangingTables:
         self._sessions = SessionBeside(spark)
         self._memory = Memory()
         self.sketched: list[str] = []
-        with self._desk() as desk:
-            self._paths = {name: one.path for name, one in desk.workload.tables.items()}
-            self.queries = list(desk.workload.queries)
+        with self._ctx() as ctx:
+            self._paths = {name: one.path for name, one in ctx.workload.tables.items()}
+            self.queries = list(ctx.workload.queries)
         self._batches = [
             RandomBatches(path, Random(f"{seed} {name}"), few) for name, path in self._paths.items()
         ]
@@ -180,13 +180,13 @@ class ChangingTables:
             batches.commit()
 
     @contextmanager
-    def _desk(self, policy: Policy | None = None) -> Iterator[Context]:
+    def _ctx(self, policy: Policy | None = None) -> Iterator[Context]:
         settings = Settings(self._file, store=self._store, policy=policy, lock_timeout=60)
         with (
             self._sessions.visit(),
-            open_context(settings, sessions=self._sessions, memory=self._memory) as desk,
+            open_context(settings, sessions=self._sessions, memory=self._memory) as ctx,
         ):
-            yield desk
+            yield ctx
 
 
 class Replay(ChangingTables):
@@ -198,8 +198,8 @@ class Replay(ChangingTables):
 
     def captured(self) -> None:
         """The first sketches and answers; which queries have none, and why."""
-        with self._desk() as desk:
-            outcome = capture(desk, None)
+        with self._ctx() as ctx:
+            outcome = capture(ctx, None)
         for failure in outcome.failures:
             self.tally.cannot[f"{failure.query} (sketch)"] = failure.error.message
         for warning in outcome.warnings:
@@ -212,8 +212,8 @@ class Replay(ChangingTables):
         """One commit or two to every table, and all queries brought up to date."""
         self._change()
         self.tally.batches += 1
-        with self._desk(Policy.INCREMENTAL) as desk:
-            outcome = maintain(desk, self.sketched)
+        with self._ctx(Policy.INCREMENTAL) as ctx:
+            outcome = maintain(ctx, self.sketched)
         left = [one.query for one in outcome.failures if one.query is not None]
         for failure in outcome.failures:
             self.tally.actions[f"{failure.query} not by the engine ({failure.error.code})"] += 1
@@ -221,8 +221,8 @@ class Replay(ChangingTables):
             assert isinstance(result, MaintainResult)
             self.tally.actions[result.action] += 1
         if left:
-            with self._desk(Policy.AUTO) as desk:
-                outcome = maintain(desk, left)
+            with self._ctx(Policy.AUTO) as ctx:
+                outcome = maintain(ctx, left)
             assert not outcome.failures, outcome.failures
 
     def compared(self) -> None:
@@ -232,8 +232,8 @@ class Replay(ChangingTables):
             frame.createOrReplaceTempView(table)
         for name in self.queries:
             try:
-                with self._desk() as desk:
-                    prepared = prepare(desk, desk.queries([name])[0])
+                with self._ctx() as ctx:
+                    prepared = prepare(ctx, ctx.queries([name])[0])
             except ImpctlError as error:
                 self.tally.cannot[f"{name} (not read)"] = error.message
                 continue
@@ -257,8 +257,8 @@ class Replay(ChangingTables):
     ) -> None:
         tally, label = self.tally, f"{name} ({by})"
         try:
-            with self._desk() as desk:
-                (result,) = query(desk, name, by=by).results
+            with self._ctx() as ctx:
+                (result,) = query(ctx, name, by=by).results
             assert isinstance(result, QueryResult)
             assert result.by == by
         except (UsageError, QueryError) as error:

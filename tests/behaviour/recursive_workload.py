@@ -213,7 +213,7 @@ def written(cli: Cli, queries: Iterable[str]) -> dict[str, str]:
     return match
 
 
-def fragments(cli: Cli, *arguments: str) -> dict[str, list[list[int]]]:
+def ranges(cli: Cli, *arguments: str) -> dict[str, list[list[int]]]:
     return {
         result["query"]: [one["fragments"] for one in result["sketches"]]
         for result in cli.good("status", *arguments).results
@@ -224,7 +224,7 @@ def captured_beside(cli: Cli, store: str) -> dict[str, list[list[int]]]:
     """The sketches of a capture into another store."""
     place = ("--store", str(cli.workload.parent / store))
     cli.good("capture", *place)
-    return fragments(cli, *place)
+    return ranges(cli, *place)
 
 
 def of_all(cli: Cli) -> dict[str, list[list[int]]]:
@@ -251,7 +251,7 @@ def check_answers(
     expected = all_by_duckdb(cli, queries)
     assert through_sketches(cli, queries) == expected
     assert all_by_duckdb(cli, written(cli, texts)) == {name: expected[name] for name in texts}
-    held, every = fragments(cli), of_all(cli)
+    held, every = ranges(cli), of_all(cli)
     for name, sketches in held.items():
         for some, whole in zip(sketches, every[name], strict=True):
             assert {*some} <= {*whole}, name
@@ -266,7 +266,7 @@ def check_maintained(cli: Cli, change: Change, seed: int, turns: int) -> None:
         change(cli.workload.parent, rng)
         actions = {result["action"] for result in cli.good("maintain").results}
         assert actions <= {"exact", "none"}
-    assert fragments(cli) == captured_beside(cli, "fresh")
+    assert ranges(cli) == captured_beside(cli, "fresh")
 
 
 def actions_by_strict(cli: Cli) -> set[str]:

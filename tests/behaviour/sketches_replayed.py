@@ -64,8 +64,8 @@ class SketchReplay(ChangingTables):
 
     def captured(self) -> None:
         """The first sketches; which queries have none, and why."""
-        with self._desk(Policy.INCREMENTAL) as desk:
-            outcome = capture(desk, None)
+        with self._ctx(Policy.INCREMENTAL) as ctx:
+            outcome = capture(ctx, None)
         for failure in outcome.failures:
             self.tally.cannot[f"{failure.query}"] = failure.error.message
         self.sketched = [one.query for one in outcome.results if isinstance(one, CaptureResult)]
@@ -79,8 +79,8 @@ class SketchReplay(ChangingTables):
             self._command("maintain", "--policy", "incremental")
             self._command("gc", "--keep", "1")
             return
-        with self._desk(Policy.INCREMENTAL) as desk:
-            outcome = maintain(desk, self.sketched)
+        with self._ctx(Policy.INCREMENTAL) as ctx:
+            outcome = maintain(ctx, self.sketched)
         assert not outcome.failures, outcome.failures
         for result in outcome.results:
             assert isinstance(result, MaintainResult)
@@ -99,8 +99,8 @@ class SketchReplay(ChangingTables):
 
     def verified(self) -> None:
         """Every sketch against Spark's, every answer with and without."""
-        with self._desk(Policy.INCREMENTAL) as desk:
-            outcome = verify(desk, self.sketched, results=True)
+        with self._ctx(Policy.INCREMENTAL) as ctx:
+            outcome = verify(ctx, self.sketched, results=True)
         assert not outcome.failures, outcome.failures
         for one in outcome.results:
             assert isinstance(one, VerifyResult)
@@ -111,13 +111,13 @@ class SketchReplay(ChangingTables):
                     f"{where}: missing {list(one.missing)}, slack {one.slack}, "
                     f"answers equal: {one.results_equal}"
                 )
-        with self._desk() as desk:
-            store = desk.reading_store()
+        with self._ctx() as ctx:
+            store = ctx.reading_store()
             assert store is not None
             for query in self.sketched:
                 held = store.load(query)
                 assert held is not None
-                if any(len(one.fragments) < one.partition.size for one in held.sketches):
+                if any(len(one.ranges) < one.partition.size for one in held.sketches):
                     self.tally.left_out.add(query)
 
 

@@ -15,7 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Dataflow, plan_maintenance_of_answer, plan_maintenance, compile_answer
+from impctl.compile.compile import (
+    Dataflow,
+    compile_answer,
+    plan_maintenance,
+    plan_maintenance_of_answer,
+)
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, Kind
@@ -192,7 +197,7 @@ def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketche
     """The sketches of the first rows, and those after the batch."""
     read = {scan.table for scan in scans_of(case.captured)}
     session.load((name, _arrow(name, case.before[name])) for name in sorted(read))
-    first = session.fragments()
+    first = session.ranges()
     changes = {
         name: TableChange(
             _arrow(name, [row for row, _ in case.changes[name]]),
@@ -202,7 +207,7 @@ def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketche
         if case.changes[name]
     }
     session.step(changes, lambda source, keys: [_arrow(source.table, case.after[source.table])])
-    return first, session.fragments()
+    return first, session.ranges()
 
 
 def _arrow(table: str, rows: Rows) -> pa.Table:

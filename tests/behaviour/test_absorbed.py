@@ -33,9 +33,9 @@ from tests.behaviour.recursive_workload import (
     changed,
     check_functions,
     fast_by,
-    fragments,
     gone_by_duckdb,
     network,
+    ranges,
     some_links,
     through_sketches,
 )
@@ -74,7 +74,7 @@ def test_sketches_deltas_and_answers_are_those_by_ranks(
             assert one["action"] == other["action"], one
             assert (one["added"], one["removed"]) == (other["added"], other["removed"]), one
             assert one["action"] in ("exact", "none"), one
-    assert fragments(pair.cli) == fragments(pair.ranks)
+    assert ranges(pair.cli) == ranges(pair.ranks)
     expected = all_by_duckdb(pair.cli, QUERIES)
     assert through_sketches(pair.cli, QUERIES) == expected
     assert answers(pair.cli, KEPT, "--by", "state") == expected[KEPT]
@@ -225,13 +225,13 @@ def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: Capsys) -> None:
     cli = network(tmp_path, capsys, ["reach"])
     asking(cli, "{kind: absorption, ship: eager, nodes: 3000}", "strict")
     cli.good("capture")
-    before = fragments(cli)
+    before = ranges(cli)
     links = some_links(random.Random(3), 900)
     write_deltalake(str(tmp_path / "links"), links, mode="append")
     refused = cli("maintain")
     assert refused.code == 3, refused.document
     assert "provenance_too_large" in str(refused.document)
-    assert fragments(cli) == before, "the store stays as it was"
+    assert ranges(cli) == before, "the store stays as it was"
     recaptured = cli.good("maintain", "--policy", "auto")
     assert {result["action"] for result in recaptured.results} == {"recapture"}
     assert {result["reason_code"] for result in recaptured.results} == {"provenance_too_large"}
@@ -331,7 +331,7 @@ LEFT_OUT = "src = 7 OR src = 13 OR dst < 9"
 
 def check(both: Both) -> None:
     """What is stored and told of all is right, at the newest versions."""
-    assert fragments(both.cli) == fragments(both.ranks)
+    assert ranges(both.cli) == ranges(both.ranks)
     assert {one["provenance"] for one in both.cli.good("status").results} <= {*SHIPS}
     expected = all_by_duckdb(both.cli, {name: QUERIES[name] for name in TOLD})
     assert through_sketches(both.cli, TOLD) == expected
@@ -355,7 +355,7 @@ def test_every_change_by_a_process_of_its_own(
         assert done.code == 0, done.document
         assert {one["action"] for one in done.document["results"]} <= {"exact", "none"}
         both.ranks.good("maintain")
-        assert fragments(both.cli) == fragments(both.ranks)
+        assert ranges(both.cli) == ranges(both.ranks)
     check(both)
 
 
@@ -378,7 +378,7 @@ def test_ranges_made_anew_from_the_state(tmp_path: Path, capsys: Capsys, provena
     both.good("maintain")
     rebalanced = both.good("capture", "--rebalance")
     assert [one["action"] for some in rebalanced for one in some] == ["rebalance"] * 2 * len(TOLD)
-    assert fragments(both.cli) == fragments(both.ranks)
+    assert ranges(both.cli) == ranges(both.ranks)
     change(tmp_path, rng)
     assert {one["action"] for one in both.good("maintain")[0]} <= {"exact", "none"}
     check(both)
@@ -445,7 +445,7 @@ def test_a_capture_short_of_memory_goes_on_by_ranks_and_says_so(
     change(tmp_path, random.Random(3))
     own, _ = both.good("maintain")
     assert {one["action"] for one in own} == {"exact"}
-    assert fragments(both.cli) == fragments(both.ranks)
+    assert ranges(both.cli) == ranges(both.ranks)
     assert answers(both.cli, KEPT, "--by", "state") == by_duckdb(both.cli, QUERIES[KEPT])
     words = ("why", "--query", KEPT, "--without", f"links: {LEFT_OUT}")
     (why,) = both.cli.good(*words).results

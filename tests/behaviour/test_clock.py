@@ -527,13 +527,13 @@ class Days:
     def check(self) -> None:
         """Slack 0: what a capture from nothing finds."""
         anew, kept = self.anew.good("capture"), self.kept.good("status")
-        fragments = _fragments(kept)
-        assert fragments == _fragments(anew)
-        assert any(len(fragments[query, "t"]) < 20 for query in NINETY_QUERIES)
-        assert all(fragments[query, "t"] for query in NINETY_QUERIES)
+        ranges = _ranges(kept)
+        assert ranges == _ranges(anew)
+        assert any(len(ranges[query, "t"]) < 20 for query in NINETY_QUERIES)
+        assert all(ranges[query, "t"] for query in NINETY_QUERIES)
 
 
-def _fragments(ran: Ran) -> dict[tuple[str, str], list[int]]:
+def _ranges(ran: Ran) -> dict[tuple[str, str], list[int]]:
     return {(r["query"], s["table"]): s["fragments"] for r in ran.results for s in r["sketches"]}
 
 
@@ -769,10 +769,10 @@ class ExpiringGround:
         (self.folder / store).mkdir()
         anew = self._cli(store, f"t{self.checks}", f"u{self.checks}")
         expected = _live_fragments(anew.good("capture").results)
-        fragments = _live_fragments(self.mine.good("status").results)
+        ranges = _live_fragments(self.mine.good("status").results)
         # Of fewer rows more may be true, and then another table have a sketch as well.
-        assert {query for query, _ in fragments} == set(self.names)
-        assert fragments.items() <= expected.items()
+        assert {query for query, _ in ranges} == set(self.names)
+        assert ranges.items() <= expected.items()
         for name in self.names:
             mine = self.mine.good("query", "--query", name, "--by", "engine").results
             assert _answer(mine) == _answer(

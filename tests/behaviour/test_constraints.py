@@ -200,7 +200,7 @@ def stored(folder: Path) -> dict[str, list[int]]:
     with Store.open(folder / ".impctl", create=False) as store:
         kept = {name: store.load(name) for name in QUERIES}
     return {
-        name: list(sketch.fragments)
+        name: list(sketch.ranges)
         for name, query in kept.items()
         if query is not None
         for sketch in query.sketches

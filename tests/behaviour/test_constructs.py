@@ -131,11 +131,11 @@ def set_policy(folder: Path, policy: str) -> None:
     (folder / "w.yaml").write_text(WORKLOAD.replace("POLICY", policy))
 
 
-def fragments(folder: Path) -> tuple[int, ...]:
+def ranges(folder: Path) -> tuple[int, ...]:
     with Store.open(folder / ".impctl", create=False) as store:
         result = store.load("q")
     assert result is not None
-    return tuple(result.sketches[0].fragments.ids)
+    return tuple(result.sketches[0].ranges.ids)
 
 
 @pytest.fixture(params=BEFORE)
@@ -152,20 +152,20 @@ def captured_before(
 def test_it_is_captured_anew_before_it_is_used(captured_before: Cli, tmp_path: Path) -> None:
     set_policy(tmp_path, "auto")
     captured_before.good("rewrite")
-    assert fragments(tmp_path) == (0, 1)
+    assert ranges(tmp_path) == (0, 1)
     assert captured_before.good("maintain").results[0]["action"] == "none"
 
 
 @pytest.mark.slow
 def test_the_policy_decides_whether_it_is(captured_before: Cli, tmp_path: Path) -> None:
-    before = fragments(tmp_path)
+    before = ranges(tmp_path)
     assert captured_before.good("rewrite").results[0]["sketches"] == []
     ran = captured_before("rewrite", "--require-sketch")
     assert (ran.code, ran.error["code"]) == (7, "engine_changed")
     assert "impctl capture" in ran.error["hint"]
     set_policy(tmp_path, "strict")
     assert captured_before("rewrite").code == 4
-    assert fragments(tmp_path) == before
+    assert ranges(tmp_path) == before
 
 
 @pytest.mark.parametrize("before", RELEASES)
@@ -209,7 +209,7 @@ def test_its_ranges_are_evened_out_once_it_is_captured_anew(
 ) -> None:
     set_policy(tmp_path, "auto")
     captured_before.good("capture", "--rebalance")
-    assert fragments(tmp_path) == (0, 1)
+    assert ranges(tmp_path) == (0, 1)
 
 
 ROWS = pa.table(

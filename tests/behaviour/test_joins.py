@@ -20,7 +20,7 @@ from impctl.compile.flows import Readable
 from impctl.measure.scratch import changed_table
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan
 from impctl.service import context, partners
-from impctl.service.context import OwnSession, Context, open_context
+from impctl.service.context import Context, OwnSession, open_context
 from impctl.service.partners import SparkPartners
 from impctl.service.pinned import PinnedTables
 from impctl.service.settings import Settings
@@ -57,7 +57,7 @@ def assert_alike(folder: Path) -> None:
         by_files, by_index = (stored(folder, f"{name}_{join}") for join in ("files", "index"))
         assert by_files.versions == by_index.versions
         mine, theirs = (
-            {sketch.access: set(sketch.fragments.ids) for sketch in one.sketches}
+            {sketch.access: set(sketch.ranges.ids) for sketch in one.sketches}
             for one in (by_files, by_index)
         )
         assert mine == theirs, name
@@ -134,7 +134,7 @@ LARGE = 32_000_000
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Context]:
+def ctx(tmp_path: Path) -> Iterator[Context]:
     """A small table with statistics, a large one without."""
     schema = handmade.metadata([handmade.field("id", handmade.LONG)])
     for name, added in {
@@ -147,22 +147,22 @@ def desk(tmp_path: Path) -> Iterator[Context]:
         yield opened
 
 
-def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Context) -> None:
-    assert desk.tables.rows_of(["small"]) == 1000
-    assert desk.tables.rows_of(["small", "large"]) > 100_000
-    assert changed_table(desk.tables, ["small", "large"]) == "large"
+def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(ctx: Context) -> None:
+    assert ctx.tables.rows_of(["small"]) == 1000
+    assert ctx.tables.rows_of(["small", "large"]) > 100_000
+    assert changed_table(ctx.tables, ["small", "large"]) == "large"
 
 
 @pytest.mark.parametrize(("tables", "slices"), [(["small"], 1), (["small", "large"], 10)])
 def test_a_join_with_it_is_read_in_slices(
-    desk: Context, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
     monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
     monkeypatch.setattr(SparkPartners, "_read", lambda *_: "a slice")
     scans: list[Plan] = [Scan(table, table, ()) for table in tables]
     plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), scans)
     joined = Readable("join0", plan, plan, (), (), ())
-    reader: Any = SparkPartners(desk, None, {}, {})  # type: ignore[arg-type]  # not looked at
+    reader: Any = SparkPartners(ctx, None, {}, {})  # type: ignore[arg-type]  # not looked at
     assert list(reader.pairs(joined)) == ["a slice"] * slices
 
 

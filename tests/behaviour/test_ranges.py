@@ -129,9 +129,9 @@ def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
 def test_verify_finds_that_files_of_every_range_lose_rows_of_few(
     spread: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parted(snapshot: Snapshot, fragments: RangeSet, partition: RangePartition) -> PartedRead:
-        wanted = range_filter(fragments, partition)
-        files = prune(snapshot, [exact_filter(fragments, partition)])
+    def parted(snapshot: Snapshot, ranges: RangeSet, partition: RangePartition) -> PartedRead:
+        wanted = range_filter(ranges, partition)
+        files = prune(snapshot, [exact_filter(ranges, partition)])
         return PartedRead(wanted, (ReadPart(files, wanted),))
 
     monkeypatch.setattr(filters, "parted_read", parted)

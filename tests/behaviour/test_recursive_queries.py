@@ -37,9 +37,9 @@ from tests.behaviour.recursive_workload import (
     change_tenants,
     check_answers,
     check_maintained,
-    fragments,
     network,
     of_all,
+    ranges,
     some_links,
     tables_beside,
     tenants,
@@ -70,7 +70,7 @@ def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of
 
 def test_a_sketch_of_what_is_reached_skips_the_rest(tmp_path: Path, capsys: Capsys) -> None:
     (result,) = network(tmp_path, capsys, ["from_one"]).good("capture").results
-    held = {fragment for one in result["sketches"] for fragment in one["fragments"]}
+    held = {range_id for one in result["sketches"] for range_id in one["fragments"]}
     assert len(held) < 10, held
 
 
@@ -101,11 +101,11 @@ def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
     chain = {"src": [7, 8, 9], "dst": [8, 9, 10]}
     write_deltalake(str(tmp_path / "links"), pa.table(chain), mode="append")
     cli.good("capture")
-    before = fragments(cli)
+    before = ranges(cli)
     write_deltalake(str(tmp_path / "links"), pa.table({"src": [10], "dst": [7]}), mode="append")
     ran = cli("maintain")
     assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
-    assert fragments(cli) == before
+    assert ranges(cli) == before
     DeltaTable(str(tmp_path / "links")).delete("src = 10")
     assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
 
@@ -148,7 +148,10 @@ def test_maintained_sketches_of_union_all_are_those_of_fresh_captures(
 ) -> None:
     cli = network(tmp_path, capsys, list(BAGS))
     check_maintained(cli, change, seed, turns=3)
-    texts = {name: without_recursion_limits(sql).replace("LEFT SEMI", "SEMI") for name, sql in BAGS.items()}
+    texts = {
+        name: without_recursion_limits(sql).replace("LEFT SEMI", "SEMI")
+        for name, sql in BAGS.items()
+    }
     assert through_sketches(cli, BAGS) == all_by_duckdb(cli, texts)
 
 
@@ -181,11 +184,11 @@ def test_a_change_that_closes_a_circle_of_union_all_leaves_the_store_as_it_was(
 ) -> None:
     cli = chained(tmp_path, capsys, (19, 30), (30, 31), (31, 32))
     cli.good("capture")
-    before = fragments(cli)
+    before = ranges(cli)
     add_links(tmp_path, (32, 30))
     ran = cli("maintain")
     assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
-    assert fragments(cli) == before
+    assert ranges(cli) == before
     DeltaTable(str(tmp_path / "links")).delete("src = 32")
     assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
     (name,) = ENDLESS
@@ -274,7 +277,7 @@ def test_it_leaves_out_what_leads_nowhere(tmp_path: Path, capsys: Capsys) -> Non
     links = {"src": [7, 8, 10, 20, 40], "dst": [8, 10, 20, 40, 50]}
     write_deltalake(str(tmp_path / "links"), pa.table(links), mode="overwrite")
     cli.good("capture")
-    base, step = fragments(cli)["reach"]
+    base, step = ranges(cli)["reach"]
     # Ranges are of three nodes: 7 and 8 lie in that of 6 to 8.
     assert (base, step) == ([2], [])
     assert of_all(cli)["reach"] == [[2], [2, 3, 6, 13]]
@@ -282,7 +285,7 @@ def test_it_leaves_out_what_leads_nowhere(tmp_path: Path, capsys: Capsys) -> Non
     more = pa.table({"src": [50], "dst": [5]})
     write_deltalake(str(tmp_path / "links"), more, mode="append")
     cli.good("maintain")
-    assert fragments(cli)["reach"] == [[2], [2, 3, 6, 13, 16]]
+    assert ranges(cli)["reach"] == [[2], [2, 3, 6, 13, 16]]
     assert answers(cli, "reach", "--sketch", "always") == {(5,): 1, (8,): 1}
 
 
@@ -320,12 +323,12 @@ def test_it_serves_no_other_text(tmp_path: Path, capsys: Capsys) -> None:
 def test_another_lineage_is_another_sketch(tmp_path: Path, capsys: Capsys) -> None:
     cli = narrow(tmp_path, capsys, "reach")
     cli.good("capture")
-    held = fragments(cli)["reach"]
+    held = ranges(cli)["reach"]
     cli.workload.write_text(cli.workload.read_text().replace("lineage: answer", "lineage: all"))
     ran = cli("maintain")
     assert ran.code != 0 or ran.results[0]["action"] not in ("exact", "none"), ran
     cli.good("capture")
-    assert size(fragments(cli)["reach"]) > size(held)
+    assert size(ranges(cli)["reach"]) > size(held)
 
 
 def test_explain_says_what_is_held(tmp_path: Path, capsys: Capsys) -> None:
@@ -347,7 +350,7 @@ def test_an_answer_may_be_kept_beside(tmp_path: Path, capsys: Capsys) -> None:
         change(tmp_path, random.Random(seed))
         assert {one["action"] for one in cli.good("maintain").results} <= {"exact", "none"}
         assert answers(cli, "reach") == by_duckdb(cli, NARROW["reach"])
-    assert size(fragments(cli)["reach"]) < size(of_all(cli)["reach"])
+    assert size(ranges(cli)["reach"]) < size(of_all(cli)["reach"])
 
 
 @pytest.mark.slow
@@ -382,7 +385,7 @@ def test_verify_goes_back_from_the_answer_by_itself(tmp_path: Path, capsys: Caps
     write_deltalake(str(tmp_path / "links"), links, mode="append")
     cli.good("maintain")
     cli.verified()
-    held, every = fragments(cli), of_all(cli)
+    held, every = ranges(cli), of_all(cli)
     for name in names:
         assert 0 < size(held[name]) <= size(every[name]), name
     assert size(held["reach"]) < size(every["reach"])
@@ -406,7 +409,7 @@ def test_it_is_less_where_there_are_many_ways(
     cli = network(tmp_path, capsys, ["reach"], "witness")
     write_deltalake(str(tmp_path / "links"), some_links(random.Random(5), 400), mode="append")
     cli.good("capture")
-    held, every = fragments(cli)["reach"], of_all(cli)["reach"]
+    held, every = ranges(cli)["reach"], of_all(cli)["reach"]
     assert sum(map(len, held)) < sum(map(len, every)), (held, every)
 
 
@@ -472,7 +475,7 @@ def test_explain_says_which_witnesses_are_held(
     cli.good("capture")
     for name, sql in (("reach", QUERIES["reach"]), ("walks", BAGS["walks"])):
         assert answers(cli, name, "--sketch", "always", "--by", "engine") == by_duckdb(cli, sql)
-    assert fragments(cli)["walks"] == of_all(cli)["walks"]
+    assert ranges(cli)["walks"] == of_all(cli)["walks"]
 
 
 def test_a_strict_policy_takes_witnesses_since_they_are_maintained_exactly(
@@ -495,7 +498,7 @@ def test_verify_derives_the_rows_over_the_sketch(
     change(tmp_path, random.Random(4))
     cli.good("maintain")
     cli.verified()
-    of_links = fragments(cli)["reach"]
+    of_links = ranges(cli)["reach"]
     assert sum(map(len, of_links)) < sum(map(len, of_all(cli)["reach"]))
 
 

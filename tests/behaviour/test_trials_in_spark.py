@@ -220,7 +220,7 @@ class RandomUse:
 
     files: tuple[pa.Table, ...]
     sql: str
-    fragments: int | None
+    ranges: int | None
 
 
 def random_use(seed: int) -> RandomUse:
@@ -228,8 +228,8 @@ def random_use(seed: int) -> RandomUse:
     rows = _rows(rng)
     size = max(1, len(rows) // rng.choice((1, 7, 40)))
     files = [rows[at : at + size] for at in range(0, len(rows), size)]
-    fragments = rng.choice((None, 5, 40, 300))
-    return RandomUse(tuple(map(table_of_used_rows, files)), _sql(rng), fragments)
+    ranges = rng.choice((None, 5, 40, 300))
+    return RandomUse(tuple(map(table_of_used_rows, files)), _sql(rng), ranges)
 
 
 def table_of_used_rows(rows: list[UsedRow]) -> pa.Table:
@@ -336,12 +336,12 @@ def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
     create_table(str(path / "t"), case.files[0])
     for file in case.files[1:]:
         write_deltalake(str(path / "t"), file, mode="append")
-    ranges = {name: {"fragments": case.fragments} for name in "ghsd"}
+    ranges = {name: {"fragments": case.ranges} for name in "ghsd"}
     workload = {
         "version": 1,
         "tables": {"t": {"path": "t"}},
         "queries": {"q": {"sql": case.sql}},
-        "partitions": {} if case.fragments is None else {"t": ranges},
+        "partitions": {} if case.ranges is None else {"t": ranges},
         "store": ".impctl",
         "spark": {"master": "local[2]"},
     }

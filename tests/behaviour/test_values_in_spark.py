@@ -527,8 +527,8 @@ def test_roundings_are_no_errors_and_errors_are_found(
     """Of ordinary values, which do not cancel, a part in a million is an error."""
     asked = {}
 
-    def recorded(desk: Any, prepared: Any, versions: Any) -> Any:
-        asked[prepared.spec.name] = result = rounded_answer(desk, prepared, versions)
+    def recorded(ctx: Any, prepared: Any, versions: Any) -> Any:
+        asked[prepared.spec.name] = result = rounded_answer(ctx, prepared, versions)
         return result
 
     monkeypatch.setattr(verify, "rounded_answer", recorded)
@@ -552,8 +552,8 @@ def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
     """A stored value that is wrong is reported."""
     kept = verify._kept
 
-    def wrong(desk: Any, prepared: Any, stored: Any) -> Any:
-        answer = kept(desk, prepared, stored)
+    def wrong(ctx: Any, prepared: Any, stored: Any) -> Any:
+        answer = kept(ctx, prepared, stored)
         assert answer is not None
         rows = [(g, v + 1 if g == 2 else v) for g, v in answer.rows]
         return replace(answer, rows=tuple(rows))

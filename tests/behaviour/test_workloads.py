@@ -49,7 +49,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: 
     return Cli(capsys, WORKLOAD)
 
 
-def fragments(cli: Cli, query: str = "q_top") -> list[int]:
+def ranges(cli: Cli, query: str = "q_top") -> list[int]:
     """The stored sketch's fragments."""
     (result,) = cli.good("status", "--query", query).results
     match = result["sketches"][0]["fragments"]
@@ -67,7 +67,7 @@ def revenue(cli: Cli) -> list[tuple[str, int]]:
 def test_captured_maintained_used_and_verified(cli: Cli) -> None:
     captured = cli.good("capture").results
     assert [(r["query"], r["mode"]) for r in captured] == [("q_top", "exact"), ("q_brand", "exact")]
-    assert fragments(cli) == [2, 3]
+    assert ranges(cli) == [2, 3]
     assert revenue(cli) == [("Apple", 5074)]
 
     cli.good("apply", "s8")
@@ -75,7 +75,7 @@ def test_captured_maintained_used_and_verified(cli: Cli) -> None:
     assert (top["action"], top["added"], top["removed"]) == ("exact", [1], [])
     assert top["changes"] == 1
     assert brand["action"] == "exact"
-    assert fragments(cli) == [1, 2, 3]
+    assert ranges(cli) == [1, 2, 3]
     assert revenue(cli) == [("Apple", 5074), ("HP", 6194)]
 
     cli.verified()
@@ -86,9 +86,9 @@ def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.Mo
     def lacking(*given: Any) -> StoredQuery:
         stored = captured_query(*given)
         (sketch,) = stored.sketches
-        assert sketch.fragments.ids == (2, 3)
-        fewer = RangeSet.of([2], sketch.fragments.size)
-        return replace(stored, sketches=(replace(sketch, fragments=fewer),))
+        assert sketch.ranges.ids == (2, 3)
+        fewer = RangeSet.of([2], sketch.ranges.size)
+        return replace(stored, sketches=(replace(sketch, ranges=fewer),))
 
     monkeypatch.setattr(verify, "captured_query", lacking)
     cli.good("capture", "--query", "q_top")
@@ -147,11 +147,11 @@ def test_a_broken_assumption_is_recaptured_or_refused_by_policy(cli: Cli, tmp_pa
     refused = cli("maintain", "--query", "q_top", "--policy", "incremental")
     assert (refused.code, refused.error["code"]) == (7, "assumption_broken")
     assert "`sales.price` >= 0" in refused.error["message"]
-    assert fragments(cli) == [2, 3]
+    assert ranges(cli) == [2, 3]
     # With policy auto a recapture is tried, and the safety check says why price will not do.
     unsafe = cli("maintain", "--query", "q_top")
     assert (unsafe.code, unsafe.error["code"]) == (3, "sketch_unsafe")
-    assert fragments(cli) == [2, 3]
+    assert ranges(cli) == [2, 3]
 
 
 SOURCE = os.environ.get("IMPCTL_CRIMES", "")

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.bench.break_even import MAINTAIN, RECAPTURE, break_even_words, break_evens, comparisons, earliest_break_even
+from impctl.bench.break_even import (
+    MAINTAIN,
+    RECAPTURE,
+    break_even_words,
+    break_evens,
+    comparisons,
+    earliest_break_even,
+)
 from impctl.bench.compare import Difference, compare_records
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record, RecordKind
 from impctl.bench.summary import by_size, losses, quickest, summarize

@@ -42,7 +42,7 @@ from impctl.measure.figures import OptionValue
 from impctl.measure.kinds import CallTimes
 from impctl.measure.scratch import AgainstRecapture, scratch_copy
 from impctl.plan.nodes import Plan
-from impctl.service.context import SilentReporter, Context, open_context
+from impctl.service.context import Context, SilentReporter, open_context
 from impctl.service.settings import Settings
 from impctl.sketch.sketch import RangeSet
 from impctl.workload.models import JoinStrategy
@@ -90,8 +90,8 @@ store: .impctl
 def network_desk(folder: Path) -> Iterator[Context]:
     """The workload open, its tables written below the folder."""
     made = {"links": ("transit_stub", 100, 25, None), "field": ("sensors", 36, None, None)}
-    with generated_desk(folder, WORKLOAD, made) as desk:
-        yield desk
+    with generated_desk(folder, WORKLOAD, made) as ctx:
+        yield ctx
 
 
 @contextmanager
@@ -103,8 +103,8 @@ def generated_desk(
         request = DataRequest(table, "network", rows=rows, groups=groups, shape=shape, files=files)
         write_network(request, folder, SilentReporter())
     (folder / "w.yaml").write_text(text)
-    with open_context(Settings(folder / "w.yaml")) as desk:
-        yield desk
+    with open_context(Settings(folder / "w.yaml")) as ctx:
+        yield ctx
 
 
 NO_SCIPY = "scipy is not installed"
@@ -118,9 +118,9 @@ LEAST_COSTS = (
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    with network_desk(tmp_path_factory.mktemp("network")) as desk:
-        yield desk
+def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    with network_desk(tmp_path_factory.mktemp("network")) as ctx:
+        yield ctx
 
 
 @pytest.fixture
@@ -128,28 +128,26 @@ def _no_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_cost, "has_scipy", lambda: False)
 
 
-def cells(desk: Context, query: str, **options: OptionValue) -> list[Cell]:
-    return cells_of(ground_of(desk, "recursion", query, **options))
+def cells(ctx: Context, query: str, **options: OptionValue) -> list[Cell]:
+    return cells_of(ground_of(ctx, "recursion", query, **options))
 
 
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
-def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Context) -> None:
+def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(ctx: Context) -> None:
     pytest.importorskip("duckdb")
-    (cell,) = cells(
-        desk, "costs", changes=5, sources=2, search="paths", duckdb=LEAST_COSTS, steps=7
-    )
+    (cell,) = cells(ctx, "costs", changes=5, sources=2, search="paths", duckdb=LEAST_COSTS, steps=7)
     assert (cell.covers, cell.equal, cell.note) == (True, True, NO_SCIPY)
     assert cell.metrics["delete_ms"].runs == cell.metrics["insert_wall_ms"].runs == 7
     assert cell.metrics["duckdb_cpu_ms"].runs == 2
-    (wrong,) = cells(desk, "costs", changes=5, duckdb=LEAST_COSTS.replace("src < 2", "src < 1"))
+    (wrong,) = cells(ctx, "costs", changes=5, duckdb=LEAST_COSTS.replace("src < 2", "src < 1"))
     assert wrong.equal is False
 
 
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("who", ["duckdb", "search"])
 def test_who_asks_anew_and_has_another_answer_is_told(
-    desk: Context, monkeypatch: pytest.MonkeyPatch, who: str
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     def wrong(*_: object) -> tuple[pa.Table, CallTimes]:
         return pa.table({"n": pa.array([0], pa.int64())}), CallTimes(1.0, 1.0)
@@ -159,13 +157,13 @@ def test_who_asks_anew_and_has_another_answer_is_told(
         monkeypatch.setattr(recursion_cost.DuckDb, "asked", wrong)
     else:
         monkeypatch.setattr(recursion_cost, "searched", wrong)
-    (cell,) = cells(desk, "few", changes=5, sources=2)
+    (cell,) = cells(ctx, "few", changes=5, sources=2)
     assert (cell.equal, cell.covers) == (False, True)
 
 
 @pytest.mark.usefixtures("_no_scipy")
-def test_a_table_too_small_is_told(desk: Context) -> None:
-    few, many = cells(desk, "few", changes=(5, 101))
+def test_a_table_too_small_is_told(ctx: Context) -> None:
+    few, many = cells(ctx, "few", changes=(5, 101))
     assert few.equal
     assert (many.metrics, many.note) == ({}, "not run: `links` has 100 rows")
 
@@ -173,7 +171,7 @@ def test_a_table_too_small_is_told(desk: Context) -> None:
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("what", ["sketch", "answer"])
 def test_a_circuit_that_went_astray_is_told(
-    desk: Context, monkeypatch: pytest.MonkeyPatch, what: str
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     right = Kept.answer
     monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
@@ -182,7 +180,7 @@ def test_a_circuit_that_went_astray_is_told(
     else:
         lengths = iter(range(1, 100))
         monkeypatch.setattr(Kept, "answer", lambda self: right(self).slice(next(lengths) % 2))
-    (cell,) = cells(desk, "few", changes=5)
+    (cell,) = cells(ctx, "few", changes=5)
     assert (cell.covers, cell.equal) == (what == "answer", what == "sketch")
 
 
@@ -235,18 +233,18 @@ def test_same_rows_in_any_order_and_as_often() -> None:
     assert not are_same_rows(one, one.select(["a"]))
 
 
-def peer_cells(desk: Context, query: str, **options: OptionValue) -> list[Cell]:
-    return cells_of(ground_of(desk, "peers", query, **options))
+def peer_cells(ctx: Context, query: str, **options: OptionValue) -> list[Cell]:
+    return cells_of(ground_of(ctx, "peers", query, **options))
 
 
 @pytest.mark.usefixtures("_no_scipy")
-def test_regions_and_their_seeds(desk: Context) -> None:
+def test_regions_and_their_seeds(ctx: Context) -> None:
     result = peer_cells(
-        desk, "regions", program="regions", schemes="absorption_lazy", shares=(0.5, 1.0)
+        ctx, "regions", program="regions", schemes="absorption_lazy", shares=(0.5, 1.0)
     )
     assert [cell.equal for cell in result] == [True, True]
     gone = peer_cells(
-        desk,
+        ctx,
         "regions",
         program="regions",
         phase="delete",
@@ -260,7 +258,7 @@ def test_regions_and_their_seeds(desk: Context) -> None:
 
 @pytest.mark.usefixtures("_no_scipy")
 def test_a_scheme_with_another_answer_is_told(
-    desk: Context, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Simulation.answer
 
@@ -268,7 +266,7 @@ def test_a_scheme_with_another_answer_is_told(
         return right(self) - {min(right(self))}
 
     monkeypatch.setattr(Simulation, "answer", wrong)
-    (cell,) = peer_cells(desk, "pairs", schemes=str(Scheme.DRED))
+    (cell,) = peer_cells(ctx, "pairs", schemes=str(Scheme.DRED))
     assert cell.equal is False
 
 
@@ -291,12 +289,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     """Ten trees of 1,000 nodes in as many files."""
     folder = tmp_path_factory.mktemp("files")
     made = {"trees": ("forest", 10_000, 1_000, 10)}
-    with generated_desk(folder, OVER_FILES, made) as desk:
-        yield desk
+    with generated_desk(folder, OVER_FILES, made) as ctx:
+        yield ctx
 
 
-def one_tree(desk: Context) -> Cell:
-    (cell,) = cells_of(ground_of(desk, "rewritten", "one_tree"))
+def one_tree(ctx: Context) -> Cell:
+    (cell,) = cells_of(ground_of(ctx, "rewritten", "one_tree"))
     return cell
 
 
@@ -327,9 +325,7 @@ def test_one_tree_of_ten(files: Context) -> None:
 @pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["duckdb_plain", "duckdb_sketch", "_loaded"])
-def test_another_answer_is_told(
-    files: Context, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_another_answer_is_told(files: Context, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Of any of the three runs."""
     pytest.importorskip("duckdb")
 
@@ -387,8 +383,8 @@ def test_a_sequence_repeats_its_block() -> None:
 
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
-        yield desk
+    with joined_desk(tmp_path_factory.mktemp("joined")) as ctx:
+        yield ctx
 
 
 @pytest.mark.usefixtures("_no_scipy")
@@ -422,10 +418,10 @@ def test_a_way_with_another_sketch_is_told(
             semi_joins.SketchQuestion, "asked", lambda self, c: changed(right(self, c))
         )
     else:
-        fragments = Followed.fragments
+        ranges = Followed.ranges
 
         def wrong(self: Followed) -> Mapping[str, RangeSet]:
-            held = fragments(self)
+            held = ranges(self)
             return changed(held) if (self.work[0] > 0) == (way == "tree") else held
 
         monkeypatch.setattr(Followed, "fragments", wrong)
@@ -460,12 +456,12 @@ def test_a_key_must_hold_whole_numbers(joined: Context) -> None:
 
 @pytest.fixture(scope="module")
 def joined_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
-        yield desk
+    with joined_desk(tmp_path_factory.mktemp("joined")) as ctx:
+        yield ctx
 
 
-def choices(desk: Context, query: str) -> Choices:
-    return choices_of(desk, desk.workload.queries[query])
+def choices(ctx: Context, query: str) -> Choices:
+    return choices_of(ctx, ctx.workload.queries[query])
 
 
 def core_of(result: Choices) -> Plan:
@@ -495,7 +491,7 @@ def test_semi_joins_find_what_joins_find_after_every_change(
     now = dict(tables)
     for _ in range(4):
         put_rows(connection, now)
-        held = index.fragments()
+        held = index.ranges()
         assert question.asked(connection) == held
         seen.add(tuple(sorted((access, part.ids) for access, part in held.items())))
         step = next(stream.steps)
@@ -509,9 +505,7 @@ def test_semi_joins_find_what_joins_find_after_every_change(
     ("query", "reason"),
     [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")],
 )
-def test_what_has_no_such_question_is_told(
-    joined_tables: Context, query: str, reason: str
-) -> None:
+def test_what_has_no_such_question_is_told(joined_tables: Context, query: str, reason: str) -> None:
     result = choices(joined_tables, query)
     with pytest.raises(NoSemiJoinsError, match=reason):
         sketch_question(core_of(result), result.partitions)

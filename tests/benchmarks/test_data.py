@@ -36,7 +36,7 @@ from benchmarks.networks.transit_stub import transit_stub_links
 from benchmarks.state.held_back import commit, hold_back
 from benchmarks.suite import DataSpec
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.service.context import SilentReporter, Context, open_context
+from impctl.service.context import Context, SilentReporter, open_context
 from impctl.service.settings import Settings
 from impctl.tables.rows import read_rows
 from impctl.tables.write.maintenance import create_table
@@ -498,7 +498,7 @@ def test_groups_that_pass_lie_together_or_scattered(column: str) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Context]:
+def ctx(tmp_path: Path) -> Iterator[Context]:
     for table, rows in (("t", 1000), ("u", 30)):
         # Some rows are twice there, and are rows of their own.
         ids = [number // 2 for number in range(rows)]
@@ -506,36 +506,36 @@ def desk(tmp_path: Path) -> Iterator[Context]:
     (tmp_path / "w.yaml").write_text(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\nqueries: {q: {sql: SELECT id FROM t}}\n"
     )
-    with open_context(Settings(tmp_path / "w.yaml"), SilentReporter()) as desk:
-        yield desk
+    with open_context(Settings(tmp_path / "w.yaml"), SilentReporter()) as ctx:
+        yield ctx
 
 
-def held(desk: Context, table: str) -> Counter[int]:
-    desk.tables.advance(table)
-    return Counter(read_rows(desk.tables.snapshot(table), ["id"]).column(0).to_pylist())
+def held(ctx: Context, table: str) -> Counter[int]:
+    ctx.tables.advance(table)
+    return Counter(read_rows(ctx.tables.snapshot(table), ["id"]).column(0).to_pylist())
 
 
 @pytest.mark.slow
-def test_what_is_held_back_comes_back_row_by_row(desk: Context) -> None:
-    whole = {table: held(desk, table) for table in ("t", "u")}
-    changes = hold_back(desk, dict.fromkeys(("t", "u"), (0.2, 0.02, 0.001)), 0.0, seed=1)
+def test_what_is_held_back_comes_back_row_by_row(ctx: Context) -> None:
+    whole = {table: held(ctx, table) for table in ("t", "u")}
+    changes = hold_back(ctx, dict.fromkeys(("t", "u"), (0.2, 0.02, 0.001)), 0.0, seed=1)
     assert [len(change["t"].comes) for change in changes] == [200, 20, 1]
     # At least a row comes of every table.
     assert [len(change["u"].comes) for change in changes] == [6, 1, 1]
-    assert held(desk, "t").total() == 779
-    rows = [commit(desk, change) for change in changes]
+    assert held(ctx, "t").total() == 779
+    rows = [commit(ctx, change) for change in changes]
     assert rows == [206, 21, 2]
-    assert {table: held(desk, table) for table in ("t", "u")} == whole
+    assert {table: held(ctx, table) for table in ("t", "u")} == whole
 
 
-def test_deletions_take_back_rows_that_were_there(desk: Context) -> None:
-    whole = held(desk, "t")
-    (change,) = hold_back(desk, {"t": (0.1,)}, 0.25, seed=1)
-    before = held(desk, "t")
+def test_deletions_take_back_rows_that_were_there(ctx: Context) -> None:
+    whole = held(ctx, "t")
+    (change,) = hold_back(ctx, {"t": (0.1,)}, 0.25, seed=1)
+    before = held(ctx, "t")
     assert before.total() == 925
     assert (len(change["t"].comes), change["t"].goes) == (75, 25)
-    assert commit(desk, change) == 100
-    after = held(desk, "t")
+    assert commit(ctx, change) == 100
+    after = held(ctx, "t")
     # What went were rows of the table, and is not among what came.
     assert after.total() == 975
     assert not after - whole

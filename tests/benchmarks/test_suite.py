@@ -262,10 +262,10 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     tmp_path: Path, measure: str, options: dict[str, Any]
 ) -> None:
     with (
-        open_context(Settings(Path(workload(tmp_path)))) as desk,
+        open_context(Settings(Path(workload(tmp_path)))) as ctx,
         pytest.raises(WorkloadError),
     ):
-        MEASURES[measure].run(ground_of(desk, measure, "q", **options))
+        MEASURES[measure].run(ground_of(ctx, measure, "q", **options))
 
 
 def workload(folder: Path) -> str:

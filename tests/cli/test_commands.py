@@ -21,7 +21,7 @@ from impctl.service.settings import (
     Policy,
     Settings,
     SimulateRequest,
-    SketchUse,
+    SketchPolicy,
 )
 from impctl.workload.load import names_in
 
@@ -50,11 +50,11 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "maintain w.yaml": ("maintain", (BENCH, ()), {"batch_rows": None}),
     "maintain w.yaml --batch-rows 9": ("maintain", (BENCH, ()), {"batch_rows": 9}),
     "rewrite w.yaml --query a": (
-        *("rewrite", (BENCH, "a", (), None, None, None, SketchUse.ALWAYS)),
+        *("rewrite", (BENCH, "a", (), None, None, None, SketchPolicy.ALWAYS)),
         {"required": False},
     ),
     "rewrite w.yaml --files f.json --sketch auto": (
-        *("rewrite", (BENCH, None, (), None, None, Path("f.json"), SketchUse.AUTO)),
+        *("rewrite", (BENCH, None, (), None, None, Path("f.json"), SketchPolicy.AUTO)),
         {"required": False},
     ),
     "query w.yaml": (

@@ -17,8 +17,15 @@ import pytest
 
 from impctl.compile.buffers import Buffers
 from impctl.compile.compile import Dataflow, compile_plan
-from impctl.compile.flows import StoredChoices, SideChoice, SideFacts, Source, Strategy
-from impctl.compile.session import MaintainedQuery, Moving, TableChange, transfer_state, moved_above, why_not_computable
+from impctl.compile.flows import SideChoice, SideFacts, Source, StoredChoices, Strategy
+from impctl.compile.session import (
+    MaintainedQuery,
+    Moving,
+    TableChange,
+    moved_above,
+    transfer_state,
+    why_not_computable,
+)
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema, SqlType
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, NotExactError
@@ -375,7 +382,7 @@ class Case:
         result = self._kept(self.now)
         told = annotate(result.query.root, self.tables, whole_windows=True)
         barriers = [told.first_rows.get(at, frozenset()) for at in result.whole.barrier_positions]
-        for access, fragments in self.session.fragments().items():
+        for access, ranges in self.session.ranges().items():
             partition = result.partitions[access]
             values = [
                 self.tables["t"][row][partition.attribute]
@@ -383,7 +390,7 @@ class Case:
                 if origin == access
             ]
             needed = {_fragment(value, partition) for value in values}
-            assert set(fragments.ids) >= needed, (self.sql, self.now, self.tables)
+            assert set(ranges.ids) >= needed, (self.sql, self.now, self.tables)
 
 
 def _fragment(value: Value, partition: RangePartition) -> int:
@@ -496,7 +503,7 @@ def check(
 ) -> tuple[int, int]:
     """The sketches against several orders of adding: ranges beyond, and orders tried."""
     query, verdict, partitions = kept_unsure(sql)
-    held = {access: set(result.ids) for access, result in session.fragments().items()}
+    held = {access: set(result.ids) for access, result in session.ranges().items()}
     slack = 0
     for turn in range(3):
         shown = {name: list(rows) for name, rows in tables.items()}

@@ -17,7 +17,15 @@ from impctl.compile.builder import Partials
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.fill import RangeRows
 from impctl.compile.flows import RANGE_COLUMN, BlockedError
-from impctl.compile.session import GroupedRows, MaintainedQuery, TableChange, TouchedQuery, can_rederive, needs_rows, converted_session
+from impctl.compile.session import (
+    GroupedRows,
+    MaintainedQuery,
+    TableChange,
+    TouchedQuery,
+    can_rederive,
+    converted_session,
+    needs_rows,
+)
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema
 from impctl.data.vector import from_arrow
 from impctl.engine.aggregate import AggregateOperator
@@ -53,15 +61,15 @@ from tests.support.reference_plan import ReferenceLimit, annotate, bag, evaluate
 def accurate(query: Query, rows: list[Row], partition: RangePartition) -> RangeSet:
     """The sketch from the reference's lineage."""
     column = from_arrow(table_of(rows).column(partition.attribute), partition.type)
-    fragments = partition.fragments_of(column)
+    ranges = partition.range_ids_of(column)
     needed = {row for _, row in annotate(query.root, {"t": rows}).lineage}
-    return RangeSet.of({int(fragments[row]) for row in needed}, partition.size)
+    return RangeSet.of({int(ranges[row]) for row in needed}, partition.size)
 
 
 def instance(rows: list[Row], partition: RangePartition, sketch: RangeSet) -> list[int]:
     """Row numbers a query with the sketch reads."""
     column = from_arrow(table_of(rows).column(partition.attribute), partition.type)
-    return [i for i, f in enumerate(partition.fragments_of(column)) if int(f) in sketch]
+    return [i for i, f in enumerate(partition.range_ids_of(column)) if int(f) in sketch]
 
 
 @random_cases(0, 30, 400, also="0-9 19 25 46 49")
@@ -104,7 +112,7 @@ def judge(
     seen: Counter[str],
     label: str,
 ) -> None:
-    (held,) = session.fragments().values()
+    (held,) = session.ranges().values()
     result = compare(held, accurate(query, rows, partition))
     assert result.covers, (label, rows, partition.attribute, result)
     unsure = session.unsure_rows() > 0
@@ -118,18 +126,18 @@ def judge(
         assert bag(with_sketch) == bag(evaluate(query.root, {"t": rows})), (label, rows)
 
 
-def fragments_of(rows: list[Row], partition: RangePartition) -> np.ndarray:
+def range_ids_of(rows: list[Row], partition: RangePartition) -> np.ndarray:
     column = from_arrow(table_of(rows).column(partition.attribute), partition.type)
-    return partition.fragments_of(column)
+    return partition.range_ids_of(column)
 
 
 def grouped(pass_: Partials, rows: list[Row], partition: RangePartition) -> pa.Table:
     """The pass's result by the slow reference, in Spark's types."""
-    fragments = fragments_of(rows, partition)
-    tagged = [{**row, RANGE_COLUMN: int(f)} for row, f in zip(rows, fragments, strict=True)]
+    ranges = range_ids_of(rows, partition)
+    tagged = [{**row, RANGE_COLUMN: int(f)} for row, f in zip(rows, ranges, strict=True)]
     result = evaluate(pass_.plan, {"t": tagged})
     kinds = [arrow_type(kind) for kind in pass_.key_types]
-    kinds += [pa.int32()] if pass_.has_fragment else []
+    kinds += [pa.int32()] if pass_.has_range else []
     kinds += [arrow_type(kind) for _, kind in pass_.columns]
     arrays = [pa.array([row[at] for row in result], kind) for at, kind in enumerate(kinds)]
     return pa.table(arrays, [f"c{at}" for at in range(len(arrays))])
@@ -148,7 +156,7 @@ def absorbed(
         tables = [grouped(pass_, rows, partition) for rows in (came, went)]
     parts = []
     for own_rows, table in zip((came, went), tables, strict=True):
-        counts = np.bincount(fragments_of(own_rows, partition), minlength=partition.size)
+        counts = np.bincount(range_ids_of(own_rows, partition), minlength=partition.size)
         told = pass_.rows_told_by(table, partition)
         assert told is None or told.tolist() == counts.tolist()
         parts.append(GroupedRows(table, counts.astype(np.int64)))
@@ -178,7 +186,7 @@ def one_absorbed_case(seed: int, seen: Counter[str]) -> None:
                 signs = np.array(weights, dtype=np.int64)
                 session.step({"t": TableChange(table_of(change), signs)})
             judge(session, case.query, rows, partition, case.verdict.safe, seen, label)
-            counts = np.bincount(fragments_of(rows, partition), minlength=partition.size)
+            counts = np.bincount(range_ids_of(rows, partition), minlength=partition.size)
             assert session.range_rows.counts(partition).tolist() == counts.tolist()
     except (ReferenceLimit, NotExactError):
         # Doubles too close to call below a grouping: such a run ends, and stores nothing.
@@ -216,7 +224,7 @@ def split_rows(renumbering: Renumbering, rows: list[Row]) -> list[pa.Table]:
     """What has to be read again."""
     table = table_of(rows)
     column = from_arrow(table.column(renumbering.old.attribute), renumbering.old.type)
-    split = renumbering.targets[renumbering.old.fragments_of(column)] < 0
+    split = renumbering.targets[renumbering.old.range_ids_of(column)] < 0
     return [table.filter(pa.array(split))]
 
 
@@ -229,7 +237,7 @@ def moved(
     column = renumbering.new.attribute
     for table in split_rows(renumbering, rows):
         values = from_arrow(table.column(column), renumbering.new.type)
-        counts += np.bincount(renumbering.new.fragments_of(values), minlength=len(counts))
+        counts += np.bincount(renumbering.new.range_ids_of(values), minlength=len(counts))
     result.range_rows.fill(renumbering.new, counts)
     return result
 
@@ -266,8 +274,8 @@ def one_rederived_case(rng: random.Random, label: str, seen: Counter[str]) -> No
     is_sure = agree(result, fresh, (label, sql, rows))
     kind = "read" if needs_rows(compiled, renumbering) else "derived"
     seen[kind] += 1
-    before = renumbering.fragments(held.fragments()[access])
-    assert not result.fragments()[access].minus(before), (label, sql, rows)
+    before = renumbering.ranges(held.ranges()[access])
+    assert not result.ranges()[access].minus(before), (label, sql, rows)
     if not is_sure:
         seen["unsure"] += 1
         return
@@ -315,7 +323,7 @@ COUNTED_QUERIES = [
 
 def counted(partition: RangePartition, rows: list[Row]) -> list[int]:
     column = from_arrow(table_of(rows).column(partition.attribute), partition.type)
-    return np.bincount(partition.fragments_of(column), minlength=partition.size).tolist()
+    return np.bincount(partition.range_ids_of(column), minlength=partition.size).tolist()
 
 
 @pytest.mark.parametrize("sql", COUNTED_QUERIES)
@@ -337,7 +345,7 @@ def test_counts_are_those_of_the_table(sql: str, partition: RangePartition) -> N
 
 def test_touch_counts_too_and_only_grows() -> None:
     query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
-    rng, rows, before = random.Random(7), list[Row](), query.fragments
+    rng, rows, before = random.Random(7), list[Row](), query.ranges
     for _ in range(20):
         change, weights = random_change(rng, rows)
         now = query.step(TableChange(table_of(change), np.array(weights, dtype=np.int64)))
@@ -351,9 +359,9 @@ def test_touch_adds_what_deleted_rows_were_in() -> None:
     query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     table = pa.table({"x": pa.array([-1, 5], pa.int64())})
     query.step(TableChange(table, np.ones(2, dtype=np.int64)))
-    query.fragments = RangeSet.of([], LONGS.size)
+    query.ranges = RangeSet.of([], LONGS.size)
     now = query.step(TableChange(table.slice(1), np.array([-1], dtype=np.int64)))
-    assert set(now.ids) == {int(LONGS.fragments_of(from_arrow(table["x"], LONG))[1])}
+    assert set(now.ids) == {int(LONGS.range_ids_of(from_arrow(table["x"], LONG))[1])}
 
 
 def test_what_a_checkpoint_wrote_is_taken_up_again() -> None:
@@ -519,16 +527,16 @@ def test_the_sketches_are_those_of_the_lineage(name: str, seed: int) -> None:
     tables = {"t": rows(rng, 14, is_left=True), "u": rows(rng, 7, is_left=False)}
     session.load(list(tables.items()))
     for _ in range(5):
-        held = {access: set(kept.ids) for access, kept in session.fragments().items()}
+        held = {access: set(kept.ids) for access, kept in session.ranges().items()}
         assert held == wanted(root, tables), (name, seed)
         changes = {}
         for table in tables:
             if rng.random() < 0.7:
                 after, change = batch(rng, tables[table], is_left=table == "t")
                 tables[table], changes[table] = after, change
-        before = session.fragments()
+        before = session.ranges()
         deltas = session.step(changes)
-        for access, after in session.fragments().items():
+        for access, after in session.ranges().items():
             old, new = set(before[access].ids), set(after.ids)
             assert set(deltas[access].added.tolist()) == new - old
             assert set(deltas[access].removed.tolist()) == old - new
@@ -557,7 +565,7 @@ def paper_rows(names: tuple[str, ...], *values: tuple[int, ...]) -> pa.Table:
 def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, int], ...]]:
     """Per group: sum, count, and for each access the rows per fragment."""
     operator = next(op for op in session.circuit if isinstance(op, AggregateOperator))
-    groups, *fragments = operator.arrangements()
+    groups, *ranges = operator.arrangements()
     newest: dict[int, tuple[int, int, int]] = {}
     runs: tuple[Run, ...] = groups.runs  # type: ignore[union-attr]  # sums only: no other state
     for run in runs:
@@ -572,7 +580,7 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
             continue
         low = np.array([number << FRAGMENT_BITS])
         held = []
-        for counts in fragments:
+        for counts in ranges:
             part: tuple[Run, ...] = counts.runs  # type: ignore[union-attr]  # as above
             _, codes, values = slices(part, low, low + (1 << FRAGMENT_BITS), "count")
             ids = (codes & ((1 << FRAGMENT_BITS) - 1)).tolist()
@@ -582,7 +590,7 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
 
 
 def sketches(session: MaintainedQuery) -> list[tuple[int, ...]]:
-    return [fragment.ids for fragment in session.fragments().values()]
+    return [range_id.ids for range_id in session.ranges().values()]
 
 
 def test_figure_5_of_the_edbt_paper() -> None:

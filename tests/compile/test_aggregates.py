@@ -15,7 +15,7 @@ import pytest
 
 from impctl.compile.buffers import Buffers
 from impctl.compile.compile import Dataflow, compile_plan
-from impctl.compile.flows import StoredChoices, ChooseBySize, Chooser, SideFacts, Source, Strategy
+from impctl.compile.flows import ChooseBySize, Chooser, SideFacts, Source, StoredChoices, Strategy
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.data.vector import Vector
@@ -162,7 +162,7 @@ def said(batch: Batch | None) -> Counter[object]:
     columns = [bits(vector) for _, vector in sorted(batch.columns.items())]
     sets = [tag.sets() for tag in batch.tags]
     for at, weight in enumerate(batch.weights.tolist()):
-        spelled = [tuple(one.fragments[one.offsets[at] : one.offsets[at + 1]]) for one in sets]
+        spelled = [tuple(one.ranges[one.offsets[at] : one.offsets[at + 1]]) for one in sets]
         result[tuple(column[at] for column in columns), tuple(spelled)] += weight
     return Counter({row: weight for row, weight in result.items() if weight})
 
@@ -227,7 +227,9 @@ def alike(session: MaintainedQuery, mine: Heard, theirs: Heard) -> bool:
     """Whether groupings put out the same, and what stands right above one."""
     wires = session.circuit.wires
     kinds: list[Operator] = list(session.circuit)
-    at_groups = {at for at, one in enumerate(kinds) if isinstance(one, AggregateOperator | GroupsRead)}
+    at_groups = {
+        at for at, one in enumerate(kinds) if isinstance(one, AggregateOperator | GroupsRead)
+    }
     above = {at for at, own in enumerate(wires) if len(own) == 1 and own[0] in at_groups}
     return all(
         said(mine.batches.get(at)) == said(theirs.batches.get(at)) for at in at_groups | above

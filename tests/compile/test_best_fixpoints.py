@@ -36,8 +36,8 @@ from tests.support.carried_queries import (
     Row,
     Stored,
     best_ranked,
-    fragment,
     fragments_read,
+    range_id,
     restored,
     rows_kept,
     sketches_of,
@@ -135,8 +135,8 @@ def over_sketches(case: Case, tables: Mapping[str, Sequence[Row]]) -> object:
     """The rows over those of the tables that the sketches hold."""
     table = {scan.access: scan.table for scan in scans_of(case.core)}
     seen = {
-        access: [at for at, row in enumerate(tables[table[access]]) if fragment(row) in fragments]
-        for access, fragments in case.expected(tables).items()
+        access: [at for at, row in enumerate(tables[table[access]]) if range_id(row) in ranges]
+        for access, ranges in case.expected(tables).items()
     }
     return bag(evaluate(case.ruled.root, tables, seen))
 

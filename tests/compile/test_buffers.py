@@ -14,7 +14,7 @@ import pytest
 
 from impctl.compile.buffers import Buffers
 from impctl.compile.compile import Dataflow, compile_plan
-from impctl.compile.flows import StoredChoices, Source
+from impctl.compile.flows import Source, StoredChoices
 from impctl.compile.session import MaintainedQuery, TableChange, buffer_groups, transfer_state
 from impctl.data.vector import Vector
 from impctl.engine.aggregate import AggregateOperator
@@ -135,7 +135,7 @@ def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
                 session.step(changes, tables.read)
                 refilled[size] += session.refilled()[0] - before
                 assert counts_of(session) == counts_of(whole), (name, seed, size)
-                assert session.fragments() == whole.fragments()
+                assert session.ranges() == whole.ranges()
                 if restarts.random() < 0.3:
                     fresh = MaintainedQuery(compiled(name, size))
                     bounded[at] = restored(session, stored[at], fresh)
@@ -314,7 +314,7 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
         moving.read_by(ReferencePartners(moving.compiled, partitions, rows))
         moving.step(changes, tables.read)
         assert counts_of(moving) == counts_of(whole), (name, seed)
-        assert moving.fragments() == whole.fragments()
+        assert moving.ranges() == whole.ranges()
     # Kept whole again, it is the state of one that always was, and goes on without a table.
     moving = handed_over(moving, compiled_moved(name, {}), stored, tables)
     assert pieces(moving) == pieces(whole), (name, seed)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile.compile import Dataflow, compile_plan
-from impctl.compile.flows import StoredChoices, ChooseBySize, SideFacts, Strategy
+from impctl.compile.flows import ChooseBySize, SideFacts, StoredChoices, Strategy
 from impctl.compile.joins import chain_of, implied_equalities
 from impctl.compile.session import MaintainedQuery, TableChange, transfer_state
 from impctl.data.schema import INTEGER, LONG, Column, Schema
@@ -369,7 +369,7 @@ def test_a_join_that_kept_goes_on_as_one_that_was_to_keep(seed: int) -> None:
 def sums(rows: Batch) -> dict[tuple[object, ...], int]:
     result: dict[tuple[object, ...], int] = {}
     columns = [rows.columns[name].values.tolist() for name in sorted(rows.columns)]
-    tags = [tag.sets().fragments.tolist() for tag in rows.tags] if len(rows) else []
+    tags = [tag.sets().ranges.tolist() for tag in rows.tags] if len(rows) else []
     for *key, weight in zip(*columns, *tags, rows.weights.tolist(), strict=True):
         result[tuple(key)] = result.get(tuple(key), 0) + weight
     return {key: weight for key, weight in result.items() if weight}
@@ -382,7 +382,8 @@ def test_only_what_the_budget_reads_has_room() -> None:
     assert open_.choose(facts).room == 2_000
     assert ChooseBySize(None, {"t": 5}.__getitem__, from_files=1_000).choose(facts).room == 0
     assert (
-        ChooseBySize(Strategy.FILES, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts).room == 0
+        ChooseBySize(Strategy.FILES, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts).room
+        == 0
     )
     assert StoredChoices(from_files=("s",)).choose(facts).room == 0
 
@@ -453,7 +454,7 @@ def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
             weights = np.array([1] * 3 + [-1] * 3, dtype=np.int64)
             changes[name] = TableChange(table_of([*came, *went]), weights)
         session.step(changes)
-        result = {access[0]: set(ids.ids) for access, ids in session.fragments().items()}
+        result = {access[0]: set(ids.ids) for access, ids in session.ranges().items()}
         assert result == wanted(tables)
 
 

@@ -15,19 +15,28 @@ import pyarrow as pa
 import pytest
 
 from impctl.compile import session
-from impctl.compile.compile import plan_maintenance, compile_plan
-from impctl.compile.flows import StoredChoices, Source
-from impctl.compile.session import MaintainedQuery, TableChange, TouchedQuery, differing_rows, judged_alone, moved_above, touched_source, why_not_computable
+from impctl.compile.compile import compile_plan, plan_maintenance
+from impctl.compile.flows import Source, StoredChoices
+from impctl.compile.session import (
+    MaintainedQuery,
+    TableChange,
+    TouchedQuery,
+    differing_rows,
+    judged_alone,
+    moved_above,
+    touched_source,
+    why_not_computable,
+)
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.fixpoint.absorption import Absorbs, ShipMode
+from impctl.engine.fixpoint.absorption import Absorbs, Shipping
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import LiveRows, scans_of
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import carried_verdict, check_safety
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet, MaintenanceMode
+from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.compile.cases import ALL_KEPT, Case, Planned, arrow, kept, random_row, several_cases
@@ -306,10 +315,10 @@ def test_what_is_live_is_what_is_kept(cases: Sequence[int]) -> None:
 
 @pytest.mark.slow
 @with_diagrams
-@pytest.mark.parametrize("ship", list(ShipMode))
+@pytest.mark.parametrize("ship", list(Shipping))
 @random_cases(4, 6, 200)
 def test_so_it_is_of_recursion_by_absorption(
-    cases: range, ship: ShipMode, monkeypatch: pytest.MonkeyPatch
+    cases: range, ship: Shipping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leaves go where a row expires, though the table has it still."""
     by_functions = partial(compile_plan, absorbs=Absorbs(ship, 100_000))
@@ -489,17 +498,17 @@ class Touched(Case):
         ids = np.zeros(self.partition.size, dtype=np.bool_)
         ids[list(self.needed())] = True
         self.touched = TouchedQuery(self.partition, RangeSet.from_mask(ids))
-        rows = self._fragments(range(len(self.tables["t"])))
+        rows = self._ranges(range(len(self.tables["t"])))
         self.touched.range_rows.count(0, rows, np.ones(len(rows), dtype=np.int64))
 
     def needed(self) -> set[int]:
         """The fragments that the answer stems from."""
         result = annotate(self._kept(self.now).query.root, self.tables)
-        return set(self._fragments(row for _, row in result.lineage).tolist())
+        return set(self._ranges(row for _, row in result.lineage).tolist())
 
-    def _fragments(self, rows: Iterable[int]) -> Ints:
+    def _ranges(self, rows: Iterable[int]) -> Ints:
         values = arrow("t", [self.tables["t"][row] for row in rows]).column("g")
-        return self.partition.fragments_of(from_arrow(values, INTEGER)).astype(np.int64)
+        return self.partition.range_ids_of(from_arrow(values, INTEGER)).astype(np.int64)
 
     def move(self, now: int) -> int:
         before, after = self._kept(self.now), self._kept(now)
@@ -527,7 +536,7 @@ def _several(cases: Iterable[int]) -> tuple[int, int]:
         case = Touched(rng, TOUCHED_QUERIES[seed % len(TOUCHED_QUERIES)], "g")
         for _ in range(4):
             moved += case.move(case.now + rng.choice((0, 1, 1, 2, -1, -3)))
-            held = set(case.touched.fragments.ids)
+            held = set(case.touched.ranges.ids)
             assert held >= case.needed(), (case.sql, case.now, case.tables)
         left_out += case.partition.size - len(held)
     return moved, left_out

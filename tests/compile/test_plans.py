@@ -19,7 +19,14 @@ import pytest
 from impctl.compile.aggregates import read_calls
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.buffers import Buffers
-from impctl.compile.compile import Dataflow, MaintenancePlan, plan_maintenance_of_answer, plan_maintenance, compile_answer, compile_plan
+from impctl.compile.compile import (
+    Dataflow,
+    MaintenancePlan,
+    compile_answer,
+    compile_plan,
+    plan_maintenance,
+    plan_maintenance_of_answer,
+)
 from impctl.compile.flows import BlockedError, Chooser, Source, Strategy
 from impctl.compile.jointree.cost import TreesAsRecorded
 from impctl.compile.jointree.graph import TreeShape
@@ -28,7 +35,7 @@ from impctl.data.schema import DOUBLE, INTEGER, STRING
 from impctl.data.vector import Ints, Once, Vector
 from impctl.engine.accumulators import FloatSum
 from impctl.engine.batch import Batch
-from impctl.engine.linear import ProjectOperator, TableScan, SelectOperator
+from impctl.engine.linear import ProjectOperator, SelectOperator, TableScan
 from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
@@ -56,7 +63,14 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.parameters import BoundSql
 from impctl.sql.statement import parse_query
-from impctl.workload.models import JoinStrategy, LineageMode, MaintainMode, Policy, QuerySpec, SqlOrigin
+from impctl.workload.models import (
+    JoinStrategy,
+    LineageMode,
+    MaintainMode,
+    Policy,
+    QuerySpec,
+    SqlOrigin,
+)
 from tests.behaviour.spark_trials import (
     _by_run,
     _by_state,
@@ -279,7 +293,7 @@ def compared(
     may_widen: bool,
 ) -> str:
     """How the sketches stand to those wanted, which they cover."""
-    held = {access: set(kept.ids) for access, kept in session.fragments().items()}
+    held = {access: set(kept.ids) for access, kept in session.ranges().items()}
     unsure = may_widen or session.unsure_rows() > 0
     for access in held:
         assert held[access] >= wanted[access], (access, held, wanted, what)
@@ -368,8 +382,8 @@ class Stepped:
         checkpoint = self.session.checkpoint()
         self.session.saved()
         runs = [(name, at, table.to_pylist()) for name, at, table in checkpoint.put]
-        fragments = {a: kept.ids for a, kept in self.session.fragments().items()}
-        self.left.append((repr(runs), checkpoint.drop, dict(checkpoint.counters), fragments))
+        ranges = {a: kept.ids for a, kept in self.session.ranges().items()}
+        self.left.append((repr(runs), checkpoint.drop, dict(checkpoint.counters), ranges))
 
 
 def compare(seeds: Sequence[int]) -> int:

@@ -19,8 +19,7 @@ from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, LONG, Column, Schema
 from impctl.engine.fixpoint.absorption import NOTHING
-from impctl.engine.fixpoint.fixpoint import Backward, UnionAllFixpoint
-from impctl.engine.fixpoint.fixpoint import FixpointOperator
+from impctl.engine.fixpoint.fixpoint import Backward, FixpointOperator, UnionAllFixpoint
 from impctl.engine.fixpoint.rows import NumberedFixpointRows
 from impctl.engine.operator import LEVEL_LIMITS
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
@@ -65,8 +64,8 @@ from tests.support.carried_queries import (
     Drawn,
     Row,
     Stored,
-    fragment,
     fragments_read,
+    range_id,
     restored,
     rows_kept,
     sketches_of,
@@ -75,9 +74,9 @@ from tests.support.random_cases import random_cases, seen_in
 from tests.support.recursive_circuits import (
     Derivation,
     closure,
-    fragments_of,
     least_fixpoint,
     low_weights,
+    range_ids_of,
     reach,
     right_linear,
     same_generation,
@@ -455,7 +454,9 @@ def test_limits_are_the_querys_own() -> None:
     for text, most in (("", LEVEL_LIMITS.levels), (" MAX RECURSION LEVEL 250", 250)):
         case = case_of_sql(CIRCLES.format(text), ("links",))
         (levels,) = (
-            one for one in case.compiled(with_answer=False).circuit if isinstance(one, UnionAllFixpoint)
+            one
+            for one in case.compiled(with_answer=False).circuit
+            if isinstance(one, UnionAllFixpoint)
         )
         assert levels.limits == replace(LEVEL_LIMITS, levels=most)
 
@@ -628,7 +629,8 @@ def compiled(case: Case, *, with_answer: bool = False) -> Dataflow:
     barriers = [
         at
         for at, node in nodes
-        if isinstance(node, TopK) or (isinstance(node, Fixpoint) and not is_sketched_for_answer(node))
+        if isinstance(node, TopK)
+        or (isinstance(node, Fixpoint) and not is_sketched_for_answer(node))
     ]
     return compile_plan(root, case.sketched, {}, barriers=barriers, answer=answer)
 
@@ -729,7 +731,7 @@ def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
     """The rows by their numbers."""
     rows = fixpoint.output()
     columns = [column.to_arrow().to_pylist() for column in rows.columns.values()]
-    numbers = rows.tags[0].expand(np.arange(len(rows)), rows.weights).fragments.tolist()
+    numbers = rows.tags[0].expand(np.arange(len(rows)), rows.weights).ranges.tolist()
     keys = list(zip(*columns, strict=True))
     assert len(set(numbers)) == len(keys)
     return dict(zip(numbers, keys, strict=True))
@@ -763,7 +765,7 @@ def check_parts(query: MaintainedQuery, name: str, tables: Tables) -> None:
     held = set(whole.keys[0].to_arrow().to_pylist()) if len(whole) else set()
     assert {numbers[one] for one in held - {NOTHING}} == wanted
     used = [one for one in derivations if one.head in wanted]
-    cut = fragments_of(used, lambda leaf: fragment({"f": leaf[-1]}))
+    cut = range_ids_of(used, lambda leaf: range_id({"f": leaf[-1]}))
     assert counted(query) == cut
 
 
@@ -846,7 +848,7 @@ def rows_over(plan: Plan, tables: Tables, sketches: Mapping[str, Collection[int]
         scan.access: [
             at
             for at, row in enumerate(tables[scan.table])
-            if fragment(row) in sketches[scan.access]
+            if range_id(row) in sketches[scan.access]
         ]
         for scan in scans_of(plan)
         if scan.access in sketches
@@ -919,7 +921,7 @@ def one_plan(seed: int, seen: Counter[str]) -> None:
         )
         session.load([(name, table_of(name, tables[name])) for name in session.compiled.tables])
         for _ in range(4):
-            held = {access: set(result.ids) for access, result in session.fragments().items()}
+            held = {access: set(result.ids) for access, result in session.ranges().items()}
             instances = instances_of(root, tables, trial.partitions, held)
             whole = bag(evaluate(root, tables))
             assert bag(evaluate(root, tables, instances)) == whole, (seed, held)

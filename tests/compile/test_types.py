@@ -185,8 +185,8 @@ def change(rows: Sequence[Row], kind: SqlType, sign: int) -> dict[str, TableChan
     return {"t": TableChange(table, np.full(len(rows), sign, dtype=np.int64))}
 
 
-def fragments(session: MaintainedQuery) -> set[int]:
-    (result,) = session.fragments().values()
+def ranges(session: MaintainedQuery) -> set[int]:
+    (result,) = session.ranges().values()
     return set(result.ids)
 
 
@@ -217,7 +217,7 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
         session.step(change(changed, kind, sign))
         gone = {id_ for id_, _ in changed}
         rows = [*rows, *changed] if sign > 0 else [row for row in rows if row[0] not in gone]
-        assert fragments(session) == oracle(rows), (turn, rows)
+        assert ranges(session) == oracle(rows), (turn, rows)
         if turn % 3 == 1:
             session = restored(session, stored, MaintainedQuery(compiled_for(sql, kind)))
 
@@ -241,8 +241,8 @@ def test_every_type_as_sketch_attribute(name: str) -> None:
         for id_, value in rows:
             if id_ > 1:
                 vector = from_arrow(pa.array([value], arrow_type(kind)), kind)
-                wanted.add(int(partition.fragments_of(vector)[0]))
-        assert fragments(session) == wanted
+                wanted.add(int(partition.range_ids_of(vector)[0]))
+        assert ranges(session) == wanted
 
 
 def test_a_group_without_a_known_key_beside_one_with_it() -> None:
@@ -250,7 +250,7 @@ def test_a_group_without_a_known_key_beside_one_with_it() -> None:
     session = MaintainedQuery(compiled_for(sql, INTEGER))
     session.load([])
     session.step(change([(2, 5), (1, None)], INTEGER, 1))
-    assert fragments(session) == {1}
+    assert ranges(session) == {1}
 
 
 CATALOG = {"t": Schema((Column("g", INTEGER), Column("s", STRING)))}
@@ -272,10 +272,10 @@ def text_change(*rows: tuple[int, str | None, int]) -> dict[str, TableChange]:
 def test_null_beside_a_text_stays_null_when_the_state_is_taken_up_again() -> None:
     session = MaintainedQuery(compiled_text())
     session.step(text_change((1, None, 1), (0, "a", 1)))
-    assert [kept.ids for kept in session.fragments().values()] == [(1,)]
+    assert [kept.ids for kept in session.ranges().values()] == [(1,)]
     again = restored(session, Stored(), MaintainedQuery(compiled_text()))
     again.step(text_change((1, None, -1), (2, "b", 1)))
-    assert [kept.ids for kept in again.fragments().values()] == [(0,)]
+    assert [kept.ids for kept in again.ranges().values()] == [(0,)]
 
 
 BY_SMALL_G = RangePartition("t", "g", INTEGER, (1, 2))
@@ -305,7 +305,7 @@ def kept(condition: str, *batches: Sequence[float]) -> bool:
         session.step(
             {"t": TableChange(table_of_doubles(batch), np.ones(len(batch), dtype=np.int64))}
         )
-    (result,) = session.fragments().values()
+    (result,) = session.ranges().values()
     return bool(result.ids)
 
 

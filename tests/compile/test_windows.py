@@ -369,7 +369,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
         session.step({"sales": changes(rng, rows)})
         assert counts_of(session) == counts_of(anew(name, rows)), (name, rows)
         lineage = annotate(root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
-        for access, result in session.fragments().items():
+        for access, result in session.ranges().items():
             part = partitions[access]
             own = {index for origin, index in lineage if origin == access}
             values = [rows[index][part.attribute] for index in own]
@@ -399,6 +399,6 @@ def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:
     session.load([("sales", table_of([row, row, other_item]))])
     later = {**other_price, "day": 2}
     session.step({"sales": TableChange(table_of([later]), np.array([1], np.int64))})
-    assert session.fragments()
+    assert session.ranges()
     with pytest.raises(NotExactError, match="LAG is not deterministic"):
         session.step({"sales": TableChange(table_of([other_price]), np.array([1], np.int64))})

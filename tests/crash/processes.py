@@ -160,7 +160,7 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
             assert held.load_runs(name)
             (sketch,) = stored.sketches
             wanted = wanted_fragments(stored, table)
-            assert set(sketch.fragments.ids) == wanted, (name, stored.versions)
+            assert set(sketch.ranges.ids) == wanted, (name, stored.versions)
             if name == KEPT:
                 rows = Counter(kept_rows_of(stored, table.parent / "w.yaml", store))
                 assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
@@ -173,12 +173,12 @@ def kept_rows_of(
 ) -> list[tuple[Any, ...]]:
     """The rows that are kept with the stored sketch, at its versions however old."""
     assert stored.state_meta.get("answer") is True
-    with open_context(Settings(workload, store=store)) as desk:
-        (spec,) = desk.queries([stored.query])
-        reader = desk.reading_store()
+    with open_context(Settings(workload, store=store)) as ctx:
+        (spec,) = ctx.queries([stored.query])
+        reader = ctx.reading_store()
         assert reader is not None
-        ending = desk.memory.answer(prepare(desk, spec).planned).ending
-        answer = materialized_result(desk, reader, spec.name, ending, stored.generation)
+        ending = ctx.memory.answer(prepare(ctx, spec).planned).ending
+        answer = materialized_result(ctx, reader, spec.name, ending, stored.generation)
         assert answer is not None, (stored.query, stored.generation)
         return [*rows_of(answer)]
 

@@ -113,10 +113,10 @@ def test_the_lock_timeout_is_one_for_all_a_command_does(cli: Cli, tmp_path: Path
     """Each stale candidate of a reuse is maintained first, and each waited the whole time."""
     change(tmp_path / "t", 2)
     settings = Settings(cli.workload, lock_timeout=0.6)
-    with held_lock(tmp_path / ".impctl"), open_context(settings) as desk:
+    with held_lock(tmp_path / ".impctl"), open_context(settings) as ctx:
         started = time.monotonic()
         for _ in range(5):
-            with pytest.raises(LockHeldError), desk.writing("query"):
+            with pytest.raises(LockHeldError), ctx.writing("query"):
                 pass
         assert 0.6 <= time.monotonic() - started < 1.8
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from impctl.cli.options import settings_of
 from impctl.errors import ImpctlError
 from impctl.service.check import check
-from impctl.service.context import SilentReporter, Context
+from impctl.service.context import Context, SilentReporter
 from impctl.workload.load import load_workload
 
 PAGE = Path(__file__).parents[2] / "docs" / "records" / "judged-queries.md"
@@ -70,9 +70,9 @@ def judged(file: Path) -> list[Row]:
     workload = load_workload(file, {})
     rows = []
     for name in sorted(workload.queries):
-        desk = Context(settings_of(file), workload, SilentReporter())
+        ctx = Context(settings_of(file), workload, SilentReporter())
         start = time.process_time()
-        outcome = check(desk, (name,))
+        outcome = check(ctx, (name,))
         seconds = time.process_time() - start
         if outcome.failures:
             rows.append(Row(name, "not read", _reason(outcome.failures[0].error), seconds))

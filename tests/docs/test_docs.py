@@ -18,7 +18,43 @@ from impctl import errors
 from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
 from impctl.cli.output.json import to_json
 from impctl.cli.reference import reference_text
-from impctl.service.results import AnsweredEntry, BuffersEntry, CandidateEntry, ChangesResult, ClusteredSketch, ExpectedReading, FollowedRun, FreshEntry, GcEntry, GroupsEntry, JoinSideEntry, LeftEntry, MaintainStep, NextChange, PendingEntry, PlanEntry, PlannedChange, PlannedPiece, QueryResult, RangesEntry, ReadEntry, RecordedRuns, Result, ReuseCandidate, ReuseEntry, RunEntry, SimulatedSetting, SketchEntry, TreeResultEntry, TreeNodeEntry, TreeRecord, TreeWork, VerifiedEntry, WhyEntry, WithoutResult
+from impctl.service.results import (
+    AnsweredEntry,
+    BuffersEntry,
+    CandidateEntry,
+    ChangesResult,
+    ClusteredSketch,
+    ExpectedReading,
+    FollowedRun,
+    FreshEntry,
+    GcEntry,
+    GroupsEntry,
+    JoinSideEntry,
+    LeftEntry,
+    MaintainStep,
+    NextChange,
+    PendingEntry,
+    PlanEntry,
+    PlannedChange,
+    PlannedPiece,
+    QueryResult,
+    RangesEntry,
+    ReadEntry,
+    RecordedRuns,
+    Result,
+    ReuseCandidate,
+    ReuseEntry,
+    RunEntry,
+    SimulatedSetting,
+    SketchEntry,
+    TreeNodeEntry,
+    TreeRecord,
+    TreeResultEntry,
+    TreeWork,
+    VerifiedEntry,
+    WhyEntry,
+    WithoutResult,
+)
 from impctl.service.settings import ENVVARS
 from tests.cli.examples import EXAMPLES
 from tests.docs.benchmark_tables import RECORDS, drawn, marks, pages

@@ -209,7 +209,7 @@ def test_the_example_of_the_glossary(tmp_path: Path, capsys: pytest.CaptureFixtu
     (sketch,) = cli("capture", "--query", "q_top").results[0]["sketches"]
     ranges = ", ".join(map(str, sketch["fragments"]))
     name = f"{sketch['table']}.{sketch['attribute']}"
-    assert f"{name} {len(sketch['fragments'])} of {sketch['total']} {{{ranges}}}`" in read(
+    assert f"{name} {len(sketch['ranges'])} of {sketch['total']} {{{ranges}}}`" in read(
         "glossary.md"
     )
 

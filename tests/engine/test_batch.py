@@ -16,7 +16,7 @@ import pytest
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, consolidated
-from impctl.engine.range_counts import DenseCounts, RangeCounts, GroupSets
+from impctl.engine.range_counts import DenseCounts, GroupSets, RangeCounts
 from impctl.engine.tags import FRAGMENT_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
 from impctl.errors import CountBelowZeroError
 from impctl.types import AttributeId
@@ -47,7 +47,7 @@ def test_rows_kept_are_those_of_the_mask(kept: list[int]) -> None:
     assert keep.columns[TEXT].values.to_pylist() == [f"t{at}" for at in kept]
     (tag,) = keep.tags
     assert isinstance(tag, RowTags)
-    assert tag.fragments.tolist() == kept
+    assert tag.ranges.tolist() == kept
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ Row = tuple[int | None, float | None, int, tuple[int, ...]]
 
 def batch_of(rows: list[Row], weights: list[int]) -> Batch:
     """A number, a double, a fragment and a set of them per row."""
-    numbers, doubles, fragments, sets = zip(*rows, strict=True) if rows else ((), (), (), ())
+    numbers, doubles, ranges, sets = zip(*rows, strict=True) if rows else ((), (), (), ())
     columns = {
         "n": Vector(
             LONG,
@@ -89,7 +89,7 @@ def batch_of(rows: list[Row], weights: list[int]) -> Batch:
     }
     offsets = np.cumsum([0, *map(len, sets)], dtype=np.int64)
     spelled = SetTags(offsets, np.array([f for one in sets for f in one], dtype=np.int32))
-    tags = (RowTags(np.array(fragments, dtype=np.int32)), spelled)
+    tags = (RowTags(np.array(ranges, dtype=np.int32)), spelled)
     return Batch(columns, np.array(weights, dtype=np.int64), tags)
 
 
@@ -104,8 +104,8 @@ def meaning(batch: Batch) -> list[tuple[object, int]]:
             struct.pack("<d", double.values[at])
             if double.valid is None or double.valid[at]
             else None,
-            tuple(first.fragments[first.offsets[at] : first.offsets[at + 1]].tolist()),
-            tuple(second.fragments[second.offsets[at] : second.offsets[at + 1]].tolist()),
+            tuple(first.ranges[first.offsets[at] : first.offsets[at + 1]].tolist()),
+            tuple(second.ranges[second.offsets[at] : second.offsets[at + 1]].tolist()),
         )
         result.append((row, weight))
     return result
@@ -168,10 +168,10 @@ class Remembered:
 
     def crossings(self) -> Pairs:
         result = [
-            (group, fragment, sign)
+            (group, range_id, sign)
             for group, (before, after) in enumerate(zip(self.old, self.new, strict=True))
             for sign, moved in ((1, after - before), (-1, before - after))
-            for fragment in moved
+            for range_id in moved
         ]
         return pairs_of(result)
 
@@ -188,11 +188,11 @@ def pairs_of(rows: list[tuple[int, int, int]]) -> Pairs:
 
 
 def summed_pairs(pairs: Pairs) -> Signed:
-    assert len(pairs.slots) == len(pairs.fragments) == len(pairs.weights)
+    assert len(pairs.slots) == len(pairs.ranges) == len(pairs.weights)
     total: Counter[tuple[int, int]] = Counter()
-    columns = pairs.slots.tolist(), pairs.fragments.tolist(), pairs.weights.tolist()
-    for slot, fragment, weight in zip(*columns, strict=True):
-        total[slot, fragment] += weight
+    columns = pairs.slots.tolist(), pairs.ranges.tolist(), pairs.weights.tolist()
+    for slot, range_id, weight in zip(*columns, strict=True):
+        total[slot, range_id] += weight
     return {key: weight for key, weight in total.items() if weight}
 
 
@@ -214,8 +214,8 @@ class Case:
     def expected(self) -> Signed:
         total: Counter[tuple[int, int]] = Counter()
         for group, is_new, slot, weight in self.rows:
-            for fragment in (self.new if is_new else self.old)[group]:
-                total[slot, fragment] += weight
+            for range_id in (self.new if is_new else self.old)[group]:
+                total[slot, range_id] += weight
         return {key: weight for key, weight in total.items() if weight}
 
 
@@ -273,33 +273,33 @@ def test_rows_expand_to_their_one_fragment(seed: int) -> None:
     rows = [
         (rng.randint(0, 9), rng.randint(0, 3), rng.randint(-2, 2)) for _ in range(rng.randrange(13))
     ]
-    tags = RowTags(np.array([fragment for fragment, _, _ in rows], dtype=np.int32))
+    tags = RowTags(np.array([range_id for range_id, _, _ in rows], dtype=np.int32))
     slots = np.array([slot for _, slot, _ in rows], dtype=np.int64)
     weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
     expand = tags.expand(slots, weights)
-    assert expand.fragments.dtype == np.int64
+    assert expand.ranges.dtype == np.int64
     total: Counter[tuple[int, int]] = Counter()
-    for fragment, slot, weight in rows:
-        total[slot, fragment] += weight
+    for range_id, slot, weight in rows:
+        total[slot, range_id] += weight
     assert summed_pairs(expand) == {key: weight for key, weight in total.items() if weight}
-    assert tags.take(np.arange(len(rows))[::-1]).fragments.tolist() == [f for f, _, _ in rows][::-1]
+    assert tags.take(np.arange(len(rows))[::-1]).ranges.tolist() == [f for f, _, _ in rows][::-1]
 
 
 @random_seeds(10, 35, 600)
 def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -> None:
     rng = Random(seed)
     before, after = rng.randint(0, 4), rng.randint(0, 4)
-    fragments = [rng.randint(0, 9) for _ in range(rng.randint(0, 4))]
-    rows = before + len(fragments) + after
-    tags = SpanTags(rows, before, np.array(fragments, dtype=np.int32))
+    ranges = [rng.randint(0, 9) for _ in range(rng.randint(0, 4))]
+    rows = before + len(ranges) + after
+    tags = SpanTags(rows, before, np.array(ranges, dtype=np.int32))
     slots = np.array([rng.randint(0, 2) for _ in range(rows)], dtype=np.int64)
     weights = np.array([rng.randint(-2, 2) for _ in range(rows)], dtype=np.int64)
     expand = tags.expand(slots, weights)
     assert len(tags) == rows
-    assert expand.fragments.dtype == np.int64
+    assert expand.ranges.dtype == np.int64
     total: Counter[tuple[int, int]] = Counter()
-    for row, fragment in enumerate(fragments, before):
-        total[int(slots[row]), fragment] += int(weights[row])
+    for row, range_id in enumerate(ranges, before):
+        total[int(slots[row]), range_id] += int(weights[row])
     assert summed_pairs(expand) == {key: weight for key, weight in total.items() if weight}
     assert summed_pairs(tags.sets().expand(slots, weights)) == summed_pairs(expand)
     order = np.arange(rows)[::-1]
@@ -328,8 +328,8 @@ def some_steps(rng: Random) -> list[Step]:
 def apply(counts: RangeCounts, step: Step) -> GroupSets:
     """Feed the change row by row, a row per copy, groups named by ordinal."""
     rows = [
-        (GROUPS.index(group), fragment, 1 if change > 0 else -1)
-        for (group, fragment), change in step.items()
+        (GROUPS.index(group), range_id, 1 if change > 0 else -1)
+        for (group, range_id), change in step.items()
         for _ in range(abs(change))
     ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
@@ -338,11 +338,11 @@ def apply(counts: RangeCounts, step: Step) -> GroupSets:
 
 
 def members(model: Counter[tuple[int, int]], group: int) -> set[int]:
-    return {fragment for (owner, fragment), rows in model.items() if owner == group and rows > 0}
+    return {range_id for (owner, range_id), rows in model.items() if owner == group and rows > 0}
 
 
 def by_ordinal(pairs: Pairs) -> list[tuple[int, int, int]]:
-    columns = pairs.slots.tolist(), pairs.fragments.tolist(), pairs.weights.tolist()
+    columns = pairs.slots.tolist(), pairs.ranges.tolist(), pairs.weights.tolist()
     return sorted(zip(*columns, strict=True))
 
 
@@ -358,19 +358,19 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
         crossings = result.crossings()
         assert crossings.slots.tolist() == sorted(crossings.slots.tolist())
         assert by_ordinal(crossings) == sorted(
-            (ordinal, fragment, sign)
+            (ordinal, range_id, sign)
             for ordinal in range(len(GROUPS))
             for sign, moved in (
                 (1, after[ordinal] - before[ordinal]),
                 (-1, before[ordinal] - after[ordinal]),
             )
-            for fragment in moved
+            for range_id in moved
         )
         asked = np.array([3, 0, 1], dtype=np.int64)
         assert by_ordinal(result.old_sets(asked)) == sorted(
-            (place, fragment, 1)
+            (place, range_id, 1)
             for place, ordinal in enumerate(asked.tolist())
-            for fragment in before[ordinal]
+            for range_id in before[ordinal]
         )
 
 
@@ -402,7 +402,7 @@ def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
     result = apply(counts, {})
     assert by_ordinal(result.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
     sets = counts.sets_of(np.array(GROUPS[:2], dtype=np.int64))
-    assert (sets.offsets.tolist(), sets.fragments.tolist()) == ([0, 1, 2], [LAST, 0])
+    assert (sets.offsets.tolist(), sets.ranges.tolist()) == ([0, 1, 2], [LAST, 0])
 
 
 def test_a_count_below_zero_stops() -> None:
@@ -426,8 +426,8 @@ def test_adding_is_counting_without_being_told(seed: int) -> None:
     groups = np.array(GROUPS, dtype=np.int64)
     for step in some_steps(Random(seed)):
         rows = [
-            (GROUPS.index(group), fragment)
-            for (group, fragment), change in step.items()
+            (GROUPS.index(group), range_id)
+            for (group, range_id), change in step.items()
             for _ in range(abs(change))
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, 2)
@@ -435,7 +435,7 @@ def test_adding_is_counting_without_being_told(seed: int) -> None:
             pairs = Pairs(table[:, 0], table[:, 1], np.full(len(rows), sign, dtype=np.int64))
             counted.count(groups, pairs)
             added.add(groups, pairs)
-    assert added.sets_of(groups).fragments.tolist() == counted.sets_of(groups).fragments.tolist()
+    assert added.sets_of(groups).ranges.tolist() == counted.sets_of(groups).ranges.tolist()
     whole, other = added.arrangement.whole(), counted.arrangement.whole()
     assert (whole is None) == (other is None)
     if whole is not None and other is not None:
@@ -452,17 +452,17 @@ def test_counts_are_sums(rows: int, scale: int) -> None:
     random = Random(rows)
     counts, model = DenseCounts("c", DENSE_SIZE, "rows"), np.zeros(DENSE_SIZE, dtype=np.int64)
     for _ in range(4):
-        fragments = np.array([random.randrange(DENSE_SIZE) for _ in range(rows)], dtype=np.int32)
+        ranges = np.array([random.randrange(DENSE_SIZE) for _ in range(rows)], dtype=np.int32)
         weights = np.array([scale + random.randrange(3) for _ in range(rows)], dtype=np.int64)
-        weights[: rows // 2] = -(model[fragments[: rows // 2]] // 400)
+        weights[: rows // 2] = -(model[ranges[: rows // 2]] // 400)
         before = model.copy()
-        for fragment, weight in zip(fragments.tolist(), weights.tolist(), strict=True):
-            model[fragment] += weight
-        change = counts.add(fragments, weights)
+        for range_id, weight in zip(ranges.tolist(), weights.tolist(), strict=True):
+            model[range_id] += weight
+        change = counts.add(ranges, weights)
         assert counts.counts.tolist() == model.tolist()
-        assert change.fragments.tolist() == np.flatnonzero(model != before).tolist()
-        assert change.before.tolist() == before[change.fragments].tolist()
-        assert change.after.tolist() == model[change.fragments].tolist()
+        assert change.ranges.tolist() == np.flatnonzero(model != before).tolist()
+        assert change.before.tolist() == before[change.ranges].tolist()
+        assert change.after.tolist() == model[change.ranges].tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 400])

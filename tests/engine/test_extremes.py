@@ -17,11 +17,21 @@ from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.accumulators import AggregateColumn, Count, Firsts
 from impctl.engine.batch import Batch
-from impctl.engine.extremes import Best, BestValues, FirstValue, OrderedCounts, OrderedValues, OrderKey, ranks_of, values_of
+from impctl.engine.extremes import (
+    Best,
+    BestValues,
+    FirstValue,
+    OrderedCounts,
+    OrderedValues,
+    OrderKey,
+    ranks_of,
+    values_of,
+)
 from impctl.engine.lookups import COMPLETE
 from impctl.engine.tags import RowTags
 from impctl.engine.topk import Cut, Limit, Top
-from impctl.engine.window import CHOOSING, RANKS, WindowCall as Placed, WindowOperator
+from impctl.engine.window import CHOOSING, RANKS, WindowOperator
+from impctl.engine.window import WindowValue as Placed
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.expr.nodes import ColumnRef, Literal
 from impctl.plan.nodes import Attribute, SortKey, WindowCall
@@ -265,8 +275,8 @@ def batch(rows: Sequence[Row], weights: Sequence[int]) -> Batch:
         name: from_arrow(pa.array(part, pa.string() if kind == STRING else pa.int64()), kind)
         for (name, kind), part in zip(COLUMNS, parts, strict=True)
     }
-    fragments = np.array([0 if row[2] is None else row[2] + 3 for row in rows], dtype=np.int32)
-    return Batch(columns, np.array(weights, dtype=np.int64), (RowTags(fragments),))
+    ranges = np.array([0 if row[2] is None else row[2] + 3 for row in rows], dtype=np.int32)
+    return Batch(columns, np.array(weights, dtype=np.int64), (RowTags(ranges),))
 
 
 def standing(row: Row, order: Sequence[OrderKey]) -> list[tuple[int, object]]:
@@ -502,7 +512,9 @@ def test_ties_are_an_error_only_where_something_is_chosen() -> None:
     for function in ("row_number", "lag", "lead"):
         by_x = (OrderKey("x", False, True),)
         argument = None if function in RANKS else "d"
-        result = WindowOperator("w", WINDOW_COLUMNS, ["g"], [Placed("v", function, by_x, argument, 1)])
+        result = WindowOperator(
+            "w", WINDOW_COLUMNS, ["g"], [Placed("v", function, by_x, argument, 1)]
+        )
         result.step(batch_of([rows[0]] * 2, [1, 1]))
         with pytest.raises(NotExactError, match=f"{function.upper()} is not deterministic"):
             result.step(batch_of([rows[1]], [1]))

@@ -312,10 +312,10 @@ def test_what_is_merged_or_taken_whole_is_looked_at(column: str) -> None:
 COLUMNS = (("k", LONG), ("d", DOUBLE))
 
 
-def batch(values: list[float], fragments: list[int], weight: int) -> Batch:
+def batch(values: list[float], ranges: list[int], weight: int) -> Batch:
     keys = np.ones(len(values), dtype=np.int64)
     columns = {"k": Vector(LONG, keys), "d": Vector(DOUBLE, np.array(values))}
-    tags = (RowTags(np.array(fragments, dtype=np.int32)),)
+    tags = (RowTags(np.array(ranges, dtype=np.int32)),)
     return Batch(columns, keys * weight, tags)
 
 
@@ -333,7 +333,7 @@ def left_in(index: RowIndex) -> list[tuple[str, int, int]]:
     asked = Batch({"k": key}, np.ones(1, dtype=np.int64), ())
     result = index.find(index.codes_of(asked), [key]).rows
     pairs = result.tags[0].expand(np.arange(len(result)), result.weights)
-    rows = zip(result.columns["d"].values[pairs.slots], pairs.fragments, pairs.weights, strict=True)
+    rows = zip(result.columns["d"].values[pairs.slots], pairs.ranges, pairs.weights, strict=True)
     return sorted((repr(float(d)), int(f), int(w)) for d, f, w in rows)
 
 
@@ -349,8 +349,8 @@ def test_zeros_of_either_sign_are_two_rows() -> None:
 def test_rows_of_two_fragments_are_two_rows(value: float) -> None:
     index = index_of(batch([value] * 80, [1] * 80, 1), batch([value], [2], 1))
     weights = {1: 0, 2: 0}
-    for _, fragment, weight in left_in(index):
-        weights[fragment] += weight
+    for _, range_id, weight in left_in(index):
+        weights[range_id] += weight
     assert weights == {1: 80, 2: 1}
 
 
@@ -361,9 +361,9 @@ Rows = Counter[tuple[int, int, int]]
 def rows_of(result: Batch) -> Rows:
     counts: Rows = Counter()
     values = (result.columns[name].values.tolist() for name in ("k", "v"))
-    fragments = result.tags[0].expand(np.arange(len(result)), result.weights).fragments.tolist()
-    for key, value, fragment, n in zip(*values, fragments, result.weights.tolist(), strict=True):
-        counts[key, value, fragment] += n
+    ranges = result.tags[0].expand(np.arange(len(result)), result.weights).ranges.tolist()
+    for key, value, range_id, n in zip(*values, ranges, result.weights.tolist(), strict=True):
+        counts[key, value, range_id] += n
     return counts
 
 
@@ -393,8 +393,8 @@ def test_rows_come_and_go_whatever_runs_they_lie_in(
             for _ in range(random.choice([1, 30, 90]))
         ]
         changes += [(*row, -n) for row, n in there.items() if n and random.random() < 0.3]
-        for key, value, fragment, n in changes:
-            there[key, value, fragment] += n
+        for key, value, range_id, n in changes:
+            there[key, value, range_id] += n
         columns = list(zip(*changes, strict=True))
         vectors = [Vector(LONG, np.array(column, dtype=np.int64)) for column in columns[:2]]
         tags = (RowTags(np.array(columns[2], dtype=np.int32)),)
@@ -423,8 +423,8 @@ def test_rows_that_only_come_are_counted_once_each(
     """Whatever is left side by side in a run, the rows of the index come to the same sum."""
     monkeypatch.setattr(trace, "_MANY_ROWS", united)
     monkeypatch.setattr(trace, "_HARDLY", 1.0)
-    values, fragments = [0.0, -0.0, float("nan"), 1.0, 1.0, 1.0], [0, 0, 1, 1, 1, 2]
-    index = index_of(*(batch(values, fragments, weight) for weight in (1, 2, 1)))
+    values, ranges = [0.0, -0.0, float("nan"), 1.0, 1.0, 1.0], [0, 0, 1, 1, 1, 2]
+    index = index_of(*(batch(values, ranges, weight) for weight in (1, 2, 1)))
     result = index.whole()
     assert len(result) == 5
     assert sorted(result.weights.tolist()) == [4, 4, 4, 4, 8]

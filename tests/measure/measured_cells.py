@@ -12,8 +12,8 @@ from benchmarks.registry import MEASURES
 from benchmarks.tables import write_graph, write_partners
 from impctl.bench.record import Cell
 from impctl.errors import Location
-from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, CaseContext
-from impctl.service.context import SilentReporter, Context, open_context
+from impctl.measure.figures import CaseContext, CaseSpec, ChartSpec, FigureSpec
+from impctl.service.context import Context, SilentReporter, open_context
 from impctl.service.settings import Settings
 
 
@@ -28,7 +28,7 @@ def cells_of(ground: CaseContext) -> list[Cell]:
 
 
 def ground_of(
-    desk: Any, measure: str, query: str, *, repeat: int = 2, scale: float = 1.0, **options: Any
+    ctx: Any, measure: str, query: str, *, repeat: int = 2, scale: float = 1.0, **options: Any
 ) -> CaseContext:
     """A figure with one case, of this query; by default repeated once."""
     place = Location("s.yaml", 1, 1)
@@ -44,7 +44,7 @@ def ground_of(
         chart=ChartSpec("x", ("y",), (), ()),
         location=place,
     )
-    return CaseContext(desk, figure, repeat, seed=1, scale=scale)
+    return CaseContext(ctx, figure, repeat, seed=1, scale=scale)
 
 
 def values(cell: Cell) -> Mapping[str, float]:
@@ -113,5 +113,5 @@ def joined_desk(folder: Path) -> Iterator[Context]:
     graph = DataRequest("g", "graph", rows=300, groups=60, seed=4)
     write_graph(graph, folder, SilentReporter())
     (folder / "w.yaml").write_text(WORKLOAD)
-    with open_context(Settings(folder / "w.yaml")) as desk:
-        yield desk
+    with open_context(Settings(folder / "w.yaml")) as ctx:
+        yield ctx

@@ -31,15 +31,15 @@ from impctl.expr.signature import SEVERAL_ROWS, one_row
 from impctl.measure import duckdb
 from impctl.measure import run as keep
 from impctl.measure import run as run_module
-from impctl.measure.duckdb import _translated, duckdb_query_metrics, duckdb_plain, duckdb_recapture
+from impctl.measure.duckdb import _translated, duckdb_plain, duckdb_query_metrics, duckdb_recapture
 from impctl.measure.figures import CaseContext, OptionValue
 from impctl.measure.generate import generate
-from impctl.measure.keep import compare_files, report_file, check_outputs, write_outputs
+from impctl.measure.keep import check_outputs, compare_files, report_file, write_outputs
 from impctl.measure.kinds import _real_share
 from impctl.measure.run import MEASURES, figures_of, run_workload
 from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, sample_rows, scratch_copy
 from impctl.service.capture import capture_query
-from impctl.service.context import SilentReporter, Context, open_context
+from impctl.service.context import Context, SilentReporter, open_context
 from impctl.service.maintenance_plan import restored_verdict
 from impctl.service.outcome import most_severe
 from impctl.service.prepare import prepare
@@ -143,9 +143,9 @@ def measured_run(
     *queries: str,
     rows: tuple[int, ...] = (),
 ) -> tuple[Record, Outcome]:
-    with open_context(Settings(workload)) as desk:
+    with open_context(Settings(workload)) as ctx:
         asked = MeasureRequest() if request is None else request
-        outcome = run_workload(desk, asked, queries, delta_rows=rows)
+        outcome = run_workload(ctx, asked, queries, delta_rows=rows)
     record = outcome.results[0]
     assert isinstance(record, Record)
     return record, outcome
@@ -549,18 +549,18 @@ spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 4}}
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     folder = tmp_path_factory.mktemp("suite")
     for table, rows in (("t", 5000), ("s", 500)):
         request = GenerateRequest(folder, Example.SYNTHETIC, table=table, rows=rows, groups=100)
         generate(request, SilentReporter())
     (folder / "w.yaml").write_text(MEASURED_WORKLOAD)
-    with open_context(Settings(folder / "w.yaml")) as desk:
-        yield desk
+    with open_context(Settings(folder / "w.yaml")) as ctx:
+        yield ctx
 
 
-def cells(desk: Context, measure: str, query: str, **options: OptionValue) -> list[Cell]:
-    return cells_of(ground_of(desk, measure, query, repeat=1, scale=0.01, **options))
+def cells(ctx: Context, measure: str, query: str, **options: OptionValue) -> list[Cell]:
+    return cells_of(ground_of(ctx, measure, query, repeat=1, scale=0.01, **options))
 
 
 @pytest.mark.parametrize(
@@ -578,32 +578,30 @@ def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: flo
 
 
 @pytest.mark.parametrize("query", ["window", "join", "mixing", "groups", "rows"])
-def test_duckdb_finds_the_same_sketch(desk: Context, query: str) -> None:
+def test_duckdb_finds_the_same_sketch(ctx: Context, query: str) -> None:
     pytest.importorskip("duckdb")
-    spec = desk.workload.queries[query]
-    with scratch_copy(desk, ("t", "s")) as scratch:
+    spec = ctx.workload.queries[query]
+    with scratch_copy(ctx, ("t", "s")) as scratch:
         prepared = prepare(scratch, spec)
         capture_query(scratch, scratch.store(), prepared, code="asked", reason="test")
         stored = scratch.store().load(query)
         assert stored is not None
         verdict, partitions = restored_verdict(scratch.tables, prepared, stored)
-        held = {sketch.access: sketch.fragments for sketch in stored.sketches}
-        assert any(len(fragments) for fragments in held.values())
+        held = {sketch.access: sketch.ranges for sketch in stored.sketches}
+        assert any(len(ranges) for ranges in held.values())
         connection = ParquetSql.open()
         assert connection is not None
         offered = duckdb_recapture(connection, scratch, prepared, verdict, partitions, held)
         assert offered.run is not None, offered.reason
         assert offered.run() == held
-        less = {access: fragments.minus(fragments) for access, fragments in held.items()}
+        less = {access: ranges.minus(ranges) for access, ranges in held.items()}
         refused = duckdb_recapture(connection, scratch, prepared, verdict, partitions, less)
         assert "a different sketch" in refused.reason
         assert duckdb_plain(connection, scratch.tables, prepared).run is not None
         connection.close()
 
 
-def test_duckdb_that_fails_later_is_a_note(
-    desk: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duckdb_that_fails_later_is_a_note(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where its memory ends, or a file goes, between the check and the timed runs."""
     pytest.importorskip("duckdb")
     opened: list[ParquetSql] = []
@@ -619,8 +617,8 @@ def test_duckdb_that_fails_later_is_a_note(
 
     monkeypatch.setattr(ParquetSql, "open", noted)
     monkeypatch.setattr(duckdb, "milliseconds", answered_once)
-    with scratch_copy(desk, ("t",)) as scratch:
-        measured = MeasuredQuery(scratch, desk.workload.queries["rows"])
+    with scratch_copy(ctx, ("t",)) as scratch:
+        measured = MeasuredQuery(scratch, ctx.workload.queries["rows"])
         expected = pa.table({"id": []})
         monkeypatch.setattr(duckdb, "same_answer", lambda result, rows: True)
         beside = duckdb_query_metrics(measured, expected, 3)
@@ -649,11 +647,11 @@ def test_values_of_folders_are_columns(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), rows, partition_by=["p", "d"])
     file = tmp_path / "w.yaml"
     file.write_text(FOLDERS_WORKLOAD)
-    with open_context(Settings(file)) as desk:
-        prepared = prepare(desk, desk.workload.queries["q"])
+    with open_context(Settings(file)) as ctx:
+        prepared = prepare(ctx, ctx.workload.queries["q"])
         connection = ParquetSql.open()
         assert connection is not None
-        offered = duckdb_plain(connection, desk.tables, prepared)
+        offered = duckdb_plain(connection, ctx.tables, prepared)
         assert offered.run is not None, offered.reason
         result = offered.run()
         connection.close()

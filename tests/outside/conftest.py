@@ -22,7 +22,7 @@ def place(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
     def make(folder: Path) -> None:
         write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
         made = make_place(folder, capsys).captured()
-        assert made.stored().sketches[0].fragments.ids == (0, 1)
+        assert made.stored().sketches[0].ranges.ids == (0, 1)
 
     return make_place(made_once.folder("place", make), capsys)
 

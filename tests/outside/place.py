@@ -39,7 +39,7 @@ def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
     }
     partitions = {s.access: (s.attribute, tuple(s.partition.boundaries)) for s in stored.sketches}
     accurate = accurate_sketches(annotate(root, tables), root, tables, partitions)
-    held = {s.access: set(s.fragments.ids) for s in stored.sketches}
+    held = {s.access: set(s.ranges.ids) for s in stored.sketches}
     assert held, "a query without a sketch proves nothing"
     for access, wanted in accurate.items():
         assert wanted <= held[access], (access, wanted, held[access])

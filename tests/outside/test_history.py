@@ -63,7 +63,7 @@ def test_optimize_between_other_commits(
     optimize(either.delta)
     either.delta.delete("g = 0 AND x = 5")
     expect_carried(either)
-    assert either.stored().sketches[0].fragments.ids == (1, 2)
+    assert either.stored().sketches[0].ranges.ids == (1, 2)
 
 
 @pytest.mark.slow
@@ -86,14 +86,14 @@ def test_restore(either: Place, captured_at: int, restored_to: int) -> None:
 def test_the_whole_table_is_overwritten(either: Place) -> None:
     write_deltalake(str(either.table), more(7, 4, 9), mode="overwrite")
     expect_carried(either)
-    assert either.stored().sketches[0].fragments.ids == (3,)
+    assert either.stored().sketches[0].ranges.ids == (3,)
 
 
 @pytest.mark.slow
 def test_overwritten_by_nothing(either: Place) -> None:
     write_deltalake(str(either.table), ROWS.slice(0, 0), mode="overwrite")
     expect_carried(either)
-    assert either.stored().sketches[0].fragments.ids == ()
+    assert either.stored().sketches[0].ranges.ids == ()
 
 
 @pytest.mark.slow
@@ -586,7 +586,7 @@ def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def desk(place: Place) -> Iterator[Context]:
+def ctx(place: Place) -> Iterator[Context]:
     """Never run itself, as in `maintain --follow`."""
     settings = Settings(place.folder / "w.yaml", policy=Policy.AUTO)
     with open_context(settings) as opened:
@@ -607,29 +607,29 @@ def log_aside(place: Place, tmp_path: Path) -> Callable[[], None]:
     return replace
 
 
-def files(desk: Context) -> set[str]:
-    return {file.uri for file in desk.tables.snapshot("t").files}
+def files(ctx: Context) -> set[str]:
+    return {file.uri for file in ctx.tables.snapshot("t").files}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_another_log_that_came_during_a_run_is_no_continuation(
-    place: Place, desk: Context, log_aside: Callable[[], None], goes_on: bool
+    place: Place, ctx: Context, log_aside: Callable[[], None], goes_on: bool
 ) -> None:
     """It pinned {v0, old v1, new v2}, of which no version of any table ever consisted."""
     watch = TableWatch()
-    first = desk.next_run(watch.pinned())
+    first = ctx.next_run(watch.pinned())
     assert not maintain(first, None).failures
     log_aside()
     first.close()
     watch.saw(first)
-    assert watch.is_due(desk)
+    assert watch.is_due(ctx)
     if not goes_on:
-        second = desk.next_run(watch.pinned())
+        second = ctx.next_run(watch.pinned())
         assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
         watch.saw(second)
     place.append(3)
-    second = desk.next_run(watch.pinned())
+    second = ctx.next_run(watch.pinned())
     assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
     outcome = maintain(second, None)
     second.close()
@@ -637,41 +637,41 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
     place.check_sound()
 
 
-def watching(desk: Context) -> TableWatch:
+def watching(ctx: Context) -> TableWatch:
     """A watch after a first run that pinned the table."""
     watch = TableWatch()
-    first = desk.next_run(watch.pinned())
+    first = ctx.next_run(watch.pinned())
     first.tables.source("t")
     watch.saw(first)
     return watch
 
 
 def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
-    place: Place, desk: Context, log_aside: Callable[[], None]
+    place: Place, ctx: Context, log_aside: Callable[[], None]
 ) -> None:
-    watch = watching(desk)
+    watch = watching(ctx)
     log_aside()
     # A run that fails before it looks at any table.
-    watch.saw(Context(desk.settings, desk.workload, desk.reporter))
+    watch.saw(Context(ctx.settings, ctx.workload, ctx.reporter))
     place.append(3)
-    assert watch.is_due(desk)
-    second = desk.next_run(watch.pinned())
+    assert watch.is_due(ctx)
+    second = ctx.next_run(watch.pinned())
     assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
 
 
 def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
-    place: Place, desk: Context, log_aside: Callable[[], None]
+    place: Place, ctx: Context, log_aside: Callable[[], None]
 ) -> None:
-    watch = watching(desk)
+    watch = watching(ctx)
     shutil.move(place.table, place.folder / "away")
-    assert watch.is_due(desk)
-    second = desk.next_run(watch.pinned())
+    assert watch.is_due(ctx)
+    second = ctx.next_run(watch.pinned())
     assert not second.tables.seen
     watch.saw(second)
-    assert not watch.is_due(desk), "what could not be opened is told once"
+    assert not watch.is_due(ctx), "what could not be opened is told once"
     write_deltalake(str(place.table), more(3))
-    assert watch.is_due(desk), "another table stands there, its log is shorter"
+    assert watch.is_due(ctx), "another table stands there, its log is shorter"
     log_aside()
-    assert watch.is_due(desk)
-    third = desk.next_run(watch.pinned())
+    assert watch.is_due(ctx)
+    third = ctx.next_run(watch.pinned())
     assert files(third) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}

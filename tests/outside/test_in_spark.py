@@ -205,26 +205,26 @@ def touched_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) 
     return cli
 
 
-def fragments(cli: Cli) -> tuple[int, ...]:
+def ranges(cli: Cli) -> tuple[int, ...]:
     with Store.open(cli.workload.parent / ".impctl", create=False) as store:
         result = store.load("q")
     assert result is not None
-    return tuple(result.sketches[0].fragments.ids)
+    return tuple(result.sketches[0].ranges.ids)
 
 
 def test_another_column_takes_its_name(touched_cli: Cli, tmp_path: Path) -> None:
-    assert fragments(touched_cli) == (1,)
+    assert ranges(touched_cli) == (1,)
     handmade.commit(tmp_path / "t", 2, columns(g="col-1", v="col-3"))
     refused = touched_cli("maintain", "--policy", "incremental")
     assert (refused.code, refused.error["code"]) == (7, "schema_changed")
     assert "`v` of table `t` between versions 1 and 2 was replaced" in refused.error["message"]
     (result,) = touched_cli.good("maintain").results
     assert (result["action"], result["reason_code"]) == ("recapture", "schema_changed")
-    assert fragments(touched_cli) == (0,)
+    assert ranges(touched_cli) == (0,)
     assert len(touched_cli.verified(is_exact=False)) == 1
 
 
 def test_a_column_that_is_not_read_may_change(touched_cli: Cli, tmp_path: Path) -> None:
     handmade.commit(tmp_path / "t", 2, columns(g="col-1", v="col-2", w="col-4"))
     assert touched_cli.good("maintain").results[0]["action"] == "touch"
-    assert fragments(touched_cli) == (1,)
+    assert ranges(touched_cli) == (1,)

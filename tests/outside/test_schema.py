@@ -208,7 +208,7 @@ def test_one_partition_is_overwritten(
     write_deltalake(path, new, mode="overwrite", predicate="g = 5")
     assert DeltaTable(path).to_pyarrow_table().num_rows == ROWS.num_rows + 2
     expect_carried(place)
-    assert place.stored().sketches[0].fragments.ids == (0, 1, 2)
+    assert place.stored().sketches[0].ranges.ids == (0, 1, 2)
 
 
 MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
@@ -293,7 +293,7 @@ def test_a_used_mapped_column_is_replaced(mapped: Place) -> None:
     """Dropped and added again under its name: the old rows have no value in it."""
     commit(mapped.table, 2, g="col-1", x="col-4", note="col-3")
     expect_recapture(mapped, "schema_changed", "`x`", "was replaced")
-    assert mapped.stored().sketches[0].fragments.ids == ()
+    assert mapped.stored().sketches[0].ranges.ids == ()
 
 
 @pytest.mark.slow

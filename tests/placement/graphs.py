@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from impctl.placement.graph import Graph, KindOfChange, PieceMode, CostNode, PerKind, Piece, Work
+from impctl.placement.graph import CostNode, Graph, KindOfChange, PerKind, Piece, PieceMode, Work
 
 SIDE = (PieceMode.KEPT, PieceMode.READ, PieceMode.REBUILT)
 KEYED = tuple(PieceMode)

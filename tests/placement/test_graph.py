@@ -9,8 +9,24 @@ from typing import Any
 
 import pytest
 
-from impctl.compile.flows import StoredChoices, SideChoice, SideFacts, Strategy
-from impctl.placement.graph import PRIORS, Bounded, Demand, Graph, KindOfChange, PieceMode, CostNode, Numbers, Piece, Priors, Work, chance_of_hit, graph_of, own, pinned
+from impctl.compile.flows import SideChoice, SideFacts, StoredChoices, Strategy
+from impctl.placement.graph import (
+    PRIORS,
+    Bounded,
+    CostNode,
+    Demand,
+    Graph,
+    KindOfChange,
+    Numbers,
+    Piece,
+    PieceMode,
+    Priors,
+    Work,
+    chance_of_hit,
+    graph_of,
+    own,
+    pinned,
+)
 from impctl.placement.search import conversion_ms, evaluate, per_day, per_day_together
 from tests.compile.jointree.shapes import core
 from tests.placement import tpch
@@ -57,7 +73,9 @@ def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
     asked: list[SideFacts] = chooser.asked  # type: ignore[attr-defined]
     graph = graph_of(compiled, tpch.KINDS, tpch.numbers(compiled))
     pieces = pieces_of(graph)
-    readable = {name for name, p in pieces.items() if PieceMode.READ in p.sizes and not p.reads_below}
+    readable = {
+        name for name, p in pieces.items() if PieceMode.READ in p.sizes and not p.reads_below
+    }
     sides = {facts.name for facts in asked if not facts.is_grouping}
     can_be = {facts.name for facts in asked if Strategy.FILES in facts.readers}
     assert readable & sides == can_be & sides
@@ -218,7 +236,11 @@ def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
 
     before = pieces_of(graph_of(circuit, tpch.KINDS, numbers))
     after = pieces_of(graph_of(circuit, tpch.KINDS, replace(numbers, bytes=size)))
-    assert after["join1.right"].sizes[PieceMode.READ] == 21_000 < before["join1.right"].sizes[PieceMode.READ]
+    assert (
+        after["join1.right"].sizes[PieceMode.READ]
+        == 21_000
+        < before["join1.right"].sizes[PieceMode.READ]
+    )
     assert after["join0.right"].sizes == before["join0.right"].sizes
 
 
@@ -248,7 +270,9 @@ def joined(*above: CostNode, kind: KindOfChange = R_AND_S, **costs: float) -> Gr
     nodes = (
         scan("r", 3e5, 1e5),
         scan("s", 3e5, 2e5),
-        CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", **costs), side("right", **costs))),
+        CostNode(
+            work=Work.JOIN, inputs=(0, 1), pieces=(side("left", **costs), side("right", **costs))
+        ),
         *above,
     )
     return Graph(nodes, (kind,))
@@ -457,7 +481,11 @@ def piece(name: str, build: float, stream: float) -> Piece:
         ("upkeep", "probe", "noted", "read", "lookup", "opened"), (0.0,)
     )
     return Piece(
-        name=name, sizes={PieceMode.KEPT: 9, PieceMode.READ: 1}, build=(build,), stream=(stream,), **same
+        name=name,
+        sizes={PieceMode.KEPT: 9, PieceMode.READ: 1},
+        build=(build,),
+        stream=(stream,),
+        **same,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.placement.graph import Graph, KindOfChange, PieceMode, CostNode, Piece, Work, graph_of
+from impctl.placement.graph import CostNode, Graph, KindOfChange, Piece, PieceMode, Work, graph_of
 from impctl.placement.search import (
     THIN,
     Frontier,

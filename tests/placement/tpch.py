@@ -15,7 +15,7 @@ from impctl.data.schema import DATE, LONG
 from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.join import JoinOperator
 from impctl.engine.linear import SelectOperator
-from impctl.placement.graph import Graph, KindOfChange, PieceMode, Numbers, graph_of
+from impctl.placement.graph import Graph, KindOfChange, Numbers, PieceMode, graph_of
 from impctl.placement.search import choices_of, choose, per_day
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition

@@ -257,7 +257,9 @@ def make_answer_trial(seed: int) -> Trial:
 
 def is_for_answer(plan: Plan) -> bool:
     """Whether some fixpoint of the plan is."""
-    return any(isinstance(node, Fixpoint) and is_sketched_for_answer(node) for node in nodes_of(plan))
+    return any(
+        isinstance(node, Fixpoint) and is_sketched_for_answer(node) for node in nodes_of(plan)
+    )
 
 
 _SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)

@@ -91,7 +91,7 @@ def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
 
 def evened(root: Plan, verdict: Verdict, sketches: Sketches) -> dict[AccessId, set[int]]:
     """The sketches, with those of a keyed fixpoint's accesses merged."""
-    result = {access: set(fragments) for access, fragments in sketches.items()}
+    result = {access: set(ranges) for access, ranges in sketches.items()}
     for group in keyed_rows(root, verdict.key_columns).values():
         merged = set[int]().union(*(result[access] for access in group))
         result |= {access: set(merged) for access in group}
@@ -111,7 +111,9 @@ def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotat
     """The rows with what barriers need, not with all that other fixpoints are derived from: those
     that are keyed, and those of which the answer's lineage counts alone."""
     nodes = enumerate(nodes_of(root))
-    others = {at for at, node in nodes if isinstance(node, Fixpoint) and is_sketched_for_answer(node)}
+    others = {
+        at for at, node in nodes if isinstance(node, Fixpoint) and is_sketched_for_answer(node)
+    }
     others |= keyed_positions(root, verdict)
     kept = {at: rows for at, rows in annotated.first_rows.items() if at not in others}
     return replace(annotated, first_rows=kept)
@@ -537,7 +539,7 @@ def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict) -> None:
 
 def _widened(rng: Random, sketches: Sketches, partitions: Partitions) -> dict[AccessId, set[int]]:
     return {
-        access: set(fragments)
+        access: set(ranges)
         | {f for f in range(len(partitions[access][1]) + 2) if rng.random() < 0.4}
-        for access, fragments in sketches.items()
+        for access, ranges in sketches.items()
     }

@@ -672,7 +672,9 @@ def _run(seed: int, tally: _Tally) -> None:
     core = Query("", core_of(captured.root))
     own = {scan.access for scan in scans_of(core.root)}
     partitions = {access: result for access, result in trial.partitions.items() if access in own}
-    model = carried_verdict(kept, core, {access: column for access, (column, _) in partitions.items()})
+    model = carried_verdict(
+        kept, core, {access: column for access, (column, _) in partitions.items()}
+    )
     try:
         result = without_keyed(core.root, model, annotate(core.root, trial.tables))
         held: Any = accurate_sketches(result, core.root, trial.tables, partitions)

@@ -186,7 +186,7 @@ class OnDisk:
         with Store.open(self.folder / ".impctl", create=False) as store:
             result = store.load(QUERY)
         assert result is not None
-        return {one.partition.table: frozenset(one.fragments) for one in result.sketches}
+        return {one.partition.table: frozenset(one.ranges) for one in result.sketches}
 
     def afresh(self, changed: int) -> Wall:
         """The middle of three times so many changes, and `impctl maintain` after each."""

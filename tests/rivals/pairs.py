@@ -127,8 +127,7 @@ class Tree:
         """Whether the sketches, and the answer where it is kept, are those of these rows."""
         groups = self.pairs.groups(tables)
         result = {
-            access.split("#")[0]: set(fragments)
-            for access, fragments in self._session.fragments().items()
+            access.split("#")[0]: set(ranges) for access, ranges in self._session.ranges().items()
         }
         wanted = {name: self.pairs.keys_to_ranges(name, tables, groups) for name in "rs"}
         return result == wanted and (self._answer is None or self._kept(self._answer) == groups)

@@ -63,20 +63,20 @@ def _compared(tables: OnDisk) -> bool:
     step = Wall.middle(steps[_WARM:])
     say(f"{name}: maintain {step.text()}; fresh process {process.text()}")
     times: list[Wall] = []
-    with open_context(Settings(tables.workload, spark_profile=_PROFILE)) as desk:
-        follower = RestoredQuery(desk, prepare(desk, desk.workload.queries[QUERY]))
+    with open_context(Settings(tables.workload, spark_profile=_PROFILE)) as ctx:
+        follower = RestoredQuery(ctx, prepare(ctx, ctx.workload.queries[QUERY]))
         for _ in range(1 + _RECAPTURES):
-            before = _processor_ms(desk.spark())
+            before = _processor_ms(ctx.spark())
             with clocked(times):
                 recapture = follower.recapture()
-            java_ms = _processor_ms(desk.spark()) - before
+            java_ms = _processor_ms(ctx.spark()) - before
             # What is clocked is this process alone, without the one that Spark runs in.
             times[-1] = replace(times[-1], cpu_ms=times[-1].cpu_ms + java_ms)
             say(f"{name}: Spark's capture {times[-1].text()}")
             if not _ranges(recapture) == tables.sketches() == tables.stored():
                 say(f"{name}: Spark's sketches differ")
                 return False
-        say(f"{name}: Spark {desk.spark().version}, {desk.spark().sparkContext.master}")
+        say(f"{name}: Spark {ctx.spark().version}, {ctx.spark().sparkContext.master}")
     warm = Wall.middle(times[1:])
     missed = "" if warm.wall_ms >= GOAL * step.wall_ms else f"; the goal of {GOAL:,.0f} is missed"
     say(f"{name}: Spark's second capture is {warm.times(step)} the step's{missed}")

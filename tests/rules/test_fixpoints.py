@@ -26,7 +26,13 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.properties import indispensable
-from impctl.plan.recursion import approximate_columns, is_linear, is_derived_from_one_row, recursion_notes, stable_columns
+from impctl.plan.recursion import (
+    approximate_columns,
+    is_derived_from_one_row,
+    is_linear,
+    recursion_notes,
+    stable_columns,
+)
 from impctl.rules.normalize import best_fixpoints
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.rules.prune import prune_columns

@@ -148,15 +148,15 @@ def reading_all() -> Iterator[None]:
 
 def held(file: Path) -> dict[tuple[str, str], Any]:
     """Of every query the sketches and the whole state, by name."""
-    with open_context(Settings(file)) as desk:
-        store = desk.reading_store()
+    with open_context(Settings(file)) as ctx:
+        store = ctx.reading_store()
         assert store is not None
         result: dict[tuple[str, str], Any] = {}
         for name in store.queries():
             stored = store.load(name)
             assert stored is not None
             result[name, "mode"] = stored.mode
-            result[name, "sketches"] = [sketch.fragments for sketch in stored.sketches]
+            result[name, "sketches"] = [sketch.ranges for sketch in stored.sketches]
             for key, kept in store.load_runs(name).items():
                 if key.startswith("rows."):
                     table = " ".join(key.split(".")[:3])
@@ -489,7 +489,9 @@ def test_trees_stay_trees_where_the_answer_is_left_out(
 def test_an_index_that_was_asked_for_leaves_the_sketch_alone(
     cli_short_of_memory: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "capture_sketches_alone", Mock(side_effect=TableError("Spark was asked")))
+    monkeypatch.setattr(
+        capture, "capture_sketches_alone", Mock(side_effect=TableError("Spark was asked"))
+    )
     asked(cli_short_of_memory, join="index")
     assert cli_short_of_memory("capture").error["message"] == "Spark was asked"
 
@@ -560,8 +562,8 @@ def cli_of_joins(tmp_path: Path, cli_of: CliOf) -> Cli:
 
 def left(cli: Cli, query: str) -> dict[str, int]:
     """Files that are read without any sketch, by table."""
-    with open_context(Settings(cli.workload)) as desk:
-        filters = filters_of(desk.tables, prepare(desk, desk.workload.queries[query]), (), {})
+    with open_context(Settings(cli.workload)) as ctx:
+        filters = filters_of(ctx.tables, prepare(ctx, ctx.workload.queries[query]), (), {})
         return {table: len(files) for table, files in filters.files.items()}
 
 
@@ -627,12 +629,12 @@ def test_no_file_with_a_row_that_has_a_partner_is_left_out(
         for name, files in tables.items():
             create_laid_out_table(str(folder / name), files)
         most = {kind: rng.randint(0, 5) for kind in VALUES}
-        with open_context(Settings(workload_of(folder, most))) as desk:
+        with open_context(Settings(workload_of(folder, most))) as ctx:
             for kind in VALUES:
-                prepared = prepare(desk, desk.workload.queries[kind])
+                prepared = prepare(ctx, ctx.workload.queries[kind])
                 for way, times in WAYS.items():
                     monkeypatch.setattr(joined_files, "_TIMES_AS_LARGE", times)
-                    filters = filters_of(desk.tables, prepared, (), {})
+                    filters = filters_of(ctx.tables, prepared, (), {})
                     t, u = (rows_by_file(filters, name, tables[name], kind) for name in tables)
                     assert not lost(t, u, most[kind]), (seed, kind, way)
                     saved[kind, way] += filters.files_total - filters.files_kept
@@ -752,12 +754,12 @@ def test_partners_are_those_of_what_is_read(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         f'queries: {{q: {{sql: "{JOINED_SQL}", sketch: {{t: g}}}}}}\nstore: st\n'
     ).captured()
-    with open_context(Settings(cli.workload)) as desk:
+    with open_context(Settings(cli.workload)) as ctx:
         held = stored(tmp_path, "q", "st")
-        prepared = prepare(desk, desk.workload.queries["q"])
-        by_sketch = filters_of(desk.tables, prepared, held.sketches, held.versions)
+        prepared = prepare(ctx, ctx.workload.queries["q"])
+        by_sketch = filters_of(ctx.tables, prepared, held.sketches, held.versions)
         assert {name: len(files) for name, files in by_sketch.files.items()} == {"t": 19, "u": 19}
-        read = read_choice(desk.tables, prepared, held.sketches, held.versions)
+        read = read_choice(ctx.tables, prepared, held.sketches, held.versions)
     assert list(read.left_away) == ["t"]
     assert {name: len(files) for name, files in read.pruned.files.items()} == {"t": 20, "u": 20}
     assert read.pruned.filters == {}
@@ -781,9 +783,9 @@ def test_what_is_left_away(
     cli = cli_of(
         f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{sql}"}}}}\nstore: st\n'
     ).captured()
-    with open_context(Settings(cli.workload)) as desk:
+    with open_context(Settings(cli.workload)) as ctx:
         held = stored(tmp_path, "q", "st")
-        prepared = prepare(desk, desk.workload.queries["q"])
-        read = read_choice(desk.tables, prepared, held.sketches, held.versions)
+        prepared = prepare(ctx, ctx.workload.queries["q"])
+        read = read_choice(ctx.tables, prepared, held.sketches, held.versions)
     assert bool(read.pruned.filters) == is_used
     assert bool(read.left_away) != is_used

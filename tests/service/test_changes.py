@@ -31,7 +31,7 @@ from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, NotExactError, RecaptureNeededError
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules
-from impctl.service.changes import FollowedAnswer, Changed
+from impctl.service.changes import Changed, FollowedAnswer
 from impctl.service.context import Context, open_context
 from impctl.service.result_changes import (
     CHANGE,
@@ -82,8 +82,8 @@ from tests.support.run_cli import Cli, CliOf, write_running_example
 
 @contextmanager
 def desk_of(file: Path) -> Iterator[Context]:
-    with open_context(Settings(file)) as desk:
-        yield desk
+    with open_context(Settings(file)) as ctx:
+        yield ctx
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -104,8 +104,8 @@ def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases
         grow(folder)
         change(folder, draw)
         before = digest(folder)
-        with desk_of(kept.workload) as desk:
-            looked = {n: FollowedAnswer(desk, desk.workload.queries[n]).next(desk) for n in QUERIES}
+        with desk_of(kept.workload) as ctx:
+            looked = {n: FollowedAnswer(ctx, ctx.workload.queries[n]).next(ctx) for n in QUERIES}
         for name, result in looked.items():
             held = dict(stored(folder, name).versions)
             assert result.since == held
@@ -123,14 +123,14 @@ def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases
 def test_looks_one_after_the_other_tell_what_came_in_between(kept: Cli) -> None:
     """As `--follow` looks: in memory, whatever others commit meanwhile."""
     folder, draw = kept.workload.parent, random.Random(5)
-    with desk_of(kept.workload) as desk:
-        answers = {name: FollowedAnswer(desk, desk.workload.queries[name]) for name in QUERIES}
-        rows: dict[str, Rows] = {n: answer_of_changes(a.whole(desk)) for n, a in answers.items()}
+    with desk_of(kept.workload) as ctx:
+        answers = {name: FollowedAnswer(ctx, ctx.workload.queries[name]) for name in QUERIES}
+        rows: dict[str, Rows] = {n: answer_of_changes(a.whole(ctx)) for n, a in answers.items()}
         for step in range(3):
             change(folder, draw)
             if step == 1:
                 kept.good("maintain")
-            now = desk.next_run(())
+            now = ctx.next_run(())
             for name, answer in answers.items():
                 result = answer.next(now)
                 assert result.by == "state"
@@ -149,9 +149,9 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
 ) -> None:
     """Also in the middle of a step, when the rows kept have moved on already."""
     folder, draw, fails_at = kept.workload.parent, random.Random(6), 1
-    with desk_of(kept.workload) as desk:
-        answers = {name: FollowedAnswer(desk, desk.workload.queries[name]) for name in QUERIES}
-        rows: dict[str, Rows] = {n: answer_of_changes(a.whole(desk)) for n, a in answers.items()}
+    with desk_of(kept.workload) as ctx:
+        answers = {name: FollowedAnswer(ctx, ctx.workload.queries[name]) for name in QUERIES}
+        rows: dict[str, Rows] = {n: answer_of_changes(a.whole(ctx)) for n, a in answers.items()}
         by = set()
         for step in range(fails_at + 2):
             grow(folder)
@@ -160,7 +160,7 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
                 if step == fails_at:
                     gone = RecaptureNeededError("history is gone", code="history_gone")
                     patch.setattr(Maintainer, "_meta", Mock(side_effect=gone))
-                now = desk.next_run(())
+                now = ctx.next_run(())
                 for name, answer in answers.items():
                     result = answer.next(now)
                     by.add((step, str(result.by)))
@@ -222,7 +222,7 @@ def test_spark_is_not_started_nor_the_lock_taken(
     folder = kept.workload.parent
     grow(folder)
     monkeypatch.setattr(Context, "spark", None)
-    with desk_of(kept.workload) as desk, desk.writing("a test"):
+    with desk_of(kept.workload) as ctx, ctx.writing("a test"):
         result = kept.one("changes", "--query", "groups")
     assert result["row_count"] > 0
 

@@ -212,17 +212,17 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
     for name in ("t", "u"):
         create_table(str(tmp_path / name), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
-    with open_context(Settings(tmp_path / "w.yaml")) as desk:
-        old, beside = desk.tables.snapshot("t"), desk.tables.snapshot("u")
+    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
+        old, beside = ctx.tables.snapshot("t"), ctx.tables.snapshot("u")
         shutil.rmtree(tmp_path / "t")
         create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
-        repin = desk.tables.repin("t")
+        repin = ctx.tables.repin("t")
         assert (repin.version, repin.table_id != old.table_id) == (old.version, True)
-        assert (desk.tables.snapshot("t").table_id, desk.tables.snapshot("t").rows) == (
+        assert (ctx.tables.snapshot("t").table_id, ctx.tables.snapshot("t").rows) == (
             repin.table_id,
             3,
         )
-        assert desk.tables.snapshot("u") is beside
+        assert ctx.tables.snapshot("u") is beside
 
 
 @pytest.mark.parametrize("running", [None, object()])
@@ -234,8 +234,8 @@ def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
     create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     with (
-        open_context(Settings(tmp_path / "w.yaml")) as desk,
-        scratch_copy(desk, ("t",)) as scratch,
+        open_context(Settings(tmp_path / "w.yaml")) as ctx,
+        scratch_copy(ctx, ("t",)) as scratch,
     ):
         assert scratch.has_spark is (running is not None)
 

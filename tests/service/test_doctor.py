@@ -491,8 +491,8 @@ def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path:
             raise UsageError("no file system", hint="add the JAR")
         return snapshot.rows or None
 
-    with open_context(Settings(cli.workload)) as desk:
-        result = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
+    with open_context(Settings(cli.workload)) as ctx:
+        result = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(ctx, rows_read)}
     assert result == {
         "odd": ("problem", "no file system", "add the JAR"),
         "bare": ("ok", "the table has no file for Spark to read", None),

@@ -274,8 +274,8 @@ def test_the_condition_stands_beside_the_ranges(captured: Cli) -> None:
 
 
 def test_engines_that_read_files_are_told_the_condition(captured: Cli) -> None:
-    with open_context(Settings(captured.workload, now=at(0.5))) as desk:
-        result = files(desk, "sums").files.tables["links"]
+    with open_context(Settings(captured.workload, now=at(0.5))) as ctx:
+        result = files(ctx, "sums").files.tables["links"]
     assert result.predicate is not None
     assert result.predicate.startswith(
         "\"seen_at\" > CAST('2026-03-01 11:00:30+00:00' AS TIMESTAMPTZ)"
@@ -342,11 +342,11 @@ def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
 
 def test_who_follows_looks_when_a_row_expires(captured: Cli) -> None:
     watch = TableWatch()
-    with open_context(Settings(captured.workload, now=at(0))) as desk:
+    with open_context(Settings(captured.workload, now=at(0))) as ctx:
         watch.pinned()
-        desk.tables.source("links")
-        watch.saw(desk)
-        assert not watch.is_due(desk)
+        ctx.tables.source("links")
+        watch.saw(ctx)
+        assert not watch.is_due(ctx)
     for minutes, is_due in ((0.9, False), (1, True)):
         with open_context(Settings(captured.workload, now=at(minutes))) as later:
             assert watch.is_due(later) is is_due
@@ -595,19 +595,19 @@ def test_days_expire_at_their_midnight(tmp_path: Path, zone: str) -> None:
     midnights = [
         datetime(day.year, day.month, day.day, tzinfo=zone_of(zone)).astimezone(UTC) for day in days
     ]
-    with open_context(Settings(tmp_path / "w.yaml")) as desk:
-        spec = desk.workload.tables["t"].expiry
+    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
+        spec = ctx.workload.tables["t"].expiry
         assert spec is not None
         for hours in range(-10, 60):
             now = NOW + timedelta(hours=hours)
-            live = live_rows(spec, desk.tables.snapshot("t"), now, zone)
+            live = live_rows(spec, ctx.tables.snapshot("t"), now, zone)
             assert live.later_than.type == DATE
             assert isinstance(live.later_than.value, int)
             edge = EPOCH.date() + timedelta(days=live.later_than.value)
             kept = [day for day in days if day > edge]
             own = [m for m in midnights if m > now - timedelta(hours=36)]
             assert len(kept) == len(own), (now, zone)
-            told = next_expiry(desk, {"t": 0}, now.isoformat())
+            told = next_expiry(ctx, {"t": 0}, now.isoformat())
             assert told == (min(own) + timedelta(hours=36)).isoformat() if own else "never"
 
 
@@ -615,10 +615,10 @@ def test_the_edge_is_exact_to_the_microsecond(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), table_of([NOW]))
     text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
     (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
-    with open_context(Settings(tmp_path / "w.yaml")) as desk:
-        spec = desk.workload.tables["t"].expiry
+    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
+        spec = ctx.workload.tables["t"].expiry
         assert spec is not None
-        live = live_rows(spec, desk.tables.snapshot("t"), NOW, "Europe/Berlin")
+        live = live_rows(spec, ctx.tables.snapshot("t"), NOW, "Europe/Berlin")
     assert live.later_than.type == TIMESTAMP
     assert live.later_than.value == micros(NOW) - 3_600_000_000
 
@@ -629,9 +629,9 @@ def test_where_nobody_can_look_every_run_has_to(
     create_table(str(tmp_path / "t"), table_of([NOW, NOW - timedelta(hours=2)]))
     text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
     (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
-    with open_context(Settings(tmp_path / "w.yaml")) as desk:
-        assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
+    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
+        assert next_expiry(ctx, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
     unread = Mock(side_effect=TableError("only Spark reads this"))
     monkeypatch.setattr(rows, "read_batches", unread)
-    with open_context(Settings(tmp_path / "w.yaml")) as desk:
-        assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == ""
+    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
+        assert next_expiry(ctx, {"t": 0}, NOW.isoformat()) == ""

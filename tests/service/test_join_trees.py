@@ -87,7 +87,7 @@ BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in ("tree", "index
 
 def sketches(cli: Cli, names: Iterable[str] = BOTH_WAYS) -> dict[str, dict[str, tuple[int, ...]]]:
     held = {name: stored(cli.workload.parent, name, "store").sketches for name in names}
-    return {n: {s.access: tuple(s.fragments.ids) for s in one} for n, one in held.items()}
+    return {n: {s.access: tuple(s.ranges.ids) for s in one} for n, one in held.items()}
 
 
 def changed(folder: Path, rng: random.Random, step: int) -> None:
@@ -306,7 +306,7 @@ def trees(choosing: Cli) -> dict[str, Any]:
 
 def ranges(choosing: Cli, name: str) -> tuple[int, ...]:
     held = stored(choosing.workload.parent, name, "store")
-    return tuple(held.sketches[0].fragments.ids)
+    return tuple(held.sketches[0].ranges.ids)
 
 
 @pytest.mark.slow

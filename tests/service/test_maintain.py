@@ -59,8 +59,8 @@ def workload(tmp_path: Path) -> Path:
     create_table(str(tmp_path / "t"), rows_of_groups(10, 0, 0, 0, 3, 3, 5))
     file = tmp_path / "w.yaml"
     file.write_text(FILE)
-    with open_context(Settings(workload=file)) as desk:
-        assert not capture(desk, None).failures
+    with open_context(Settings(workload=file)) as ctx:
+        assert not capture(ctx, None).failures
     return file
 
 
@@ -69,8 +69,8 @@ def append(workload: Path, x: int, *groups: int) -> None:
 
 
 def maintained(workload: Path, kept: StateCache | None = None) -> Outcome:
-    with open_context(Settings(workload=workload)) as desk:
-        return maintain(desk, None, 1, kept)
+    with open_context(Settings(workload=workload)) as ctx:
+        return maintain(ctx, None, 1, kept)
 
 
 def stored_versions(workload: Path) -> list[int]:
@@ -364,9 +364,9 @@ def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     stored_fragments = {}
     for name in ("divides", "gone", "good"):
         sketches = stored(many.workload.parent, name).sketches
-        stored_fragments[name] = {s.access: s.fragments for s in sketches}
+        stored_fragments[name] = {s.access: s.ranges for s in sketches}
 
-    def needed(desk: Context, prepared: Any, *_: Any) -> Any:
+    def needed(ctx: Context, prepared: Any, *_: Any) -> Any:
         if prepared.spec.name == "corrupt":
             raise RuntimeError("Spark stumbled")
         return stored_fragments[prepared.spec.name]

@@ -359,14 +359,14 @@ def test_the_largest_range_is_never_larger(
         choice = random.Random(seed)
         write_deltalake(str(folder / "t"), drawn(rng, 300))
         file = folder / "w.yaml"
-        file.write_text(WORKLOAD.format(fragments=choice.choice([4, 12, 40])))
+        file.write_text(WORKLOAD.format(ranges=choice.choice([4, 12, 40])))
         cli = Cli(capsys, file)
         cli.good("capture")
         for _ in range(3):
             rows = drawn(rng, choice.choice([10, 300]))
             write_deltalake(str(folder / "t"), rows, mode="append")
             # Who asks for fewer ranges gets them by a capture.
-            file.write_text(WORKLOAD.format(fragments=choice.choice([2, 4, 12, 40])))
+            file.write_text(WORKLOAD.format(ranges=choice.choice([2, 4, 12, 40])))
             cli.good("maintain")
             before = largest(folder)
             result = cli.one("capture", "--rebalance")
@@ -468,10 +468,10 @@ def test_earlier_versions_keep_their_ranges(drifting: Cli, tmp_path: Path) -> No
     assert after.sketches[0].partition != before.sketches[0].partition
     assert first is not None
     then = drifting.one("rewrite", "--query", "big", "--at", "0")
-    assert then["sketches"][0]["fragments"] == list(first[0].fragments.ids)
+    assert then["sketches"][0]["fragments"] == list(first[0].ranges.ids)
     assert then["sketches"][0]["total"] == first[0].partition.ranges
     now = drifting.one("rewrite", "--query", "big", "--at", "1")
-    assert now["sketches"][0]["fragments"] == list(after.sketches[0].fragments.ids)
+    assert now["sketches"][0]["fragments"] == list(after.sketches[0].ranges.ids)
 
 
 def test_a_dry_run_writes_nothing(drifting: Cli, tmp_path: Path) -> None:

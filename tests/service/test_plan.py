@@ -478,7 +478,10 @@ def test_the_dearer_way_is_told_with_both_estimates() -> None:
         ([*maintained(1000, 2000, 4000), AGAIN], MaintenanceSize(1500, 0)),
         ([*maintained(10, 20, 40), AGAIN], MaintenanceSize(4000, 0)),
         ([*maintained(1000, 2000, 4000), AGAIN], None),
-        ([*maintained(100, 200, 400), RunCost(RunKind.RECAPTURE, 1, 0, 1.0)], MaintenanceSize(900, 0)),
+        (
+            [*maintained(100, 200, 400), RunCost(RunKind.RECAPTURE, 1, 0, 1.0)],
+            MaintenanceSize(900, 0),
+        ),
     ],
     ids=[
         "too few maintained", "no capture", "nothing", "no clear margin", "beyond what was seen",
@@ -524,7 +527,11 @@ def test_recapture_follows_the_size_of_the_table() -> None:
         (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), MaintenanceSize(1_100, 1_050), False),
         (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), MaintenanceSize(10, 900), False),
         (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 900.0), MaintenanceSize(2_000, 2_100), False),
-        (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0, spark=True), MaintenanceSize(10, 2_100), False),
+        (
+            RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0, spark=True),
+            MaintenanceSize(10, 2_100),
+            False,
+        ),
         (RunCost(RunKind.RECAPTURE, 1_000, 0, 3_500.0), MaintenanceSize(2_000, 2_100), False),
         (RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0), None, False),
     ],
@@ -568,7 +575,12 @@ def test_each_kind_of_change_is_estimated_by_its_own_runs() -> None:
 
     def told(*moved: str) -> tuple[float | None, int]:
         result = estimated(
-            costs, RunKind.MAINTAIN, MaintenanceSize(30, 300), has_spark=False, table_rows=int, moved=moved
+            costs,
+            RunKind.MAINTAIN,
+            MaintenanceSize(30, 300),
+            has_spark=False,
+            table_rows=int,
+            moved=moved,
         )
         return result.maintain_ms, result.maintain_runs
 

@@ -21,7 +21,7 @@ from impctl.plan.nodes import Query
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.service import choose, estimate
-from impctl.service.choose import united_groups, groups_of
+from impctl.service.choose import groups_of, united_groups
 from impctl.service.estimate import DrawnGroups, FilesLeft, drawn_groups
 from impctl.service.prepare import (
     PreparedQuery,
@@ -125,12 +125,12 @@ def _prepared(sql: str) -> PreparedQuery:
 
 def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2)) -> StoredSketch:
     partition = RangePartition("links", "cost", INTEGER, boundaries)
-    fragments = RangeSet.of(ids, partition.size)
-    return StoredSketch(access, "links", "cost", partition, fragments)
+    ranges = RangeSet.of(ids, partition.size)
+    return StoredSketch(access, "links", "cost", partition, ranges)
 
 
 def _held(stored_sketches: Sequence[StoredSketch]) -> Mapping[str, tuple[int, ...]]:
-    return {sketch.access: sketch.fragments.ids for sketch in stored_sketches}
+    return {sketch.access: sketch.ranges.ids for sketch in stored_sketches}
 
 
 @pytest.mark.parametrize("above", [FEW, "SELECT t, n FROM r", "SELECT AVG(n) FROM r"])
@@ -146,7 +146,10 @@ def test_those_of_a_fixpoint_that_can_be_keyed_are_one(above: str) -> None:
 
 def test_over_other_ranges_each_there_are_none() -> None:
     prepared = _prepared(KEYED + FEW)
-    assert united_groups(prepared, [_stored("links#1", (0,)), _stored("links#2", (0,), (1, 2, 3))]) == ()
+    assert (
+        united_groups(prepared, [_stored("links#1", (0,)), _stored("links#2", (0,), (1, 2, 3))])
+        == ()
+    )
 
 
 def test_others_are_left_as_they_are() -> None:

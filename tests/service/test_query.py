@@ -490,9 +490,9 @@ def test_what_a_plan_does_with_rows_counts(tmp_path: Path, cli_of: CliOf) -> Non
     create_table(str(tmp_path / "t"), pa.table({"g": [0], "x": [5]}))
     queries = "".join(f'  {name}: {{sql: "{sql}"}}\n' for name, sql in OPERATORS.items())
     cli = cli_of(f"version: 1\ntables: {{t: {{path: t}}}}\nqueries:\n{queries}store: .impctl\n")
-    with open_context(Settings(cli.workload)) as desk:
-        for name, spec in desk.workload.queries.items():
-            prepared = prepare(desk, spec)
+    with open_context(Settings(cli.workload)) as ctx:
+        for name, spec in ctx.workload.queries.items():
+            prepared = prepare(ctx, spec)
             engine, spark = (
                 answer_costs._by_rates(prepared, {"t": 4_000_000}, rates)
                 for rates in (answer_costs._ENGINE, answer_costs._SPARK)

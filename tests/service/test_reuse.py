@@ -22,7 +22,7 @@ from impctl.service.context import Context, open_context
 from impctl.service.filters import filters_of
 from impctl.service.maintain import maintain
 from impctl.service.query import query
-from impctl.service.resolve import resolved, is_for_others
+from impctl.service.resolve import is_for_others, resolved
 from impctl.service.results import QueryResult, RewriteResult
 from impctl.service.rewrite import dataframe, rewrite
 from impctl.service.settings import AnsweredBy, Settings
@@ -411,26 +411,24 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reuse")
     create_table(str(folder / "t"), _rows(1, 2000))
     (folder / "w.yaml").write_text(SPARK_WORKLOAD)
-    with open_context(Settings(folder / "w.yaml")) as desk:
-        outcome = capture(desk, None)
+    with open_context(Settings(folder / "w.yaml")) as ctx:
+        outcome = capture(ctx, None)
         assert not outcome.failures
     return folder
 
 
 @pytest.fixture
-def desk(spark_folder: Path) -> Iterator[Context]:
-    with open_context(Settings(spark_folder / "w.yaml")) as desk:
-        yield desk
+def ctx(spark_folder: Path) -> Iterator[Context]:
+    with open_context(Settings(spark_folder / "w.yaml")) as ctx:
+        yield ctx
 
 
-def _check(
-    desk: Context, query: str | None, params: tuple[str, ...], sql: str | None
-) -> str | None:
+def _check(ctx: Context, query: str | None, params: tuple[str, ...], sql: str | None) -> str | None:
     """Whose sketch was used; the answers with and without it are compared, and hold something."""
-    result = resolved(desk, query, params, sql)
-    pruned = filters_of(desk.tables, result.prepared, result.sketches, result.versions)
-    with_sketch = answer(desk, result.prepared, result.versions, pruned)
-    without = answer(desk, result.prepared, result.versions)
+    result = resolved(ctx, query, params, sql)
+    pruned = filters_of(ctx.tables, result.prepared, result.sketches, result.versions)
+    with_sketch = answer(ctx, result.prepared, result.versions, pruned)
+    without = answer(ctx, result.prepared, result.versions)
     assert same_rows(with_sketch.rows, without.rows), (query, params)
     assert without.rows
     assert result.reuse is not None
@@ -440,37 +438,35 @@ def _check(
 @pytest.mark.spark
 @pytest.mark.parametrize(("query", "params", "used"), quarter_then_rest(ASKED))
 def test_with_the_sketch_as_without(
-    desk: Context, query: str, params: tuple[str, ...], used: str | None
+    ctx: Context, query: str, params: tuple[str, ...], used: str | None
 ) -> None:
-    assert _check(desk, query, params, None) == used
+    assert _check(ctx, query, params, None) == used
 
 
 @pytest.mark.spark
-def test_a_text_given_for_a_parameter_is_compared_as_text(
-    desk: Context, spark_folder: Path
-) -> None:
+def test_a_text_given_for_a_parameter_is_compared_as_text(ctx: Context, spark_folder: Path) -> None:
     names = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("name").to_pylist()
     days = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("day").to_pylist()
     for name in NAMES[1:]:
-        result = resolved(desk, "named", (f"name={name}",), None)
-        rows = answer(desk, result.prepared, result.versions).rows
+        result = resolved(ctx, "named", (f"name={name}",), None)
+        rows = answer(ctx, result.prepared, result.versions).rows
         wanted = {day for value, day in zip(names, days, strict=True) if value == name}
         assert {day for day, _ in rows} == wanted
         assert sum(int(str(count)) for _, count in rows) == names.count(name)
 
 
 @pytest.mark.spark
-def test_other_texts_and_queries_of_the_command_line(desk: Context) -> None:
+def test_other_texts_and_queries_of_the_command_line(ctx: Context) -> None:
     sql = "select g, sum(v) w, max(d) m from t as z where d < 100e0 and g is not null group by g"
-    assert _check(desk, None, (), f"{sql} order by w desc, g limit 2") == "best"
-    assert _check(desk, None, (), f"{sql} order by w, g limit 2") is None
+    assert _check(ctx, None, (), f"{sql} order by w desc, g limit 2") == "best"
+    assert _check(ctx, None, (), f"{sql} order by w, g limit 2") is None
 
 
 @pytest.mark.spark
-def test_after_a_change_the_sketch_is_maintained_first(desk: Context, spark_folder: Path) -> None:
+def test_after_a_change_the_sketch_is_maintained_first(ctx: Context, spark_folder: Path) -> None:
     write_deltalake(DeltaTable(str(spark_folder / "t")), _rows(2, 200), mode="append")
     for name, params, used in ASKED[:10]:
-        assert _check(desk, name, params, None) == used
+        assert _check(ctx, name, params, None) == used
 
 
 AGING = """\

@@ -71,7 +71,7 @@ def vector_of(kind: SqlType, values: list[Any]) -> Vector:
 def expected(range_partition: RangePartition, value: Any) -> int:
     """The definition, one boundary after the other."""
     if value is None:
-        return range_partition.null_fragment
+        return range_partition.null_range
     if isinstance(value, float) and math.isnan(value):
         return len(range_partition.boundaries)
     return sum(1 for boundary in range_partition.boundaries if boundary <= value)
@@ -80,8 +80,8 @@ def expected(range_partition: RangePartition, value: Any) -> int:
 def check(range_partition: RangePartition, values: list[Any]) -> None:
     wanted = [expected(range_partition, value) for value in values]
     vector = vector_of(range_partition.type, values)
-    assert range_partition.fragments_of(vector).tolist() == wanted
-    assert range_partition.fragments_of(vector).dtype == np.int32
+    assert range_partition.range_ids_of(vector).tolist() == wanted
+    assert range_partition.range_ids_of(vector).dtype == np.int32
     slow = range_partition._one_by_one(vector)
     known = [place for place, value in enumerate(values) if value is not None and value == value]
     assert slow[known].tolist() == [wanted[place] for place in known]
@@ -107,38 +107,38 @@ def test_every_value_has_the_fragment_of_the_definition(
 
 def test_boundaries_belong_to_the_fragment_above() -> None:
     result = partition(LONG, 10, 20)
-    assert (result.ranges, result.null_fragment, result.size) == (3, 3, 4)
+    assert (result.ranges, result.null_range, result.size) == (3, 3, 4)
     check(result, [9, 10, 11, 19, 20, 21, None, -(2**63), 2**63 - 1])
 
 
 def test_doubles_at_the_edges() -> None:
     result = partition(DOUBLE, 0.0, math.inf)
-    ids = result.fragments_of(
+    ids = result.range_ids_of(
         vector_of(DOUBLE, [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf])
     )
     assert ids.tolist() == [0, 1, 1, 2, 2, 0]
     minus = partition(DOUBLE, -0.0)
-    assert minus.fragments_of(vector_of(DOUBLE, [-0.0, 0.0, -1.0])).tolist() == [1, 1, 0]
+    assert minus.range_ids_of(vector_of(DOUBLE, [-0.0, 0.0, -1.0])).tolist() == [1, 1, 0]
 
 
 def test_a_null_slot_that_holds_nan_or_nonsense_is_null() -> None:
     valid = np.array([False, True])
     doubles = Vector(DOUBLE, np.array([math.nan, 1.0]), valid)
-    assert partition(DOUBLE, 0.5).fragments_of(doubles).tolist() == [2, 1]
+    assert partition(DOUBLE, 0.5).range_ids_of(doubles).tolist() == [2, 1]
     wide = Vector(WIDE, np.array([2**100, 2**99], dtype=object), valid)
-    assert partition(WIDE, 2**99).fragments_of(wide).tolist() == [2, 1]
+    assert partition(WIDE, 2**99).range_ids_of(wide).tolist() == [2, 1]
 
 
 def test_one_fragment_for_everything_but_null() -> None:
     for kind, values in ((LONG, [1, None]), (DOUBLE, [math.nan, None]), (STRING, ["x", None])):
-        assert partition(kind).fragments_of(vector_of(kind, list(values))).tolist() == [0, 1]
+        assert partition(kind).range_ids_of(vector_of(kind, list(values))).tolist() == [0, 1]
 
 
 def test_text_compares_by_code_point() -> None:
     """U+FFFF is below U+1F600 by code point and above it in UTF-16."""
     result = partition(STRING, "A", "a", "é", "\uffff", "😀")
     values = vector_of(STRING, ["", "Z", "z", "é", "\uffff", "😀", "😁"])
-    assert result.fragments_of(values).tolist() == [0, 1, 2, 3, 4, 5, 5]
+    assert result.range_ids_of(values).tolist() == [0, 1, 2, 3, 4, 5, 5]
     encoded = [boundary.encode() for boundary in result.boundaries if isinstance(boundary, str)]
     assert encoded == sorted(encoded)
 
@@ -151,7 +151,7 @@ def test_narrow_values_among_wide_boundaries_and_the_other_way_round() -> None:
 def test_sliced_text() -> None:
     whole = pa.array(["c", None, "a", "b"])
     result = partition(STRING, "b")
-    assert result.fragments_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
+    assert result.range_ids_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_a_table_of_near_boundaries_tells_what_a_search_does(kind: SqlType) -> N
         near = random.integers(-20, 1200, 2000)
         around = [bound + step for bound in boundaries for step in (-1, 0, 1)]
         values = [*near.tolist(), *ends, *(v for v in around if -(2**63) <= v < 2**63), None]
-        many = result.fragments_of(vector_of(kind, values))
+        many = result.range_ids_of(vector_of(kind, values))
         assert many.dtype == np.int32
         assert many.tolist() == [expected(result, value) for value in values]
-        few = [result.fragments_of(vector_of(kind, [value]))[0] for value in values[-40:]]
+        few = [result.range_ids_of(vector_of(kind, [value]))[0] for value in values[-40:]]
         assert few == many[-40:].tolist()
     assert partition(kind, 0, 2**40)._span is None
     assert partition(kind, -(2**63), 0)._span is None
@@ -216,7 +216,7 @@ def test_values_between_ranges_that_are_all_wanted(
     with_null = Vector(LONG, vector.values, np.ones(len(values), dtype=np.bool_))
     assert not partition.are_all_in(with_null, mask)
     if told:
-        assert mask[partition.fragments_of(vector)].all()
+        assert mask[partition.range_ids_of(vector)].all()
 
 
 SAMPLES = st.one_of(
@@ -229,8 +229,8 @@ SAMPLES = st.one_of(
 RANGES = st.integers(1, 12)
 
 
-def fragments(sample: list[Any], boundaries: tuple[Any, ...]) -> list[Counter[Any]]:
-    """The sample's values by fragment, counted the slow way."""
+def counted_ranges(sample: list[Any], boundaries: tuple[Any, ...]) -> list[Counter[Any]]:
+    """The sample's values by range, counted the slow way."""
     result: list[Counter[Any]] = [Counter() for _ in range(len(boundaries) + 1)]
     for value in sample:
         result[sum(1 for boundary in boundaries if boundary <= value)][value] += 1
@@ -244,7 +244,7 @@ def test_boundaries_divide_the_sample(sample: list[Any], ranges: int) -> None:
     assert all(low < high for low, high in pairwise(boundaries))
     assert set(boundaries) <= set(sample)
     assert boundaries == equidepth_boundaries(sorted(sample), ranges)
-    result = fragments(sample, boundaries)
+    result = counted_ranges(sample, boundaries)
     assert all(result) or not sample
     if 0 < len(set(sample)) <= ranges:
         assert [len(values) for values in result] == [1] * len(set(sample))
@@ -328,15 +328,15 @@ TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
 
 
 def counted(partition: RangePartition, values: list[int]) -> np.ndarray:
-    fragments = partition.fragments_of(vector_of(LONG, values))
-    return np.bincount(fragments, minlength=partition.size)
+    ranges = partition.range_ids_of(vector_of(LONG, values))
+    return np.bincount(ranges, minlength=partition.size)
 
 
 def evened_by(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
     counts = counted(partition, values)
     heavy = set(heavy_ranges(counts[:-1], wanted).tolist())
-    fragments = partition.fragments_of(vector_of(LONG, values))
-    sample = [v for v, f in zip(values, fragments, strict=True) if int(f) in heavy]
+    ranges = partition.range_ids_of(vector_of(LONG, values))
+    sample = [v for v, f in zip(values, ranges, strict=True) if int(f) in heavy]
     return evened(partition, counts, wanted, sample)
 
 
@@ -364,7 +364,7 @@ def test_a_heavy_value_gets_a_range_of_its_own() -> None:
     result = evened_by(TENS, values, 12)
     assert 55 in result.boundaries or 56 in result.boundaries
     rows = counted(result, values)
-    assert rows[int(result.fragments_of(vector_of(LONG, [55]))[0])] <= 305
+    assert rows[int(result.range_ids_of(vector_of(LONG, [55]))[0])] <= 305
 
 
 @random_cases(40, 120, 1000)

@@ -15,7 +15,16 @@ from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import Vector
 from impctl.sketch.likelihood import share_after
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import MAX_INTERVALS, Comparison, RangeSet, Interval, RangeFilter, Renumbering, compare, range_filter
+from impctl.sketch.sketch import (
+    MAX_INTERVALS,
+    Comparison,
+    Interval,
+    RangeFilter,
+    RangeSet,
+    Renumbering,
+    compare,
+    range_filter,
+)
 from tests.sketch.test_partition import vector_of
 
 
@@ -59,7 +68,7 @@ def test_a_set_of_ids(given_: tuple[int, set[int], set[int]]) -> None:
     assert result.size == size
     assert len(result) == len(ids)
     assert result.ids == tuple(result) == tuple(sorted(ids))
-    assert all((fragment in result) == (fragment in ids) for fragment in range(-3, size + 3))
+    assert all((range_id in result) == (range_id in ids) for range_id in range(-3, size + 3))
     mask = np.isin(np.arange(size), sorted(ids))
     assert RangeSet.from_mask(mask) == result
     assert hash(RangeSet.from_mask(mask)) == hash(result)
@@ -117,7 +126,7 @@ def lets_through(result: RangeFilter, value: Any) -> bool:
 
 
 def runs(ids: set[int]) -> int:
-    return sum(1 for fragment in ids if fragment - 1 not in ids)
+    return sum(1 for range_id in ids if range_id - 1 not in ids)
 
 
 @st.composite
@@ -141,15 +150,15 @@ def test_intervals_let_every_value_through_and_are_in_order_and_apart(
     partition, ids, limit, rows = case
     result = range_filter(RangeSet.of(ids, partition.size), partition, limit=limit, rows=rows)
     values = [*range(-15, 10 * partition.ranges + 15), -(2**63), 2**63 - 1]
-    fragments = partition.fragments_of(Vector(LONG, np.array(values)))
+    ranges = partition.range_ids_of(Vector(LONG, np.array(values)))
     read = [lets_through(result, value) for value in values]
-    for value, fragment, is_read in zip(values, fragments.tolist(), read, strict=True):
-        assert is_read or fragment not in ids, (value, result)
-    assert lets_through(result, None) == (partition.null_fragment in ids)
-    needed = runs(ids - {partition.null_fragment})
+    for value, range_id, is_read in zip(values, ranges.tolist(), read, strict=True):
+        assert is_read or range_id not in ids, (value, result)
+    assert lets_through(result, None) == (partition.null_range in ids)
+    needed = runs(ids - {partition.null_range})
     assert len(result.intervals) == min(limit, needed)
     if needed <= limit:
-        assert [fragment in ids for fragment in fragments.tolist()] == read, "nothing was closed"
+        assert [range_id in ids for range_id in ranges.tolist()] == read, "nothing was closed"
     for one, other in pairwise(result.intervals):
         assert one.high is not None
         assert other.low is not None
@@ -200,13 +209,13 @@ def test_null_is_no_neighbour_of_the_last_range() -> None:
 
 
 @pytest.mark.parametrize("fragment", range(4))
-def test_nan_and_zeros(fragment: int) -> None:
+def test_nan_and_zeros(range_id: int) -> None:
     partition = RangePartition("t", "a", DOUBLE, (0.0, 1.5))
-    result = range_filter(RangeSet.of([fragment], partition.size), partition)
+    result = range_filter(RangeSet.of([range_id], partition.size), partition)
     values = [-1.0, -0.0, 0.0, 1.5, math.inf, -math.inf, math.nan]
-    owners = partition.fragments_of(Vector(DOUBLE, np.array(values))).tolist()
+    owners = partition.range_ids_of(Vector(DOUBLE, np.array(values))).tolist()
     assert [lets_through(result, value) for value in values] == [
-        owner == fragment for owner in owners
+        owner == range_id for owner in owners
     ]
 
 
@@ -240,26 +249,26 @@ def test_no_row_is_lost_and_nothing_enters_that_shares_no_range(
 ) -> None:
     """Merged ranges are in if any part was, split ones pass to all parts, and that is all."""
     kind, old, new, held = case
-    moved = Renumbering(old, new).fragments(held)
+    moved = Renumbering(old, new).ranges(held)
     values = vector_of(kind, everything(kind))
-    for before, after in zip(old.fragments_of(values), new.fragments_of(values), strict=True):
+    for before, after in zip(old.range_ids_of(values), new.range_ids_of(values), strict=True):
         assert int(before) not in held or int(after) in moved
-    for fragment in moved:
-        assert any(_overlap(old, before, new, fragment) for before in held)
+    for range_id in moved:
+        assert any(_overlap(old, before, new, range_id) for before in held)
 
 
 def _overlap(old: RangePartition, before: int, new: RangePartition, after: int) -> bool:
-    if before == old.null_fragment or after == new.null_fragment:
-        return before == old.null_fragment and after == new.null_fragment
+    if before == old.null_range or after == new.null_range:
+        return before == old.null_range and after == new.null_range
     low, high = _ends(old, before)
     other_low, other_high = _ends(new, after)
     starts = low is None or other_high is None or low < other_high
     return starts and (other_low is None or high is None or other_low < high)
 
 
-def _ends(partition: RangePartition, fragment: int) -> tuple[Any, Any]:
+def _ends(partition: RangePartition, range_id: int) -> tuple[Any, Any]:
     edges = [None, *partition.boundaries, None]
-    return edges[fragment], edges[fragment + 1]
+    return edges[range_id], edges[range_id + 1]
 
 
 @pytest.mark.slow
@@ -270,7 +279,7 @@ def test_counts_are_carried_where_ranges_live_on(
     kind, old, new, _ = case
     drawn = data.draw(st.lists(st.sampled_from(everything(kind)), max_size=20))
     values = vector_of(kind, drawn)
-    before, after = old.fragments_of(values), new.fragments_of(values)
+    before, after = old.range_ids_of(values), new.range_ids_of(values)
     renumbering = Renumbering(old, new)
     is_split = renumbering.targets[before] < 0
     carried = renumbering.carried(np.bincount(before, minlength=old.size))
@@ -298,6 +307,6 @@ HEAVY = np.array([100, 800, 0, 50, 50])
     ],
 )
 def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
-    fragments = RangeSet.of(held, PARTITION.size)
-    result = share_after(fragments, PARTITION, HEAVY, 10, range(columns))
+    ranges = RangeSet.of(held, PARTITION.size)
+    result = share_after(ranges, PARTITION, HEAVY, 10, range(columns))
     assert result == pytest.approx(share)

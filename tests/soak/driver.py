@@ -76,17 +76,17 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
     """
     left: dict[str, pa.Table] = {}
     skipped = 0
-    with open_context(Settings(workload)) as desk:
+    with open_context(Settings(workload)) as ctx:
         for table, version in stored.versions.items():
             (sketch,) = [s for s in stored.sketches if s.table == table]
-            wanted = range_filter(sketch.fragments, sketch.partition)
-            snapshot = desk.tables.snapshot(table, version)
+            wanted = range_filter(sketch.ranges, sketch.partition)
+            snapshot = ctx.tables.snapshot(table, version)
             files = prune(snapshot, [wanted])
             skipped += len(snapshot.files) - len(files)
             schema = SCHEMAS[table]
             read = [pq.ParquetFile(file.uri).read().cast(schema) for file in files]
             rows = pa.concat_tables([schema.empty_table(), *read])
-            held = set(sketch.fragments.ids)
+            held = set(sketch.ranges.ids)
             boundaries = tuple(sketch.partition.boundaries)
             values = rows[sketch.attribute].to_pylist()
             left[table] = rows.filter(
@@ -97,8 +97,8 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
 
 def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
     """What `query --by` gives out."""
-    with open_context(Settings(workload, lock_timeout=60)) as desk:
-        outcome = query(desk, name, by=by)
+    with open_context(Settings(workload, lock_timeout=60)) as ctx:
+        outcome = query(ctx, name, by=by)
         (result,) = outcome.results
         assert isinstance(result, QueryResult)
         return result
@@ -431,7 +431,7 @@ class Soak:
         is_exact = stored.mode is MaintenanceMode.EXACT
         assert accurate
         for sketch in stored.sketches:
-            held, wanted = set(sketch.fragments.ids), accurate[sketch.access]
+            held, wanted = set(sketch.ranges.ids), accurate[sketch.access]
             assert wanted <= held, (stored.query, sketch.attribute, wanted, held, stored.versions)
             self.sketches += 1
             self.slack[f"{stored.query} {stored.mode}"] += len(held - wanted)

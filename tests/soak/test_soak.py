@@ -56,10 +56,10 @@ def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> 
         stored = store.load(query)
         assert stored is not None
         sketch = stored.sketches[0]
-        ids, size = set(sketch.fragments.ids), sketch.partition.size
+        ids, size = set(sketch.ranges.ids), sketch.partition.size
         ids |= set(sorted(set(range(size)) - ids)[:more])
         wrong = RangeSet.of(sorted(ids)[fewer:], size)
-        assert wrong != sketch.fragments
+        assert wrong != sketch.ranges
         record = run_record("exact", versions=stored.versions)
         store.commit_maintain(
             MaintainCommit(
@@ -108,7 +108,9 @@ def test_a_row_of_an_answer_that_is_missing(soak: Soak, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is looked at after every operation, whether it is asked for or not."""
-    monkeypatch.setattr("tests.crash.processes.materialized_result", lambda *_: pa.table({"shop": [1]}))
+    monkeypatch.setattr(
+        "tests.crash.processes.materialized_result", lambda *_: pa.table({"shop": [1]})
+    )
     soak._used.clear()
     with pytest.raises(AssertionError, match="by_shop"):
         soak.check()

@@ -32,7 +32,7 @@ from impctl.data.schema import (
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import MAX_INTERVALS, RangeSet, RangeFilter, fragments_between, range_filter
+from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, RangeSet, range_filter, ranges_between
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import filter_condition, place_filters, plain_condition, rewrite_sql
 from impctl.spark.run import run_sql
@@ -195,7 +195,7 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, nam
     """Also when Parquet's own statistics are used: every value is a file, so all may be skipped."""
     kind, boundaries, values = TYPED[name]
     partition = RangePartition("t", "odd name", kind, boundaries)
-    ids = partition.fragments_of(from_arrow(values, kind))
+    ids = partition.range_ids_of(from_arrow(values, kind))
     table = pa.table({"odd name": values, "place": range(len(values))})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
     schema = f"`odd name` {kind.spark_name}, place bigint"
@@ -204,7 +204,7 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, nam
     for chosen in fragment_choices(partition):
         condition = condition_sql(some(partition, *chosen))
         answer = run_sql(spark, f"SELECT place FROM t WHERE {condition}", {"t": frame})
-        expected = [place for place, fragment in enumerate(ids) if fragment in chosen]
+        expected = [place for place, range_id in enumerate(ids) if range_id in chosen]
         assert sorted(answer["place"].to_pylist()) == expected, condition
 
 
@@ -323,14 +323,14 @@ def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
     column = pa.array([*values, None], arrow)
     rows = pa.table({NAME: column, "n": range(len(column))})
     partition = RangePartition("t", NAME, kind, boundaries)
-    ids = partition.fragments_of(from_arrow(column, kind))
+    ids = partition.range_ids_of(from_arrow(column, kind))
     assert len(np.unique(ids)) == partition.size, "each range has a value"
     with reader(rows) as kept:
-        for fragments in chosen(partition.size):
-            wanted = range_filter(RangeSet.of(fragments, partition.size), partition)
+        for ranges in chosen(partition.size):
+            wanted = range_filter(RangeSet.of(ranges, partition.size), partition)
             condition = plain_condition(wanted, NAME)
             assert condition is not None
-            expected = np.flatnonzero(np.isin(ids, fragments)).tolist()
+            expected = np.flatnonzero(np.isin(ids, ranges)).tolist()
             assert kept(condition) == expected, condition
 
 
@@ -384,7 +384,7 @@ def _read(
 
 def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
     for interval in result[name].intervals:
-        yield from fragments_between(interval, result[name].partition)
+        yield from ranges_between(interval, result[name].partition)
 
 
 def test_each_by_itself_without_a_group() -> None:

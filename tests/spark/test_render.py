@@ -496,8 +496,7 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     assert answer_of(query, case) == whole
     assert sketches_of(query) == expected(case, tables)
     filters = {
-        access: range_filter(kept, case.sketched[access])
-        for access, kept in query.fragments().items()
+        access: range_filter(kept, case.sketched[access]) for access, kept in query.ranges().items()
     }
     text = rewrite_sql(case.query, filters)
     assert text != BAG_QUERIES[name]

@@ -43,7 +43,7 @@ from impctl.spark import capture
 from impctl.spark.capture import sketch_passes
 from impctl.spark.predicates import rewrite_sql
 from impctl.spark.run import run_sql
-from impctl.spark.sketches import CASE_TREE_BOUNDARIES, capture_sketches, with_fragment
+from impctl.spark.sketches import CASE_TREE_BOUNDARIES, capture_sketches, with_range_id
 from impctl.sql.statement import parse_query
 from tests.compile.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
 from tests.support.random_cases import quarter_then_rest
@@ -293,7 +293,7 @@ def test_sketch_is_accurate(spark, frames):
     partition = PARTITIONS["t", "id"]
     bounds = partition.boundaries
     expected = {
-        sum(row["id"] >= b for b in bounds) if row["id"] is not None else partition.null_fragment
+        sum(row["id"] >= b for b in bounds) if row["id"] is not None else partition.null_range
         for row in data
         if sums[row["g"]] > 60
     }
@@ -313,7 +313,7 @@ def test_barrier_rows_are_in_the_sketch(spark, frames):
     partition = RangePartition("t", "id", LONG, tuple(range(1, ROWS)))
     result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, own)["t#1"]
     top = run_sql(spark, "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", frames)
-    ids = {partition.null_fragment if i is None else i for i in top["id"].to_pylist()}
+    ids = {partition.null_range if i is None else i for i in top["id"].to_pylist()}
     assert set(result.ids) == ids
 
 
@@ -391,11 +391,11 @@ def check_in(spark, folder, kind: SqlType, boundaries, values: pa.Array) -> None
     schema = f"`odd ``name` {kind.spark_name}, place bigint"
     frame = spark.read.schema(schema).parquet(str(folder / "rows.parquet"))
     assert dict(frame.dtypes)["odd `name"] == kind.spark_name
-    result = with_fragment(frame, partition, "odd `name", "frag")
+    result = with_range_id(frame, partition, "odd `name", "frag")
     assert result.columns == ["odd `name", "place", "frag"]
     assert dict(result.dtypes)["frag"] == "int"
     answer = result.select("place", "frag").toArrow().sort_by("place")["frag"].to_pylist()
-    assert answer == partition.fragments_of(from_arrow(values, kind)).tolist()
+    assert answer == partition.range_ids_of(from_arrow(values, kind)).tolist()
 
 
 INTEGER_BOUNDARIES = {
@@ -541,7 +541,7 @@ def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
         frame = frame_of(spark, rows)
         own = {scan.access: frame for scan in scans_of(query.root)}
         wanted = capture_sketches(spark, query, verdict, partitions, own)
-        for access, result in session.fragments().items():
+        for access, result in session.ranges().items():
             assert set(result.ids) == set(wanted[access].ids), (name, rows)
             seen += len(result.ids)
     assert seen > 0

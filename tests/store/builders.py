@@ -22,7 +22,7 @@ import pytest
 from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet, MaintenanceMode
+from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.store.disk import OutputFile, RealDisk
 from impctl.store.records import (
     Assumption,
@@ -40,7 +40,7 @@ PARTITION = RangePartition("sales", "price", LONG, (601, 1001, 1501))
 ACCESS = "sales#1"
 
 
-def fragments(*ids: int) -> RangeSet:
+def ranges(*ids: int) -> RangeSet:
     return RangeSet.of(ids, PARTITION.size)
 
 
@@ -91,7 +91,7 @@ def capture(query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)) -
         sql="SELECT 1",
         mode=MaintenanceMode.EXACT,
         pins=(pin(version),),
-        sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, fragments(*ids)),),
+        sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, ranges(*ids)),),
         assumptions=(Assumption("sales", "price", "nonnegative", "statistics"),),
         state_meta={"operators": [1, 2]},
         basis={"at": version},
@@ -111,7 +111,7 @@ def maintain(
         expected_generation=generation,
         pins=(pin(version),),
         record=record(version=version),
-        sketches=() if ids is None else ((ACCESS, fragments(*ids)),),
+        sketches=() if ids is None else ((ACCESS, ranges(*ids)),),
         put_runs=put,
         drop_runs=drop,
         state_meta={"at": version},

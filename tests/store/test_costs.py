@@ -16,7 +16,7 @@ import pytest
 from impctl.store import ledger as ledgers
 from impctl.store.catalog import sealed
 from impctl.store.ledger import AnswerRun, Ledger, Use, Uses
-from impctl.store.records import StateChoiceBasis, RunCost, RunKind, RunParts, SideRead
+from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
 from impctl.store.store import Store
 from impctl.store.tables import KEPT, MOST, parts_in
 from tests.store.builders import capture, in_catalog, maintain, record

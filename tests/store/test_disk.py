@@ -70,7 +70,7 @@ def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
         else:
             assert may_be_new
             assert held.versions == {"sales": 1}
-            assert held.sketches[0].fragments.ids == (0,)
+            assert held.sketches[0].ranges.ids == (0,)
             assert [sequence for sequence, _ in state["agg"]] == [0, 1, 2]
             assert state["agg"][0][1].equals(rows(LARGE, 7))
             assert list(state) == ["agg"]
@@ -236,7 +236,7 @@ def _in_step(root: Path) -> int:
         held = store.load("q")
         version = held.versions["sales"]
         state = state_of(store, "q")
-    assert held.sketches[0].fragments.ids == tuple(i for i in range(5) if version >> i & 1)
+    assert held.sketches[0].ranges.ids == tuple(i for i in range(5) if version >> i & 1)
     if version > 0:
         assert held.state_meta == {"at": version}
         for arrangement, sequence, table in state_at(version):

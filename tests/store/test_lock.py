@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from impctl.errors import LockHeldError, UsageError
-from impctl.store.disk import StoreLayout, RealDisk
+from impctl.store.disk import RealDisk, StoreLayout
 from impctl.store.lock import WriterLock, read_owner, refuse_idle_lock
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, maintain, record, rows, started, state_of

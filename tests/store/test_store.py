@@ -26,11 +26,11 @@ from tests.store.builders import (
     Crash,
     FailingDisk,
     capture,
-    fragments,
     in_catalog,
     maintain,
     no_space,
     pin,
+    ranges,
     record,
     referenced,
     rows,
@@ -141,7 +141,7 @@ def test_maintain_moves_sketch_state_and_version_together(store: Store) -> None:
     state = state_of(store, "q")
     assert second == held.generation == first + 1
     assert held.versions == {"sales": 7}
-    assert held.sketches[0].fragments == fragments(1, 2, 3)
+    assert held.sketches[0].ranges == ranges(1, 2, 3)
     assert held.sketches[0].partition == PARTITION
     assert held.state_meta == {"at": 7}
     assert held.assumptions == capture().assumptions
@@ -207,7 +207,7 @@ def test_recapture_replaces_state_and_keeps_old_versions_usable(store: Store, ro
     store.commit_capture(capture(version=2, ids=(0,)), {"new": [(0, rows(2))]}, record())
     assert list(state_of(store, "q")) == ["new"]
     assert [
-        sketches_at(store, {"sales": v})[0].fragments.ids  # type: ignore[index]
+        sketches_at(store, {"sales": v})[0].ranges.ids  # type: ignore[index]
         for v in (0, 1, 2)
     ] == [(2, 3), (1,), (0,)]
     assert run_names(root) == set()
@@ -237,7 +237,7 @@ def test_kept_versions_have_unchanged_sketches_and_their_own_basis(
     assert store.kept("q", {"other": 1}) == store.kept("q", {"sales": 1, "other": 1}) == ()
     assert store.kept("other") == ()
     kept = store.kept("q")
-    ids_at = {v: None if s is None else s[0].fragments.ids for v, s in result.items()}
+    ids_at = {v: None if s is None else s[0].ranges.ids for v, s in result.items()}
     assert ids_at == {0: (1,), 1: (1,), 2: (1,), 3: (1, 2), 4: None, 5: (1, 2), 6: None}
     assert [one.versions["sales"] for one in kept] == [5, 3, 2, 1, 0]
     assert all(one.basis == {"at": one.versions["sales"]} for one in kept)
@@ -260,7 +260,7 @@ def test_the_same_versions_reached_twice_are_both_there(store: Store) -> None:
     first = store.commit_capture(capture(ids=(1,)), {}, record())
     second = store.commit_capture(capture(ids=(2,)), {}, record())
     assert [kept.generation for kept in store.kept("q", {"sales": 0})] == [second, first]
-    ids = [store.load_kept("q", one).sketches[0].fragments.ids for one in (first, second)]  # type: ignore[union-attr]
+    ids = [store.load_kept("q", one).sketches[0].ranges.ids for one in (first, second)]  # type: ignore[union-attr]
     assert ids == [(1,), (2,)]
 
 
@@ -302,7 +302,7 @@ def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> No
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"sketches": (("sales#9", fragments(0)),)}, "access_unknown"),
+        ({"sketches": (("sales#9", ranges(0)),)}, "access_unknown"),
         ({"sketches": ((ACCESS, RangeSet.of([0], 99)),)}, "sketch_size"),
         ({"drop_runs": (("agg", 17),)}, "run_unknown"),
         ({"pins": ()}, "pins_differ"),
@@ -516,7 +516,7 @@ def test_runs_that_went_missing_are_noticed_by_the_next_commit(tmp_path: Path) -
 
 def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
     sketches = sketches_at(store, {"sales": version})
-    return None if sketches is None else sketches[0].fragments.ids
+    return None if sketches is None else sketches[0].ranges.ids
 
 
 def _over_other_ranges(query: str) -> NewCapture:

@@ -62,7 +62,7 @@ def restored(session: MaintainedQuery, stored: Stored, fresh: MaintainedQuery) -
 
 
 def sketches_of(query: MaintainedQuery) -> dict[str, set[int]]:
-    return {access: set(result) for access, result in query.fragments().items()}
+    return {access: set(result) for access, result in query.ranges().items()}
 
 
 def counts_of(query: MaintainedQuery) -> list[list[int]]:
@@ -151,7 +151,7 @@ class Drawn:
                 query = restored(query, stored, MaintainedQuery(compiled()))
 
 
-def fragment(row: Row) -> int:
+def range_id(row: Row) -> int:
     value = row["f"]
     return len(BOUNDARIES) + 1 if value is None else sum(value >= one for one in BOUNDARIES)
 
@@ -167,7 +167,7 @@ def fragments_read(
     result: dict[AccessId, set[int]] = {access: set() for access in sketched}
     for access, number in lineage:
         if access in result:
-            result[access].add(fragment(tables[table[access]][number]))
+            result[access].add(range_id(tables[table[access]][number]))
     return result
 
 
@@ -265,7 +265,7 @@ class ReferencePartners:
         }
         names = {scan.access: scan.table for scan in scans_of(plan)}
         tags = tuple(
-            RowTags(self._fragments(access, names[access], [of for _, of in result.rows]))
+            RowTags(self._ranges(access, names[access], [of for _, of in result.rows]))
             for access in wanted.accesses
         )
         return Batch(columns, np.ones(len(result.rows), np.int64), tags)
@@ -273,13 +273,13 @@ class ReferencePartners:
     def _vector(self, values: list[object], kind: SqlType) -> Vector:
         return from_arrow(pa.array(values, arrow_type(kind)), kind)
 
-    def _fragments(
+    def _ranges(
         self, access: AccessId, table: TableName, lineages: Sequence[Lineage]
     ) -> np.ndarray:
         partition = self.partitions[access]
         numbers = [next(row for of, row in lineage if of == access) for lineage in lineages]
         values = [self.tables[table][number][partition.attribute] for number in numbers]
-        return partition.fragments_of(self._vector(list(values), partition.type))
+        return partition.range_ids_of(self._vector(list(values), partition.type))
 
 
 def _without_fragments(plan: Plan) -> Plan:

@@ -18,10 +18,18 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.jointree.cyclic import Circle, Probe, Probed
-from impctl.engine.jointree.enumerate import JoinedRows, Shown, JoinedRowTags
+from impctl.engine.jointree.enumerate import JoinedRows, JoinedRowTags, Shown
 from impctl.engine.jointree.spec import Access, Edge, JoinTree, Link, TreeMode, TreeNode
 from impctl.engine.jointree.tree import Live, Tree
-from impctl.engine.linear import UnionBranch, Merge, ProjectOperator, TableScan, SelectOperator, SketchDelta, Union
+from impctl.engine.linear import (
+    Merge,
+    ProjectOperator,
+    SelectOperator,
+    SketchDelta,
+    TableScan,
+    Union,
+    UnionBranch,
+)
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.result_rows import KeptRows
 from impctl.engine.trace import Arrangement, RowIndex
@@ -233,7 +241,9 @@ def _joined(*, nested: bool) -> tuple[TableScan, Rooted]:
 def _sharing() -> tuple[TableScan, Rooted]:
     """Two joins with the distinct rows of t by g, which both look into one index of them."""
     index = RowIndex("shared", _columns("c"), ["c.g"], 1)
-    once = AggregateOperator("once", _columns("c"), (), accesses=1, is_keyed=False, is_distinct=True)
+    once = AggregateOperator(
+        "once", _columns("c"), (), accesses=1, is_keyed=False, is_distinct=True
+    )
     operators: list[Operator] = [*(_renamed(name) for name in "abc"), once, Indexed(index)]
     for name in "ab":
         operators.append(Partners(RowIndex(name, _columns(name), [f"{name}.g"], 1), index))

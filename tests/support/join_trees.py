@@ -34,7 +34,7 @@ class Held:
 
     values: Mapping[str, Any]
     copies: int
-    fragments: tuple[int, ...]
+    ranges: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def sketches(
         if survives(rows):
             for at, place in frozenset().union(*(row.lineage for row in rows)):
                 accesses = tree.nodes[at].accesses
-                for access, fragment in zip(accesses, tables[at][place].fragments, strict=True):
-                    result[access.position].add(fragment)
+                for access, range_id in zip(accesses, tables[at][place].ranges, strict=True):
+                    result[access.position].add(range_id)
     return result
 
 
@@ -232,7 +232,7 @@ class Case:
             values = [_typed_value(row[place], kind) for row, _ in rows]
             arrow = pa.string() if kind == STRING else pa.int64()
             columns[name] = from_arrow(pa.array(values, arrow), kind)
-        held = [self._held(at, row, 1).fragments for row, _ in rows]
+        held = [self._held(at, row, 1).ranges for row, _ in rows]
         tags = tuple(
             RowTags(np.array([one[place] for one in held], dtype=np.int32))
             for place in range(len(node.accesses))
@@ -253,13 +253,13 @@ class Case:
         node = self.tree.nodes[at]
         named = dict(zip(COLUMNS, row, strict=True))
         values = {n: _typed_value(named[self.sources[at][n]], kind) for n, kind in _typed(node)}
-        fragments = tuple(
+        ranges = tuple(
             _fragment(RANGES, named["f"])
             if access.by is None
             else _fragment(access.by[1], values[access.by[0]])
             for access in node.accesses
         )
-        return Held(values, copies, fragments)
+        return Held(values, copies, ranges)
 
     def outputs(self, rows: list[Joined]) -> dict[str, Any]:
         """What the tree's columns are for a group of joined rows."""
@@ -309,7 +309,7 @@ def _typed_value(value: Any, kind: SqlType) -> Any:
 
 def _fragment(partition: RangePartition, value: Any) -> int:
     vector = from_arrow(pa.array([value], pa.int64()), LONG)
-    return int(partition.fragments_of(vector)[0])
+    return int(partition.range_ids_of(vector)[0])
 
 
 class _Growing:
@@ -571,9 +571,9 @@ def batch_of(node: TreeNode, rows: Rows) -> Batch:
         name: from_arrow(pa.array(values, pa.int64()), LONG)
         for name, values in zip(names, lists, strict=True)
     }
-    fragments = np.array([fragment for _, fragment, _ in rows], dtype=np.int32)
+    ranges = np.array([range_id for _, range_id, _ in rows], dtype=np.int32)
     weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
-    return Batch(columns, weights, (RowTags(fragments),) if node.accesses else ())
+    return Batch(columns, weights, (RowTags(ranges),) if node.accesses else ())
 
 
 def grown(nodes: Sequence[TreeNode], having: Expr | None = None, *, bits: bool = False) -> Grown:

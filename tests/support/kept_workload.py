@@ -215,7 +215,7 @@ def _rows_at(path: str, version: int, *entry: int) -> pa.Table:
 
 def fragments_by_access(held: StoredQuery) -> dict[str, set[int]]:
     """The fragments of each of a stored query's sketches."""
-    return {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
+    return {sketch.access: set(sketch.ranges.ids) for sketch in held.sketches}
 
 
 def stored(folder: Path, name: str, store: str = ".impctl") -> StoredQuery:

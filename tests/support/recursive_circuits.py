@@ -16,12 +16,19 @@ from impctl.data.schema import BOOLEAN, DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import all_null
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.fixpoint import FixpointOperator, UnionAllFixpoint, LineageOperator
+from impctl.engine.fixpoint.fixpoint import FixpointOperator, LineageOperator, UnionAllFixpoint
 from impctl.engine.fixpoint.frontier import NO_BODY
 from impctl.engine.fixpoint.rows import RankedRows
 from impctl.engine.fixpoint.small_frontier import THIN
 from impctl.engine.join import JoinOperator, Side
-from impctl.engine.linear import UnionBranch, Merge, ProjectOperator, TableScan, SelectOperator, Union
+from impctl.engine.linear import (
+    Merge,
+    ProjectOperator,
+    SelectOperator,
+    TableScan,
+    Union,
+    UnionBranch,
+)
 from impctl.engine.operator import LIMITS, Keeper, LevelLimits, Limits, Operator
 from impctl.engine.trace import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
@@ -116,7 +123,7 @@ def low_weights(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> 
     return result
 
 
-def fragments_of(derivations: Iterable[Derivation], cut: Callable[[Row], int]) -> Counter[object]:
+def range_ids_of(derivations: Iterable[Derivation], cut: Callable[[Row], int]) -> Counter[object]:
     """How often each fragment of each access is used; `cut` gives the fragment of a row."""
     counts: Counter[object] = Counter()
     for derivation in derivations:
@@ -399,13 +406,13 @@ class Recursive:
                 result[tuple(map(self.kind.node, values)), level] += weight
         return result
 
-    def fragments(self) -> Counter[object]:
+    def ranges(self) -> Counter[object]:
         """How often each fragment of each access is counted at the root."""
         return Counter(
             {
-                (access, fragment): count
+                (access, range_id): count
                 for access, counts in enumerate(self.merge.counts)
-                for fragment, count in enumerate(counts.tolist())
+                for range_id, count in enumerate(counts.tolist())
                 if count
             }
         )
@@ -533,10 +540,16 @@ def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
     joined = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
     first = made.project(joined, t_0="b", rank="rank")
     one = Literal(kind.value(1, 0), kind.type)
-    chosen = made.put(SelectOperator(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3)
-    second = made.put(ProjectOperator([("t.0", made.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen)
+    chosen = made.put(
+        SelectOperator(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3
+    )
+    second = made.put(
+        ProjectOperator([("t.0", made.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen
+    )
     columns = (("t.0", "t.0"), ("rank", "rank"))
-    made.put(Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second)
+    made.put(
+        Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second
+    )
     return made.circuit(), 2
 
 
@@ -547,7 +560,9 @@ def _both_ways_step(kind: Kind) -> tuple[Circuit, int]:
     back = made.join((-1, ("t.0", "rank"), 0), (-3, ("a", "b"), 1), "t.0", "b")
     second = made.project(back, t_0="a", rank="rank")
     columns = (("t.0", "t.0"), ("rank", "rank"))
-    made.put(Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second)
+    made.put(
+        Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second
+    )
     return made.circuit(), 2
 
 
@@ -601,7 +616,9 @@ def recursive(
         fixpoint = UnionAllFixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
     at = made.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
     lineage = made.put(LineageOperator(fixpoint), at)
-    marked = made.put(ProjectOperator([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)
+    marked = made.put(
+        ProjectOperator([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at
+    )
     void = [(name, Literal(None, nodes.type)) for name in names]
     told = made.put(ProjectOperator([*void, ("is_row", _mark(False))]), lineage)
     pairs = tuple((name, name) for name in (*names, "is_row"))

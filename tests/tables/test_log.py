@@ -21,7 +21,26 @@ from impctl.errors import TableError
 from impctl.forecast import KEPT, Arrival, History, effective_times
 from impctl.tables import log as module
 from impctl.tables.changes import files_mark, leads_to, read_changes
-from impctl.tables.log import ChangeSize, LogCommits, Committed, PendingChanges, change_size, commit_history, committed_at, committed_since, duration_of, has_faithful_copies, has_new_log, is_of_spark, newest_version, pending_changes, open_newest, read_commits, retention_of, pin_table
+from impctl.tables.log import (
+    ChangeSize,
+    Committed,
+    LogCommits,
+    PendingCommits,
+    change_size,
+    commit_history,
+    committed_at,
+    committed_since,
+    duration_of,
+    has_faithful_copies,
+    has_new_log,
+    is_of_spark,
+    newest_version,
+    open_newest,
+    pending_changes,
+    pin_table,
+    read_commits,
+    retention_of,
+)
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
@@ -546,7 +565,7 @@ def fed_path(tmp_path: Path) -> str:
     return str(tmp_path / "t")
 
 
-def pending(path: str, since: int) -> PendingChanges:
+def pending(path: str, since: int) -> PendingCommits:
     """Checked to be no less than what changed."""
     source = open_source("t", path)
     result = pending_changes(source, since)
@@ -557,7 +576,7 @@ def pending(path: str, since: int) -> PendingChanges:
 
 
 def test_nothing(fed_path: str) -> None:
-    assert pending_changes(open_source("t", fed_path), 0) == PendingChanges(0, 0, 0, 0)
+    assert pending_changes(open_source("t", fed_path), 0) == PendingCommits(0, 0, 0, 0)
 
 
 def test_appends_are_exact(fed_path: str) -> None:
@@ -603,7 +622,7 @@ def test_a_log_without_statistics_or_entries_says_nothing(fed_path: str) -> None
     assert (result.rows, result.files) == (None, 1)
     DeltaTable(fed_path).create_checkpoint()
     handmade.entry(fed_path, 1).unlink()
-    assert pending_changes(open_source("t", fed_path), 0) == PendingChanges(1, None, None, None)
+    assert pending_changes(open_source("t", fed_path), 0) == PendingCommits(1, None, None, None)
 
 
 @pytest.mark.parametrize(

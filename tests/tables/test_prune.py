@@ -41,9 +41,16 @@ from impctl.data.vector import from_arrow
 from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
 from impctl.plan.nodes import Attribute
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import RangeSet, RangeFilter, exact_filter, range_filter
+from impctl.sketch.sketch import RangeFilter, RangeSet, exact_filter, range_filter
 from impctl.tables import prune, statistics
-from impctl.tables.prune import file_spans, key_spans, prune_by_condition, prune_to_values, spread_counts, known_counts
+from impctl.tables.prune import (
+    file_spans,
+    key_spans,
+    known_counts,
+    prune_by_condition,
+    prune_to_values,
+    spread_counts,
+)
 from impctl.tables.prune import prune as prune_files
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import FileBounds, Snapshot, as_array, places_in
@@ -212,8 +219,8 @@ def test_every_matching_row_is_kept(
     snapshot = written(tmp_path_factory.mktemp("t") / "t", *tables)
 
     def matching(table: pa.Table) -> int:
-        fragments = chosen.partition.fragments_of(from_arrow(table.column("v"), kind))
-        return sum(int(fragment) in ids for fragment in fragments)
+        ranges = chosen.partition.range_ids_of(from_arrow(table.column("v"), kind))
+        return sum(int(range_id) in ids for range_id in ranges)
 
     kept = read_rows(snapshot, ["v"], prune_files(snapshot, [chosen]))
     assert matching(kept) == matching(read_rows(snapshot, ["v"]))
@@ -663,7 +670,7 @@ def check(snapshot: Snapshot, partition: RangePartition) -> int:
     left = {file.uri for file in untold}
     told = [file for file in snapshot.files if file.uri not in left]
     column = from_arrow(read_rows(snapshot, ["v"], told).column(0), partition.type)
-    read = np.bincount(partition.fragments_of(column), minlength=partition.size)
+    read = np.bincount(partition.range_ids_of(column), minlength=partition.size)
     assert counts.tolist() == read.tolist()
     spread = spread_counts(snapshot, partition, untold, read)
     assert (spread >= 0).all()

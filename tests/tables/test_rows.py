@@ -29,11 +29,22 @@ from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare,
 from impctl.service.pinned import PinnedTables
 from impctl.sketch import sketch
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet, RangeFilter
+from impctl.sketch.sketch import RangeFilter, RangeSet
 from impctl.tables import rows
 from impctl.tables import rows as read_parts
 from impctl.tables.changes import read_changes, read_file_diff
-from impctl.tables.lookup import MANY_ROWS, KeyColumns, KeyCounts, ColumnCache, counted, fan_out, key_counts, one_in, rows_with, sampled_counts
+from impctl.tables.lookup import (
+    MANY_ROWS,
+    ColumnCache,
+    KeyColumns,
+    KeyCounts,
+    counted,
+    fan_out,
+    key_counts,
+    one_in,
+    rows_with,
+    sampled_counts,
+)
 from impctl.tables.rows import FileReader, PartedRead, parted_read, read_batches, read_rows
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import DeltaSource, open_source

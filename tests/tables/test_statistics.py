@@ -26,7 +26,7 @@ from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.tables import sample
 from impctl.tables.footers import Miscopied, miscopied_columns
-from impctl.tables.prune import file_spans, rows_by_fragment
+from impctl.tables.prune import file_spans, rows_by_range
 from impctl.tables.rows import read_rows
 from impctl.tables.sample import (
     FileSample,
@@ -404,7 +404,7 @@ def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> 
     partition = RangePartition("t", "up", LONG, tuple(range(each, each * FILES, each)))
     spans = file_spans(partition, bounds["up"])
     assert spans.first.tolist() == spans.last.tolist() == list(range(FILES))
-    rows = rows_by_fragment(partition, snapshot.files, bounds["up"])
+    rows = rows_by_range(partition, snapshot.files, bounds["up"])
     assert rows == pytest.approx([EACH] * FILES + [0])
     chances = np.zeros(FILES + 1)
     chances[[3, 7]] = 1.0, 0.25
@@ -424,7 +424,7 @@ def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
     spans = file_spans(partition, bounds["empty"])
     assert spans.chances(np.array([1.0, 1.0, 0.0])).tolist() == [0] * FILES
     assert spans.chances(np.array([0.0, 0.0, 0.5])) == pytest.approx(0.5)
-    assert rows_by_fragment(partition, snapshot.files, bounds["empty"])[-1] == FILES * EACH
+    assert rows_by_range(partition, snapshot.files, bounds["empty"])[-1] == FILES * EACH
     assert spans.merged(2).chances(np.array([1.0, 0.5])) == pytest.approx(0.5)
 
 

@@ -17,7 +17,17 @@ from impctl.engine.fixpoint import absorption
 from impctl.errors import UsageError, WorkloadError
 from impctl.service.init import DEMO_QUERIES, DEMO_TEXT
 from impctl.workload.load import MAX_BYTES, load_spark_profile, load_workload, workload_of
-from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, MaintainMode, Policy, ProvenanceSpec, ShipMode, Workload, store_path_problem
+from impctl.workload.models import (
+    ChangeSpec,
+    DeleteSpec,
+    InsertSpec,
+    MaintainMode,
+    Policy,
+    ProvenanceSpec,
+    ShipMode,
+    Workload,
+    store_path_problem,
+)
 from impctl.workload.schema import workload_json_schema
 from impctl.workload.sections import resolve_path
 from impctl.workload.yaml import YamlFault, compose, sql_location
@@ -967,6 +977,6 @@ def test_it_is_nothing_for_all_queries(problems: Problems) -> None:
 
 
 def test_words_and_numbers_are_those_of_the_engine() -> None:
-    assert list(map(str, ShipMode)) == list(map(str, absorption.ShipMode))
+    assert list(map(str, ShipMode)) == list(map(str, absorption.Shipping))
     assert ProvenanceSpec().nodes == absorption.Absorbs().nodes == absorption.NODES
     assert ProvenanceSpec().ship == absorption.Absorbs().ship

@@ -12,7 +12,23 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.models import MACROS, SimpleTrigger, ChangeSpec, CronFault, DeleteSpec, InsertSpec, JoinStrategy, LineageMode, MaintainMode, Policy, StateKept, Trigger, read_cron, seconds_in, written
+from impctl.workload.models import (
+    MACROS,
+    ChangeSpec,
+    CronFault,
+    DeleteSpec,
+    InsertSpec,
+    JoinStrategy,
+    LineageMode,
+    MaintainMode,
+    Policy,
+    SimpleTrigger,
+    StateKept,
+    Trigger,
+    read_cron,
+    seconds_in,
+    written,
+)
 from tests.support.random_cases import FEW
 from tests.workload.conftest import Load, Problems
 

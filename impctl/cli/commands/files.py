@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from impctl.cli.application import COMPLETION_VARIABLE, EXAMPLE_DATA, INPUT, LIMITS, MEASUREMENT, OUTPUT, SAFETY, complete_update, complete_path
-from impctl.cli.job import Display, Job, display_of, in_workbench, on_workbench
+from impctl.cli.application import (
+    COMPLETION_VARIABLE,
+    EXAMPLE_DATA,
+    INPUT,
+    LIMITS,
+    MEASUREMENT,
+    OUTPUT,
+    SAFETY,
+    complete_path,
+    complete_update,
+)
+from impctl.cli.job import Display, Job, display_of, in_context, on_context
 from impctl.cli.options import (
     AsJson,
     DryRun,
@@ -40,7 +50,7 @@ from impctl.service.settings import (
 )
 
 if TYPE_CHECKING:
-    from impctl.service.context import Reporter, Context
+    from impctl.service.context import Context, Reporter
     from impctl.service.results import Outcome
 
 
@@ -135,13 +145,13 @@ def apply(
             hint="name updates after the workload file, or give `--all`, not both",
         )
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.apply import apply
 
-        return apply(desk, names, all_updates=all_updates, again=again)
+        return apply(ctx, names, all_updates=all_updates, again=again)
 
     settings = settings_of(workload, dry_run=dry_run)
-    return on_workbench("apply", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("apply", display_of(json, quiet, verbose), settings, use_case)
 
 
 def cluster(
@@ -184,13 +194,13 @@ def cluster(
     Example: impctl cluster workloads/running-example.yaml --dry-run
     """
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.cluster import cluster
 
-        return cluster(desk, tuple(tables or ()), tuple(by or ()), may_lose=yes)
+        return cluster(ctx, tuple(tables or ()), tuple(by or ()), may_lose=yes)
 
     settings = settings_of(workload, store=store, dry_run=dry_run)
-    return on_workbench("cluster", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("cluster", display_of(json, quiet, verbose), settings, use_case)
 
 
 Keep = Annotated[
@@ -222,13 +232,13 @@ def gc(
     Example: impctl gc workloads/running-example.yaml --keep 8 --dry-run
     """
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.gc import gc
 
-        return gc(desk, keep)
+        return gc(ctx, keep)
 
     settings = settings_of(workload, store=store, lock_timeout=lock_timeout, dry_run=dry_run)
-    return on_workbench("gc", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("gc", display_of(json, quiet, verbose), settings, use_case)
 
 
 DeltaRows = Annotated[
@@ -414,15 +424,15 @@ def _measure(
     if settings.workload.suffix == ".json":
         return _report(settings.workload, figures.report, options, reporter)
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         _check_options(options, "a workload")
         reporter.step(f"measuring {settings.workload}")
         from impctl.measure.run import run_workload
 
         queries, sizes = options["--query"] or (), options["--delta-rows"] or ()
-        return run_workload(desk, figures, tuple(queries), delta_rows=tuple(sizes))
+        return run_workload(ctx, figures, tuple(queries), delta_rows=tuple(sizes))
 
-    return in_workbench(settings, use_case, reporter)
+    return in_context(settings, use_case, reporter)
 
 
 def _report(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.cli.application import INPUT, OUTPUT, SCHEDULE, STORE_AND_SPARK, complete_path
-from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.job import Job, display_of, on_context
 from impctl.cli.options import (
     WORKLOAD_HELP,
     AsJson,
@@ -34,7 +34,7 @@ from impctl.errors import UsageError
 from impctl.service.settings import DEFAULT_FILE, DoctorRequest
 
 if TYPE_CHECKING:
-    from impctl.service.context import Reporter, Context
+    from impctl.service.context import Context, Reporter
     from impctl.service.results import Outcome
 
 
@@ -67,12 +67,12 @@ def check(
     if schema:
         return Job("check", display, print_schema)
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.check import check
 
-        return check(desk, tuple(query or ()), strict=strict)
+        return check(ctx, tuple(query or ()), strict=strict)
 
-    return on_workbench("check", display, settings_of(workload, now=now), use_case)
+    return on_context("check", display, settings_of(workload, now=now), use_case)
 
 
 def explain(
@@ -90,13 +90,13 @@ def explain(
     Example: impctl explain workloads/running-example.yaml --query q_top
     """
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.explain import explain
 
-        return explain(desk, tuple(query or ()))
+        return explain(ctx, tuple(query or ()))
 
     settings = settings_of(workload, store=store, policy=policy, now=now)
-    return on_workbench("explain", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("explain", display_of(json, quiet, verbose), settings, use_case)
 
 
 def status(
@@ -120,15 +120,15 @@ def status(
     Example: impctl status workloads/running-example.yaml
     """
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.status import status
 
-        return status(desk, tuple(query or ()), runs=runs)
+        return status(ctx, tuple(query or ()), runs=runs)
 
     settings = settings_of(
         workload, params=param, store=store, policy=policy, imbalance=imbalance, now=now
     )
-    return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("status", display_of(json, quiet, verbose), settings, use_case)
 
 
 def gain(
@@ -156,16 +156,16 @@ def gain(
     Example: impctl gain workloads/running-example.yaml --since 7d
     """
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.gain import gain
         from impctl.service.outcome import gain_metrics
 
         if metrics is not None:
-            check_metrics(metrics, desk.reserved)
-        return with_metrics(gain(desk, tuple(query or ()), since), metrics, gain_metrics)
+            check_metrics(metrics, ctx.reserved)
+        return with_metrics(gain(ctx, tuple(query or ()), since), metrics, gain_metrics)
 
     settings = settings_of(workload, store=store)
-    return on_workbench("gain", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("gain", display_of(json, quiet, verbose), settings, use_case)
 
 
 WithSpark = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from impctl.cli.application import INPUT, OUTPUT, SCHEDULE
 from impctl.cli.commands.sketches import Interval
 from impctl.cli.follow import follow_changes_job, follow_request
-from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
+from impctl.cli.job import Display, Job, display_of, on_context, one_query
 from impctl.cli.options import (
     AnswerFrom,
     AsJson,
@@ -36,7 +36,7 @@ from impctl.cli.options import (
     settings_of,
 )
 from impctl.errors import UsageError
-from impctl.service.settings import DEFAULT_FILE, AnsweredBy, SketchUse
+from impctl.service.settings import DEFAULT_FILE, AnsweredBy, SketchPolicy
 from impctl.service.text import RowsFormat, ending_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def query(
     param: Params = None,
     sql: SqlGiven = None,
     at: AtGiven = None,
-    sketch: SketchUsed = SketchUse.AUTO,
+    sketch: SketchUsed = SketchPolicy.AUTO,
     require_sketch: SketchRequired = False,
     by: AnswerFrom = AnsweredBy.AUTO,
     where: Where = None,
@@ -115,12 +115,12 @@ def query(
     """
     name = one_query("query", names)
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.query import query
 
         arguments = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
         return query(
-            desk,
+            ctx,
             *arguments,
             required=require_sketch,
             where=where,
@@ -132,7 +132,7 @@ def query(
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, out, escape_formulas)
     settings = settings_of(workload, store=store, policy=policy, memory=memory, now=now)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
-    return on_workbench("query", display, settings, use_case)
+    return on_context("query", display, settings, use_case)
 
 
 def display_of_rows(
@@ -177,7 +177,7 @@ def rewrite(
     sql: SqlGiven = None,
     at: AtGiven = None,
     files: FilesFile = None,
-    sketch: SketchWritten = SketchUse.ALWAYS,
+    sketch: SketchWritten = SketchPolicy.ALWAYS,
     require_sketch: SketchRequired = False,
     now: Now = None,
     store: StoreFolder = None,
@@ -206,15 +206,15 @@ def rewrite(
     """
     name = one_query("rewrite", names)
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.rewrite import rewrite
 
         given, versions = tuple(param or ()), tuple(at) if at else None
-        return rewrite(desk, name, given, sql, versions, files, sketch, required=require_sketch)
+        return rewrite(ctx, name, given, sql, versions, files, sketch, required=require_sketch)
 
     settings = settings_of(workload, store=store, policy=policy, now=now)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
-    return on_workbench("rewrite", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("rewrite", display_of(json, quiet, verbose), settings, use_case)
 
 
 Since = Annotated[
@@ -292,12 +292,12 @@ def changes(
         given = {"--since": since, "--out": out, "--limit": limit}
         return follow_changes_job(settings, display, name, request, given, whole=whole)
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.changes import changes
 
         versions = tuple(since) if since else None
         return changes(
-            desk,
+            ctx,
             name,
             versions,
             whole=whole,
@@ -306,7 +306,7 @@ def changes(
             escape_formulas=escape_formulas,
         )
 
-    return on_workbench("changes", display, settings, use_case)
+    return on_context("changes", display, settings, use_case)
 
 
 Row = Annotated[
@@ -365,13 +365,13 @@ def why(
             hint="`--json` prints what derives a row as one document",
         )
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.why import why
 
         given = (tuple(param or ()), tuple(row or ()), tuple(without or ()))
-        return why(desk, name, *given, limit=limit)
+        return why(ctx, name, *given, limit=limit)
 
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, None, escape_formulas)
     settings = settings_of(workload, store=store, policy=policy, memory=memory, now=now)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
-    return on_workbench("why", display, settings, use_case)
+    return on_context("why", display, settings, use_case)

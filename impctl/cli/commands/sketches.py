@@ -9,8 +9,46 @@ from typing import TYPE_CHECKING, Annotated
 
 from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.follow import follow_job, follow_request
-from impctl.cli.job import Job, display_of, on_workbench
-from impctl.cli.options import AsJson, DetailedExitcode, DiskGiven, Disks, DryRun, DueOnly, ShowDue, FollowMemory, Imbalance, LargeChange, LockTimeout, DueInterval, CheckInterval, MemoryGiven, MetricsFile, MovingParams, Now, PointName, PolicyName, QueryNames, Quiet, Since, SparkProfile, StoreFolder, Strict, Triggers, Verbose, WorkloadFile, check_metrics, due_use_case, metrics_on_failure, file_option, maintained_now, option, seconds, settings_of, with_metrics
+from impctl.cli.job import Job, display_of, on_context
+from impctl.cli.options import (
+    AsJson,
+    CheckInterval,
+    DetailedExitcode,
+    DiskGiven,
+    Disks,
+    DryRun,
+    DueInterval,
+    DueOnly,
+    FollowMemory,
+    Imbalance,
+    LargeChange,
+    LockTimeout,
+    MemoryGiven,
+    MetricsFile,
+    MovingParams,
+    Now,
+    PointName,
+    PolicyName,
+    QueryNames,
+    Quiet,
+    ShowDue,
+    Since,
+    SparkProfile,
+    StoreFolder,
+    Strict,
+    Triggers,
+    Verbose,
+    WorkloadFile,
+    check_metrics,
+    due_use_case,
+    file_option,
+    maintained_now,
+    metrics_on_failure,
+    option,
+    seconds,
+    settings_of,
+    with_metrics,
+)
 from impctl.service.settings import (
     BATCH_ROWS,
     DEFAULT_FILE,
@@ -61,20 +99,20 @@ def capture(
     Example: impctl capture workloads/running-example.yaml --query q_top
     """
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         if rebalance:
             from impctl.service.rebalance import rebalance as even_out
 
-            return even_out(desk, tuple(query or ()))
+            return even_out(ctx, tuple(query or ()))
         from impctl.service.capture import capture
 
-        return capture(desk, tuple(query or ()))
+        return capture(ctx, tuple(query or ()))
 
     settings = settings_of(workload, params=param, store=store, memory=memory, disk=disk, now=now)
     settings = replace(settings, policy=policy, dry_run=dry_run)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     display = display_of(json, quiet, verbose)
-    return on_workbench("capture", display, settings, use_case, detailed=detailed_exitcode)
+    return on_context("capture", display, settings, use_case, detailed=detailed_exitcode)
 
 
 BatchRows = Annotated[
@@ -218,14 +256,14 @@ def maintain(
     maintained = due_use_case(due_queries, batch_rows)
     file = None if dry_run else metrics
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         if file is not None:
-            check_metrics(file, desk.reserved)
+            check_metrics(file, ctx.reserved)
         with metrics_on_failure(file):
-            outcome = maintained(desk)
+            outcome = maintained(ctx)
         return with_metrics(outcome, file, maintained_now)
 
-    return on_workbench("maintain", display, settings, use_case, detailed=detailed_exitcode)
+    return on_context("maintain", display, settings, use_case, detailed=detailed_exitcode)
 
 
 def plan(
@@ -255,19 +293,19 @@ def plan(
     """
     check_planned_look(due, interval)
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         if due:
             from impctl.service.schedule.daemon import plan_due
 
-            return plan_due(desk, tuple(query or ()), look=interval)
+            return plan_due(ctx, tuple(query or ()), look=interval)
         from impctl.service.plan import plan
 
-        return plan(desk, tuple(query or ()), strict=strict)
+        return plan(ctx, tuple(query or ()), strict=strict)
 
     settings = settings_of(workload, params=param, store=store, policy=policy, disk=disk, now=now)
     settings = replace(settings, large_change=large_change)
     display = display_of(json, quiet, verbose)
-    return on_workbench("plan", display, settings, use_case, detailed=detailed_exitcode)
+    return on_context("plan", display, settings, use_case, detailed=detailed_exitcode)
 
 
 def simulate(
@@ -291,14 +329,14 @@ def simulate(
     """
     request = simulate_request(since, disk or (), trigger or (), interval)
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.schedule.simulate import simulate
 
-        return simulate(desk, tuple(query or ()), request)
+        return simulate(ctx, tuple(query or ()), request)
 
     # What the variable says holds now, as it does for other commands; the flag is for settings.
     settings = settings_of(workload, store=store, disk=os.environ.get(DISK) or None)
-    return on_workbench("simulate", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("simulate", display_of(json, quiet, verbose), settings, use_case)
 
 
 def verify(
@@ -327,10 +365,10 @@ def verify(
     Example: impctl verify workloads/running-example.yaml --results
     """
 
-    def use_case(desk: Context) -> Outcome:
+    def use_case(ctx: Context) -> Outcome:
         from impctl.service.verify import verify
 
-        return verify(desk, tuple(query or ()), results=results)
+        return verify(ctx, tuple(query or ()), results=results)
 
     settings = settings_of(workload, params=param, store=store, spark_profile=spark_profile)
-    return on_workbench("verify", display_of(json, quiet, verbose), settings, use_case)
+    return on_context("verify", display_of(json, quiet, verbose), settings, use_case)

@@ -20,7 +20,45 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.errors import count_text
-from impctl.service.results import SKETCH_NONE_REASON, COSTS_MORE, NOT_USED_YET, REFUSED, SKETCH_NONE, STATE, AnsweredEntry, AnswerEntry, ApplyResult, BuffersEntry, CandidateEntry, CaptureResult, CheckResult, ClusteredSketch, ClusterResult, DueResult, ExplainResult, Finding, FreshEntry, GainResult, GcEntry, GcResult, GroupsEntry, JoinSideEntry, Level, NextChange, PendingEntry, PlanEntry, PlannedChange, PlannedPiece, PlanResult, RunEntry, StatusResult, TreeResultEntry, TreeRecord, WhyResult, WithoutResult
+from impctl.service.results import (
+    COSTS_MORE,
+    NOT_USED_YET,
+    REFUSED,
+    SKETCH_NONE,
+    SKETCH_NONE_REASON,
+    STATE,
+    AnsweredEntry,
+    AnswerEntry,
+    ApplyResult,
+    BuffersEntry,
+    CandidateEntry,
+    CaptureResult,
+    CheckResult,
+    ClusteredSketch,
+    ClusterResult,
+    DueResult,
+    ExplainResult,
+    Finding,
+    FreshEntry,
+    GainResult,
+    GcEntry,
+    GcResult,
+    GroupsEntry,
+    JoinSideEntry,
+    Level,
+    NextChange,
+    PendingEntry,
+    PlanEntry,
+    PlannedChange,
+    PlannedPiece,
+    PlanResult,
+    RunEntry,
+    StatusResult,
+    TreeRecord,
+    TreeResultEntry,
+    WhyResult,
+    WithoutResult,
+)
 from impctl.service.text import duration_text, moment_text, plain, size_text, span_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from impctl.errors import Location, WorkloadError, count_text
-from impctl.service.results import SKETCH_NONE_REASON, NO_SKETCH, NOT_USED, ExpectedReading, Failure, LeftEntry, QueryResult, RangesEntry, ReuseEntry, RewriteResult, SketchEntry, VerifyResult
+from impctl.service.results import (
+    NO_SKETCH,
+    NOT_USED,
+    SKETCH_NONE_REASON,
+    ExpectedReading,
+    Failure,
+    LeftEntry,
+    QueryResult,
+    RangesEntry,
+    ReuseEntry,
+    RewriteResult,
+    SketchEntry,
+    VerifyResult,
+)
 from impctl.service.text import CONTROL, number_text, plain, size_text
 
 
@@ -28,8 +41,8 @@ def mode_text(mode: str) -> str:
 
 def sketch_text(sketch: SketchEntry) -> str:
     """`sales.price 2 of 4 ranges`; the range of NULL counts on both sides: `3 of 5 ranges`."""
-    total = sketch.total + (sketch.total in sketch.fragments)
-    held = f"{len(sketch.fragments):,} of {count_text(total, 'range')}"
+    total = sketch.total + (sketch.total in sketch.ranges)
+    held = f"{len(sketch.ranges):,} of {count_text(total, 'range')}"
     return plain(f"{sketch.table}.{sketch.attribute} {held}")
 
 

@@ -22,7 +22,7 @@ from impctl.data.schema import LONG
 from impctl.engine.accumulators import AggregateColumn, Spread
 from impctl.engine.extremes import FirstValue
 from impctl.engine.jointree.cyclic import Circle, Probe, Probed
-from impctl.engine.jointree.enumerate import JoinedRows, Shown, JoinedRowTags, EnumeratedRows
+from impctl.engine.jointree.enumerate import EnumeratedRows, JoinedRows, JoinedRowTags, Shown
 from impctl.engine.jointree.spec import Access, JoinTree, Link, TreeNode, TypedColumns
 from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.linear import ProjectOperator as ProjectNode
@@ -51,7 +51,11 @@ class _Relation:
 
 
 def build_circle(
-    builder: CircuitBuilder, name: str, circle: CircleRows, asked: Collection[AttributeId], rows: Plan
+    builder: CircuitBuilder,
+    name: str,
+    circle: CircleRows,
+    asked: Collection[AttributeId],
+    rows: Plan,
 ) -> Flow:
     """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
@@ -192,7 +196,9 @@ def _with_rows(
     return Flow(builder.put(JoinedRowTags(operator), rows), (), grown.accesses)
 
 
-def rows_from_tree(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> tuple[EnumeratedRows, Flow] | None:
+def rows_from_tree(
+    builder: CircuitBuilder, blocks: Sequence[PlannedBlock]
+) -> tuple[EnumeratedRows, Flow] | None:
     """The rows of a plan that its one tree joins, and their ranges; None if an operator above keeps
     rows."""
     if len(blocks) != 1:
@@ -276,7 +282,9 @@ def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
     part = column.accumulator
     parts = part.parts if isinstance(part, Spread) else (column.guard, part)
     names = (
-        one.argument for one in parts if one is not None and not isinstance(one, FirstValue | Spread)
+        one.argument
+        for one in parts
+        if one is not None and not isinstance(one, FirstValue | Spread)
     )
     return tuple(dict.fromkeys(names))
 
@@ -358,7 +366,9 @@ def _by(
     return kept[place][0], partition
 
 
-def _groups(builder: CircuitBuilder, tree: Flow, operator: Tree, shape: TreeShape, calls: Calls) -> Flow:
+def _groups(
+    builder: CircuitBuilder, tree: Flow, operator: Tree, shape: TreeShape, calls: Calls
+) -> Flow:
     """The tree's groups as rows of the plan's grouping, and their hidden numbers."""
     grouping = shape.aggregate
     assert grouping is not None

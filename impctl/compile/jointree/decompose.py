@@ -7,7 +7,26 @@ from dataclasses import field, replace
 from functools import reduce
 from itertools import chain
 
-from impctl.compile.jointree.graph import OuterOrSemiJoin, CircleRows, EdgeJoin, Equality, KeyClass, Merging, NoTree, Reason, Relations, ShapeNode, bounded_columns, classes_of, edge_of, equality_of, is_null_with, is_same, late_part, relations_of
+from impctl.compile.jointree.graph import (
+    CircleRows,
+    EdgeJoin,
+    Equality,
+    KeyClass,
+    Merging,
+    NoTree,
+    OuterOrSemiJoin,
+    Reason,
+    Relations,
+    ShapeNode,
+    bounded_columns,
+    classes_of,
+    edge_of,
+    equality_of,
+    is_null_with,
+    is_same,
+    late_part,
+    relations_of,
+)
 from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import (
     And,

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING
 from impctl.compile.aggregates import is_ordered, plain_call, read_calls
 from impctl.compile.flows import BlockedError, known_type_of
 from impctl.compile.jointree.build import PlannedBlock
-from impctl.compile.jointree.decompose import RequestedRows, Block, SubTree, Changed, answered_blocks, block_of, branches_of, grown, joined_columns, objection_to, shown_columns, decompose
+from impctl.compile.jointree.decompose import (
+    Block,
+    Changed,
+    RequestedRows,
+    SubTree,
+    answered_blocks,
+    block_of,
+    branches_of,
+    decompose,
+    grown,
+    joined_columns,
+    objection_to,
+    shown_columns,
+)
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, partition_column
 from impctl.engine import accumulators
 from impctl.engine.jointree.spec import TreeMode
@@ -144,7 +157,9 @@ def _asked(grouping: Aggregate) -> RequestedRows | NoTree:
                 one_by_one.add(at)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
-    return RequestedRows(tuple(key.expr for key in grouping.keys), calls, one_by_one=frozenset(one_by_one))
+    return RequestedRows(
+        tuple(key.expr for key in grouping.keys), calls, one_by_one=frozenset(one_by_one)
+    )
 
 
 def _not_joined(plan: Plan) -> NoTree:

@@ -417,7 +417,11 @@ class AbsorbedRows:
 
 
 def build_absorbed(
-    builder: CircuitBuilder, node: Fixpoint, inner: CircuitBuilder, key: Keyed | None, absorbs: Absorbs
+    builder: CircuitBuilder,
+    node: Fixpoint,
+    inner: CircuitBuilder,
+    key: Keyed | None,
+    absorbs: Absorbs,
 ) -> tuple[Flow, AbsorbedRows]:
     """Build the operators of a fixpoint; `inner` builds those that derive its rows; KEYED if it has
     a `key`. BlockedError if it cannot be kept so."""

@@ -13,7 +13,17 @@ import pyarrow as pa
 from impctl.compile.answers import arrow_column, arrow_type
 from impctl.compile.build import PlanBuilder
 from impctl.compile.flows import BlockedError, Column, Source, typed
-from impctl.compile.provenance.absorbed import BestSoFar, KnownRows, MakingList, Makings, NumberedPlan, RowNumbering, number_of, row_keys, under_columns_of
+from impctl.compile.provenance.absorbed import (
+    BestSoFar,
+    KnownRows,
+    MakingList,
+    Makings,
+    NumberedPlan,
+    RowNumbering,
+    number_of,
+    row_keys,
+    under_columns_of,
+)
 from impctl.data.keys import group_normal
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector, all_null, concat
@@ -55,7 +65,7 @@ class Met:
     columns: tuple[Vector, ...]
 
 
-class RowNumbers:
+class ProgramRows:
     """All rows seen so far; `numbers` gives the next unused ones."""
 
     def __init__(self, columns: Sequence[Column], numbers: Iterator[int]) -> None:
@@ -150,8 +160,8 @@ class _Program:
         self._check = check
         self._numbering = RowNumbering(self._evaluated)
 
-    def once(self, plan: Plan) -> RowNumbers:
-        rows = RowNumbers(typed(attributes_of(plan), plan.span), self._numbers)
+    def once(self, plan: Plan) -> ProgramRows:
+        rows = ProgramRows(typed(attributes_of(plan), plan.span), self._numbers)
         run = self._run(self._numbering.of(plan), attributes_of(plan))
         self._made(rows, run, run.filled())
         return rows
@@ -159,7 +169,7 @@ class _Program:
     def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _PlanRun:
         return _PlanRun(numbered_plan, attributes, self._batch)
 
-    def _made(self, rows: RowNumbers, run: _PlanRun, batch: Batch) -> Met:
+    def _made(self, rows: ProgramRows, run: _PlanRun, batch: Batch) -> Met:
         """Output rows of a run as makings of its input rows."""
         self._check()
         met = rows.meet(run.columns(batch), len(batch))
@@ -212,7 +222,7 @@ class _Program:
         bodies = run.bodies(result)
         columns = tuple((number.id, LONG) for number in left.numbers)
         keys = [Vector(LONG, bodies[:, at]) for at in range(len(columns))]
-        numbers = RowNumbers(columns, self._numbers).meet(keys, len(result)).numbers
+        numbers = ProgramRows(columns, self._numbers).meet(keys, len(result)).numbers
         self.makings.add(numbers, bodies)
         each, first = np.unique(numbers, return_index=True)
         return self._read_as(node, [column.take(first) for column in run.columns(result)], each)
@@ -229,7 +239,7 @@ class _Program:
         of_groups = self._run(NumberedPlan(whole, ()), attributes_of(node))
         groups, rows = of_groups.filled(), of_rows.filled()
         self._check()
-        numbered = RowNumbers(typed(keys, node.span), self._numbers)
+        numbered = ProgramRows(typed(keys, node.span), self._numbers)
         columns = of_groups.columns(groups)
         made = numbered.meet(columns[: len(keys)], len(groups)).numbers
         heads = numbered.meet(of_rows.columns(rows), len(rows)).numbers
@@ -243,7 +253,7 @@ class _Program:
             return self._read_as(node, known.columns, known.numbers)
         if not node.is_set:
             raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)
-        rows = RowNumbers(typed(node.attributes, node.span), self._numbers)
+        rows = ProgramRows(typed(node.attributes, node.span), self._numbers)
         base = self._run(self._numbering.of(under_columns_of(node.base, node)), node.attributes)
         result = [self._made(rows, base, base.filled())]
         leaves: list[Scan] = []

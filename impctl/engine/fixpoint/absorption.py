@@ -29,7 +29,7 @@ from impctl.engine.fixpoint.rows import (
     TouchedRows,
 )
 from impctl.engine.operator import LIMITS, Keeper, Limits
-from impctl.engine.tags import no_fragments
+from impctl.engine.tags import no_ranges
 from impctl.engine.trace import RowIndex
 from impctl.errors import EvaluationError, UsageError
 from impctl.values import dataclass
@@ -217,7 +217,7 @@ class HeadsAndBodies(ToldInTheEnd):
             if at == 0:
                 self.keep(Batch(columns, noted.weights, noted.tags))
                 continue
-            tags = tuple(no_fragments(len(noted)) for _ in noted.tags)
+            tags = tuple(no_ranges(len(noted)) for _ in noted.tags)
             self.keep(Batch(columns, noted.weights, tags).keep(bodies != NOTHING))
 
     def _numbered(self, touched: TouchedRows, batch: Batch) -> Batch:
@@ -242,7 +242,7 @@ _CACHE = 1 << 20
 _Function = Any
 
 
-class ShipMode(StrEnum):
+class Shipping(StrEnum):
     LAZY = "lazy"
     EAGER = "eager"
 
@@ -251,7 +251,7 @@ class ShipMode(StrEnum):
 class Absorbs:
     """How functions are handed on, and the limit of nodes."""
 
-    ship: ShipMode = ShipMode.LAZY
+    ship: Shipping = Shipping.LAZY
     nodes: int = NODES
 
 
@@ -268,7 +268,7 @@ class _After:
 
 
 class Absorption:
-    def __init__(self, ship: ShipMode = ShipMode.LAZY, nodes: int = NODES) -> None:
+    def __init__(self, ship: Shipping = Shipping.LAZY, nodes: int = NODES) -> None:
         """UsageError where the package for decision diagrams is not installed."""
         self._ship = ship
         self._nodes = nodes
@@ -296,7 +296,7 @@ class Absorption:
 
         Lazy functions are made when they are needed.
         """
-        if self._ship is ShipMode.EAGER:
+        if self._ship is Shipping.EAGER:
             self.step((), grounded(numbers))
             return
         self._asleep = LazyDerivations(numbers)
@@ -351,7 +351,7 @@ class Absorption:
         for row in sorted(touched):
             after.functions[row] = self._within(self._functions[row].forall, cube)
             after.mentions[row] = self._mentions[row].difference(gone)
-        if self._ship is ShipMode.LAZY:
+        if self._ship is Shipping.LAZY:
             self._look_for_others(after, gone)
         return after
 
@@ -406,7 +406,7 @@ class Absorption:
             if not self._is_there(one) or one.head in self._sleepers:
                 continue
             known = self._functions.get(one.head)
-            if known is not None and self._ship is ShipMode.LAZY:
+            if known is not None and self._ship is Shipping.LAZY:
                 continue
             made = self._product(one, {})
             function = made if known is None else self._within(known.__or__, made)
@@ -529,7 +529,7 @@ class Absorption:
         chosen = fewest_true(self._function(row))
         assert chosen is not None, "a row that is there has a derivation"
         leaves = frozenset(self._leaf_of[place] for place in chosen)
-        return leaves, self._ship is ShipMode.EAGER
+        return leaves, self._ship is Shipping.EAGER
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
         result = self._manager.true()

@@ -29,7 +29,18 @@ from impctl.engine.batch import (
     stacked_or_empty,
 )
 from impctl.engine.extremes import ranks_of
-from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, BestFixpointRows, Grouped, IndexView, Numbers, Slots, Views, view_of
+from impctl.engine.fixpoint.rows import (
+    HAS_COLUMN,
+    LOW_COLUMN,
+    RANK_COLUMN,
+    BestFixpointRows,
+    Grouped,
+    IndexView,
+    Numbers,
+    Slots,
+    Views,
+    view_of,
+)
 from impctl.engine.fixpoint.small_frontier import WHOLE_NUMBERS, JoinedStep, ends_of
 from impctl.engine.join import JoinOperator
 from impctl.engine.linear import ProjectOperator

@@ -14,11 +14,32 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import BODY, HEAD, HeadsAndBodies
-from impctl.engine.fixpoint.best_values import NotIntegerStepError, TouchedGroups, ValuedRows, valued_step
-from impctl.engine.fixpoint.frontier import ChosenDerivations, CircuitMoves, FixpointStep, Recursion, DerivationTags, ToldOfChoices, counted
+from impctl.engine.fixpoint.best_values import (
+    NotIntegerStepError,
+    TouchedGroups,
+    ValuedRows,
+    valued_step,
+)
+from impctl.engine.fixpoint.frontier import (
+    ChosenDerivations,
+    CircuitMoves,
+    DerivationTags,
+    FixpointStep,
+    Recursion,
+    ToldOfChoices,
+    counted,
+)
 from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
-from impctl.engine.fixpoint.rows import BestFixpointRows, Grouped, LevelledRows, NumberedFixpointRows, RankedRows, TouchedNumbers, TouchedRows
-from impctl.engine.fixpoint.single_join import JoinedMoves, CachedViews
+from impctl.engine.fixpoint.rows import (
+    BestFixpointRows,
+    Grouped,
+    LevelledRows,
+    NumberedFixpointRows,
+    RankedRows,
+    TouchedNumbers,
+    TouchedRows,
+)
+from impctl.engine.fixpoint.single_join import CachedViews, JoinedMoves
 from impctl.engine.fixpoint.small_frontier import THIN, plain_step
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import ProjectOperator
@@ -92,7 +113,7 @@ class FixpointOperator(Recursion):
         """The step, where it is a single join: it is followed without stepping its operators."""
         self._choices = ChosenDerivations(name, columns, rank, sum(accesses)) if chooses else None
         self._seen = CachedViews()
-        self.begun_anew = 0
+        self.recomputations = 0
         """Steps so far that deleted so much that all rows were deleted and ranks began again."""
 
     def end_by(self, limits: Limits) -> None:
@@ -155,7 +176,7 @@ class FixpointOperator(Recursion):
             if left is groundless:
                 # The ranks of what would be left are of no use to so many that come in again.
                 touched.take_up_all()
-                self.begun_anew += 1
+                self.recomputations += 1
                 left, self._stage, least = touched.inside(), 0, 0
             groundless = left
 
@@ -466,7 +487,7 @@ class UsedRows(Operator):
         """Numbers now carried (+1) or no longer carried (-1)."""
         pairs = batch.tags[0].expand(np.zeros(len(batch), dtype=np.int64), batch.weights)
         crossed = self.counts.count(_ALL, pairs).crossings()
-        return Batch({ROW: Vector(LONG, crossed.fragments)}, crossed.weights, ())
+        return Batch({ROW: Vector(LONG, crossed.ranges)}, crossed.weights, ())
 
     def arrangements(self) -> Sequence[Keeper]:
         return (self.counts.arrangement,)

@@ -11,7 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.data.keys import have_injective_codes, ascending, distinct_values, group_normal, key_codes, normalise, starts_in
+from impctl.data.keys import (
+    ascending,
+    distinct_values,
+    group_normal,
+    have_injective_codes,
+    key_codes,
+    normalise,
+    starts_in,
+)
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import (
@@ -25,7 +33,7 @@ from impctl.engine.batch import (
 )
 from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
 from impctl.engine.operator import Operator
-from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_fragments
+from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_ranges
 from impctl.engine.trace import RowIndex
 from impctl.values import dataclass
 
@@ -98,7 +106,7 @@ class DerivationTags:
 
     def padded(self, rows: int, tags: Sequence[Tags], other: int) -> tuple[Tags, ...]:
         """A tag per access of so many rows; those of the `other` part, 0 the base, are empty."""
-        none = [no_fragments(rows) for _ in range(self.accesses[other])]
+        none = [no_ranges(rows) for _ in range(self.accesses[other])]
         return (*none, *tags) if other == 0 else (*tags, *none)
 
     def keep(self, batch: Batch) -> None:
@@ -154,7 +162,12 @@ class CircuitMoves:
     """Moves by the operators of a step with so many `inputs`."""
 
     def __init__(
-        self, step: Circuit, inputs: int, rank: AttributeId, touched: TouchedRows, told: DerivationTags
+        self,
+        step: Circuit,
+        inputs: int,
+        rank: AttributeId,
+        touched: TouchedRows,
+        told: DerivationTags,
     ) -> None:
         self._step = step
         self._others = [None] * (inputs - 1)
@@ -362,12 +375,12 @@ def _order_of(tag: Tags) -> Ints:
     Shape (n,); they are comparable among themselves.
     """
     if isinstance(tag, RowTags):
-        return tag.fragments.astype(np.int64)
+        return tag.ranges.astype(np.int64)
     sets = tag.sets()
     sizes = np.diff(sets.offsets)
     if not len(sizes) or int(sizes.max()) <= 1:
         result = np.full(len(sizes), -1, dtype=np.int64)
-        result[sizes > 0] = sets.fragments[sets.offsets[:-1][sizes > 0]]
+        result[sizes > 0] = sets.ranges[sets.offsets[:-1][sizes > 0]]
         return result
     ranks = pc.rank(_bytes_of(sets), sort_keys="ascending", tiebreaker="dense")
     numbers: Ints = ranks.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -377,7 +390,7 @@ def _order_of(tag: Tags) -> Ints:
 def _bytes_of(sets: SetTags) -> pa.Array:
     """Each set as bytes that compare as the lists of its ranges do."""
     start, end = int(sets.offsets[0]), int(sets.offsets[-1])
-    data: npt.NDArray[np.void] = np.ascontiguousarray(sets.fragments[start:end], dtype=">i4")
+    data: npt.NDArray[np.void] = np.ascontiguousarray(sets.ranges[start:end], dtype=">i4")
     offsets = np.ascontiguousarray((sets.offsets - start) * data.itemsize)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(sets), buffers)
@@ -467,12 +480,12 @@ class Recursion(Operator):
         return [*result, *map(self._of_step, parts)]
 
     def _of_base(self, base: Batch) -> Batch:
-        none = tuple(no_fragments(len(base)) for _ in range(self._accesses[1]))
+        none = tuple(no_ranges(len(base)) for _ in range(self._accesses[1]))
         stamped = self._stamped(base)
         return Batch(stamped.columns, stamped.weights, (*stamped.tags, *none))
 
     def _of_step(self, batch: Batch) -> Batch:
-        none = tuple(no_fragments(len(batch)) for _ in range(self._accesses[0]))
+        none = tuple(no_ranges(len(batch)) for _ in range(self._accesses[0]))
         return Batch(batch.columns, batch.weights, (*none, *batch.tags))
 
     # State.

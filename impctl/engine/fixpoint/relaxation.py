@@ -14,10 +14,29 @@ from impctl.data.keys import ascending, distinct_values, starts_in
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches, stacked_or_empty
-from impctl.engine.fixpoint.best_values import BEST, BODY, COUNTED, KEY, KNOWN, MOST, NET, NONE, OFFSET, PLACE, RANKED, SOURCE, WAS, WEIGHT, Links, NotIntegerStepError, ValuedRows, numbers
+from impctl.engine.fixpoint.best_values import (
+    BEST,
+    BODY,
+    COUNTED,
+    KEY,
+    KNOWN,
+    MOST,
+    NET,
+    NONE,
+    OFFSET,
+    PLACE,
+    RANKED,
+    SOURCE,
+    WAS,
+    WEIGHT,
+    Links,
+    NotIntegerStepError,
+    ValuedRows,
+    numbers,
+)
 from impctl.engine.fixpoint.frontier import NO_BODY
 from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, IndexView, view_of
-from impctl.engine.tags import Tags, no_fragments, stacked
+from impctl.engine.tags import Tags, no_ranges, stacked
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -468,7 +487,7 @@ class ValuedChanges:
         step = self._step
         values = rows.ordered(base.columns[step.value])
         heads = rows.slots_of(numbers(base.columns[step.key]))
-        none = tuple(no_fragments(len(base)) for _ in range(self._accesses[1]))
+        none = tuple(no_ranges(len(base)) for _ in range(self._accesses[1]))
         self._parts.append((Derivations(heads, values, base.weights), (*base.tags, *none)))
         return np.full(len(base), NO_BODY, dtype=np.int64)
 
@@ -489,7 +508,7 @@ class ValuedChanges:
         return ranks
 
     def _padded(self, rows: int, tags: tuple[Tags, ...]) -> tuple[Tags, ...]:
-        return (*(no_fragments(rows) for _ in range(self._accesses[0])), *tags)
+        return (*(no_ranges(rows) for _ in range(self._accesses[0])), *tags)
 
     # The end of the step.
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from impctl.data.keys import are_codes, have_injective_codes, ascending, group_normal, group_rows, same_keys
+from impctl.data.keys import (
+    are_codes,
+    ascending,
+    group_normal,
+    group_rows,
+    have_injective_codes,
+    same_keys,
+)
 from impctl.data.memory import reserve
 from impctl.data.pages import InPages, search
 from impctl.data.schema import LONG, SqlType

@@ -12,7 +12,15 @@ import numpy as np
 from impctl.data.keys import distinct_values, key_codes, normalise
 from impctl.data.vector import Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.fixpoint.frontier import Admit, Derived, Dismiss, FixpointStep, DeletedDerivations, DerivationTags, slots_for
+from impctl.engine.fixpoint.frontier import (
+    Admit,
+    DeletedDerivations,
+    DerivationTags,
+    Derived,
+    Dismiss,
+    FixpointStep,
+    slots_for,
+)
 from impctl.engine.fixpoint.rows import FIRST, LAST, NAMES, IndexView, TouchedRows, Views
 from impctl.engine.fixpoint.small_frontier import (
     ChangedRows,

@@ -14,7 +14,7 @@ from impctl.data.pages import search
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints, slice_positions
 from impctl.engine.batch import never_held
-from impctl.engine.fixpoint.frontier import Admit, Derived, Dismiss, DeletedDerivations
+from impctl.engine.fixpoint.frontier import Admit, DeletedDerivations, Derived, Dismiss
 from impctl.engine.fixpoint.rows import (
     ALL,
     CODE,
@@ -116,7 +116,9 @@ def _joined(parts: Sequence[Ints]) -> Ints:
 class RowByRow:
     """`held` are the rows before the step."""
 
-    def __init__(self, touched: TouchedRows, partners: DeletedDerivations, held: Sequence[RowsView]) -> None:
+    def __init__(
+        self, touched: TouchedRows, partners: DeletedDerivations, held: Sequence[RowsView]
+    ) -> None:
         self._touched = touched
         self._partners = partners
         self._held = [(view, view.codes, len(view.codes)) for view in held]

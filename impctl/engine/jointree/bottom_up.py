@@ -12,7 +12,20 @@ from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.accumulators import ROWS, Values, clear_empty
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.jointree import node as lots
-from impctl.engine.jointree.node import GLOBAL, HELD, NUMBER, Entering, KeyChange, TreeNodeState, TouchedNode, TouchedTuples, count_fragments, entering_rows, owning, write
+from impctl.engine.jointree.node import (
+    GLOBAL,
+    HELD,
+    NUMBER,
+    Entering,
+    KeyChange,
+    TouchedNode,
+    TouchedTuples,
+    TreeNodeState,
+    count_ranges,
+    entering_rows,
+    owning,
+    write,
+)
 from impctl.engine.jointree.values import (
     AliveChange,
     Columns,
@@ -214,7 +227,7 @@ def _risen(
         after[ROWS] > 0,
         touched.new.get(NUMBER, tuples.codes[:0]),
         groups,
-        count_fragments(node, touched),
+        count_ranges(node, touched),
     )
 
 
@@ -249,7 +262,7 @@ def _sets(parts: Sequence[TouchedNode], at: int) -> GroupSets | None:
     slots = [one.crossed.slots + start for one, start in zip(known, starts, strict=False)]
     crossed = Pairs(
         np.concatenate(slots),
-        np.concatenate([one.crossed.fragments for one in known]),
+        np.concatenate([one.crossed.ranges for one in known]),
         np.concatenate([one.crossed.weights for one in known]),
     )
     # Lots have different tuples, so the runs before the first lot hold the old sets of all.

@@ -11,7 +11,7 @@ from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
 from impctl.engine.accumulators import ROWS
 from impctl.engine.batch import Batch, disagreement, empty_batch, loading, stacked_or_empty
-from impctl.engine.jointree.node import LIVE, TreeNodeState, TouchedNode
+from impctl.engine.jointree.node import LIVE, TouchedNode, TreeNodeState
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, JoinTree
 from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.jointree.values import Columns, Tuples, product
@@ -254,7 +254,11 @@ class _AboveChild:
 
 
 def _told(
-    node: TreeNodeState, names: Sequence[AttributeId], keys: Sequence[Vector], *, must_be_wanted: bool
+    node: TreeNodeState,
+    names: Sequence[AttributeId],
+    keys: Sequence[Vector],
+    *,
+    must_be_wanted: bool,
 ) -> _FoundTuples:
     """Tuples determined by their keys; the values are the same under the node's own types."""
     kinds, count = dict(node.node.kept), len(keys[0]) if keys else 1
@@ -419,7 +423,7 @@ class JoinedRows(Operator):
         self._told.append(self._live.step(None, self._tree.step(*batches)))
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
-        before = self.as_it_stands()
+        before = self.snapshot_copy()
         inputs = [batch if at == number else None for at in range(len(self._at))]
         ran = self._tree.step(*inputs)
         seen = [node.seen for node in self._tree.nodes]
@@ -427,10 +431,10 @@ class JoinedRows(Operator):
         after = JoinedTree(self._tree.nodes, self.shown)
         return TreeChange(before, after, self._at[number], seen).rows()
 
-    def as_it_stands(self) -> JoinedTree:
+    def snapshot_copy(self) -> JoinedTree:
         nodes: list[TreeNodeState] = []
         for node in self._tree.nodes:
-            nodes.append(node.as_it_stands([nodes[link.child] for link in node.node.links]))
+            nodes.append(node.snapshot_copy([nodes[link.child] for link in node.node.links]))
         return JoinedTree(nodes, self.shown)
 
     def told(self) -> Batch:
@@ -486,7 +490,7 @@ class EnumeratedRows(JoinedRows):
 
     def note(self) -> None:
         """Record changes from now on, and a snapshot of the tree."""
-        self._noted, self._before = [], self.as_it_stands()
+        self._noted, self._before = [], self.snapshot_copy()
 
     def noted(self) -> Batch:
         """The changes since `note`, row by row."""
@@ -499,7 +503,7 @@ class EnumeratedRows(JoinedRows):
         return self._computed(self._before.whole())
 
     def whole(self) -> Batch:
-        return self._computed(self.as_it_stands().whole())
+        return self._computed(self.snapshot_copy().whole())
 
     def _computed(self, rows: Batch) -> Batch:
         return self._outputs.step(rows) if len(rows) else rows

@@ -27,7 +27,7 @@ from impctl.engine.jointree.values import (
     once_columns,
     product,
 )
-from impctl.engine.range_counts import RangeCounts, GroupSets, numbered
+from impctl.engine.range_counts import GroupSets, RangeCounts, numbered
 from impctl.engine.tags import NO_PAIRS, Pairs
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import is_known, unsure_value
@@ -77,7 +77,7 @@ class Entering:
         grouping = Grouping(len(at), slice(None), starts, codes, starts)
         return Entering(self.rows.take(at), grouping, places[starts])
 
-    def fragments_of(self, access: int) -> Pairs:
+    def range_ids_of(self, access: int) -> Pairs:
         """The rows' ranges of the i-th access, by the places of their tuples."""
         return self.rows.tags[access].expand(self.tuple_of_rows(), self.rows.weights)
 
@@ -183,15 +183,15 @@ def write(node: TreeNodeState, touched: TouchedTuples) -> None:
     node.tuples.put(tuples.codes, tuples.vectors(node.order), touched.new, differs)
 
 
-def count_fragments(node: TreeNodeState, touched: TouchedTuples) -> tuple[GroupSets | None, ...]:
+def count_ranges(node: TreeNodeState, touched: TouchedTuples) -> tuple[GroupSets | None, ...]:
     """Count the batch's rows in their ranges; per access the sets before and the crossings."""
     entering = touched.entering
     group_sets: list[GroupSets | None] = []
-    for at, counts in enumerate(node.fragments):
+    for at, counts in enumerate(node.ranges):
         if counts is None:
             group_sets.append(None)
         else:
-            pairs = NO_PAIRS if entering is None else entering.fragments_of(at)
+            pairs = NO_PAIRS if entering is None else entering.range_ids_of(at)
             group_sets.append(counts.count(touched.new[NUMBER], pairs))
     return tuple(group_sets)
 
@@ -281,7 +281,7 @@ class TreeNodeState:
             for at, link in enumerate(node.links)
         )
         self.up = self._up(f"{name}.up")
-        self.fragments = tuple(
+        self.ranges = tuple(
             RangeCounts(f"{name}.fragments{at}") if access.by is None else None
             for at, access in enumerate(node.accesses)
         )
@@ -340,7 +340,7 @@ class TreeNodeState:
 
     @cached_property
     def has_tuple_numbers(self) -> bool:
-        return any(counts is not None for counts in self.fragments) or bool(self.own_best)
+        return any(counts is not None for counts in self.ranges) or bool(self.own_best)
 
     @cached_property
     def has_key_numbers(self) -> bool:
@@ -354,7 +354,7 @@ class TreeNodeState:
         if self.has_keys and not self.is_flat:
             held.append(self.keys.arrangement)
         held += [index for index in (*self.by, self.up) if index is not None]
-        held += [counts.arrangement for counts in self.fragments if counts is not None]
+        held += [counts.arrangement for counts in self.ranges if counts is not None]
         held += [column.values.arrangement for column in self.once]
         held += self.ordered.firsts.arrangements if self.ordered else ()
         return (*held, *self.own_best.values(), *self.best.values())
@@ -364,14 +364,14 @@ class TreeNodeState:
         """The state that the way down writes; a root in bits mode has none."""
         return (self.live.arrangement,) if self.has_keys else ()
 
-    def as_it_stands(self, children: Sequence[TreeNodeState]) -> Self:
+    def snapshot_copy(self, children: Sequence[TreeNodeState]) -> Self:
         result = copy(self)
         result.children = tuple(children)
-        result.tuples = self.tuples.as_it_stands()
-        result.keys = result.tuples if self.is_flat else self.keys.as_it_stands()
-        result.live = self.live.as_it_stands()
-        result.by = tuple(None if one is None else one.as_it_stands() for one in self.by)
-        result.up = None if self.up is None else self.up.as_it_stands()
+        result.tuples = self.tuples.snapshot_copy()
+        result.keys = result.tuples if self.is_flat else self.keys.snapshot_copy()
+        result.live = self.live.snapshot_copy()
+        result.by = tuple(None if one is None else one.snapshot_copy() for one in self.by)
+        result.up = None if self.up is None else self.up.snapshot_copy()
         return result
 
     # Looking up.

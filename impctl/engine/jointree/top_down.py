@@ -90,7 +90,7 @@ def descend(node: TreeNodeState, wishes: Wishes | None) -> Descent:
     """Update one node by the wishes for its keys, after the way up."""
     candidates = _candidates(node, None if wishes is None else wishes.flipped())
     if candidates is None:
-        return Descent((None,) * len(node.children), (NO_PAIRS,) * len(node.fragments), 0)
+        return Descent((None,) * len(node.children), (NO_PAIRS,) * len(node.ranges), 0)
     return _brought_down(node, candidates, wishes)
 
 
@@ -110,7 +110,7 @@ def _brought_down(node: TreeNodeState, candidates: _Candidates, wishes: Wishes |
     signs = is_live.astype(np.int64) - was_live
     flipped = signs.nonzero()[0]
     told = tuple(
-        _told(node, at, candidates, signs, flipped, is_live) for at in range(len(node.fragments))
+        _told(node, at, candidates, signs, flipped, is_live) for at in range(len(node.ranges))
     )
     below = tuple(
         _below(node, place, candidates.tuples, signs, flipped)
@@ -216,7 +216,9 @@ def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
 # Which tuples are wanted.
 
 
-def _wanted(node: TreeNodeState, candidates: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
+def _wanted(
+    node: TreeNodeState, candidates: _Candidates, wishes: Wishes | None
+) -> tuple[Bools, Bools]:
     if not node.has_keys:
         everyone = np.ones(len(candidates.tuples), dtype=np.bool_)
         return everyone, everyone
@@ -255,7 +257,9 @@ def _asked(
     return was, now
 
 
-def _below(node: TreeNodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints) -> Wishes | None:
+def _below(
+    node: TreeNodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints
+) -> Wishes | None:
     """The keys of the i-th child that flipped tuples have, possibly with repetitions."""
     if node.node.links[at].edge is Edge.ANTI or not len(flipped):
         return None
@@ -263,7 +267,9 @@ def _below(node: TreeNodeState, at: int, tuples: Tuples, signs: Ints, flipped: I
     return _want(node.children[at].live, keys, signs[flipped[rows]]) if len(rows) else None
 
 
-def _below_each(node: TreeNodeState, at: int, tuples: Tuples, was: Bools, now: Bools) -> Wishes | None:
+def _below_each(
+    node: TreeNodeState, at: int, tuples: Tuples, was: Bools, now: Bools
+) -> Wishes | None:
     """The same of a child whose key determines the tuple: it is wanted while the tuple is live, so
     no lookup is needed."""
     if node.node.links[at].edge is Edge.ANTI:
@@ -298,25 +304,30 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
 
 
 def _told(
-    node: TreeNodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
+    node: TreeNodeState,
+    at: int,
+    candidates: _Candidates,
+    signs: Ints,
+    flipped: Ints,
+    is_live: Bools,
 ) -> Pairs:
-    access, counts = node.node.accesses[at], node.fragments[at]
+    access, counts = node.node.accesses[at], node.ranges[at]
     if counts is None:
         assert access.by is not None, "what is not counted is given by a column"
         name, partition = access.by
-        fragments = partition.fragments_of(candidates.tuples.columns[name].take(flipped))
-        return Pairs(flipped, fragments.astype(np.int64), signs[flipped])
+        ranges = partition.range_ids_of(candidates.tuples.columns[name].take(flipped))
+        return Pairs(flipped, ranges.astype(np.int64), signs[flipped])
     seen = None if node.seen is None else node.seen.sets[at]
     # For a flipped tuple: its old set, then the crossings; never the new set and the crossings.
     runs = counts.arrangement.runs if seen is None else seen.runs
     old = GroupSets(runs, candidates.numbers, NO_PAIRS).old_sets(flipped)
     slots = flipped[old.slots]
     if seen is None or not len(seen.crossed.slots):
-        return Pairs(slots, old.fragments, signs[slots])
+        return Pairs(slots, old.ranges, signs[slots])
     crossed = seen.crossings()
     kept = is_live[crossed.slots].nonzero()[0]
     return Pairs(
         np.concatenate([slots, crossed.slots[kept]]),
-        np.concatenate([old.fragments, crossed.fragments[kept]]),
+        np.concatenate([old.ranges, crossed.ranges[kept]]),
         np.concatenate([signs[slots], crossed.weights[kept]]),
     )

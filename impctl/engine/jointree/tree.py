@@ -13,7 +13,15 @@ from impctl.engine.accumulators import ROWS, Firsts, Picked, Values, before_and_
 from impctl.engine.batch import Batch, difference, empty_batch
 from impctl.engine.jointree import node as lots
 from impctl.engine.jointree.bottom_up import Tally, add_to_keys, rise, set_keys, value_of
-from impctl.engine.jointree.node import GLOBAL, NUMBER, KeyChange, TreeNodeState, entering_rows, owning, write
+from impctl.engine.jointree.node import (
+    GLOBAL,
+    NUMBER,
+    KeyChange,
+    TreeNodeState,
+    entering_rows,
+    owning,
+    write,
+)
 from impctl.engine.jointree.spec import Edge, JoinTree, TreeMode, checked
 from impctl.engine.jointree.top_down import Wishes, descend, descend_first, surviving
 from impctl.engine.jointree.values import Tuples, sum_too_large, zeros
@@ -29,9 +37,9 @@ def take_in(node: TreeNodeState, batch: Batch) -> None:
         if entering is not None:
             touched = owning(node, entering.tuples_of(node), entering)
             write(node, touched)
-            for at, counts in enumerate(node.fragments):
+            for at, counts in enumerate(node.ranges):
                 if counts is not None:
-                    counts.add(touched.new[NUMBER], entering.fragments_of(at))
+                    counts.add(touched.new[NUMBER], entering.range_ids_of(at))
 
 
 def settle(node: TreeNodeState) -> int:
@@ -69,16 +77,16 @@ def first_told(node: TreeNodeState) -> Iterator[tuple[int, list[Pairs]]]:
 
 def added(one: Pairs, other: Pairs) -> Pairs:
     """Both, each range once."""
-    fragments = np.concatenate([one.fragments, other.fragments])
+    ranges = np.concatenate([one.ranges, other.ranges])
     weights = np.concatenate([one.weights, other.weights])
-    return _counted(Pairs(fragments, fragments, weights))
+    return _counted(Pairs(ranges, ranges, weights))
 
 
 def _counted(pairs: Pairs) -> Pairs:
     # Weights are counts of tuples, so as doubles they are exact.
-    counts = np.bincount(pairs.fragments, weights=pairs.weights).astype(np.int64)
-    fragments = counts.nonzero()[0]
-    return Pairs(np.zeros_like(fragments), fragments, counts[fragments])
+    counts = np.bincount(pairs.ranges, weights=pairs.weights).astype(np.int64)
+    ranges = counts.nonzero()[0]
+    return Pairs(np.zeros_like(ranges), ranges, counts[ranges])
 
 
 # The tuples of a node.
@@ -140,7 +148,7 @@ class Tree(Operator):
         """Minus the old rows, plus the new rows of the changed groups; None while the circuit
         fills."""
         if not self._is_filling:
-            before = self._ordered.as_it_stands()
+            before = self._ordered.snapshot_copy()
             return self._rows_of(self._rise(batches), before)
         with _sums_named():
             for node in self.nodes:
@@ -313,9 +321,9 @@ class Live(Operator):
 
 
 def _batch(told: Sequence[Pairs]) -> Batch:
-    ends = np.cumsum([len(pairs.fragments) for pairs in told]).tolist()
+    ends = np.cumsum([len(pairs.ranges) for pairs in told]).tolist()
     tags = tuple(
-        SpanTags(ends[-1], end - len(pairs.fragments), pairs.fragments.astype(np.int32))
+        SpanTags(ends[-1], end - len(pairs.ranges), pairs.ranges.astype(np.int32))
         for pairs, end in zip(told, ends, strict=True)
     )
     weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in told)])

@@ -100,9 +100,9 @@ class KeyedState:
         self._types = tuple(types)
         self.arrangement = Arrangement(name, () if self._is_told else types, alive, columns)
 
-    def as_it_stands(self) -> Self:
+    def snapshot_copy(self) -> Self:
         result = copy(self)
-        result.arrangement = self.arrangement.as_it_stands()
+        result.arrangement = self.arrangement.snapshot_copy()
         return result
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:

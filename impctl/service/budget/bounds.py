@@ -128,7 +128,9 @@ def _within_reach(
 
 def _with_kept(graph: Graph, now: Modes) -> Graph:
     kept = [piece for piece in graph.pieces if now.get(piece.name) is PieceMode.KEPT]
-    return restricted(graph, {one.name: (PieceMode.KEPT,) for one in kept if PieceMode.KEPT in one.modes})
+    return restricted(
+        graph, {one.name: (PieceMode.KEPT,) for one in kept if PieceMode.KEPT in one.modes}
+    )
 
 
 def late_runs(

@@ -19,7 +19,7 @@ from impctl.service.settings import disk_of
 from impctl.service.stored import StateMeta, check_not_replaced_meanwhile, result_bytes
 from impctl.service.text import size_text
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import StateChoiceBasis, MaintainCommit, RunCost, RunKind, RunRecord
+from impctl.store.records import MaintainCommit, RunCost, RunKind, RunRecord, StateChoiceBasis
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
@@ -45,17 +45,17 @@ _STAYS = "converting saves too little: "
 
 
 def with_state(
-    desk: Context, store: StoreReader | None, results: Sequence[PlanResult]
+    ctx: Context, store: StoreReader | None, results: Sequence[PlanResult]
 ) -> tuple[list[PlanResult], list[str]]:
     """Add what would be kept to stored queries' results; also returns missed bounds."""
     from impctl.service.budget.bounds import missed_bound_text
     from impctl.service.budget.costs import state_bytes
 
-    budget = disk_of(desk.settings, desk.workload)
+    budget = disk_of(ctx.settings, ctx.workload)
     if store is None or budget is None:
         return list(results), []
-    specs = desk.sketched(None)
-    kept = choose_state(desk, store, specs, budget)
+    specs = ctx.sketched(None)
+    kept = choose_state(ctx, store, specs, budget)
     is_over = state_bytes(store, [spec.name for spec in specs]) > budget
     stays = not is_worth(kept, is_over=is_over)
     told = [replace(each, state=tuple(_pieces(kept, each.query, stays))) for each in results]
@@ -121,7 +121,9 @@ def is_to_look(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
     )
 
 
-def has_new_requirements(made_by: StateChoiceBasis | None, budget: int, pins: Mapping[QueryName, str]) -> bool:
+def has_new_requirements(
+    made_by: StateChoiceBasis | None, budget: int, pins: Mapping[QueryName, str]
+) -> bool:
     """Whether the workload differs from the one of the last choice, if any."""
     return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
 
@@ -229,7 +231,7 @@ Choose = Callable[[Mapping[QueryName, Graph], int | None], StateChoice]
 
 
 def choose_state(
-    desk: Context,
+    ctx: Context,
     store: StoreReader,
     specs: Sequence[QuerySpec],
     budget: int | None,
@@ -240,11 +242,11 @@ def choose_state(
     if already known; `choose` replaces the choice by bounds, and ignores them."""
     from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
 
-    queries, troubles, fixed = _all_opened(desk, store, specs)
+    queries, troubles, fixed = _all_opened(ctx, store, specs)
     tables = {table for one in queries.values() for table in one.stored.versions}
     if coming is None:
-        coming = expectations(desk, store, sorted(tables))
-    weighed = _Weighed(desk, store, coming.expected(tables))
+        coming = expectations(ctx, store, sorted(tables))
+    weighed = _Weighed(ctx, store, coming.expected(tables))
     by_priors = {name: weighed.by_priors(query) for name, query in queries.items()}
     now = {name: modes_now(query, by_priors[name]) for name, query in queries.items()}
     graphs = {
@@ -269,13 +271,13 @@ def choose_state(
 
 
 def graphs_of(
-    desk: Context,
+    ctx: Context,
     store: StoreReader,
     queries: Mapping[QueryName, OpenedQuery],
     expected: Sequence[Expected],
 ) -> dict[QueryName, Graph]:
     """Graphs of the queries under these expected kinds of change."""
-    weighed = _Weighed(desk, store, expected)
+    weighed = _Weighed(ctx, store, expected)
     result = {}
     for name, query in queries.items():
         by_priors = weighed.by_priors(query)
@@ -284,7 +286,7 @@ def graphs_of(
 
 
 def _all_opened(
-    desk: Context, store: StoreReader, specs: Sequence[QuerySpec]
+    ctx: Context, store: StoreReader, specs: Sequence[QuerySpec]
 ) -> tuple[dict[QueryName, OpenedQuery], dict[QueryName, str], int]:
     from impctl.service.budget.costs import state_bytes
 
@@ -293,7 +295,7 @@ def _all_opened(
     fixed = 0
     for spec in specs:
         try:
-            result = _opened(desk, store, spec)
+            result = _opened(ctx, store, spec)
         except ImpctlError as trouble:
             # Another run reports it by its exit code: this one has done its work.
             troubles[spec.name], result = trouble.message, None
@@ -304,20 +306,20 @@ def _all_opened(
     return queries, troubles, fixed
 
 
-def _opened(desk: Context, store: StoreReader, spec: QuerySpec) -> OpenedQuery | None:
+def _opened(ctx: Context, store: StoreReader, spec: QuerySpec) -> OpenedQuery | None:
     from impctl.service.budget.costs import opened
 
     stored = store.load(spec.name)
     try:
-        return None if stored is None else opened(desk, store, spec, stored)
+        return None if stored is None else opened(ctx, store, spec, stored)
     except RecaptureNeededError:
         # The next capture replaces its state.
         return None
 
 
 class _Weighed:
-    def __init__(self, desk: Context, store: StoreReader, expected: Sequence[Expected]) -> None:
-        self._desk = desk
+    def __init__(self, ctx: Context, store: StoreReader, expected: Sequence[Expected]) -> None:
+        self._ctx = ctx
         self._store = store
         self._expected = expected
         self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
@@ -327,7 +329,7 @@ class _Weighed:
     def by_priors(self, query: OpenedQuery) -> Graph:
         from impctl.service.budget.costs import numbers_of
 
-        numbers = numbers_of(query, self._desk.tables, self._expected)
+        numbers = numbers_of(query, self._ctx.tables, self._expected)
         sizes = {name: one.size for name, one in numbers.bounded.items()}
         self.sizes[query.stored.query] = sizes
         return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
@@ -347,7 +349,7 @@ class _Weighed:
             for piece in graph.pieces
             if len(piece.modes) > 1
         }
-        fits = largest_side(memory_of(self._desk.settings, self._desk.workload))
+        fits = largest_side(memory_of(self._ctx.settings, self._ctx.workload))
         for piece in graph.pieces:
             mode = now[piece.name]
             is_open = mode in allowed.get(piece.name, ()) and len(allowed[piece.name]) > 1
@@ -404,7 +406,9 @@ def _allowed(query: OpenedQuery, piece: Piece, prepared: PreparedQuery) -> tuple
     return tuple(mode for mode in piece.modes if mode in modes)
 
 
-def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> PieceMode | None:
+def _pinned_mode(
+    side: SideChoice | None, asked: JoinStrategy, *, is_least: bool
+) -> PieceMode | None:
     """The mode required by workload or engine, or None. Whole pieces are read only for `least`."""
     from impctl.compile.flows import Strategy
 
@@ -423,15 +427,15 @@ BUDGET_EXCEEDED = "budget_exceeded"
 
 
 def keep_to_budget(
-    desk: Context, store: Store, *, has_captured: bool, is_late: bool = False
+    ctx: Context, store: Store, *, has_captured: bool, is_late: bool = False
 ) -> list[str]:
     """Convert what the budget requires; returns warnings."""
-    budget = disk_of(desk.settings, desk.workload)
+    budget = disk_of(ctx.settings, ctx.workload)
     if budget is None:
         return []
-    specs = desk.sketched(None)
+    specs = ctx.sketched(None)
     try:
-        seen, coming = _seen(desk, store, specs, budget)
+        seen, coming = _seen(ctx, store, specs, budget)
         made_by = store.chosen()
         if made_by is not None and is_known_to_exceed(made_by, seen) and not has_captured:
             return [_exceeded(store, specs, seen.bytes, budget, made_by.least)]
@@ -446,13 +450,13 @@ def keep_to_budget(
                 f"reduce it [{BUDGET_EXCEEDED}]"
             )
             return [put_off] if seen.bytes > budget else []
-        return _looked(desk, store, specs, seen, coming, has_captured=has_captured)
+        return _looked(ctx, store, specs, seen, coming, has_captured=has_captured)
     except ImpctlError as error:
         return [f"the state does not change, whatever its budget: {error.message}"]
 
 
 def _seen(
-    desk: Context, store: Store, specs: Sequence[QuerySpec], budget: int
+    ctx: Context, store: Store, specs: Sequence[QuerySpec], budget: int
 ) -> tuple[ChoiceInput, Expectations]:
     from impctl.service.budget.costs import state_bytes
 
@@ -462,14 +466,14 @@ def _seen(
         with suppress(ImpctlError):
             stored = store.load(spec.name)
             tables.update(() if stored is None else stored.versions)
-    coming = expectations(desk, store, sorted(tables))
+    coming = expectations(ctx, store, sorted(tables))
     rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
     size = state_bytes(store, [spec.name for spec in specs])
     return ChoiceInput(budget, size, rates, pins_of(specs)), coming
 
 
 def _looked(
-    desk: Context,
+    ctx: Context,
     store: Store,
     specs: Sequence[QuerySpec],
     seen: ChoiceInput,
@@ -481,11 +485,11 @@ def _looked(
     from impctl.service.budget.costs import state_bytes
 
     names = [spec.name for spec in specs]
-    kept = choose_state(desk, store, specs, seen.budget, coming)
+    kept = choose_state(ctx, store, specs, seen.budget, coming)
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
     if is_worth(kept, is_over=seen.bytes > seen.budget, has_captured=has_captured):
         for name in kept.queries:
-            warnings += converted(desk, store, kept, name)
+            warnings += converted(ctx, store, kept, name)
             give_back()
     size = state_bytes(store, names)
     least = kept.fixed + kept.choice.least
@@ -532,7 +536,7 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
     return f"drop the {noun} {', '.join(names)} ({size_text(saved)})"
 
 
-def converted(desk: Context, store: Store, kept: WeighedState, name: str) -> list[str]:
+def converted(ctx: Context, store: Store, kept: WeighedState, name: str) -> list[str]:
     """Convert a query to the choice if needed; returns why it stayed unchanged."""
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.wanted(name)
@@ -541,9 +545,9 @@ def converted(desk: Context, store: Store, kept: WeighedState, name: str) -> lis
     sides = [side.side for side in query.compiled.pieces]
     sides += [one.piece for one in query.compiled.buffers if one.piece not in sides]
     reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
-    desk.reporter.step(f"reducing the state of {name} to the budget")
+    ctx.reporter.step(f"reducing the state of {name} to the budget")
     try:
-        convert(desk, store, query, wanted, reasons)
+        convert(ctx, store, query, wanted, reasons)
     except ImpctlError as error:
         return [_left(name, error.message)]
     return []
@@ -578,7 +582,7 @@ class StateTarget:
 
 
 def convert(
-    desk: Context, store: Store, query: OpenedQuery, wanted: StateTarget, reasons: Mapping[str, str]
+    ctx: Context, store: Store, query: OpenedQuery, wanted: StateTarget, reasons: Mapping[str, str]
 ) -> None:
     """Convert the query's state to `wanted`. `reasons` say why, by piece; those of converted pieces
     go into the history. Raises HistoryGoneError if a piece must be rebuilt from tables that cannot
@@ -604,15 +608,15 @@ def convert(
     assert way.compiled is not None
     after = MaintainedQuery(way.compiled)
     after.restore(runs, held.meta.counters, is_converted=True)
-    partners = FilePartners(desk, query.compiled, held.partitions, query.stored.versions)
+    partners = FilePartners(ctx, query.compiled, held.partitions, query.stored.versions)
     taken.session.read_by(partners)
 
     def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterator[pa.Table]:
         table = source.table
-        return rows_with(desk.tables.snapshot(table, query.stored.versions[table]), source, keys)
+        return rows_with(ctx.tables.snapshot(table, query.stored.versions[table]), source, keys)
 
     transfer_state(taken.session, after, partners.whole, table_rows)
-    check_not_replaced_meanwhile(query.stored, desk.tables)
+    check_not_replaced_meanwhile(query.stored, ctx.tables)
     _commit(store, query, taken.session, after, (watch, at), reasons)
 
 

@@ -66,18 +66,22 @@ class OpenedQuery:
 
 
 def opened(
-    desk: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
+    ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
 ) -> OpenedQuery | None:
     """Open the query; None if it has no state that the engine steps. RecaptureNeededError if its
     state belongs to another query or other tables by now, as reads would."""
     if stored.mode is not MaintenanceMode.EXACT:
         return None
-    check_definition(desk, spec, stored)
-    catch_up(desk.tables, stored)
-    check_pins(stored, desk.tables)
-    result = reopened(desk, spec, stored)
-    check_circuit(desk, result.prepared, result.way, stored)
-    return None if result.way.compiled is None else OpenedQuery(stored, result, sizes_of(store, stored))
+    check_definition(ctx, spec, stored)
+    catch_up(ctx.tables, stored)
+    check_pins(stored, ctx.tables)
+    result = reopened(ctx, spec, stored)
+    check_circuit(ctx, result.prepared, result.way, stored)
+    return (
+        None
+        if result.way.compiled is None
+        else OpenedQuery(stored, result, sizes_of(store, stored))
+    )
 
 
 def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
@@ -326,7 +330,9 @@ def _rows(expected: Expected, table: TableName) -> float:
 
 
 class _Flows:
-    def __init__(self, query: OpenedQuery, tables: PinnedTables, expected: Sequence[Expected]) -> None:
+    def __init__(
+        self, query: OpenedQuery, tables: PinnedTables, expected: Sequence[Expected]
+    ) -> None:
         self._query = query
         self._changes = {frozenset(one.tables): one for one in expected}
         self.kinds = [KindOfChange(one.tables, one.per_day) for one in expected]

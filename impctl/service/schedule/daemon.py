@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from sortedcontainers import SortedKeyList
 
 from impctl.errors import ImpctlError, RetryableError, UsageError
-from impctl.service.context import Reporter, Context, open_context
+from impctl.service.context import Context, Reporter, open_context
 from impctl.service.kept_states import StateCache
 from impctl.service.maintain import maintain, maintain_specs, unchanged_results
 from impctl.service.memory_limit import memory_of
@@ -28,7 +28,22 @@ from impctl.service.results import (
     Outcome,
     unsketched_maintain,
 )
-from impctl.service.schedule.due import OPENING_FIRST_S, OPENING_S, CommitLog, Due, Margin, Pace, Waiting, dues, due_report, waiting_queries, now_of, shortest_bounds, chosen_for_run, trigger_of
+from impctl.service.schedule.due import (
+    OPENING_FIRST_S,
+    OPENING_S,
+    CommitLog,
+    Due,
+    Margin,
+    Pace,
+    Waiting,
+    chosen_for_run,
+    due_report,
+    dues,
+    now_of,
+    shortest_bounds,
+    trigger_of,
+    waiting_queries,
+)
 from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest
 from impctl.service.stored import expires
 from impctl.service.text import duration_text, moment_text
@@ -87,11 +102,11 @@ class FollowedQueries:
         """What the queries wait for, in a few words."""
         return "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
 
-    def look(self, desk: Context) -> bool:
-        """Read what is pending at the versions that `desk` has pinned; return whether it
+    def look(self, ctx: Context) -> bool:
+        """Read what is pending at the versions that `ctx` has pinned; return whether it
         succeeded."""
         try:
-            waiting = waiting_queries(desk, self._timed, self._look, self._log, self._triggers)
+            waiting = waiting_queries(ctx, self._timed, self._look, self._log, self._triggers)
         except ImpctlError:
             return False
         self._timetable.saw(waiting)
@@ -103,19 +118,19 @@ class FollowedQueries:
                     self._untold.append(self._warnings[-1])
         return True
 
-    def due(self, desk: Context, put_off: Collection[QueryName]) -> list[Due]:
+    def due(self, ctx: Context, put_off: Collection[QueryName]) -> list[Due]:
         """What is due by the timetable, the earliest deadline first."""
-        return self._timetable.due(now_of(desk), put_off) if self._timed else []
+        return self._timetable.due(now_of(ctx), put_off) if self._timed else []
 
-    def pause(self, desk: Context) -> float | None:
+    def pause(self, ctx: Context) -> float | None:
         """Seconds until the next start, at least 0; None if none is expected."""
-        now = now_of(desk)
+        now = now_of(ctx)
         start = self._timetable.next_start(now)
         return None if start is None else max(0.0, start - now)
 
     def ran(
         self,
-        desk: Context,
+        ctx: Context,
         done: Sequence[Due],
         took: float,
         *,
@@ -124,7 +139,7 @@ class FollowedQueries:
     ) -> float | None:
         """Record a finished run; return milliseconds late, None without bounds. Those of `failed`
         that are `put_off` are retried at a time of their own."""
-        now = now_of(desk)
+        now = now_of(ctx)
         late = self._timetable.ran(done, now, took, failed=failed, put_off=put_off)
         return None if late is None else late * 1000
 
@@ -229,7 +244,7 @@ class Timetable:
 
 
 def maintain_due(
-    desk: Context,
+    ctx: Context,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
     kept: StateCache | None = None,
@@ -238,20 +253,20 @@ def maintain_due(
 ) -> Outcome:
     """Maintain those of the named queries (default: all) that are due before the next look. With
     `kept` the operator state stays in memory for a later run of this process."""
-    specs = desk.queries(queries)
+    specs = ctx.queries(queries)
     sketched = [spec for spec in specs if spec.is_sketched]
-    seen = due_report(desk, sketched, look)
+    seen = due_report(ctx, sketched, look)
     known = {spec.name: spec for spec in sketched}
     done = Outcome()
     if seen.taken:
         chosen = [known[due.query] for due in seen.taken]
-        done = maintain_specs(desk, chosen, batch_rows, kept, is_named=bool(queries))
+        done = maintain_specs(ctx, chosen, batch_rows, kept, is_named=bool(queries))
     taken_up = {due.query for due in seen.taken}
     results = [one for one in done.results if isinstance(one, MaintainResult)]
     results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
     for one, due in zip(seen.waiting, seen.dues, strict=True):
         if due.query not in taken_up:
-            results += _left(desk, known[due.query], one, due)
+            results += _left(ctx, known[due.query], one, due)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     warnings = (*done.warnings, *seen.warnings())
@@ -259,21 +274,21 @@ def maintain_due(
 
 
 def maintain_point(
-    desk: Context, point: str, batch_rows: int | None = None, kept: StateCache | None = None
+    ctx: Context, point: str, batch_rows: int | None = None, kept: StateCache | None = None
 ) -> Outcome:
     """Maintain the queries whose trigger has this point; UsageError where none has it."""
-    return maintain_specs(desk, of_point(desk, point), batch_rows, kept, is_named=False)
+    return maintain_specs(ctx, of_point(ctx, point), batch_rows, kept, is_named=False)
 
 
-def of_point(desk: Context, point: str) -> list[QuerySpec]:
+def of_point(ctx: Context, point: str) -> list[QuerySpec]:
     """The queries whose trigger has this point; UsageError where none has it."""
-    specs = desk.queries(None)
+    specs = ctx.queries(None)
     result = [spec for spec in specs if trigger_of(spec).point == point]
     if not result:
         points = dict.fromkeys(trigger_of(spec).point for spec in specs)
         hint = suggestion(point, [name for name in points if name is not None], "the file has")
         raise UsageError(
-            f"No query of {desk.workload.file} has the point `{point}`",
+            f"No query of {ctx.workload.file} has the point `{point}`",
             hint=hint or "write `trigger: {point: NAME}` under a query",
             code="point_unknown",
         )
@@ -281,23 +296,23 @@ def of_point(desk: Context, point: str) -> list[QuerySpec]:
 
 
 def plan_due(
-    desk: Context, queries: Sequence[QueryName] | None, *, look: float | None = None
+    ctx: Context, queries: Sequence[QueryName] | None, *, look: float | None = None
 ) -> Outcome:
     """When each query is due next, and why; writes nothing, takes no lock."""
-    seen = due_report(desk, desk.sketched(queries), look)
+    seen = due_report(ctx, ctx.sketched(queries), look)
     return Outcome(tuple(seen.results()), tuple(seen.warnings()))
 
 
-def _left(desk: Context, spec: QuerySpec, one: Waiting, due: Due) -> list[MaintainResult]:
+def _left(ctx: Context, spec: QuerySpec, one: Waiting, due: Due) -> list[MaintainResult]:
     """The result of a postponed query; none for one without a sketch."""
     try:
-        store = desk.reading_store()
+        store = ctx.reading_store()
         stored = None if store is None else store.load(spec.name)
     except ImpctlError:
         stored = None
     if stored is None:
         return []
-    match = unchanged_results(desk, stored)
+    match = unchanged_results(ctx, stored)
     if not one.pending.is_some and one.pending.moved_at is None:
         return match
     at = (
@@ -400,26 +415,24 @@ class TableWatch:
                 self._ends[name] = _end(known)
         return result
 
-    def saw(self, desk: Context) -> None:
+    def saw(self, ctx: Context) -> None:
         """Remember a finished run's tables as it pinned them. Another log may have replaced one
         since; its state must not pass for that of the run."""
-        self._seen.update(desk.tables.seen)
-        self._stuck = {
-            name: end for name, end in self._ends.items() if name not in desk.tables.seen
-        }
-        self._hour = desk.clock.text(HOUR)
+        self._seen.update(ctx.tables.seen)
+        self._stuck = {name: end for name, end in self._ends.items() if name not in ctx.tables.seen}
+        self._hour = ctx.clock.text(HOUR)
         # To read the store may change how its files lie there.
-        self._expires = _next_expiry(desk)
-        self._store = catalog_mark(desk.store_path)
+        self._expires = _next_expiry(ctx)
+        self._store = catalog_mark(ctx.store_path)
 
-    def is_due(self, desk: Context) -> bool:
+    def is_due(self, ctx: Context) -> bool:
         """Whether a run may have something to do."""
         now = time.monotonic()
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             return True
-        if self._store != catalog_mark(desk.store_path) or self._hour != desk.time().text(HOUR):
+        if self._store != catalog_mark(ctx.store_path) or self._hour != ctx.time().text(HOUR):
             return True
-        if self._expires is not None and desk.time().text(RUN_INSTANT) >= self._expires:
+        if self._expires is not None and ctx.time().text(RUN_INSTANT) >= self._expires:
             return True
         try:
             # A table that the last run could not open counts only once it has changed.
@@ -432,15 +445,15 @@ class TableWatch:
             return True
 
 
-def _next_expiry(desk: Context) -> str | None:
+def _next_expiry(ctx: Context) -> str | None:
     """When the first row expires after the run's instant, as its queries have it; None for never.
     Past expiries belong to failed queries and wait as other failures do."""
-    if all(table.expiry is None for table in desk.workload.tables.values()):
+    if all(table.expiry is None for table in ctx.workload.tables.values()):
         return None
     # That of the run may be closed.
-    reading, result = desk.next_run(()), []
+    reading, result = ctx.next_run(()), []
     try:
-        for spec in desk.sketched(None):
+        for spec in ctx.sketched(None):
             # What cannot be read its own run reports.
             with suppress(ImpctlError):
                 store = reading.reading_store()
@@ -449,7 +462,7 @@ def _next_expiry(desk: Context) -> str | None:
     finally:
         reading.close()
     # Texts in one form and zone: in their order.
-    later = [at for at in result if at not in ("", NEVER) and at > desk.clock.text(RUN_INSTANT)]
+    later = [at for at in result if at not in ("", NEVER) and at > ctx.clock.text(RUN_INSTANT)]
     return min(later, default=None)
 
 
@@ -491,10 +504,10 @@ def follow(
     """Maintain the named queries (default: all) whenever their tables change, until asked to end.
     RetryableError where the workload file changed; UsageError where it was wrong from the start."""
     files = Files.of(settings)
-    with open_context(settings, reporter) as desk:
-        specs = desk.sketched(queries)
-        kept = StateCache(memory=memory_of(settings, desk.workload))
-        following = _Following(desk, specs, batch_rows, request, kept=kept)
+    with open_context(settings, reporter) as ctx:
+        specs = ctx.sketched(queries)
+        kept = StateCache(memory=memory_of(settings, ctx.workload))
+        following = _Following(ctx, specs, batch_rows, request, kept=kept)
         followed = following.followed
         waits_for = f" ({followed.told()})" if followed.has_timed else ""
         reporter.step(
@@ -514,9 +527,9 @@ def follow(
 
 @dataclass(slots=True)
 class _Following:
-    """The runs of one process; `desk` itself never runs, each run has its own."""
+    """The runs of one process; `ctx` itself never runs, each run has its own."""
 
-    desk: Context
+    ctx: Context
     specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
@@ -541,10 +554,10 @@ class _Following:
         has_retry = next_due is not None and next_due <= now
         ready = [name for name in self.followed.on_commit if name not in waiting]
         is_asked = bool(ready) or self.followed.has_timed
-        is_new = is_asked and (has_retry or self.watch.is_due(self.desk))
+        is_new = is_asked and (has_retry or self.watch.is_due(self.ctx))
         if self.followed.has_timed and (is_new or not self.has_looked):
             self._look()
-        due = self.followed.due(self.desk, waiting)
+        due = self.followed.due(self.ctx, waiting)
         for name in self.followed.timed.difference(waiting, (one.query for one in due)):
             # Put off no more, and yet not due: another process maintained it.
             self.retries.went_well(name)
@@ -552,7 +565,7 @@ class _Following:
 
     def pause(self) -> float:
         """Seconds until the next look, or the next start."""
-        next_due, start = self.retries.next_due(), self.followed.pause(self.desk)
+        next_due, start = self.retries.next_due(), self.followed.pause(self.ctx)
         pauses = [self.request.interval]
         if next_due is not None:
             pauses.append(max(0.0, next_due - time.monotonic()))
@@ -572,7 +585,7 @@ class _Following:
             if not isinstance(result, MaintainResult) or result.action != "none"
         )
         if not done and not outcome.failures:
-            self.desk.reporter.step("waiting for changes: nothing new")
+            self.ctx.reporter.step("waiting for changes: nothing new")
             return
         self.runs += 1
         decisive = most_severe(outcome)
@@ -586,30 +599,30 @@ class _Following:
         )
         warnings = (*outcome.warnings, *self.followed.warnings())
         show(replace(outcome, results=done, warnings=warnings), entry)
-        self.desk.reporter.step(f"waiting for changes, {self.runs} runs so far")
+        self.ctx.reporter.step(f"waiting for changes, {self.runs} runs so far")
 
     def _look(self) -> None:
         """Look at what is pending, without a run; what could not be read stays new."""
-        desk = self.desk.next_run(self.watch.pinned())
+        ctx = self.ctx.next_run(self.watch.pinned())
         try:
-            self.has_looked = self.followed.look(desk)
+            self.has_looked = self.followed.look(ctx)
             if self.has_looked:
-                self.watch.saw(desk)
+                self.watch.saw(ctx)
             for text in self.followed.untold():
-                self.desk.reporter.step(text)
+                self.ctx.reporter.step(text)
         finally:
-            desk.close()
-            self.desk.take_spark_of(desk)
+            ctx.close()
+            self.ctx.take_spark_of(ctx)
 
     def _maintained(
         self, queries: Sequence[QueryName], due: Sequence[Due]
     ) -> tuple[Outcome, float | None, float | None]:
         """Run `maintain`, catching its failure; return also the pause until a retry, and the
         delay."""
-        desk, watch = self.desk.next_run(self.watch.pinned()), Stopwatch()
+        ctx, watch = self.ctx.next_run(self.watch.pinned()), Stopwatch()
         try:
             try:
-                outcome = maintain(desk, queries, self.batch_rows, self.kept)
+                outcome = maintain(ctx, queries, self.batch_rows, self.kept)
             except UsageError:
                 raise
             except ImpctlError as error:
@@ -627,19 +640,19 @@ class _Following:
                 if isinstance(result, MaintainResult) and result.query not in names
             }
             late_ms = self.followed.ran(
-                self.desk,
+                self.ctx,
                 due,
                 max(0.0, watch.ms - sum(took.values())) / 1000,
                 failed=_failed(queries, outcome.failures),
                 put_off=self.retries.waiting(time.monotonic()),
             )
             if self.followed.has_timed:
-                self.has_looked = self.followed.look(desk)
+                self.has_looked = self.followed.look(ctx)
             return outcome, retry, late_ms
         finally:
-            desk.close()
-            self.watch.saw(desk)
-            self.desk.take_spark_of(desk)
+            ctx.close()
+            self.watch.saw(ctx)
+            self.ctx.take_spark_of(ctx)
 
 
 def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:

@@ -21,7 +21,7 @@ from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import Committed, committed_since
 from impctl.values import dataclass
-from impctl.workload.models import ON_COMMIT, SimpleTrigger, Cron, QuerySpec, Trigger, written
+from impctl.workload.models import ON_COMMIT, Cron, QuerySpec, SimpleTrigger, Trigger, written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
@@ -201,39 +201,41 @@ class CommitLog:
 
 
 def pending_of(
-    desk: Context, spec: QuerySpec, stored: StoredQuery | None, now: float, log: CommitLog
+    ctx: Context, spec: QuerySpec, stored: StoredQuery | None, now: float, log: CommitLog
 ) -> PendingChanges:
     """What the query's sketch lacks at the pinned versions."""
     if stored is None:
         return PendingChanges(unsure="it was never captured", mark="not captured")
     try:
-        return _pending(desk, spec, stored, now, log)
+        return _pending(ctx, spec, stored, now, log)
     except ImpctlError as error:
         return PendingChanges(unsure=error.message, mark=error.message)
 
 
 def _pending(
-    desk: Context, spec: QuerySpec, stored: StoredQuery, now: float, log: CommitLog
+    ctx: Context, spec: QuerySpec, stored: StoredQuery, now: float, log: CommitLog
 ) -> PendingChanges:
-    catch_up(desk.tables, stored)
-    moved = moved_moments(desk, stored)
+    catch_up(ctx.tables, stored)
+    moved = moved_moments(ctx, stored)
     # Of expiry there is a new instant at each look, though nothing else need be pending.
     others = {name: values for name, values in moved.items() if name != RUN_INSTANT}
     shown = {**others, **dict.fromkeys(moved.keys() & {RUN_INSTANT})}
-    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(shown))
-    if not is_captured_alike(desk, spec, stored):
+    mark = (stored.generation, tuple(ctx.tables.versions_of(stored.versions).items()), str(shown))
+    if not is_captured_alike(ctx, spec, stored):
         return PendingChanges(unsure="the query or impctl changed since the capture", mark=mark)
-    if is_current(stored, desk.tables) and not moved:
+    if is_current(stored, ctx.tables) and not moved:
         return PendingChanges(mark=mark)
     changes: list[PendingChange] = []
     tables: list[TableName] = []
     moved_at: list[float] = []
     for pin in stored.pins:
-        source = desk.tables.source(pin.table)
+        source = ctx.tables.source(pin.table)
         is_other = source.table_id != pin.table_id or source.version < pin.version
         commits = None if is_other else log.since(source, pin.version)
         if commits is None:
-            return PendingChanges(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
+            return PendingChanges(
+                unsure=f"the log of table `{pin.table}` does not show it", mark=mark
+            )
         times_in_log = [one.at for one in commits]
         if stored.maintained_at > now and any(not _is_told(at, now) for at in times_in_log[:1]):
             # The clock was put back, so the sketch says no more than the commit.
@@ -254,14 +256,16 @@ def _pending(
         if until not in ("", NEVER):
             expired = datetime.fromisoformat(until).timestamp()
         turned = min(
-            expired if name == RUN_INSTANT else _turned(before, to, desk.session_zone)
+            expired if name == RUN_INSTANT else _turned(before, to, ctx.session_zone)
             for name, (before, to) in moved.items()
         )
         changes.append(PendingChange(min(turned, now), None))
         moved_at.append(min(turned, now))
     if not moved_at:
         # Versions are the stored ones, and yet it is not current: it has another log.
-        return PendingChanges(unsure="a table is not the one the sketch was captured from", mark=mark)
+        return PendingChanges(
+            unsure="a table is not the one the sketch was captured from", mark=mark
+        )
     ordered = tuple(sorted(changes, key=lambda change: change.at))
     return PendingChanges(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
 
@@ -532,9 +536,9 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     return result
 
 
-def now_of(desk: Context) -> float:
+def now_of(ctx: Context) -> float:
     """The time in seconds since 1970; that of `IMPCTL_NOW`, where set."""
-    return looking_time.time() if desk.settings.now is None else desk.clock.instant.timestamp()
+    return looking_time.time() if ctx.settings.now is None else ctx.clock.instant.timestamp()
 
 
 def trigger_of(spec: QuerySpec) -> Trigger:
@@ -543,7 +547,7 @@ def trigger_of(spec: QuerySpec) -> Trigger:
 
 
 def waiting_queries(
-    desk: Context,
+    ctx: Context,
     specs: Sequence[QuerySpec],
     look: float,
     log: CommitLog,
@@ -553,7 +557,7 @@ def waiting_queries(
     next look in seconds; `triggers` are by query, None for their own."""
     from impctl.service.cost_model import recorded
 
-    store, now = desk.reading_store(), now_of(desk)
+    store, now = ctx.reading_store(), now_of(ctx)
     stored_queries = {spec.name: _stored(store, spec) for spec in specs}
     trigger_by_query = (
         {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
@@ -563,13 +567,13 @@ def waiting_queries(
         for name, stored in stored_queries.items()
         if stored is not None and trigger_by_query[name].ready_within is not None
     }
-    coming = ExpectedTableRows(desk, store, tables, now)
+    coming = ExpectedTableRows(ctx, store, tables, now)
     result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
         stored = stored_queries[spec.name]
         trigger = trigger_by_query[spec.name]
-        pending = pending_of(desk, spec, stored, now, log)
+        pending = pending_of(ctx, spec, stored, now, log)
         runs = recorded(store, stored) if store is not None and stored is not None else ()
         # Only who has to be ready at a moment asks for what is yet to come.
         expected = None if trigger.ready_within is None else coming
@@ -581,10 +585,10 @@ def waiting_queries(
     return result
 
 
-def fresh_entry(desk: Context, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
+def fresh_entry(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
     """The age of what is pending, against the query's bound; None where the logs do not tell."""
-    now, bound = now_of(desk), trigger_of(spec).fresh_within
-    pending = pending_of(desk, spec, stored, now, CommitLog())
+    now, bound = now_of(ctx), trigger_of(spec).fresh_within
+    pending = pending_of(ctx, spec, stored, now, CommitLog())
     if pending.unsure is not None:
         return None
     age = 0.0 if pending.oldest is None else now - pending.oldest
@@ -624,12 +628,12 @@ class DueReport:
         return [f"{text} [{code}]" for code, text in pairs]
 
 
-def due_report(desk: Context, specs: Sequence[QuerySpec], look: float | None) -> DueReport:
+def due_report(ctx: Context, specs: Sequence[QuerySpec], look: float | None) -> DueReport:
     """Look at these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
     pace = Pace(OPENING_FRESH_S, FIRST_MARGIN, DEFAULT_LOOK if look is None else look)
-    waiting = waiting_queries(desk, specs, pace.look, CommitLog())
-    result = dues(waiting, pace, now_of(desk))
-    return DueReport(waiting, result, chosen_for_run(result, waiting, now_of(desk)), pace)
+    waiting = waiting_queries(ctx, specs, pace.look, CommitLog())
+    result = dues(waiting, pace, now_of(ctx))
+    return DueReport(waiting, result, chosen_for_run(result, waiting, now_of(ctx)), pace)
 
 
 def _told(one: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
@@ -714,13 +718,17 @@ def costs_of(
     """The query's cost now; `look` is this look and the next one."""
     from impctl.service.cost_model import MaintenanceSize
 
-    size = MaintenanceSize(pending.rows, pending.bytes) if pending.changes else MaintenanceSize(0, 0)
+    size = (
+        MaintenanceSize(pending.rows, pending.bytes) if pending.changes else MaintenanceSize(0, 0)
+    )
     is_known, cost = _seconds(runs, size, pending.moved)
     more, each_look = 0.0, _seconds(runs, MaintenanceSize(0, 0), ())[1] if is_known else 0.0
     if expected is not None and is_known:
         usual = expected.rows(query, *look)
         if usual is not None:
-            each_look = _seconds(runs, MaintenanceSize(round(usual), 0), expected.moved(query, *look))[1]
+            each_look = _seconds(
+                runs, MaintenanceSize(round(usual), 0), expected.moved(query, *look)
+            )[1]
         moment = next_moment(trigger, look[0])
         coming = None if moment is None else expected.rows(query, look[0], moment)
         if coming is not None and moment is not None:
@@ -742,7 +750,9 @@ def _seconds(
     return False, UNKNOWN_S if ms is None else ms / 1000
 
 
-def maintain_ms(runs: Sequence[RunCost], size: MaintenanceSize, moved: Collection[TableName]) -> float | None:
+def maintain_ms(
+    runs: Sequence[RunCost], size: MaintenanceSize, moved: Collection[TableName]
+) -> float | None:
     """Estimate milliseconds of a step, without a recapture, which would ask the tables for their
     rows, and without the start of Spark."""
     from impctl.service.cost_model import estimated

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from impctl.forecast import Forecast, History, chance, effective_times, forecast, rate
-from impctl.service.context import Texts, Context, known_histories
+from impctl.service.context import Context, Texts, known_histories
 from impctl.service.results import NextChange
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
@@ -96,7 +96,9 @@ def kinds_of(
         ChangeKind(tables, min(days[name] for name in tables), tuple(changes))
         for tables, changes in result.items()
     ]
-    return kinds + [ChangeKind(frozenset([name]), days[name]) for name in histories if name not in seen]
+    return kinds + [
+        ChangeKind(frozenset([name]), days[name]) for name in histories if name not in seen
+    ]
 
 
 def expected_of(kind: ChangeKind, now: float) -> Expected:
@@ -392,7 +394,7 @@ class Expectations:
 
 
 def expectations(
-    desk: Context,
+    ctx: Context,
     store: StoreReader | None,
     tables: Iterable[TableName],
     texts: Texts | None = None,
@@ -400,8 +402,8 @@ def expectations(
 ) -> Expectations:
     """Expected changes for queries over these tables, by all that is known now. `texts` are log
     entries that were read already; `now` is in seconds since 1970, None for the machine's clock."""
-    histories = known_histories(desk.tables, store, tables, texts)
-    return Expectations(desk.workload.tables, histories, time.time() if now is None else now)
+    histories = known_histories(ctx.tables, store, tables, texts)
+    return Expectations(ctx.workload.tables, histories, time.time() if now is None else now)
 
 
 _NOTHING = History("", -1, None)
@@ -416,12 +418,12 @@ class ExpectedTableRows:
 
     def __init__(
         self,
-        desk: Context,
+        ctx: Context,
         store: StoreReader | None,
         tables: Mapping[QueryName, Collection[TableName]],
         now: float,
     ) -> None:
-        self._desk, self._store, self._tables, self._now = desk, store, tables, now
+        self._ctx, self._store, self._tables, self._now = ctx, store, tables, now
         self._per_day: dict[QueryName, float | None] = {}
 
     def rows(self, query: QueryName, since: float, until: float) -> float | None:
@@ -447,4 +449,4 @@ class ExpectedTableRows:
     @cached_property
     def _expectations(self) -> Expectations:
         names = {name for tables in self._tables.values() for name in tables}
-        return expectations(self._desk, self._store, sorted(names), now=self._now)
+        return expectations(self._ctx, self._store, sorted(names), now=self._now)

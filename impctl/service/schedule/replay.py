@@ -130,14 +130,14 @@ BY_STORE = "the histories of the tables"
 
 
 def replay_of_store(
-    desk: Context,
+    ctx: Context,
     store: StoreReader | None,
     tables: Collection[TableName],
     since: float | None,
     now: float,
 ) -> Replay:
     """What is known of these tables from `since` on (None: of all of them together) until now."""
-    histories = known_histories(desk.tables, store, sorted(tables))
+    histories = known_histories(ctx.tables, store, sorted(tables))
     # From when on all commits of a table are known; None where it never had one.
     known = {
         name: history.since

@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from impctl.errors import UsageError, count_text
-from impctl.placement.graph import Graph, PieceMode, Piece, Work
+from impctl.placement.graph import Graph, Piece, PieceMode, Work
 from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
-from impctl.service.budget.choice import WeighedState, graphs_of, is_worth, choose_state
+from impctl.service.budget.choice import WeighedState, choose_state, graphs_of, is_worth
 from impctl.service.budget.costs import rows_of_change
 from impctl.service.cost_model import MaintenanceSize, recorded
 from impctl.service.expiry import has_expiry
@@ -28,9 +28,24 @@ from impctl.service.results import (
     SimulateResult,
 )
 from impctl.service.schedule.daemon import Timetable
-from impctl.service.schedule.due import OPENING_FIRST_S, OPENING_S, UNKNOWN_S, PendingChange, Costs, Due, Pace, PendingChanges, Waiting, last_moment, maintain_ms, next_moment, now_of, trigger_of
+from impctl.service.schedule.due import (
+    OPENING_FIRST_S,
+    OPENING_S,
+    UNKNOWN_S,
+    Costs,
+    Due,
+    Pace,
+    PendingChange,
+    PendingChanges,
+    Waiting,
+    last_moment,
+    maintain_ms,
+    next_moment,
+    now_of,
+    trigger_of,
+)
 from impctl.service.schedule.forecast import Expectations, Expected
-from impctl.service.schedule.replay import ReplayedCommits, Replay, merged, replay_of_store
+from impctl.service.schedule.replay import Replay, ReplayedCommits, merged, replay_of_store
 from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import size_text
 from impctl.store.records import RunCost, RunKind, RunRecord
@@ -341,15 +356,15 @@ class Pieces:
 
 
 def pieces_of(
-    desk: Context, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
+    ctx: Context, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
 ) -> Pieces:
     """Of these stored queries, with the replayed changes as their history."""
-    kept = choose_state(desk, store, specs, None)
+    kept = choose_state(ctx, store, specs, None)
     tables = {table for one in kept.queries.values() for table in one.stored.versions}
-    coming = Expectations(desk.workload.tables, replay.histories, replay.until)
+    coming = Expectations(ctx.workload.tables, replay.histories, replay.until)
     expected = coming.expected(tables)
     graphs = tuple(
-        graphs_of(desk, store, kept.queries, [_scaled(one, scale) for one in expected])
+        graphs_of(ctx, store, kept.queries, [_scaled(one, scale) for one in expected])
         for scale in _SCALES
     )
     usual = graphs[_SCALES.index(1.0)]
@@ -492,7 +507,7 @@ class Model:
 
     def __init__(
         self,
-        desk: Context,
+        ctx: Context,
         store: StoreReader,
         specs: Sequence[QuerySpec],
         tables: Mapping[QueryName, Sequence[TableName]],
@@ -503,7 +518,7 @@ class Model:
         """`noise` makes, for each run, the factor of each step's time."""
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
-        self._pieces = pieces_of(desk, store, specs, replay)
+        self._pieces = pieces_of(ctx, store, specs, replay)
         stored_queries = {spec.name: store.load(spec.name) for spec in specs}
         self._lines = {
             name: lines_of(() if stored is None else recorded(store, stored))
@@ -691,7 +706,10 @@ class ReplayedQuery:
         if enough is not None and enough[0] <= now:
             # The change that reaches the trigger's rows counts apart.
             at, before = enough
-            changes = (PendingChange(result.oldest, before), PendingChange(at, result.rows - before))
+            changes = (
+                PendingChange(result.oldest, before),
+                PendingChange(at, result.rows - before),
+            )
         pending = PendingChanges(changes, None, result.oldest, self.last)
         return Waiting(self.name, self.trigger, pending, costs, self.last)
 
@@ -1013,14 +1031,14 @@ _FEW = 20
 
 
 def simulate(
-    desk: Context, queries: Sequence[QueryName] | None, request: SimulateRequest
+    ctx: Context, queries: Sequence[QueryName] | None, request: SimulateRequest
 ) -> Outcome:
     """One result for all settings; UsageError where there is nothing to replay."""
     triggers = [trigger_from(text) for text in request.triggers]
-    present = disk_of(desk.settings, desk.workload)
+    present = disk_of(ctx.settings, ctx.workload)
     settings = settings_of(present, disks_from(request.disks), triggers)
-    store = desk.reading_store()
-    specs, warnings = _captured(desk, store, queries)
+    store = ctx.reading_store()
+    specs, warnings = _captured(ctx, store, queries)
     assert store is not None, "what was captured is in a store"
     tables: dict[QueryName, tuple[TableName, ...]] = {}
     for spec in specs:
@@ -1028,9 +1046,9 @@ def simulate(
         assert stored is not None, "it was captured"
         tables[spec.name] = tuple(stored.versions)
     names = sorted({name for versions in tables.values() for name in versions})
-    now = now_of(desk)
+    now = now_of(ctx)
     since = None if request.since is None else now - request.since
-    replay = replay_of_store(desk, store, names, since, now)
+    replay = replay_of_store(ctx, store, names, since, now)
     if not replay.count:
         raise UsageError(
             "No commit is known in the requested time span",
@@ -1042,12 +1060,12 @@ def simulate(
         warnings.append(
             f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
         )
-    if has_expiry(desk.workload.tables[name] for name in names):
+    if has_expiry(ctx.workload.tables[name] for name in names):
         warnings.append(_NO_EXPIRY)
-    model = Model(desk, store, specs, tables, replay, request.look)
+    model = Model(ctx, store, specs, tables, replay, request.look)
     figures = []
     for number, setting in enumerate(settings, start=1):
-        desk.reporter.step(f"replaying {setting.name}", number, len(settings))
+        ctx.reporter.step(f"replaying {setting.name}", number, len(settings))
         figures.append(model.run(setting))
     result = SimulateResult(
         source=replay.source,
@@ -1064,9 +1082,9 @@ def simulate(
 
 
 def _captured(
-    desk: Context, store: StoreReader | None, queries: Sequence[QueryName] | None
+    ctx: Context, store: StoreReader | None, queries: Sequence[QueryName] | None
 ) -> tuple[list[QuerySpec], list[str]]:
-    specs = desk.sketched(queries)
+    specs = ctx.sketched(queries)
     known = frozenset[QueryName]() if store is None else frozenset(store.queries())
     result = [spec for spec in specs if spec.name in known]
     if not result:

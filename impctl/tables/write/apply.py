@@ -513,11 +513,11 @@ class TargetTable:
                 self._sound |= set(self._snapshot.uris) - self._files_before
         return self._snapshot
 
-    def unsure_files(self) -> Sequence[DataFile]:
+    def unverified_files(self) -> Sequence[DataFile]:
         """Files of the snapshot that may hold what deltalake does not copy faithfully."""
         return [file for file in self.snapshot().files if file.uri not in self._sound]
 
-    def take_for_sound(self, files: Sequence[DataFile]) -> None:
+    def mark_verified(self, files: Sequence[DataFile]) -> None:
         """Mark these files as verified: deltalake copies them faithfully."""
         self._sound.update(file.uri for file in files)
 
@@ -647,9 +647,9 @@ def _prepared(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
             f"An update of table `{newest.name}` sets no column",
             hint="give at least one column in `set`",
         )
-    unsure = table.unsure_files()
+    unsure = table.unverified_files()
     check_rewritable(snapshot, unsure)
-    table.take_for_sound(unsure)
+    table.mark_verified(unsure)
     if update.kind is UpdateKind.UPDATE:
         assignments = assignment_texts(snapshot, update.assignments, update.places)
         check_assignments(snapshot, update.assignments)

@@ -162,7 +162,7 @@ def _stepped(root: Plan, tables: Tables, stream: Stream) -> tuple[float, float]:
             began = time.process_time()
             ways[place].step(changes)
             taken[place].append((time.process_time() - began) * 1e6)
-    assert list(ways[0].fragments().values()) == list(ways[1].fragments().values())
+    assert list(ways[0].ranges().values()) == list(ways[1].ranges().values())
     index, tree = (float(np.quantile(part[_WARM:], 0.3)) for part in taken)
     return index, tree
 

@@ -148,17 +148,17 @@ def check(
         for one, other in zip(mine, theirs, strict=True)
     ), what
     expected = wanted(answer.kept, tables, partitions)
-    fragments = sketches(session)
+    ranges = sketches(session)
     first = answer.ending.first
-    assert all(expected[access] <= result for access, result in fragments.items()), what
+    assert all(expected[access] <= result for access, result in ranges.items()), what
     # Rows that OFFSET skips count too, and so may those that doubles put close to a border.
     if first is None or not (first.offset or kept_of(session).bounded):
-        assert fragments == {access: expected[access] for access in fragments}, what
+        assert ranges == {access: expected[access] for access in ranges}, what
     return Counter(result)
 
 
 def sketches(session: MaintainedQuery) -> dict[str, set[int]]:
-    return {access: set(part.ids) for access, part in session.fragments().items()}
+    return {access: set(part.ids) for access, part in session.ranges().items()}
 
 
 def shown(answer: AnswerPlan, session: MaintainedQuery) -> list[tuple[object, ...]]:
@@ -326,7 +326,7 @@ def test_a_row_that_only_moves_its_range_is_no_change() -> None:
     tree.step(r=[(1, {"a": 1, "b": 7, "c": 0})], s=[(1, {"a": 1})])
     moved = [(-1, {"a": 1, "b": 7, "c": 0}), (1, {"a": 1, "b": 7, "c": 3})]
     assert tree.step(r=moved) == []
-    (result,) = tree.session.fragments().values()
+    (result,) = tree.session.ranges().values()
     assert set(result.ids) == {3}
 
 
@@ -345,7 +345,7 @@ def test_who_ties_with_a_row_that_is_numbered_takes_part() -> None:
         "AS p FROM r JOIN s ON s.a = r.a GROUP BY r.c) WHERE p <= 1"
     )
     tree.step(r=[(1, {"a": 1, "c": c}) for c in (0, 2, 3)], s=[(1, {"a": 1})])
-    (result,) = (f for access, f in tree.session.fragments().items() if access.startswith("r"))
+    (result,) = (f for access, f in tree.session.ranges().items() if access.startswith("r"))
     assert sum(tree.rows().values()) == 1
     assert set(result.ids) == {0, 2, 3}
 

@@ -123,7 +123,7 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     for one in sessions:
         one.load(parts)
     for _ in range(BATCHES):
-        result, *joined = ({a: set(p.ids) for a, p in s.fragments().items()} for s in sessions)
+        result, *joined = ({a: set(p.ids) for a, p in s.ranges().items()} for s in sessions)
         expected = {access: wanted(root, tables, partitions)[access] for access in result}
         assert result == (joined[0] if joined else expected), what
         assert all(result[access] >= expected[access] for access in result), what
@@ -234,7 +234,7 @@ def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
     for old, new, is_there in ((1, 2, True), (2, 3, False), (3, 2, True)):
         weights = np.array([-1, 1], dtype=np.int64)
         session.step({"r": TableChange(table_of([row(old), row(new)]), weights)})
-        assert bool(session.fragments()["r#1"].ids) == is_there, (old, new)
+        assert bool(session.ranges()["r#1"].ids) == is_there, (old, new)
 
 
 @pytest.mark.parametrize("name", ["text", "value by key", "several values", "distinct values"])
@@ -298,7 +298,7 @@ def followed(condition: str, steps: Sequence[Step]) -> None:
     for number, (came, went, is_there) in enumerate(steps):
         weights = np.array([1] * len(came) + [-1] * len(went), dtype=np.int64)
         session.step({"r": TableChange(table_of([*came, *went]), weights)})
-        assert bool(session.fragments()["r#1"].ids) == is_there, (condition, number)
+        assert bool(session.ranges()["r#1"].ids) == is_there, (condition, number)
         session = restored(session, stored, MaintainedQuery(asked(condition)))
 
 
@@ -421,14 +421,14 @@ def test_partners_that_go_take_the_first_value_along() -> None:
     for sign, is_there in ((-1, True), (1, False), (-1, True)):
         change = TableChange(table_of([partners[1]]), np.array([sign], dtype=np.int64))
         session.step({"s": change})
-        assert bool(session.fragments()["r#1"].ids) == is_there
+        assert bool(session.ranges()["r#1"].ids) == is_there
 
 
 def test_too_many_that_tie_stop_the_step() -> None:
     session = MaintainedQuery(asked("MIN_BY(r.c, r.i) = 1"))
     rows = [row("", value) for value in range(64)]
     session.load([("r", table_of(rows)), ("s", table_of([row(None)]))])
-    assert session.fragments()["r#1"].ids
+    assert session.ranges()["r#1"].ids
     with pytest.raises(NotExactError, match="More than 64 values"):
         session.step({"r": TableChange(table_of([row("", 64)]), np.ones(1, dtype=np.int64))})
 
@@ -440,7 +440,7 @@ def test_rows_that_ties_combine_to_are_bounded_and_groups_are_not(
     groups = [{**row("", value), "b": value} for value in range(4)]
     session = MaintainedQuery(asked("MIN_BY(r.c, r.i) >= 0"))
     session.load([("r", table_of(groups)), ("s", table_of([row(None)]))])
-    assert len(session.fragments()["r#1"].ids) == len(BOUNDARIES) + 1
+    assert len(session.ranges()["r#1"].ids) == len(BOUNDARIES) + 1
     # One more row for a group that ties, before and after.
     tied = TableChange(table_of([{**row("", 7), "b": 1}]), np.ones(1, dtype=np.int64))
     session.step({"r": tied})

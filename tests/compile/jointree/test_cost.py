@@ -16,7 +16,33 @@ from impctl.compile import compile as compile_module
 from impctl.compile.compile import compile_plan
 from impctl.compile.flows import row_bytes
 from impctl.compile.joins import chain_of
-from impctl.compile.jointree.cost import INDEX, PAIR_BYTES, STEP_ROWS, TREE, JoinEstimate, FanOuts, IndexCost, JoinedAccess, KeySide, SideSize, TouchingAccess, TreeChoice, TreeCost, TreesAsRecorded, TreesByFanOut, condition_on, estimate, index_cost, index_ms, is_better_as_tree, key_side, rows_joined, tree_cost, tree_ms, tuples_touched
+from impctl.compile.jointree.cost import (
+    INDEX,
+    PAIR_BYTES,
+    STEP_ROWS,
+    TREE,
+    FanOuts,
+    IndexCost,
+    JoinedAccess,
+    JoinEstimate,
+    KeySide,
+    SideSize,
+    TouchingAccess,
+    TreeChoice,
+    TreeCost,
+    TreesAsRecorded,
+    TreesByFanOut,
+    condition_on,
+    estimate,
+    index_cost,
+    index_ms,
+    is_better_as_tree,
+    key_side,
+    rows_joined,
+    tree_cost,
+    tree_ms,
+    tuples_touched,
+)
 from impctl.compile.jointree.decompose import Block, block_of
 from impctl.compile.jointree.graph import TreeShape
 from impctl.compile.jointree.shape import tree_shape
@@ -344,7 +370,9 @@ def held(count: int, columns: int, accesses: int = 1) -> int:
 
 
 @pytest.mark.parametrize(("mode", "pairs"), [(TreeMode.RING, 170), (TreeMode.BITS, 0)])
-def test_tables_are_kept_and_what_is_joined_before_the_last_join(mode: TreeMode, pairs: int) -> None:
+def test_tables_are_kept_and_what_is_joined_before_the_last_join(
+    mode: TreeMode, pairs: int
+) -> None:
     """30, 40 and 100 rows, and 120 of the first two; with groups a range of each table's row."""
     result = cost(PATH, mode)
     assert result is not None

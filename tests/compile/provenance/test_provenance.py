@@ -28,7 +28,13 @@ from impctl.compile.provenance.derivation import Claim, Derivation, RowLineage, 
 from impctl.compile.provenance.program import Made, made_rows
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, LONG, Column, Schema
-from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE, AbsorbedFixpoint, Absorbs, Grounded, ShipMode
+from impctl.engine.fixpoint.absorption import (
+    PROVENANCE_TOO_LARGE,
+    AbsorbedFixpoint,
+    Absorbs,
+    Grounded,
+    Shipping,
+)
 from impctl.engine.linear import SketchDelta
 from impctl.engine.operator import Limits
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
@@ -481,7 +487,7 @@ def test_random_plans(cases: Sequence[int]) -> None:
 REFUSED_PROVENANCE = {"optional side": "a left outer join"}
 """Recursive queries that cannot be kept so, and what of them is named."""
 NAMES = [n for n, sql in QUERIES.items() if "RECURSIVE" in sql and n not in REFUSED_PROVENANCE]
-SHIPS = [Absorbs(ship, 100_000) for ship in ShipMode]
+SHIPS = [Absorbs(ship, 100_000) for ship in Shipping]
 ships = pytest.mark.parametrize("absorbs", SHIPS, ids=[str(one.ship) for one in SHIPS])
 
 
@@ -551,7 +557,7 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
             deltas = query.step(changes)
         except EvaluationError as error:
             # Whole functions may be larger than there is room for.
-            is_known = (name, absorbs.ship) == ("same generation", ShipMode.EAGER)
+            is_known = (name, absorbs.ship) == ("same generation", Shipping.EAGER)
             if not is_known or error.code != PROVENANCE_TOO_LARGE:
                 raise
             return
@@ -609,10 +615,10 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
             one.load(whole)
         for _ in range(4):
             changes = changes_of(rng, ranked.compiled.tables, tables, spare)
-            read, before = partial(whole_table, tables), ranked.fragments()
+            read, before = partial(whole_table, tables), ranked.ranges()
             wanted = told(ranked.step(changes, read))
             for at, (query, absorbs) in enumerate(zip(queries, SHIPS, strict=True)):
-                assert query.fragments() == before, (seed, absorbs)
+                assert query.ranges() == before, (seed, absorbs)
                 assert told(query.step(changes, read)) == wanted, (seed, absorbs)
                 seen["compared"] += 1
                 if rng.random() < 0.3:
@@ -732,7 +738,7 @@ def test_what_derives_a_row_is_as_much_as_the_tables_tell(
             held.makings,
             number,
             kept.first,
-            smallest=smallest if absorbs.ship is ShipMode.EAGER else None,
+            smallest=smallest if absorbs.ship is Shipping.EAGER else None,
         )
         assert own.claim is wanted.claim is Claim.SMALLEST
         assert len(own.rows) == len(wanted.rows), row

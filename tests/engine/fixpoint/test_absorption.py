@@ -14,7 +14,14 @@ import pytest
 
 from impctl.compile.provenance.absorbed import MakingList
 from impctl.compile.provenance.derivation import Claim, derivation_of
-from impctl.engine.fixpoint.absorption import Absorption, LazyDerivations, Grounded, ShipMode, grounded, missing_package
+from impctl.engine.fixpoint.absorption import (
+    Absorption,
+    Grounded,
+    LazyDerivations,
+    Shipping,
+    grounded,
+    missing_package,
+)
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_fixpoint import NODES, difference, some_change
 from tests.support.diagrams import (
@@ -27,7 +34,7 @@ from tests.support.diagrams import (
 from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import PROGRAMS, Row, cut, least_fixpoint, recursive
 
-ships = pytest.mark.parametrize("ship", list(ShipMode))
+ships = pytest.mark.parametrize("ship", list(Shipping))
 
 Tables = dict[str, Counter[Row]]
 Leaf = tuple[str, Row]
@@ -39,7 +46,7 @@ class Driven:
     Rows have even numbers, leaves odd ones.
     """
 
-    def __init__(self, program: str, ship: ShipMode, nodes: int = 1 << 20) -> None:
+    def __init__(self, program: str, ship: Shipping, nodes: int = 1 << 20) -> None:
         self.absorption = Absorption(ship, nodes)
         self._ship, self._nodes = ship, nodes
         self._rules = PROGRAMS[program]
@@ -118,7 +125,7 @@ class Driven:
             self._rows.append(row)
         return self._numbers[row]
 
-    def fragments(self) -> Counter[object]:
+    def ranges(self) -> Counter[object]:
         result: Counter[object] = Counter()
         for one in derivations_in(self.absorption):
             for access, leaf in zip(self.accesses[one], one.leaves, strict=True):
@@ -142,7 +149,7 @@ class Driven:
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 2, 60)
-def test_every_batch_leaves_what_ranks_do(program: str, ship: ShipMode, seed: int) -> None:
+def test_every_batch_leaves_what_ranks_do(program: str, ship: Shipping, seed: int) -> None:
     rng = random.Random(f"absorption {program} {seed}")
     made, driven = recursive(program, "numbers"), Driven(program, ship)
     for _ in range(10):
@@ -150,7 +157,7 @@ def test_every_batch_leaves_what_ranks_do(program: str, ship: ShipMode, seed: in
         assert made.step(change) == driven.step(change)
         assert driven.rows == least_fixpoint(PROGRAMS[program], driven.tables)
         assert {*derivations_in(driven.absorption)} == driven.grounded(driven.rows)
-        assert made.fragments() == driven.fragments()
+        assert made.ranges() == driven.ranges()
     gone = {n: Counter({row: -w for row, w in held.items()}) for n, held in driven.tables.items()}
     assert made.step(gone) == driven.step(gone)
     assert not driven.rows
@@ -161,7 +168,7 @@ def test_every_batch_leaves_what_ranks_do(program: str, ship: ShipMode, seed: in
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 2, 40)
-def test_what_would_go_is_what_goes(program: str, ship: ShipMode, seed: int) -> None:
+def test_what_would_go_is_what_goes(program: str, ship: Shipping, seed: int) -> None:
     rng = random.Random(f"without {program} {seed}")
     driven = Driven(program, ship)
     for _ in range(4):
@@ -178,7 +185,9 @@ def test_what_would_go_is_what_goes(program: str, ship: ShipMode, seed: int) -> 
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 2, 40)
-def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: ShipMode, seed: int) -> None:
+def test_smallest_sets_are_those_that_the_search_finds(
+    program: str, ship: Shipping, seed: int
+) -> None:
     rng = random.Random(f"smallest {program} {seed}")
     driven = Driven(program, ship)
     for _ in range(3):
@@ -196,7 +205,7 @@ def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: ShipM
         assert driven.rows_of({row}) <= least_fixpoint(PROGRAMS[program], tables)
         expected = derivation_of(whole, first + row, first)
         assert expected.claim is Claim.SMALLEST
-        assert is_smallest == (ship is ShipMode.EAGER)
+        assert is_smallest == (ship is Shipping.EAGER)
         if is_smallest:
             assert len(result) == len(expected.rows)
         else:
@@ -212,7 +221,7 @@ def test_a_circle_goes_with_its_ground_and_a_second_way_keeps_it() -> None:
     def link(name: str, *bodies: str) -> Grounded:
         return Grounded(rows[name[1]], tuple(rows[b] for b in bodies), (links[name],))
 
-    for ship in ShipMode:
+    for ship in Shipping:
         absorption = Absorption(ship)
         came = [link("AB"), link("AB", "A"), link("BC", "B"), link("CA", "C"), link("CB", "C")]
         assert absorption.step((), came) == ({0, 1, 2}, set())
@@ -227,7 +236,7 @@ def test_a_circle_goes_with_its_ground_and_a_second_way_keeps_it() -> None:
 
 @with_diagrams
 def test_a_variable_stands_for_another_leaf_once_its_own_went() -> None:
-    for ship in ShipMode:
+    for ship in Shipping:
         absorption = Absorption(ship)
         for turn in range(50):
             assert absorption.step((), [Grounded(turn, (), (turn,))]) == ({turn}, set())
@@ -245,10 +254,10 @@ def complete(nodes: int) -> list[Grounded]:
 @with_diagrams
 def test_a_budget_of_nodes_is_held() -> None:
     with pytest.raises(UnsupportedError) as raised:
-        Absorption(ShipMode.EAGER, 500).step((), complete(8))
+        Absorption(Shipping.EAGER, 500).step((), complete(8))
     assert raised.value.code == "provenance_too_large"
     assert raised.value.hint
-    lazy = Absorption(ShipMode.LAZY, 5000)
+    lazy = Absorption(Shipping.LAZY, 5000)
     assert lazy.step((), complete(8))[0] == set(range(8))
     assert lazy._manager.num_inner_nodes() <= 500
 
@@ -277,7 +286,7 @@ def test_what_to_install_is_what_the_extra_has(monkeypatch: pytest.MonkeyPatch) 
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
 @random_seeds(1, 3, 60)
-def test_what_is_taken_up_goes_on(program: str, ship: ShipMode, seed: int) -> None:
+def test_what_is_taken_up_goes_on(program: str, ship: Shipping, seed: int) -> None:
     rng = random.Random(f"asleep {program} {seed}")
     driven = Driven(program, ship)
     for _ in range(12):

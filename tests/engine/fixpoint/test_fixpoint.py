@@ -36,10 +36,10 @@ from tests.support.recursive_circuits import (
     Tables,
     by_counting,
     cut,
-    fragments_of,
     least_fixpoint,
     levels_of,
     low_weights,
+    range_ids_of,
     reach,
     recursive,
     weights_of,
@@ -73,8 +73,8 @@ NOTHING: ProgramTables = {"links": Counter(), "seeds": Counter()}
 def some_row(rng: random.Random, name: str, nodes: int) -> Row:
     """A row of a table: circles and self-loops are likely, NULLs there."""
     ends = [rng.randrange(nodes) if rng.random() > 0.06 else None for _ in "ab"]
-    fragment = rng.choice((None, 0, 1, 2, 3))
-    return (*ends[: 1 + (name == "links")], fragment)
+    range_id = rng.choice((None, 0, 1, 2, 3))
+    return (*ends[: 1 + (name == "links")], range_id)
 
 
 def some_change(rng: random.Random, tables: Change, nodes: int, most: int) -> ProgramTables:
@@ -146,7 +146,7 @@ def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
             if all(row[at] is not None for at in KEYS[program])
         }
         assert made.by_keys() == [wanted]
-    assert made.fragments() == fragments_of(derivations, cut)
+    assert made.ranges() == range_ids_of(derivations, cut)
     assert made.rows_of(made.fixpoint.output()) == Counter(list(ranks))
     return frozenset(ranks)
 
@@ -197,7 +197,7 @@ def test_every_batch_leaves_what_the_definition_says(
             made = made.restarted(recursive(program, kind, thin=THINS[thin]))
     assert made.step(negated(tables)) == difference(frozenset(), rows)
     assert not made.ranked()
-    assert not made.fragments()
+    assert not made.ranges()
 
 
 def some_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
@@ -206,7 +206,7 @@ def some_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
 
 def remembered(made: Recursive) -> object:
     """What is kept but for ranks, and the counts at the root."""
-    return {row: every for row, (_, every, _) in made.ranked().items()}, made.fragments()
+    return {row: every for row, (_, every, _) in made.ranked().items()}, made.ranges()
 
 
 @cases
@@ -428,7 +428,7 @@ def check_bag(
     levels, derivations = levels_of(BAGS[program], tables, limits.levels, limits.rows)
     expected = {(row, at): n for at, level in enumerate(levels) for row, n in level.items()}
     assert made.levelled() == expected
-    assert made.fragments() == fragments_of(derivations, cut)
+    assert made.ranges() == range_ids_of(derivations, cut)
     rows = rows_at(levels)
     assert made.rows_of(made.fixpoint.output()) == rows
     assert made.circuit.counters() == {"fix.count": rows.total()}
@@ -475,7 +475,7 @@ def test_every_batch_leaves_the_bag_of_the_definition(program: str, kind: str, s
     assert steps
     assert made.step(negated(tables)) == bag_difference(Counter(), rows)
     assert not made.levelled()
-    assert not made.fragments()
+    assert not made.ranges()
 
 
 def some_bag_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
@@ -490,7 +490,7 @@ def some_bag_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]
 
 
 def remembered_levels(made: Recursive) -> object:
-    return made.levelled(), made.fragments(), made.circuit.counters()
+    return made.levelled(), made.ranges(), made.circuit.counters()
 
 
 @bag_cases
@@ -677,11 +677,11 @@ def check_choices(
     """That the rows are right, and over what is told of their derivations too; the rows."""
     ranks, derivations = ranked_as_defined(made, program, tables)
     rows = frozenset(ranks)
-    fragments = made.fragments()
-    assert fragments == recounted(derivations, ranks)
+    ranges = made.ranges()
+    assert ranges == recounted(derivations, ranks)
     for wider in (0.0, 0.3):
         sketch = {
-            access: {f for f in range(LAST + 1) if (access, f) in fragments or rng.random() < wider}
+            access: {f for f in range(LAST + 1) if (access, f) in ranges or rng.random() < wider}
             for access in range(made.accesses)
         }
         assert least_fixpoint(over(PROGRAMS[program], sketch), tables) == rows
@@ -707,7 +707,7 @@ def test_over_the_rows_chosen_all_rows_are_derived(program: str, kind: str, seed
             made = made.restarted(recursive(program, kind, chooses=True))
     assert made.step(negated(tables)) == difference(frozenset(), rows)
     assert not made.ranked()
-    assert not made.fragments()
+    assert not made.ranges()
     assert not len(made.fixpoint._choices.index.whole())
 
 
@@ -731,12 +731,12 @@ def test_a_choice_is_kept_where_rows_stay_and_moves_where_it_goes() -> None:
     made = recursive("reach", chooses=True)
     made.step(tables)
     chosen = {1: {0, 1}, 0: {0}}
-    assert made.fragments() == {(0, 0): 1, (1, 0): 2, (1, 1): 1}
+    assert made.ranges() == {(0, 0): 1, (1, 0): 2, (1, 1): 1}
     after = {**tables, "links": links - Counter({(2, 4, 1): 1})}
     stale = least_fixpoint(over(PROGRAMS["reach"], chosen), after)
     assert stale == {(1,), (2,), (3,)}, "the sketch left as it is lacks a row"
     assert not made.step({"links": Counter({(2, 4, 1): -1}), "seeds": Counter()})
-    assert made.fragments() == {(0, 0): 1, (1, 0): 2, (1, 2): 1}, "and T stays"
+    assert made.ranges() == {(0, 0): 1, (1, 0): 2, (1, 2): 1}, "and T stays"
     assert least_fixpoint(PROGRAMS["reach"], after) == {(1,), (2,), (3,), (4,)}
 
 
@@ -763,7 +763,7 @@ def test_a_derivation_of_a_body_that_returned_later_is_not_low() -> None:
     tables["links"] -= Counter({(1, 2, 0): 1})
     made.step({"links": Counter({(1, 2, 0): -1}), "seeds": Counter()})
     check_choices(made, "reach", tables, rng)
-    assert made.fragments()[1, 3] == 1
+    assert made.ranges()[1, 3] == 1
 
 
 def test_a_row_whose_rank_alone_changed_chooses_anew() -> None:
@@ -778,13 +778,13 @@ def test_a_row_whose_rank_alone_changed_chooses_anew() -> None:
     made.step({"links": Counter({(1, 4, 3): 1}), "seeds": Counter()})
     links[1, 4, 3] += 1
     before = {row: rank for row, (rank, _, _) in made.ranked().items()}
-    assert made.fragments()[1, 0] == 1
+    assert made.ranges()[1, 0] == 1
     made.step({"links": Counter({(1, 10, 1): -1}), "seeds": Counter()})
     tables["links"] = links - Counter({(1, 10, 1): 1})
     check_choices(made, "reach", tables, random.Random(2))
     after = {row: rank for row, (rank, _, _) in made.ranked().items()}
     assert [row for row in after if after[row] != before[row]] == [(4,)]
-    assert made.fragments()[1, 3] == 1
+    assert made.ranges()[1, 3] == 1
 
 
 def test_sets_are_ordered_as_their_lists_whatever_their_form() -> None:

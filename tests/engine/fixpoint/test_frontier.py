@@ -36,7 +36,9 @@ ONE_NUMBER = (("t.0", LONG),)
 
 
 def refs(**outputs: str) -> ProjectOperator:
-    return ProjectOperator([(new.replace("_", "."), ColumnRef(old, LONG)) for new, old in outputs.items()])
+    return ProjectOperator(
+        [(new.replace("_", "."), ColumnRef(old, LONG)) for new, old in outputs.items()]
+    )
 
 
 def joined(key: str = "t.0") -> JoinOperator:
@@ -147,7 +149,7 @@ def added(tables: Tables, change: Tables) -> Tables:
 
 def remembered(made: Recursive) -> object:
     """What is kept but for ranks, and the counts at the root."""
-    return {row: every for row, (_, every, _) in made.ranked().items()}, made.fragments()
+    return {row: every for row, (_, every, _) in made.ranked().items()}, made.ranges()
 
 
 @pytest.mark.parametrize(("program", "nodes"), [("reach", 60), ("left-linear", 9)])

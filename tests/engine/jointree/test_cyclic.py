@@ -50,9 +50,9 @@ class CircleCase:
             name: from_arrow(pa.array([row[place] for row, _ in rows], _ARROW[kind]), kind)
             for place, (name, kind) in enumerate(self.circle.inputs[at].columns)
         }
-        fragments = np.array([row[KEYS] for row, _ in rows], dtype=np.int32)
+        ranges = np.array([row[KEYS] for row, _ in rows], dtype=np.int32)
         weights = np.array([weight for _, weight in rows], dtype=np.int64)
-        return Batch(columns, weights, (RowTags(fragments),))
+        return Batch(columns, weights, (RowTags(ranges),))
 
     def joined(self, tables: Sequence[Counter[Row]]) -> Joined:
         """All joined rows: their output columns and fragments, with how many copies."""
@@ -94,7 +94,7 @@ class CircleCase:
             spelled = tag.sets()
             assert np.diff(spelled.offsets).tolist() == [1] * len(batch)
             start, end = int(spelled.offsets[0]), int(spelled.offsets[-1])
-            lists.append(spelled.fragments[start:end].tolist())
+            lists.append(spelled.ranges[start:end].tolist())
         for *row, weight in zip(*lists, batch.weights.tolist(), strict=True):
             result[tuple(map(_same, row))] += weight
         return result
@@ -271,8 +271,8 @@ def triangle(*, null_safe: bool = False, stores: tuple[int, int, int] = (0, 0, 0
     return CircleCase(circle, stores, ((LONG, LONG, LONG),) * 3)
 
 
-def edge(source: int | None, target: int | None, fragment: int = 0) -> Row:
-    return (source, target, None, fragment)
+def edge(source: int | None, target: int | None, range_id: int = 0) -> Row:
+    return (source, target, None, range_id)
 
 
 def test_all_accesses_of_one_table_change_at_once() -> None:

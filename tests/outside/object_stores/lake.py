@@ -220,8 +220,8 @@ class Place:
         assert result is not None
         return result
 
-    def fragments(self) -> tuple[int, ...]:
-        return tuple(self.stored().sketches[0].fragments.ids)
+    def ranges(self) -> tuple[int, ...]:
+        return tuple(self.stored().sketches[0].ranges.ids)
 
 
 def apply_by_deltalake(delta: DeltaTable, batches: Iterable[Batch]) -> None:

@@ -18,7 +18,15 @@ from impctl.errors import RetryableError, TableRecreatedError
 from impctl.tables import storage
 from impctl.tables.source import open_source
 from impctl.tables.storage import read_text
-from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, TargetTable, commit_update, prepare_batch, prepare_update
+from impctl.tables.write.apply import (
+    AppliedUpdate,
+    TargetTable,
+    UpdateKind,
+    UpdateRequest,
+    commit_update,
+    prepare_batch,
+    prepare_update,
+)
 from tests.outside.object_stores.lake import (
     FEED,
     ROWS,
@@ -47,16 +55,16 @@ def test_commands_do_what_they_do_on_the_local_disk(lake: Lake) -> None:
     for place in places:
         place.cli.good("check")
         place.cli.good("capture")
-        assert place.fragments() == (1, 4, 6, 9)
+        assert place.ranges() == (1, 4, 6, 9)
         applied = place.cli.good("apply", "b0", "b1", "b2", "b3").results
         (behind,) = place.cli.good("status").results
         assert (behind["stale"], behind["pending_versions"]) == (True, {"t": 4})
         (made,) = place.cli.good("maintain", "--policy", "incremental").results
         assert made["reason_code"] == "incremental"
-        assert place.fragments() == (0, 1, 4, 6, 9)
+        assert place.ranges() == (0, 1, 4, 6, 9)
         place.cli.good("apply", "b4")
         (first,) = place.cli.good("rewrite").results
-        assert place.fragments() == (0, 4, 6, 9)
+        assert place.ranges() == (0, 4, 6, 9)
         lake.asked()
         place.cli.good("gc")
         assert not lake.asked()
@@ -87,12 +95,12 @@ def test_an_object_without_content_is_no_empty_object(
     """deltalake and pyarrow end the process where they trust the length that was announced."""
     place = lake.workload(lake.make("t"), mixed(5))
     place.cli.good("capture")
-    before = place.fragments()
+    before = place.ranges()
     place.cli.good("apply", f"b{batch}")
     lake.server.hollow(text)
     assert place.cli("maintain", "--policy", "incremental").refusal == refusal
     lake.server.hollow("")
-    assert place.fragments() == before
+    assert place.ranges() == before
     assert place.cli.one("maintain")["reason_code"] == "incremental"
 
 

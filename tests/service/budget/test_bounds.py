@@ -22,7 +22,7 @@ from tests.behaviour.typed_joins import GROUPINGS, KEYS, change, write_workload
 from tests.service.budget.test_keep_to import (
     assert_alike,
     describe,
-    fragments,
+    ranges,
     read_pieces,
     stored_pieces,
 )
@@ -476,7 +476,7 @@ def test_ranges_of_a_query_whose_groups_are_read_are_mended(tmp_path: Path, cli_
         write_deltalake(str(tmp_path / "t"), spread_rows(low, low + 20), mode="append")
         DeltaTable(str(tmp_path / "t")).delete(f"x = {low + 3}")
         assert {r["action"] for r in cli.good("maintain").results} == {"exact"}
-        assert fragments(tmp_path, "q") == fragments(tmp_path, "twin")
+        assert ranges(tmp_path, "q") == ranges(tmp_path, "twin")
 
 
 def spread_rows(low: int, high: int) -> pa.Table:

@@ -14,7 +14,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from impctl.placement.graph import PRIORS, Demand, Graph, KindOfChange, PieceMode, CostNode, Piece, Work, own, pinned
+from impctl.placement.graph import (
+    PRIORS,
+    CostNode,
+    Demand,
+    Graph,
+    KindOfChange,
+    Piece,
+    PieceMode,
+    Work,
+    own,
+    pinned,
+)
 from impctl.placement.search import (
     Modes,
     StateChoice,
@@ -26,15 +37,29 @@ from impctl.placement.search import (
 )
 from impctl.service.budget import choice as keep_to
 from impctl.service.budget import choice as looks_room
-from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, Bound, bounds_of, chosen_within, late_runs, missed_bound_text
-from impctl.service.budget.choice import WeighedState, ChoiceInput, have_moved, is_known_to_exceed, is_to_look, is_worth
+from impctl.service.budget.bounds import (
+    BOUND_IMPOSSIBLE,
+    Bound,
+    bounds_of,
+    chosen_within,
+    late_runs,
+    missed_bound_text,
+)
+from impctl.service.budget.choice import (
+    ChoiceInput,
+    WeighedState,
+    have_moved,
+    is_known_to_exceed,
+    is_to_look,
+    is_worth,
+)
 from impctl.service.budget.costs import FEWEST, learned_of
 from impctl.service.context import open_context
 from impctl.service.cost_model import recorded
 from impctl.service.maintain import maintain
 from impctl.service.schedule.due import LEAST_MARGIN, CommitLog, pending_of
 from impctl.service.settings import Settings
-from impctl.store.records import StateChoiceBasis, RunCost, RunKind, RunParts, SideRead
+from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
 from impctl.store.store import Store
 from impctl.workload.load import load_workload
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
@@ -85,7 +110,9 @@ def test_rates_move_by_a_factor_of_two(seed: int) -> None:
     assert have_moved(before, {kind: near[kind] for kind in list(before)[1:]})
 
 
-def kept_of(graph: Graph, now: Mapping[str, PieceMode], choice: StateChoice, ms: float = 0.0) -> WeighedState:
+def kept_of(
+    graph: Graph, now: Mapping[str, PieceMode], choice: StateChoice, ms: float = 0.0
+) -> WeighedState:
     takes = {name: dict.fromkeys(PieceMode, ms) for name in now}
     return WeighedState({}, choice, 0, {}, {"q": graph}, {"q": now}, {"q": takes})
 
@@ -240,10 +267,10 @@ def test_who_uses_a_sketch_looks_at_no_budget(
 ) -> None:
     """It would have to wait for whoever writes."""
     cli.good("capture")
-    with open_context(Settings(cli.workload, disk=0)) as desk:
+    with open_context(Settings(cli.workload, disk=0)) as ctx:
         no_lock = AssertionError("asked for the writer's lock")
-        monkeypatch.setattr(desk, "writing", Mock(side_effect=no_lock))
-        assert maintain(desk, None, for_use=True).results
+        monkeypatch.setattr(ctx, "writing", Mock(side_effect=no_lock))
+        assert maintain(ctx, None, for_use=True).results
     assert not looks
 
 
@@ -326,7 +353,9 @@ def frequent_and_rare(seed: int) -> Graph:
 
     def side(name: str, asked_by: int) -> Piece:
         read = tuple(float(rng.randint(100, 900)) if at == asked_by else 0.0 for at in range(2))
-        return Piece(name=name, sizes={PieceMode.KEPT: 10, PieceMode.READ: 1}, read=read, source=(name,))
+        return Piece(
+            name=name, sizes={PieceMode.KEPT: 10, PieceMode.READ: 1}, read=read, source=(name,)
+        )
 
     scans = tuple(CostNode(work=Work.SCAN, table=name) for name in "rs")
     join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", 1), side("right", 0)))
@@ -486,7 +515,9 @@ def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(bounds, "choose", counted)
     graph = frequent_and_rare(1)
     (*below, root) = graph.nodes
-    slow = Graph((*below, CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))), graph.kinds)
+    slow = Graph(
+        (*below, CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))), graph.kinds
+    )
     _, (one,) = chosen_within({"q": slow}, 11, {"q": Bound(13.0, "fresh_within 13ms")}, (1, 1))
     assert (len(made), one.enough) == (1, None)
     assert "with all of it" in missed_bound_text(one, 0)
@@ -862,9 +893,9 @@ def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli, tmp_path:
     assert not kept.parts.reads
     assert 0 < sum(kept.parts.times) <= kept.elapsed_ms
     change(tmp_path, rng, 1)
-    with open_context(Settings(cli_of_two.workload)) as desk:
-        (spec,), held = desk.sketched(None), stored(tmp_path, "two")
-        moved = pending_of(desk, spec, held, 4e9, CommitLog()).moved
+    with open_context(Settings(cli_of_two.workload)) as ctx:
+        (spec,), held = ctx.sketched(None), stored(tmp_path, "two")
+        moved = pending_of(ctx, spec, held, 4e9, CommitLog()).moved
     cli_of_two.good("maintain")
     latest, *_ = costs_in(tmp_path)
     assert latest.moved == moved == ("t", "u")

@@ -23,7 +23,7 @@ from impctl.errors import HistoryGoneError, StorageError, WorkloadError
 from impctl.service import kept_states
 from impctl.service.budget import choice
 from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
-from impctl.service.budget.choice import WeighedState, StateTarget
+from impctl.service.budget.choice import StateTarget, WeighedState
 from impctl.service.context import SilentReporter
 from impctl.service.kept_states import StateCache
 from impctl.service.memory_limit import largest_side, machine_memory, memory_of
@@ -52,7 +52,7 @@ def stored_pieces(folder: Path, name: str) -> set[str]:
         return {run.arrangement for run in held.run_refs(name)}
 
 
-def fragments(folder: Path, name: str) -> dict[str, set[int]]:
+def ranges(folder: Path, name: str) -> dict[str, set[int]]:
     return fragments_by_access(stored(folder, name))
 
 
@@ -480,7 +480,7 @@ def test_a_clock_moves_what_is_kept_again(
         monkeypatch.setenv("IMPCTL_NOW", day)
         for result in cli_kept_again.good("maintain").results:
             assert result["action"] == "exact", result
-        assert fragments(folder, "q") == fragments(folder, "twin"), day
+        assert ranges(folder, "q") == ranges(folder, "twin"), day
 
 
 @pytest.mark.slow
@@ -514,7 +514,9 @@ def test_a_table_in_place_of_another_is_not_read(
     cli_kept_again.workload.write_text(text.replace("store:", apart))
     cli_kept_again.good("capture", "--query", "apart")
     read = ("join0.left", "join0.right")
-    monkeypatch.setattr(WeighedState, "wanted", lambda _, name: StateTarget(read if name == "q" else ()))
+    monkeypatch.setattr(
+        WeighedState, "wanted", lambda _, name: StateTarget(read if name == "q" else ())
+    )
     grow(folder)
     cli_kept_again.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
@@ -523,14 +525,16 @@ def test_a_table_in_place_of_another_is_not_read(
     for _ in range(3):
         write_deltalake(str(folder / "u"), other, mode="append")
     write_deltalake(str(folder / "v"), other, mode="append")
-    monkeypatch.setattr(WeighedState, "wanted", lambda _, name: StateTarget(sides if name == "q" else ()))
+    monkeypatch.setattr(
+        WeighedState, "wanted", lambda _, name: StateTarget(sides if name == "q" else ())
+    )
     cli_kept_again.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(folder / "u")
     (folder / "aside").rename(folder / "u")
     assert read_pieces(folder, "q") == list(read)
     grow(folder)
     cli_kept_again.good("maintain")
-    assert fragments(folder, "q") == fragments(folder, "twin")
+    assert ranges(folder, "q") == ranges(folder, "twin")
     monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
     grow(folder)
     cli_kept_again.good("maintain", "--disk", "0")
@@ -571,7 +575,7 @@ def test_they_are_kept_where_sides_are_read(
         assert {result["action"] for result in ran.results} == {"exact"}
         assert read_pieces(tmp_path, "q") == ["join0.left", "join0.right"]
         assert_alike(tmp_path, "q", "twin")
-        match.append(fragments(tmp_path, "q"))
+        match.append(ranges(tmp_path, "q"))
     assert len({str(one) for one in match}) > 1, "the clock moved something"
 
 
@@ -595,7 +599,7 @@ def test_a_side_that_may_not_fit_is_read(cli_beside_twin: Cli, tmp_path: Path) -
     for turn in range(2):
         change(tmp_path, rng, turn)
         cli_beside_twin.good("maintain")
-        assert fragments(tmp_path, "two") == fragments(tmp_path, "twin")
+        assert ranges(tmp_path, "two") == ranges(tmp_path, "twin")
     assert len(read_pieces(tmp_path, "two")) == 2
     # A flag wins over the file.
     cli_beside_twin.workload.write_text(text + "budget: {memory: 50MB}\n")
@@ -657,8 +661,8 @@ def kept_after(
     for name in order:
         state = SimpleNamespace(state_bytes=partial(sizes.get, name))
         taken: Any = SimpleNamespace(stored=SimpleNamespace(query=name, pins=()), state=state)
-        desk: Any = SimpleNamespace(tables=None)
-        kept.keep(desk, taken)
+        ctx: Any = SimpleNamespace(tables=None)
+        kept.keep(ctx, taken)
     return sorted(kept._kept)
 
 

@@ -72,7 +72,7 @@ def append(workload: Path, table: str, *groups: int) -> None:
 
 
 def sketch(store: Path, query: str) -> tuple[int, ...]:
-    return tuple(stored(store.parent, query, store.name).sketches[0].fragments.ids)
+    return tuple(stored(store.parent, query, store.name).sketches[0].ranges.ids)
 
 
 def is_right(workload: Path, query: str, store: Path | None = None) -> bool:
@@ -403,8 +403,8 @@ def looking_on(cli: Cli) -> Iterator[_Following]:
     """Following `q`, on each commit, `three` and `night`; the first look is done."""
     cli.edit("store: .impctl\n", QUERIES[1:])
     cli.good("capture")
-    with open_context(Settings(cli.workload, lock_timeout=0.0)) as desk:
-        result = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
+    with open_context(Settings(cli.workload, lock_timeout=0.0)) as ctx:
+        result = _Following(ctx, ctx.sketched(None), None, FollowRequest(interval=1.0))
         work(result)
         assert work(result) == []
         yield result
@@ -451,7 +451,7 @@ def test_a_look_that_failed_leaves_all_as_new(
 ) -> None:
     append_rows(table, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(looking_on.followed, "look", lambda desk: False)
+        patch.setattr(looking_on.followed, "look", lambda ctx: False)
         looking_on._look()
     assert work(looking_on) == ["q", "three"]
 
@@ -479,7 +479,7 @@ def test_a_look_that_failed_after_a_run_is_made_up_for(
     ready, due = looking_on.due()
     append_rows(table, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(looking_on.followed, "look", lambda desk: False)
+        patch.setattr(looking_on.followed, "look", lambda ctx: False)
         looking_on.run(ready, due, lambda outcome, run: None)
     assert "three" in work(looking_on)
 
@@ -493,26 +493,26 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
 
     # As an object store answers, which a test has none of.
     away = Mock(side_effect=StorageError("Table `t` cannot be reached"))
-    with open_context(Settings(tmp_path / "w.yaml")) as desk:
+    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
         watch.pinned()
-        desk.tables.source("t")
-        watch.saw(desk)
-        assert not watch.is_due(desk)
+        ctx.tables.source("t")
+        watch.saw(ctx)
+        assert not watch.is_due(ctx)
         with monkeypatch.context() as patch:
             patch.setattr(looking, "has_new_log", away)
             patch.setattr(looking, "log_end", away)
             patch.setattr(looking, "open_newest", away)
-            assert watch.is_due(desk)
-            watch.saw(desk.next_run(watch.pinned()))  # the run could not open it either
-            assert not watch.is_due(desk)
+            assert watch.is_due(ctx)
+            watch.saw(ctx.next_run(watch.pinned()))  # the run could not open it either
+            assert not watch.is_due(ctx)
             # It came back while the run was still at it, which had found none.
-            run = desk.next_run(watch.pinned())
+            run = ctx.next_run(watch.pinned())
             patch.setattr(looking, "log_end", lambda _: "another")
             patch.setattr(looking, "has_new_log", lambda _: True)
             watch.saw(run)
-            assert watch.is_due(desk)
+            assert watch.is_due(ctx)
         write_deltalake(str(tmp_path / "t"), pa.table(ROWS), mode="append")
-        assert watch.is_due(desk)
+        assert watch.is_due(ctx)
 
 
 @pytest.fixture

@@ -20,7 +20,25 @@ from hypothesis import strategies as st
 from impctl.service.context import open_context
 from impctl.service.schedule import due
 from impctl.service.schedule.daemon import Timetable
-from impctl.service.schedule.due import FIRST_MARGIN, LEAST_MARGIN, UNKNOWN_S, PendingChange, Costs, Due, Margin, Pace, PendingChanges, Waiting, costs_of, dues, in_order, last_moment, next_moment, shortest_bounds, chosen_for_run
+from impctl.service.schedule.due import (
+    FIRST_MARGIN,
+    LEAST_MARGIN,
+    UNKNOWN_S,
+    Costs,
+    Due,
+    Margin,
+    Pace,
+    PendingChange,
+    PendingChanges,
+    Waiting,
+    chosen_for_run,
+    costs_of,
+    dues,
+    in_order,
+    last_moment,
+    next_moment,
+    shortest_bounds,
+)
 from impctl.service.schedule.forecast import ExpectedTableRows
 from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
@@ -239,16 +257,18 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
     costs = [RunCost(RunKind.MAINTAIN, rows, rows * 10, rows + 100.0) for rows in (0, 1_000)]
     monkeypatch.setattr(Store, "costs", lambda *_: costs)
     write_deltalake(table, ROWS.slice(0, 1), mode="append")
-    with open_context(Settings(cli.workload)) as desk:
+    with open_context(Settings(cli.workload)) as ctx:
         tables = {"ready": ["t"]}
-        now = due.now_of(desk)
-        rare = ExpectedTableRows(desk, desk.reading_store(), tables, now).rows("ready", now, now + 3_600)
+        now = due.now_of(ctx)
+        rare = ExpectedTableRows(ctx, ctx.reading_store(), tables, now).rows(
+            "ready", now, now + 3_600
+        )
     at_first = told(cli, "plan", "--due")
     assert text.count("{path: t}") == 1
     said = "{path: t, changes: {every: 1m, rows: 50}}"
     cli.workload.write_text(text.replace("{path: t}", said))
-    with open_context(Settings(cli.workload)) as desk:
-        coming = ExpectedTableRows(desk, desk.reading_store(), tables, now)
+    with open_context(Settings(cli.workload)) as ctx:
+        coming = ExpectedTableRows(ctx, ctx.reading_store(), tables, now)
         assert coming.rows("ready", now, now + 3_600) == pytest.approx(3_000)
         assert coming.rows("ready", now + 60, now) == 0.0
         assert coming.rows("nobody", now, now + 60) is None
@@ -321,20 +341,20 @@ def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
     many.good("maintain", "--query", "five")
     append(many, 1)
     log = due.CommitLog()
-    with open_context(Settings(many.workload)) as desk:
-        specs = desk.queries(["bound", "five"])
-        first = due.waiting_queries(desk, specs, 5.0, log)
+    with open_context(Settings(many.workload)) as ctx:
+        specs = ctx.queries(["bound", "five"])
+        first = due.waiting_queries(ctx, specs, 5.0, log)
         with monkeypatch.context() as patch:
             patch.setattr("impctl.tables.log.read_commits", lambda *_: pytest.fail("read again"))
-            again = due.waiting_queries(desk, specs, 5.0, log)
+            again = due.waiting_queries(ctx, specs, 5.0, log)
         assert [one.pending for one in again] == [one.pending for one in first]
         assert [one.pending.rows for one in first] == [4, 1]
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
         many.good("maintain", "--query", "bound")
-        assert due.waiting_queries(desk, specs, 5.0, log)[0].pending.rows == 0
+        assert due.waiting_queries(ctx, specs, 5.0, log)[0].pending.rows == 0
         assert len(log) == 1, "what `five` lacks"
         many.good("maintain")
-        due.waiting_queries(desk, specs, 5.0, log)
+        due.waiting_queries(ctx, specs, 5.0, log)
         assert len(log) == 0
 
 

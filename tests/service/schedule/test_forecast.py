@@ -17,7 +17,15 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import Location, StorageError
 from impctl.forecast import Arrival, History
-from impctl.service.schedule.forecast import DAY, TAKES_OVER, Expectations, Expected, ChangeKind, expected_of, kinds_of
+from impctl.service.schedule.forecast import (
+    DAY,
+    TAKES_OVER,
+    ChangeKind,
+    Expectations,
+    Expected,
+    expected_of,
+    kinds_of,
+)
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ExpectedChanges, TableSpec

@@ -28,7 +28,21 @@ from impctl.service.cost_model import MaintenanceSize, estimated
 from impctl.service.schedule.due import LEAST_MARGIN, UNKNOWN_S
 from impctl.service.schedule.forecast import Expected
 from impctl.service.schedule.replay import commits_of, merged
-from impctl.service.schedule.simulate import ReplayedChoice, CostsBy, MostPriced, Pieces, Price, StepCosts, disks_from, lines_of, price_of_step, quantile, runs_in, settings_of, trigger_from
+from impctl.service.schedule.simulate import (
+    CostsBy,
+    MostPriced,
+    Pieces,
+    Price,
+    ReplayedChoice,
+    StepCosts,
+    disks_from,
+    lines_of,
+    price_of_step,
+    quantile,
+    runs_in,
+    settings_of,
+    trigger_from,
+)
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.store.store import Store
 from impctl.workload.models import ON_COMMIT, Trigger

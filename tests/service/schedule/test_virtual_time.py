@@ -14,9 +14,29 @@ import pytest
 
 from impctl.forecast import Arrival
 from impctl.service.schedule.daemon import Timetable
-from impctl.service.schedule.due import FIRST_MARGIN, OPENING_FIRST_S, OPENING_S, PendingChange, Costs, Due, PendingChanges, Waiting, dues, next_moment
+from impctl.service.schedule.due import (
+    FIRST_MARGIN,
+    OPENING_FIRST_S,
+    OPENING_S,
+    Costs,
+    Due,
+    PendingChange,
+    PendingChanges,
+    Waiting,
+    dues,
+    next_moment,
+)
 from impctl.service.schedule.replay import ReplayedCommits, commits_of
-from impctl.service.schedule.simulate import CostsBy, Price, QueryLines, RunTotals, ReplayedQuery, StepCosts, CommitStream, VirtualRun
+from impctl.service.schedule.simulate import (
+    CommitStream,
+    CostsBy,
+    Price,
+    QueryLines,
+    ReplayedQuery,
+    RunTotals,
+    StepCosts,
+    VirtualRun,
+)
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName
 from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
@@ -747,7 +767,9 @@ def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
 
 
 def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
-    queries: list[VirtualQuery] = [("q", Trigger(alone=SimpleTrigger.USE), frozenset("a"), costs(1.0, 0.0))]
+    queries: list[VirtualQuery] = [
+        ("q", Trigger(alone=SimpleTrigger.USE), frozenset("a"), costs(1.0, 0.0))
+    ]
     fast = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
     assert (fast.runs, fast.steps, fast.left) == (0, 0, [90.0])
 

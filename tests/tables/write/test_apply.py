@@ -32,7 +32,20 @@ from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from impctl.tables.write import apply
-from impctl.tables.write.apply import AppliedBatches, AppliedUpdate, PreparedUpdate, UpdateKind, UpdateRequest, TargetTable, apply_update, commit_update, identity_of, prepare_batch, prepare_update, version_with
+from impctl.tables.write.apply import (
+    AppliedBatches,
+    AppliedUpdate,
+    PreparedUpdate,
+    TargetTable,
+    UpdateKind,
+    UpdateRequest,
+    apply_update,
+    commit_update,
+    identity_of,
+    prepare_batch,
+    prepare_update,
+    version_with,
+)
 from impctl.tables.write.rows import MatchedRows
 from tests.support.run_cli import refused
 from tests.tables import handmade
@@ -905,7 +918,7 @@ def test_what_the_run_wrote_is_copied_faithfully(followed_path: str, kind: Updat
     for at, each in enumerate((UpdateKind.INSERT, UpdateKind.UPDATE, kind)):
         commit_update(prepared(table, each, f"b{at}"))
     prepared(table, UpdateKind.DELETE, "last")
-    assert not table.unsure_files()
+    assert not table.unverified_files()
     # Taken for granted of the run's own files, so it had better be true.
     assert not miscopied_columns(open_source("t", followed_path).snapshot()).columns
 
@@ -920,7 +933,7 @@ def test_files_of_others_are_looked_at(followed_path: str) -> None:
     commit_update(prepared(table, UpdateKind.UPDATE, "a"))
     prepared(table, UpdateKind.DELETE, "looks at all")
     other(followed_path)
-    assert len(prepared(table, UpdateKind.INSERT).table.unsure_files()) == 1
+    assert len(prepared(table, UpdateKind.INSERT).table.unverified_files()) == 1
     add_misspelt(followed_path)
     with pytest.raises(TableError, match="writes the name of column `id`"):
         prepared(table, UpdateKind.DELETE)
