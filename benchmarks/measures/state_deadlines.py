@@ -29,8 +29,7 @@ from impctl.measure.scratch import AgainstRecapture, RestoredQuery
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.service.results import SimulatedSetting
-from impctl.service.schedule.replay import Replay, replay_of
-from impctl.service.schedule.simulate import Model, Setting, trigger_from
+from impctl.service.schedule.simulate import Model, Replay, Setting, replay_of, trigger_from
 from impctl.types import TableName
 from impctl.values import dataclass
 

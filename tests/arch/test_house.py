@@ -32,7 +32,7 @@ INTERFACES: Mapping[str, int] = {
 """How many names of a package others may import."""
 ALONE = {
     "impctl.cli.boundary": "catches everything, and is loaded after signals are handled",
-    "impctl.service.completions": "is loaded while a shell waits",
+    "impctl.cli.output.measurements": "loads summaries of records, which few commands show",
 }
 """Files with one importer that stay files of their own, and why."""
 

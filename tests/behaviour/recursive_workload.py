@@ -215,7 +215,7 @@ def written(cli: Cli, queries: Iterable[str]) -> dict[str, str]:
 
 def ranges(cli: Cli, *arguments: str) -> dict[str, list[list[int]]]:
     return {
-        result["query"]: [one["fragments"] for one in result["sketches"]]
+        result["query"]: [one["ranges"] for one in result["sketches"]]
         for result in cli.good("status", *arguments).results
     }
 

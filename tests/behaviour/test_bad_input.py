@@ -43,7 +43,7 @@ from tests.support.run_cli import ROWS, WORKLOAD, Capsys, Cli, Ran
 def sketch(cli: Cli) -> tuple[list[int], dict[str, int]]:
     """Fragments and versions in the store."""
     (result,) = cli("status").results
-    return result["sketches"][0]["fragments"], result["versions"]
+    return result["sketches"][0]["ranges"], result["versions"]
 
 
 def check_refused(ran: Ran, code: int, name: str, *words: str) -> None:

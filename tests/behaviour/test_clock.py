@@ -162,12 +162,12 @@ class Ground:
         """What is stored is what a capture from nothing finds."""
         (self.folder / "anew").mkdir(exist_ok=True)
         expected = {
-            (r["query"], s["table"]): s["fragments"]
+            (r["query"], s["table"]): s["ranges"]
             for r in self.anew.good("capture").results
             for s in r["sketches"]
         }
         result = {
-            (r["query"], s["table"]): s["fragments"]
+            (r["query"], s["table"]): s["ranges"]
             for r in self.mine.good("status").results
             for s in r["sketches"]
         }
@@ -534,7 +534,7 @@ class Days:
 
 
 def _ranges(ran: Ran) -> dict[tuple[str, str], list[int]]:
-    return {(r["query"], s["table"]): s["fragments"] for r in ran.results for s in r["sketches"]}
+    return {(r["query"], s["table"]): s["ranges"] for r in ran.results for s in r["sketches"]}
 
 
 @dataclass
@@ -781,7 +781,7 @@ class ExpiringGround:
 
 
 def _live_fragments(results: list[Any]) -> dict[tuple[str, str], tuple[int, ...]]:
-    return {(r["query"], s["table"]): tuple(s["fragments"]) for r in results for s in r["sketches"]}
+    return {(r["query"], s["table"]): tuple(s["ranges"]) for r in results for s in r["sketches"]}
 
 
 def _answer(results: list[Any]) -> list[str]:

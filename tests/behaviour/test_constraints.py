@@ -192,7 +192,7 @@ def opened(folder: Path, capsys: Capsys, *, is_checked: bool, data: pa.Table = C
 
 def sketch_of_t(result: Mapping[str, Any]) -> list[int]:
     (sketch,) = [entry for entry in result["sketches"] if entry["table"] == "t"]
-    return list(sketch["fragments"])
+    return list(sketch["ranges"])
 
 
 def stored(folder: Path) -> dict[str, list[int]]:

@@ -337,7 +337,7 @@ def test_without_the_check_that_it_rests_on_it_is_captured_anew(
     assert cli.good("rewrite").results[0]["sketches"] == []
     cli.good("capture")
     (result,) = cli.good("rewrite").results
-    assert result["sketches"][0]["fragments"] == [0, 1]
+    assert result["sketches"][0]["ranges"] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def witness_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def fragments_by_query(results: list[dict[str, Any]]) -> dict[str, set[int]]:
     return {
-        result["query"]: set(sketch["fragments"])
+        result["query"]: set(sketch["ranges"])
         for result in results
         for sketch in result["sketches"]
         if sketch["table"] == "t"

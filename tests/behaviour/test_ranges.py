@@ -115,7 +115,7 @@ def spread(tmp_path: Path, capsys: Capsys) -> Cli:
     written(tmp_path, beside + far)
     cli = workload(tmp_path, SPREAD, capsys)
     (captured,) = cli.good("capture").results
-    assert len(captured["sketches"][0]["fragments"]) > 32, "more ranges than a filter has"
+    assert len(captured["sketches"][0]["ranges"]) > 32, "more ranges than a filter has"
     return cli
 
 

@@ -70,7 +70,7 @@ def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of
 
 def test_a_sketch_of_what_is_reached_skips_the_rest(tmp_path: Path, capsys: Capsys) -> None:
     (result,) = network(tmp_path, capsys, ["from_one"]).good("capture").results
-    held = {range_id for one in result["sketches"] for range_id in one["fragments"]}
+    held = {range_id for one in result["sketches"] for range_id in one["ranges"]}
     assert len(held) < 10, held
 
 
@@ -584,7 +584,7 @@ def test_spark_finds_the_keys_of_the_rows_that_are_used(
         change_tenants(tmp_path, rng)
         cli.good("maintain")
     (few, *_) = cli.good("status").results
-    sketches = [sketch["fragments"] for sketch in few["sketches"]]
+    sketches = [sketch["ranges"] for sketch in few["sketches"]]
     assert sketches[0] == sketches[1]
     assert {result["query"] for result in cli.verified()} == {*KEYED_NAMES}
 

@@ -336,7 +336,7 @@ def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
     create_table(str(path / "t"), case.files[0])
     for file in case.files[1:]:
         write_deltalake(str(path / "t"), file, mode="append")
-    ranges = {name: {"fragments": case.ranges} for name in "ghsd"}
+    ranges = {name: {"ranges": case.ranges} for name in "ghsd"}
     workload = {
         "version": 1,
         "tables": {"t": {"path": "t"}},

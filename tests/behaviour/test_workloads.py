@@ -52,7 +52,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: 
 def ranges(cli: Cli, query: str = "q_top") -> list[int]:
     """The stored sketch's fragments."""
     (result,) = cli.good("status", "--query", query).results
-    match = result["sketches"][0]["fragments"]
+    match = result["sketches"][0]["ranges"]
     assert isinstance(match, list)
     return match
 

@@ -48,7 +48,7 @@ class FakeApp:
         return called
 
     @contextmanager
-    def open_workbench(self, settings: Any, reporter: Any) -> Any:
+    def open_context(self, settings: Any, reporter: Any) -> Any:
         self.settings.append(settings)
         for number, message in enumerate(self.steps, start=1):
             reporter.step(message, number, len(self.steps))
@@ -94,7 +94,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
             setattr(module, function, fake.use_case(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
     workbench: Any = ModuleType("impctl.service.context")
-    workbench.open_workbench = fake.open_workbench
+    workbench.open_context = fake.open_context
     monkeypatch.setitem(sys.modules, workbench.__name__, workbench)
     return fake
 

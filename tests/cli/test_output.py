@@ -936,7 +936,7 @@ def test_the_fields_that_the_design_names(fake, impctl) -> None:
     status = entry("status")
     assert status["query"] == "q_top"
     assert status["sketches"] == [
-        {"table": "sales", "attribute": "price", "fragments": [1, 2, 3, 4], "total": 4}
+        {"table": "sales", "attribute": "price", "ranges": [1, 2, 3, 4], "total": 4}
     ]
     assert status["versions"] == {"sales": 1}
     assert status["stale"] is True

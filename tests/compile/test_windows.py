@@ -375,7 +375,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
             values = [rows[index][part.attribute] for index in own]
             needed = {fragment_of(value, part.boundaries) for value in values}  # type: ignore[arg-type]  # values
             assert set(result.ids) == needed, (name, rows)
-            seen["fragments"] += len(needed)
+            seen["ranges"] += len(needed)
         if rng.random() < 0.2:
             session = restored(session, stored, MaintainedQuery(compiled(name)))
 
@@ -384,7 +384,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
 @random_cases(1, 8, 60)
 def test_counts_are_those_of_a_circuit_filled_anew(cases: range, name: str) -> None:
     seen = seen_in(cases, partial(walk, name))
-    assert seen["fragments"] > 2 * len(cases), seen
+    assert seen["ranges"] > 2 * len(cases), seen
 
 
 def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:

@@ -252,7 +252,7 @@ def sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], 
     if not (folder / store).exists():
         cli.good("capture", "--store", str(folder / store))
     return {
-        (one["query"], at): sketch["fragments"]
+        (one["query"], at): sketch["ranges"]
         for one in cli.good("status", "--store", str(folder / store)).results
         for at, sketch in enumerate(one["sketches"])
     }

@@ -207,7 +207,7 @@ def test_the_document_on_the_page_of_json(cli: Cli) -> None:
 def test_the_example_of_the_glossary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli = Cli(capsys, write_running_example(tmp_path))
     (sketch,) = cli("capture", "--query", "q_top").results[0]["sketches"]
-    ranges = ", ".join(map(str, sketch["fragments"]))
+    ranges = ", ".join(map(str, sketch["ranges"]))
     name = f"{sketch['table']}.{sketch['attribute']}"
     assert f"{name} {len(sketch['ranges'])} of {sketch['total']} {{{ranges}}}`" in read(
         "glossary.md"

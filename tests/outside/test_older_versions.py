@@ -73,7 +73,7 @@ def test_every_version_is_answered_by_its_own_sketch(eager: Place) -> None:
         assert result["versions"] == {"t": version}
         assert result["action"] == "kept"
         (stored,) = kept(eager, version)
-        assert tuple(result["sketches"][0]["fragments"]) == stored.sketches[0].ranges.ids
+        assert tuple(result["sketches"][0]["ranges"]) == stored.sketches[0].ranges.ids
         assert check_sound(stored, KEYED, eager.table) == 0
         assert result["files_total"] == len(DeltaTable(str(eager.table), version).file_uris())
         seen.add(stored.sketches[0].ranges.ids)
@@ -175,7 +175,7 @@ def test_the_lost_history_put_back(lost: Place) -> None:
     for version in (0, 1, 2, 3):
         (result,) = at(lost, version).results
         stored = kept(lost, version)[-1]
-        assert tuple(result["sketches"][0]["fragments"]) == stored.sketches[0].ranges.ids
+        assert tuple(result["sketches"][0]["ranges"]) == stored.sketches[0].ranges.ids
         assert check_sound(stored, KEYED, lost.table) == 0
 
 

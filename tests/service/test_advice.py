@@ -222,7 +222,7 @@ def test_state_from_before_there_was_a_bound_is_taken_up(
 
 def kept(cli: Cli, query: str) -> list[int]:
     result = cli.one("rewrite", "--query", query)
-    ranges: list[int] = result["sketches"][0]["fragments"]
+    ranges: list[int] = result["sketches"][0]["ranges"]
     return ranges
 
 
@@ -412,7 +412,7 @@ def test_sketches_are_those_of_all_lineage_where_it_is_told_so(
     for lineage in ("answer", "all"):
         captured = over(folder, capsys, lineage).good("capture").results
         match[lineage] = {
-            result["query"]: [(s["table"], set(s["fragments"])) for s in result["sketches"]]
+            result["query"]: [(s["table"], set(s["ranges"])) for s in result["sketches"]]
             for result in captured
         }
     some, every = match["answer"], match["all"]
@@ -435,7 +435,7 @@ def test_beside_a_recursion_that_is_kept_whole_another_table_is_read_in_part(
     """0 and 7 are not reached; 3 and 5, which the sketch leaves out, are."""
     cli = over(folder, capsys, "answer")
     captured = cli.one("capture", "--query", name)
-    assert [sketch["fragments"] for sketch in captured["sketches"]] == [[0, 6]]
+    assert [sketch["ranges"] for sketch in captured["sketches"]] == [[0, 6]]
     ran = cli.one("query", "--query", name, "--sketch", "always", "--by", "engine")
     assert sorted(ran["rows"]) == [[0], [7], [7]]
 

@@ -302,7 +302,7 @@ def test_files_that_are_left_out_are_not_opened(tmp_path: Path, cli_of: CliOf) -
     assert (foreseen["reads"][0]["files"], foreseen["reads"][0]["rows"]) == (2, 10)
     for day in range(18):
         (tmp_path / "t" / f"part-{day:05d}.parquet").unlink()
-    assert cli.one("capture")["sketches"][0]["fragments"] == [3]
+    assert cli.one("capture")["sketches"][0]["ranges"] == [3]
     (counted,) = cli.good("status").results[0]["ranges"]
     assert (counted["rows"], counted["largest"], counted["ranges"]) == (100, 25, 4)
 
@@ -335,7 +335,7 @@ def test_what_is_left_out_is_spread_and_may_be_taken_back(tmp_path: Path, cli_of
     assert (130 < counted()[0] < 140, counted()[1]) == (True, largest)
     DeltaTable(str(tmp_path / "t")).delete("g = 2")
     assert cli.one("maintain")["action"] == "exact"
-    assert cli.good("status").results[0]["sketches"][0]["fragments"] == [0, 2]
+    assert cli.good("status").results[0]["sketches"][0]["ranges"] == [0, 2]
 
 
 OUTER = "SELECT q.x, v.y FROM (SELECT t.x, t.k FROM t CROSS JOIN u) q LEFT JOIN v ON q.k = v.k"
@@ -370,7 +370,7 @@ def answer(cli: Cli, name: str) -> list[tuple[int, int | None]]:
 
 def sketch(cli: Cli, name: str) -> list[int]:
     (result,) = cli.one("status", "--query", name)["sketches"]
-    return list(result["fragments"])
+    return list(result["ranges"])
 
 
 @pytest.mark.slow

@@ -468,10 +468,10 @@ def test_earlier_versions_keep_their_ranges(drifting: Cli, tmp_path: Path) -> No
     assert after.sketches[0].partition != before.sketches[0].partition
     assert first is not None
     then = drifting.one("rewrite", "--query", "big", "--at", "0")
-    assert then["sketches"][0]["fragments"] == list(first[0].ranges.ids)
+    assert then["sketches"][0]["ranges"] == list(first[0].ranges.ids)
     assert then["sketches"][0]["total"] == first[0].partition.ranges
     now = drifting.one("rewrite", "--query", "big", "--at", "1")
-    assert now["sketches"][0]["fragments"] == list(after.sketches[0].ranges.ids)
+    assert now["sketches"][0]["ranges"] == list(after.sketches[0].ranges.ids)
 
 
 def test_a_dry_run_writes_nothing(drifting: Cli, tmp_path: Path) -> None:

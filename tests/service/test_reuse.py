@@ -121,7 +121,7 @@ def test_the_values_of_the_file_use_the_querys_own_sketch(cli: Cli) -> None:
     cli.good("capture")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=2")
     assert ran.results[0]["reuse"] is None
-    assert ran.results[0]["sketches"][0]["fragments"] == [0, 1, 2]
+    assert ran.results[0]["sketches"][0]["ranges"] == [0, 1, 2]
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_stale_sketch_is_maintained_first(cli: Cli, folder: Path) -> None:
     assert _reuse(ran)["query"] == "narrow"
     assert ran.results[0]["action"] == "exact"
     assert ran.results[0]["versions"] == {"t": 1}
-    assert ran.results[0]["sketches"][0]["fragments"] == [0, 1, 3]
+    assert ran.results[0]["sketches"][0]["ranges"] == [0, 1, 3]
     stale = {r["query"]: r["stale"] for r in cli.good("status").results}
     assert stale == {"wide": True, "narrow": False, "other": True}
 

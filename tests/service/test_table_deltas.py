@@ -226,7 +226,7 @@ def cli_with(folder: Path, store: str, capsys: pytest.CaptureFixture[str]) -> Cl
 
 
 def sketches(results: list[dict[str, Any]]) -> dict[str, Any]:
-    return {r["query"]: [s["fragments"] for s in r["sketches"]] for r in results}
+    return {r["query"]: [s["ranges"] for s in r["sketches"]] for r in results}
 
 
 @pytest.mark.spark
@@ -365,7 +365,7 @@ def cli(cli_once: CliOnce) -> Cli:
 
 def sketches_of(cli: Cli) -> dict[str, object]:
     result = {r["query"]: r["sketches"] for r in cli.good("status").results}
-    return {name: [s["fragments"] for s in entries] for name, entries in result.items()}
+    return {name: [s["ranges"] for s in entries] for name, entries in result.items()}
 
 
 @pytest.mark.slow

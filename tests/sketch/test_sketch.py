@@ -208,7 +208,7 @@ def test_null_is_no_neighbour_of_the_last_range() -> None:
     assert result.includes_null
 
 
-@pytest.mark.parametrize("fragment", range(4))
+@pytest.mark.parametrize("range_id", range(4))
 def test_nan_and_zeros(range_id: int) -> None:
     partition = RangePartition("t", "a", DOUBLE, (0.0, 1.5))
     result = range_filter(RangeSet.of([range_id], partition.size), partition)

@@ -27,7 +27,6 @@ from impctl.service.context import OwnSession
 from impctl.service.cost_model import MaintenanceSize, estimated
 from impctl.service.schedule.due import LEAST_MARGIN, UNKNOWN_S
 from impctl.service.schedule.forecast import Expected
-from impctl.service.schedule.replay import commits_of, merged
 from impctl.service.schedule.simulate import (
     CostsBy,
     MostPriced,
@@ -35,8 +34,10 @@ from impctl.service.schedule.simulate import (
     Price,
     ReplayedChoice,
     StepCosts,
+    commits_of,
     disks_from,
     lines_of,
+    merged,
     price_of_step,
     quantile,
     runs_in,

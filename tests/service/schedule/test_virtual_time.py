@@ -26,16 +26,17 @@ from impctl.service.schedule.due import (
     dues,
     next_moment,
 )
-from impctl.service.schedule.replay import ReplayedCommits, commits_of
 from impctl.service.schedule.simulate import (
     CommitStream,
     CostsBy,
     Price,
     QueryLines,
+    ReplayedCommits,
     ReplayedQuery,
     RunTotals,
     StepCosts,
     VirtualRun,
+    commits_of,
 )
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName
