@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa  # Spark reads the annotations of the function that it calls.
 
 from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind, SqlType, quoted
@@ -23,7 +24,6 @@ from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from impctl.safety.judge import Verdict

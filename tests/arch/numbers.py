@@ -61,7 +61,7 @@ def static_rows() -> list[Row]:
         ("files in tests/", f"{test_files:,}"),
         ("class names used more than once", f"{len(duplicates):,}"),
         ("uses of `found` as a name", f"{uses_of('found'):,}"),
-        ("uses of `desk` as a name", f"{uses_of('ctx'):,}"),
+        ("uses of `desk` as a name", f"{uses_of('desk'):,}"),
         ("glossary entries", f"{glossary_entries():,}"),
         ("decision records", f"{len(list((ROOT / 'docs' / 'decisions').glob('0*.md'))):,}"),
     ]

@@ -6,6 +6,7 @@ import math
 import random
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from impctl.service.schedule.forecast import (
     kinds_of,
 )
 from impctl.store.store import Store
+from impctl.tables import log
+from impctl.tables.source import DeltaSource
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ExpectedChanges, TableSpec
 from tests.support.kept_workload import as_format, log_entry, set_time
@@ -517,8 +520,15 @@ def test_what_a_run_has_read_of_a_log_is_not_read_again(
     cli.good("capture")
     for rows in (2, 5, 3):
         append(hourly, 0.0, rows)
-    monkeypatch.setattr("impctl.tables.log.read_entry", None)
+    read, reads = log.read_entry, Counter[int]()
+
+    def counted(source: DeltaSource, version: int) -> str:
+        reads[version] += 1
+        return read(source, version)
+
+    monkeypatch.setattr(log, "read_entry", counted)
     cli.good("maintain")
+    assert set(reads.values()) <= {1}
     with Store.open(cli.workload.parent / ".impctl") as store:
         result = store.arrivals(["t"])["t"].arrivals[-3:]
     assert [(each.version, each.inserted) for each in result] == [(9, 2), (10, 5), (11, 3)]
