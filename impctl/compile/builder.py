@@ -406,7 +406,7 @@ class Partials:
     """The pass: its plan, and what its result columns mean, in order. `columns` come after `keys`
     key columns and, if `has_range`, the range id; the first of them counts rows. `key` is the
     position of the key column that gives the range if no column does. The scan of the plan reads
-    `FRAGMENT_COLUMN` too if `has_range`."""
+    `RANGE_COLUMN` too if `has_range`."""
 
     plan: Plan
     key_types: tuple[SqlType, ...]

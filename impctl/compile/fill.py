@@ -141,7 +141,7 @@ class RangeRows:
         self._kept[slot].add(ranges, weights)
 
     def fill(self, partition: RangePartition, counts: Ints) -> None:
-        """Set counts of shape (fragments,), where nothing was counted yet."""
+        """Set counts of shape (ranges,), where nothing was counted yet."""
         self.count(self.slot(partition), np.arange(len(counts), dtype=np.int64), counts)
 
     def estimate(self, partition: RangePartition, counts: Ints) -> None:
@@ -155,7 +155,7 @@ class RangeRows:
         return self._kept[self.slot(partition)].is_partial
 
     def counts(self, partition: RangePartition) -> Ints:
-        """Rows per range, shape (fragments,)."""
+        """Rows per range, shape (ranges,)."""
         slot = self.slot(partition)
         counts: Ints = np.maximum(self._kept[slot].counts + self._about[slot].counts, 0)
         return counts

@@ -241,7 +241,7 @@ LARGEST_INDEX = 4 << 30  # Bytes of one side that is kept by default: what a sma
 
 _ROOM = 2  # How many times its estimate a side may take and still be kept
 _CODE_AND_WEIGHT = 16
-_FRAGMENT = 4
+_RANGE_ID = 4
 _WIDTHS = {Kind.BOOLEAN: 1, Kind.STRING: 24, Kind.BINARY: 24, Kind.DECIMAL: 16}
 _WIDTH = 8
 
@@ -395,4 +395,4 @@ class ChooseBySize:
 def row_bytes(columns: Collection[Column], accesses: int) -> int:
     """Bytes that a row of these columns takes in an index; text counts as short."""
     values = sum(_WIDTHS.get(kind.kind, _WIDTH) for _, kind in columns)
-    return values + _CODE_AND_WEIGHT + _FRAGMENT * accesses
+    return values + _CODE_AND_WEIGHT + _RANGE_ID * accesses

@@ -203,7 +203,7 @@ class TableChange:
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
     """Rows of one table, grouped by a pass of partial aggregates; and how many are in each range.
-    `range_rows` has shape (fragments,) and counts all rows, before any selection."""
+    `range_rows` has shape (ranges,) and counts all rows, before any selection."""
 
     groups: pa.Table
     range_rows: Ints

@@ -183,7 +183,7 @@ class AggregateOperator(Operator):
     ) -> Batch:
         """Fill the empty state from that of the same grouping under other ranges, one access.
 
-        Groups stay the same, ranges map by `targets` (see `FragmentCounts.adopt`); the rows of
+        Groups stay the same, ranges map by `targets` (see `RangeCounts.adopt`); the rows of
         ranges at -1 come again in `recounted`, with their new tags. `key_tags` maps keys to ranges
         in a keyed grouping. Returns the output as one batch of insertions (without keys, the change
         from the empty input's row).

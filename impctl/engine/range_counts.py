@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from impctl.data.keys import ascending, in_order, starts_in
 from impctl.engine.batch import disagreement, never_held
-from impctl.engine.tags import FRAGMENT_BITS, Pairs, SetTags
+from impctl.engine.tags import RANGE_BITS, Pairs, SetTags
 from impctl.engine.trace import Arrangement, Run, slices
 from impctl.values import dataclass
 
@@ -74,7 +74,7 @@ class DenseCounts:
         self.counts[ranges] = values
 
 
-_FRAGMENT_MASK = (1 << FRAGMENT_BITS) - 1
+_RANGE_MASK = (1 << RANGE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class GroupSets:
         return self.crossed
 
     def old_sets(self, ordinals: Ints) -> Pairs:
-        low = self.groups[ordinals] << FRAGMENT_BITS
-        owners, codes, counts = slices(self.runs, low, low + (1 << FRAGMENT_BITS), _COUNT)
-        return Pairs(owners, codes & _FRAGMENT_MASK, np.ones(len(counts), dtype=np.int64))
+        low = self.groups[ordinals] << RANGE_BITS
+        owners, codes, counts = slices(self.runs, low, low + (1 << RANGE_BITS), _COUNT)
+        return Pairs(owners, codes & _RANGE_MASK, np.ones(len(counts), dtype=np.int64))
 
 
 class RangeCounts:
@@ -101,7 +101,7 @@ class RangeCounts:
     def count(self, groups: Ints, pairs: Pairs) -> GroupSets:
         """Count a change; `pairs.slots` index into `groups`. Returns old sets and crossings."""
         before = self.arrangement.runs
-        codes = (groups[pairs.slots] << FRAGMENT_BITS) | pairs.ranges
+        codes = (groups[pairs.slots] << RANGE_BITS) | pairs.ranges
         order = ascending(codes)
         codes = codes[order]
         if len(codes) == 0:
@@ -121,7 +121,7 @@ class RangeCounts:
         if not bool((pairs.weights == 1).all()):
             self.count(groups, pairs)
             return
-        codes = in_order((groups[pairs.slots] << FRAGMENT_BITS) | pairs.ranges)
+        codes = in_order((groups[pairs.slots] << RANGE_BITS) | pairs.ranges)
         if len(codes):
             starts = starts_in(codes).nonzero()[0]
             self._changed(codes[starts], np.diff(starts, append=len(codes)))
@@ -145,9 +145,9 @@ class RangeCounts:
         run = other.arrangement.whole()
         if run is None:
             return
-        ranges = targets[run.codes & _FRAGMENT_MASK]
+        ranges = targets[run.codes & _RANGE_MASK]
         kept = np.flatnonzero(ranges >= 0)
-        groups = run.codes[kept] & ~_FRAGMENT_MASK
+        groups = run.codes[kept] & ~_RANGE_MASK
         codes, index = np.unique(groups | ranges[kept], return_inverse=True)
         counts = np.zeros(len(codes), dtype=np.int64)
         np.add.at(counts, index, run.values[_COUNT][kept])
@@ -155,12 +155,12 @@ class RangeCounts:
 
     def sets_of(self, groups: Ints) -> SetTags:
         """The range set of each group as explicit lists."""
-        low = groups << FRAGMENT_BITS
+        low = groups << RANGE_BITS
         runs = self.arrangement.runs
-        owners, codes, _ = slices(runs, low, low + (1 << FRAGMENT_BITS), _COUNT)
+        owners, codes, _ = slices(runs, low, low + (1 << RANGE_BITS), _COUNT)
         offsets = np.zeros(len(groups) + 1, dtype=np.int64)
         np.cumsum(np.bincount(owners, minlength=len(groups)), out=offsets[1:])
-        return SetTags(offsets, (codes & _FRAGMENT_MASK).astype(np.int32))
+        return SetTags(offsets, (codes & _RANGE_MASK).astype(np.int32))
 
 
 def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
@@ -168,7 +168,7 @@ def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
     signs = (new > 0).astype(np.int64) - (old > 0).astype(np.int64)
     crossed = np.flatnonzero(signs)
     order = crossed[np.argsort(slots[crossed], kind="stable")]
-    return Pairs(slots[order], codes[order] & _FRAGMENT_MASK, signs[order])
+    return Pairs(slots[order], codes[order] & _RANGE_MASK, signs[order])
 
 
 def numbered(numbers: Ints, following: int) -> tuple[Ints, int]:

@@ -13,7 +13,7 @@ from impctl.values import dataclass
 
 RangeIds = npt.NDArray[np.int32]
 
-FRAGMENT_BITS = 24
+RANGE_BITS = 24
 """Bits of a range's number where it shares one number with a group or slot: room for 16 million. A
 workload may ask for 100,000 (`workload.sections`)."""
 
@@ -144,7 +144,7 @@ class SetSource(Protocol):
     """Old range sets of changed groups and their crossings, by group ordinal."""
 
     def crossings(self) -> Pairs:
-        """(ordinal, fragment, +1 or -1), sorted by ordinal."""
+        """(ordinal, range, +1 or -1), sorted by ordinal."""
         ...
 
     def old_sets(self, ordinals: Ints) -> Pairs:
@@ -184,29 +184,29 @@ class GroupTags:
     def sets(self) -> SetTags:
         ordinals, slots = np.unique(self.ordinals, return_inverse=True)
         old = self.source.old_sets(ordinals)
-        before = (old.slots << FRAGMENT_BITS) | old.ranges
+        before = (old.slots << RANGE_BITS) | old.ranges
         crossings = self.source.crossings()
         place = np.searchsorted(ordinals, crossings.slots)
         known = place < len(ordinals)
         known[known] = ordinals[place[known]] == crossings.slots[known]
-        crossed = (place << FRAGMENT_BITS) | crossings.ranges
+        crossed = (place << RANGE_BITS) | crossings.ranges
         entered = crossed[known & (crossings.weights > 0)]
         left = crossed[known & (crossings.weights < 0)]
         after = np.concatenate([np.setdiff1d(before, left), entered])
         codes = np.concatenate([np.sort(before), np.sort(after)])
         # New sets follow the old ones: their positions start there.
         old_codes, new_codes = codes[: len(before)], codes[len(before) :]
-        low = slots << FRAGMENT_BITS
+        low = slots << RANGE_BITS
         start, end = (
             np.where(
                 self.is_new,
                 len(before) + np.searchsorted(new_codes, bound),
                 np.searchsorted(old_codes, bound),
             )
-            for bound in (low, low + (1 << FRAGMENT_BITS))
+            for bound in (low, low + (1 << RANGE_BITS))
         )
         places, _ = slice_positions(start, end)
-        ranges = (codes[places] & ((1 << FRAGMENT_BITS) - 1)).astype(np.int32)
+        ranges = (codes[places] & ((1 << RANGE_BITS) - 1)).astype(np.int32)
         return SetTags(_offsets(end - start), ranges)
 
     def _crossed(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:

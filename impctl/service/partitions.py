@@ -61,10 +61,10 @@ def _alias(sql: str, scan: Scan) -> str:
     return "" if written is None or written[1].lower() in _CLAUSES else written[1]
 
 
-DEFAULT_FRAGMENTS = 1000
+DEFAULT_RANGES = 1000
 """Ranges, unless the workload file or the table's files ask for more."""
 
-MOST_FRAGMENTS = 1 << 15
+MOST_RANGES = 1 << 15
 """Most ranges proposed, file overlaps aside: a sketch of some KB, which is read whole."""
 _RANGES_PER_OVERLAP = 4
 """Ranges per overlapping file: more would skip hardly another file."""
@@ -200,7 +200,7 @@ def _proposed(
     spread = column_spread(snapshot, column.name, values)
     given = _asked_ranges(ctx, table, name)
     proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
-    wanted = max(proposed, DEFAULT_FRAGMENTS) if given is None else given
+    wanted = max(proposed, DEFAULT_RANGES) if given is None else given
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
     if given is None:
         boundaries = with_overlaps(boundaries, spread.files)
@@ -212,19 +212,19 @@ def _proposed(
 def _proposed_ranges(depth: float, files: int) -> int:
     """As many ranges as files that hardly overlap, so that a range is in one or two files."""
     useful = files * min(1.0, _RANGES_PER_OVERLAP / max(depth, 1.0))
-    return min(MOST_FRAGMENTS, max(DEFAULT_FRAGMENTS, round(useful)))
+    return min(MOST_RANGES, max(DEFAULT_RANGES, round(useful)))
 
 
 def ranges_to_spare(ctx: Context, table: TableName, name: ColumnName, ranges: int) -> int:
     """How many of these ranges can be merged into one; 1 where the file sets their number."""
     spec = _spec(ctx, table, name)
     is_asked = spec is not None and (spec.ranges is not None or spec.boundaries is not None)
-    return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
+    return 1 if is_asked else max(1, ranges // DEFAULT_RANGES)
 
 
 def wanted_ranges(ctx: Context, partition: RangePartition) -> int:
     given = _asked_ranges(ctx, partition.table, partition.attribute)
-    return max(DEFAULT_FRAGMENTS, partition.ranges) if given is None else given
+    return max(DEFAULT_RANGES, partition.ranges) if given is None else given
 
 
 def values_within(ctx: Context, partition: RangePartition, ranges: RangeSet) -> list[BoundaryValue]:

@@ -51,7 +51,7 @@ def tagged_frame(
     files: Sequence[DataFile] | None = None,
 ) -> DataFrame:
     """Rows of the snapshot, or of some of its files, in at least these columns. With a partition
-    also its attribute, and the range as `FRAGMENT_COLUMN`."""
+    also its attribute, and the range as `RANGE_COLUMN`."""
     from impctl.spark.sketches import with_range_id
     from impctl.spark.snapshots import snapshot_frame
 

@@ -163,7 +163,7 @@ def evened(
 ) -> RangePartition:
     """The partition with heavy ranges split and light ones merged; unchanged if the largest range
     would become larger, as it may if fewer ranges are wanted than there are. `counts` has shape
-    (fragments,); `sample` are values in the heavy ranges."""
+    (ranges,); `sample` are values in the heavy ranges."""
     finer = with_splits(partition, counts[:-1], wanted, sample)
     new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
     largest = int(estimated_rows(partition, new, counts, sample)[:-1].max())
@@ -189,7 +189,7 @@ def estimated_rows(
     partition: RangePartition, finer: RangePartition, counts: Ints, sample: Sequence[BoundaryValue]
 ) -> Ints:
     """Rows per range of `finer`; those of a split range by the parts' shares of the sample.
-    `counts` are those of `partition`; both of shape (fragments,)."""
+    `counts` are those of `partition`; both of shape (ranges,)."""
     renumbering = Renumbering(partition, finer)
     result = renumbering.carried(counts)
     drawn = np.zeros(finer.size, dtype=np.int64)

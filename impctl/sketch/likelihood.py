@@ -37,14 +37,14 @@ _FAR_LESS = 100.0  # Maximal ratio of average hits to those where no hit was see
 class Mixture:
     """Alternative models of the ranges: how likely each is, and the chance that a range is in the
     sketch under it. Neighbouring ranges are correlated, so their chances must not be multiplied
-    before the model is known. Both of shape (ways, fragments)."""
+    before the model is known. Both of shape (ways, ranges)."""
 
     weights: Floats
     chances: Floats
 
     @property
     def mean(self) -> Floats:
-        """Chance of each range; shape (fragments,)."""
+        """Chance of each range; shape (ranges,)."""
         return np.asarray((self.weights * self.chances).sum(axis=0))
 
     def at_most(self, ranges: float, share: float = 1.0) -> Mixture:
@@ -78,7 +78,7 @@ class Chances:
 def chances(
     rows: Floats, seen: Floats, groups: Floats, passing: Floats, blurred: float = 0.0
 ) -> Chances:
-    """The chances of ranges; all arguments of shape (fragments,). `rows` are those of each range,
+    """The chances of ranges; all arguments of shape (ranges,). `rows` are those of each range,
     `seen` how many the sample stands for, `groups` how many groups these have, `passing` how many
     of the groups are in the provenance. Without groups, each row is one. `blurred` is the share of
     groups that were drawn in part: of these far fewer may be in the provenance than seem to be, or
@@ -119,7 +119,7 @@ def chances(
 @dataclass(frozen=True, slots=True, eq=False)
 class _SeenPlaces:
     """Where groups were seen: neighbouring ranges, at most as many as contain a fortieth of the
-    groups. Arrays of (fragments,) per range: the place to the left and to the right, both its own
+    groups. Arrays of (ranges,) per range: the place to the left and to the right, both its own
     if it lies in one, and the weight of the right one."""
 
     count: int

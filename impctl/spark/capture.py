@@ -383,7 +383,7 @@ def _refusal(construct: str, span: Span | None) -> QueryError:
 STAGED: AccessId = "impctl/staged"
 """The access of `SketchPass.above` that represents the rows with their ranges."""
 
-FRAGMENT: AttributeId = "impctl/fragment"
+RANGE_ID: AttributeId = "impctl/fragment"
 """The range's column there, and its name."""
 
 
@@ -451,7 +451,7 @@ def staged(rows: Plan) -> Scan:
         replace(attribute, name=staged_name(place))
         for place, attribute in enumerate(attributes_of(rows))
     )
-    return Scan(STAGED, STAGED, (*named, Attribute(FRAGMENT, FRAGMENT, INTEGER)))
+    return Scan(STAGED, STAGED, (*named, Attribute(RANGE_ID, RANGE_ID, INTEGER)))
 
 
 def staged_name(place: int) -> str:
@@ -572,7 +572,7 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
     columns = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
-    annotated = collect(_replaced(plan, scan, columns), source, FRAGMENT)
+    annotated = collect(_replaced(plan, scan, columns), source, RANGE_ID)
     above = distinct_ranges(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
 

@@ -151,7 +151,7 @@ def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame
     return rows.where(kept).select(*names)
 
 
-_FRAGMENT, _NUMBER = "impctl_fragment", "impctl_number"
+_RANGE_ID, _NUMBER = "impctl_fragment", "impctl_number"
 
 
 def capture_recursive(
@@ -339,7 +339,7 @@ def derives_all(
 def _within(frame: DataFrame, partition: RangePartition, held: RangeSet) -> DataFrame:
     from pyspark.sql import functions as F
 
-    tagged = with_range_id(frame, partition, partition.attribute, _FRAGMENT)
+    tagged = with_range_id(frame, partition, partition.attribute, _RANGE_ID)
     rows = [(number,) for number in held.ids]
-    ids = frame.sparkSession.createDataFrame(rows, f"{_FRAGMENT} int")
-    return tagged.join(F.broadcast(ids), _FRAGMENT, "left_semi").drop(_FRAGMENT)
+    ids = frame.sparkSession.createDataFrame(rows, f"{_RANGE_ID} int")
+    return tagged.join(F.broadcast(ids), _RANGE_ID, "left_semi").drop(_RANGE_ID)

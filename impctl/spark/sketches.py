@@ -17,7 +17,7 @@ from impctl.data.vector import Ints, from_arrow
 from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
 from impctl.sketch.sketch import RangeSet
-from impctl.spark.capture import FRAGMENT, STAGED, PassKind, SketchPass, sketch_passes, staged_name
+from impctl.spark.capture import RANGE_ID, STAGED, PassKind, SketchPass, sketch_passes, staged_name
 from impctl.spark.render import render_plan
 from impctl.spark.run import plain_failures, selected
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -307,7 +307,7 @@ class _Capture:
         rows = rows.toDF(*(staged_name(place) for place in range(len(rows.columns))))
         for number, (access, place) in enumerate(_places(pass_).items()):
             # The only one, or the first, is as `staged` calls it.
-            name = f"{FRAGMENT}/{number}" if number else FRAGMENT
+            name = f"{RANGE_ID}/{number}" if number else RANGE_ID
             rows = with_range_id(rows, self.partitions[access], staged_name(place), name)
         return rows
 
@@ -334,7 +334,7 @@ def _ids(rows: DataFrame, pass_: SketchPass) -> _RangeIds:
     accesses, columns = list(pass_.keys), rows.columns[-len(pass_.keys) :]
     if len(accesses) == 1:
         single = rows.select(f"`{columns[0]}`").distinct().toArrow().column(0).to_pylist()
-        # Where fragments are collected, NULL stands for a side that has none.
+        # Where ranges are collected, NULL stands for a side that has none.
         return {accesses[0]: {range_id for range_id in single if range_id is not None}}
     pairs = [
         F.struct(F.lit(at).alias("at"), F.col(f"`{column}`").alias("id"))

@@ -20,8 +20,8 @@ from impctl.workload.sections import (
     IDENTIFIER_PATTERN,
     MAX_BOUNDARIES,
     MAX_BUFFER,
-    MAX_FRAGMENTS,
     MAX_NODES,
+    MAX_RANGES,
     NAME_PATTERN,
     NO_SKETCH,
     TABLE_PATTERN,
@@ -159,7 +159,7 @@ def _partitions() -> JsonSchema:
         "items": {"type": ["number", "string"]},
     }
     ranges = or_variable(
-        {"type": "integer", "minimum": 1, "maximum": MAX_FRAGMENTS},
+        {"type": "integer", "minimum": 1, "maximum": MAX_RANGES},
         "Number of ranges, with about the same number of rows in each.",
     )
     partition = {

@@ -660,13 +660,13 @@ def trigger_schema() -> JsonSchema:
     }
 
 
-MAX_FRAGMENTS = 100_000
-"""Far below the limit of the engine (`engine.tags.FRAGMENT_BITS`)."""
+MAX_RANGES = 100_000
+"""Far below the limit of the engine (`engine.tags.RANGE_BITS`)."""
 
 _OLD_KEY = "fragments"
 """The old name of the key `ranges`; accepted until the first release."""
 
-MAX_BOUNDARIES = MAX_FRAGMENTS - 1
+MAX_BOUNDARIES = MAX_RANGES - 1
 
 
 def read_partitions(
@@ -701,7 +701,7 @@ def _read_partition(
     boundaries = _read_boundaries(fields.get("boundaries"), inside(path, "boundaries"), reading)
     key = _OLD_KEY if _OLD_KEY in fields else "ranges"
     ranges = reading.whole_number(
-        fields.get(key), inside(path, key), MAX_FRAGMENTS, "16 to 1000 suit most tables"
+        fields.get(key), inside(path, key), MAX_RANGES, "16 to 1000 suit most tables"
     )
     if len(fields) != 1:
         hint = "write `boundaries: [601, 1001]` or `ranges: 16`"

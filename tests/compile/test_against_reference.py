@@ -29,7 +29,7 @@ from impctl.compile.session import (
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema
 from impctl.data.vector import from_arrow
 from impctl.engine.aggregate import AggregateOperator
-from impctl.engine.tags import FRAGMENT_BITS
+from impctl.engine.tags import RANGE_BITS
 from impctl.engine.trace import Run, slices
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.plan.nodes import Plan, Query, scans_of
@@ -578,12 +578,12 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
     for key, (total, count, number) in newest.items():
         if not count:
             continue
-        low = np.array([number << FRAGMENT_BITS])
+        low = np.array([number << RANGE_BITS])
         held = []
         for counts in ranges:
             part: tuple[Run, ...] = counts.runs  # type: ignore[union-attr]  # as above
-            _, codes, values = slices(part, low, low + (1 << FRAGMENT_BITS), "count")
-            ids = (codes & ((1 << FRAGMENT_BITS) - 1)).tolist()
+            _, codes, values = slices(part, low, low + (1 << RANGE_BITS), "count")
+            ids = (codes & ((1 << RANGE_BITS) - 1)).tolist()
             held.append(dict(zip(ids, values.tolist(), strict=True)))
         state[key] = (total, count, *held)
     return state

@@ -275,14 +275,14 @@ PAGES_OF_WORDS = sorted(
     if page.name not in OF_THE_CODE
 )
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
-FRAGMENT = re.compile(r"\bfragments?\b(?!:|\s+INTEGER)", re.IGNORECASE)
+RANGE_ID = re.compile(r"\bfragments?\b(?!:|\s+INTEGER)", re.IGNORECASE)
 """Neither the key of workload files nor the column of the catalog."""
 
 
 @pytest.mark.parametrize("page", PAGES_OF_WORDS, ids=lambda page: page.name)
 def test_pages_speak_of_ranges(page: Path) -> None:
     text = CODE.sub("", page.read_text(encoding="utf-8"))
-    assert not [line for line in text.splitlines() if FRAGMENT.search(line)]
+    assert not [line for line in text.splitlines() if RANGE_ID.search(line)]
 
 
 def sentences(tree: ast.AST) -> Iterator[str]:
@@ -299,9 +299,9 @@ def test_messages_speak_of_ranges() -> None:
     result = [
         (path.name, text)
         for path, source in texts().items()
-        if FRAGMENT.search(source)
+        if RANGE_ID.search(source)
         for text in sentences(ast.parse(source))
-        if FRAGMENT.search(text)
+        if RANGE_ID.search(text)
     ]
     assert result == []
 
@@ -311,7 +311,7 @@ def test_help_speaks_of_ranges() -> None:
     result = [
         path.name
         for path, node in nodes(ast.FunctionDef)
-        if path.parent.name == "commands" and FRAGMENT.search(ast.get_docstring(node) or "")
+        if path.parent.name == "commands" and RANGE_ID.search(ast.get_docstring(node) or "")
     ]
     assert result == []
 

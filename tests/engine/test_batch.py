@@ -17,10 +17,10 @@ from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, consolidated
 from impctl.engine.range_counts import DenseCounts, GroupSets, RangeCounts
-from impctl.engine.tags import FRAGMENT_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
+from impctl.engine.tags import RANGE_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
 from impctl.errors import CountBelowZeroError
 from impctl.types import AttributeId
-from impctl.workload.sections import MAX_FRAGMENTS
+from impctl.workload.sections import MAX_RANGES
 from tests.support.random_cases import random_cases, random_seeds
 
 SIZE = 10
@@ -309,7 +309,7 @@ def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -
 
 
 GROUPS = [0, 1, 5, 2**30]
-LAST = (1 << FRAGMENT_BITS) - 1
+LAST = (1 << RANGE_BITS) - 1
 FRAGMENTS = [0, 1, 7, LAST]
 Step = dict[tuple[int, int], int]
 """Change of the count of (group, fragment)."""
@@ -417,7 +417,7 @@ def test_a_count_below_zero_stops() -> None:
 
 def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
     """Rows of NULL and of NaN may have a fragment more each."""
-    assert MAX_FRAGMENTS + 2 <= 1 << FRAGMENT_BITS
+    assert MAX_RANGES + 2 <= 1 << RANGE_BITS
 
 
 @random_seeds(12, 36, 600)

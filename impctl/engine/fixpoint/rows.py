@@ -21,7 +21,7 @@ from impctl.data.pages import InPages, search
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_or_empty
-from impctl.engine.tags import FRAGMENT_BITS, RowTags
+from impctl.engine.tags import RANGE_BITS, RowTags
 from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
 from impctl.errors import UnsupportedError
 from impctl.values import dataclass
@@ -799,7 +799,7 @@ class GrownColumn:
 
 
 _NUMBER = "number"
-MOST = (1 << FRAGMENT_BITS) - 1
+MOST = (1 << RANGE_BITS) - 1
 """The greatest number: numbers use the place of ranges."""
 
 
