@@ -1,4 +1,4 @@
-"""Operators without state: scan, select, project, union, repeat; and merge, the root."""
+"""Operators whose output is linear in their input: scan, select, project, union, and the root."""
 
 from __future__ import annotations
 
