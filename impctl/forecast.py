@@ -10,6 +10,10 @@ import numpy.typing as npt
 
 from impctl.values import dataclass
 
+# Commits as numbers: when each came, and how much it changed. Law: what a log does not tell is
+# None; counts are never negative. Times are as they were written: who forecasts takes those of
+# `effective_times`, which never go back and never lie in the future.
+
 KEPT = 400  # Commits kept per table: more than any forecast looks back
 
 
@@ -60,6 +64,12 @@ def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     return result
 
 
+# How likely something comes in the next stretch of time, by when it came before. Law: a chance
+# lies between 0 and 1, neither reached: what never came in n stretches has 1/(2n + 2). Each
+# stretch is judged by those before it; that way speaks which lost least by its last
+# `CHANCES_JUDGED`
+# chances (Brier), the base rate where several did.
+
 CHANCES_JUDGED = 60  # Chances by which a method is judged
 SHRUNK = 2.0  # Stretches that the base rate counts for beside those of the same time
 _KEEP = 0.9
@@ -98,7 +108,7 @@ def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
 
 def rate(counts: Floats) -> float:
     """The chance per stretch, from which stretches had an arrival: over all of them, or of late if
-    that would have lost less (by squares) over the last `JUDGED`."""
+    that would have lost less (by squares) over the last `CHANCES_JUDGED`."""
     earlier = np.concatenate([[0.0], np.cumsum(counts)])
     base = (earlier + 0.5) / (np.arange(len(counts) + 1) + 1)
     said = np.stack([base, _recent(counts, base)])
@@ -140,6 +150,11 @@ def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
     result: Floats = (earlier + SHRUNK * base) / (seen + SHRUNK)
     return result
 
+
+# How far off a forecast may be: intervals that are to hold four times in five. Law: an interval
+# contains its forecast, and no number below 0. Each end comes from what was known before. Of
+# three ways to draw it that one is taken whose intervals were the best by pinball loss, which
+# wide ones lose as well as those that are missed.
 
 HELD = 0.8  # The coverage of an interval
 INTERVALS_JUDGED = 60  # Intervals by which a method is judged
@@ -215,6 +230,13 @@ def _pinball(ends: Floats, came: Floats) -> Floats:
         total += np.maximum(share * missed, (share - 1) * missed)
     return total
 
+
+# Six simple forecasters of the next number of a series, and which of them speaks. Law: a forecast
+# of a number uses what came before it and nothing else. At each step that one speaks whose mean
+# error over its last `CHANCES_JUDGED` forecasts is the least, the first of equals. Forecasts lie
+# between
+# the least and the greatest number before them. Cost: some operations of numpy over the whole
+# series; no loop over its numbers.
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]

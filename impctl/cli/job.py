@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from impctl.service.settings import Settings
 
 
+# What a command asks for: a `Job`, made from its flags and run by the boundary. Law: making a job
+# opens no file and imports no use case; both happen when it runs. So an error of the use case
+# never passes through the argument parser, which would treat it as its own.
+
+
 @dataclass(frozen=True, slots=True)
 class Display:
     """How to show results. `verbosity`: -1 quiet, 0, 1 steps, 2 also traces and Spark's log."""
@@ -80,8 +85,8 @@ def in_context(
     """Run `use_case` on the workload, opened before and closed after."""
     from impctl.service.context import open_context
 
-    with open_context(settings, reporter) as workbench:
-        outcome = use_case(workbench)
+    with open_context(settings, reporter) as ctx:
+        outcome = use_case(ctx)
         delay_interrupts()
     if settings.dry_run:
         return replace(outcome, note="dry run: nothing was written")
@@ -96,6 +101,16 @@ def one_query(command: str, names: list[str] | None) -> str | None:
         )
     return names[0] if names else None
 
+
+# How far a run is, on stderr: a bar on a terminal, else plain lines and only with `-v`. A bar
+# shows the current item, its number among all, the time so far and an estimate of the rest.
+#
+# A run that is known to be long, or to have no end, says also without `-v` what it begins with,
+# and then once a minute where it is: in a log or a pipe it would look dead. Results that come one
+# by one are shown as they come.
+#
+# Law: a bar is gone when the run ends, and never drawn where stderr is not a terminal, also under
+# FORCE_COLOR; nothing is written after the run.
 
 _MINUTE = 60.0
 Show = Callable[["Result", str], None]

@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from impctl.service.settings import DueRequest
 
 
+# Durations as flags take them: `500ms`, `5s`, `2m`, `1h`, `7d`, or seconds without a unit. Law: a
+# flag means what a file means by the same text.
+
+
 def seconds(text: str | float) -> float:
     """Parse a duration; typer.BadParameter (usage error) for anything else."""
     value = seconds_in(str(text))
@@ -80,6 +84,9 @@ def file_option(declaration: str, panel: str, text: str, **others: Any) -> Any:
     """Declare an option whose value is a path, which the shell completes."""
     return option(declaration, panel, text, autocompletion=complete_path, **others)
 
+
+# The options that commands share, each with its help text, default and variable. Law: an option
+# that can be unset is None then; the flag wins over the variable.
 
 WORKLOAD_HELP = "Workload file (YAML)."
 
@@ -398,6 +405,9 @@ def _memory(text: str) -> int:
         ) from None
 
 
+# Options that ask for what is due (`--due`, `--point`), and what they go with. Law: what cannot
+# hold together is refused by who reads them (`service.settings`).
+
 DueOnly = Annotated[
     bool,
     option(
@@ -446,6 +456,9 @@ def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Conte
 
     return use_case
 
+
+# Options of `impctl simulate`: what is replayed, and in which settings. Law: what cannot hold
+# together is refused by who reads them (`service.settings`).
 
 Since = Annotated[
     float | None,

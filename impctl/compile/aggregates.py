@@ -40,6 +40,10 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
 
+# The calls of one grouping: what to compute per row, what to remember per group. Law: calls with
+# the same argument share what is remembered; a call the engine does not keep is named with its
+# place.
+
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
 _EXACT_DIGITS = 15  # Decimals whose squares add up exactly in 38 digits, over at least 10^8 rows
 _BY = {"min_by": False, "max_by": True}
@@ -245,6 +249,10 @@ def _is_integral(argument: Expr) -> bool:
     inner = type_of(argument.operand)
     return inner is not None and (inner.is_integral or inner.kind is Kind.BOOLEAN)
 
+
+# MIN and MAX of values with bounds: the extremes of both ends, and the value between them. Law:
+# whatever the values within their bounds, their least (greatest) one lies between the least
+# (greatest) of the lower ends and that of the upper ends, NaN being the greatest of all.
 
 _Spans = Mapping[AttributeId, tuple[AttributeId, AttributeId]]
 

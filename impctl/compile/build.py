@@ -72,6 +72,12 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId
 
 
+# Set operations, put together from the union with signs, DISTINCT and the join. Law: UNION ALL is
+# the sum; UNION its distinct rows; INTERSECT the distinct rows of the left side that are among
+# those of the right; EXCEPT those that are not, without the right side's ranges. NULL equals
+# NULL. INTERSECT ALL and EXCEPT ALL count the copies on either side and repeat.
+
+
 def build_set_operation(builder: CircuitBuilder, node: SetOperation, *, must_be_sure: bool) -> Flow:
     """Build the operators of UNION, INTERSECT and EXCEPT."""
     sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
@@ -162,6 +168,12 @@ def _renamed(
     return builder.project(below, outputs, columns, node)
 
 
+# What a circuit and a query's template are called, so that state is taken up by its own kind.
+# Law: a name changes whenever the engine would read older state differently, or another release
+# would read the query otherwise. The names inside state (of counters, runs and their columns)
+# belong to the format: one that changes makes a new format, and state of the old one is
+# `state_corrupt`.
+
 ENGINE_FORMAT = 6  # Increased whenever the engine would read older state differently
 _SPREAD_FORMAT = 7  # The same for plans with variances: their squares are summed with residues
 
@@ -189,6 +201,13 @@ def template_id(root: Plan) -> str:
     return stamped(template(for_all(root)))
 
 
+# Operators for plan nodes, from the leaves up. Law: each node becomes operators whose output is
+# the node's bag of rows, with the tags of the provenance rules (Niu et al., PVLDB 2021). Joins,
+# set operations, top-k and windows have files of their own, which build what is below them
+# through the same builder. `must_be_sure` travels down: below a grouping, a row kept because its
+# condition was too close to call could make a sketch too small.
+
+
 class PlanBuilder(CircuitBuilder):
     def __init__(
         self,
@@ -210,7 +229,7 @@ class PlanBuilder(CircuitBuilder):
         `last_top` is the LIMIT with only columns above, if any; `barriers` are those of others
         whose rows all count; the rows of an `answer` are kept; those that it does not evaluate
         again must be sure. `blocks` are the plan's, if trees are to serve them; `absorbs` says that
-        fixpoints are kept by absorption; for the rest see `Plumbing`."""
+        fixpoints are kept by absorption; for the rest see `CircuitBuilder`."""
         super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None

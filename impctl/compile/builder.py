@@ -96,6 +96,12 @@ if TYPE_CHECKING:
 LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
 
 
+# The plumbing of a circuit under construction: operators, wires, names, and the usual pieces.
+# Law: an operator is put after those it reads, under a name no other has; what a piece gives is a
+# flow that tells its columns and accesses. What is no operator of its own is put together from
+# others: DISTINCT is a grouping without functions.
+
+
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
     """The name of the bound's column for each column that has bounds."""
     return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
@@ -397,6 +403,12 @@ def _projected(
     named = [ComputedColumn(Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
     return Project(plan, tuple(named))
 
+
+# A pass of partial aggregates, which Spark computes and a circuit takes in. Law: the pass is
+# itself a plan: the query below its first grouping, grouped by the keys and, unless the sketch is
+# keyed, by the range. Sums of doubles are collected as if all values were finite; should a group
+# turn out otherwise (`needs_specials`), the pass is repeated with NaN and infinities counted
+# apart.
 
 _Call = tuple[PartialColumn, SqlType, AggregateCall]
 

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
 
 
+# Which way a query's sketch can be maintained, and why. Law: the best of exact, touch and
+# recapture that is sound for the plan; the reason names the operator or function that stands in
+# the way of a better one, with its place in the SQL. Touch needs a plan keyed on its one sketched
+# access: then a change can only concern the ranges of the changed rows themselves.
+
+
 @dataclass(frozen=True, slots=True)
 class MaintenancePlan:
     """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
@@ -168,6 +174,11 @@ def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool)
         return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {what}", blocked.span)
     return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
 
+
+# A plan turned into a circuit, or the reason why it cannot be maintained exactly. Law: a plan
+# that compiles is maintained exactly (the sketch equals a recapture's unless a sum of doubles lay
+# too close to call, which widens it); what the engine cannot compute as Spark does is named with
+# its place, never approximated. Compile after `rules` split AVG into SUM and COUNT.
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]

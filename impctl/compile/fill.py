@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from impctl.types import AccessId
 
 
+# A circuit over one table that its first grouping, or its root, can be filled at from outside.
+# Law: what partial aggregates of some rows put in leaves the circuit as if stepped with those
+# rows. That is so for plans of simple nodes over one table, where the state of the first
+# grouping, or the counts at the root, say all about the rows below. Everything here gives the
+# change of the circuit's output; whoever has the sketches counts it in.
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The plan from `scan` up to its `top`, the circuit, and the first grouping, if any. `key` is
@@ -112,6 +119,14 @@ def nodes_to(root: Plan) -> tuple[Plan, ...] | None:
     return tuple(reversed(nodes))
 
 
+# Rows per range of every partition that a query's sketches are over. Law: a count is exactly the
+# number of the table's rows in the range, whatever the query makes of them: it is fed every row
+# of a change, before any selection. Only rows of files that a capture had no need to read may be
+# estimated; they are kept apart, and a count is never below zero. Counting reuses the ranges that
+# the scan found, so it costs the change. The counts tell when ranges no longer hold about as many
+# rows as each other (drift); no sketch rests on them.
+
+
 def counts_name(partition: RangePartition) -> str:
     """The prefix of the arrangement names of a partition's counts."""
     return f"rows.{partition.table}.{partition.attribute}"
@@ -172,6 +187,11 @@ class RangeRows:
     def arrangements(self) -> tuple[Arrangement, ...]:
         return tuple(counts.arrangement for counts in (*self._kept, *self._about))
 
+
+# Rows of a side computed by the engine for one step, and forgotten. Law: what `rows` gives for
+# rows of the tables is what the flow has that the side belongs to, for these rows: columns,
+# weights and tags alike. It is the circuit that the side's plan compiles to, under names of its
+# own, so that no column of the plan is taken for one of its own.
 
 _NAMES = "read/"
 

@@ -49,6 +49,18 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
+# Fixpoints: the operators of a step in a circuit of their own, and the barrier of the lineage.
+# Law: what of a step reads no row of the fixpoint is built beside it, once, as any part of a
+# query is; above the rows of the fixpoint their ranks go along as columns, one per leaf, and the
+# rank of a row derived is the greatest of them. Of UNION ALL, where every row is derived from
+# one, it is the level of that row. All rows of a fixpoint count, used above or not: the ranges of
+# whatever takes part in deriving them (or in one derivation of each, where that is asked for) go
+# to the root on a branch of their own, and above the fixpoint rows carry none of these any more.
+# Not so where it is keyed on a column: then rows carry the range of their own value, for every
+# access below. Each place that reads an entry has a fixpoint of its own. Where the answer's
+# lineage alone is asked for, rows carry numbers, and so do the leaves of the step: a row derived
+# tells those of its bodies.
+
 _RANK = "rank"
 _NUMBER = "number"
 _PRESERVED = {
@@ -107,7 +119,7 @@ def build_fixpoint(
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
     inputs = (base, *apart)
     if isinstance(operator, FixpointOperator) and numbering is not None:
-        # The rows carry their numbers; the accesses below wait for `follow_back`.
+        # The rows carry their numbers; the accesses below wait for `trace_back`.
         rows = Flow(builder.put(operator, *inputs), columns, ())
         numbers = f"rows of {name}"
         builder.opened.append(TracedFixpoint(node, name, numbers, operator, rows, accesses))
@@ -327,6 +339,14 @@ def _greatest(ranks: Sequence[Attribute]) -> Expr:
         return Literal(NO_BODY, LONG)
     refs = tuple(rank.ref() for rank in ranks)
     return refs[0] if len(refs) == 1 else Call("greatest", refs, LONG)
+
+
+# Fixpoints that are sketched for the answer alone: their rows followed up, and back down again.
+# Law: rows of such a fixpoint carry their numbers as if these were ranges of one more access.
+# What of it arrives at the root, or at a barrier, are the rows that the answer stems from; from
+# these the fixpoint's derivations are followed back to all rows that take part in them, and the
+# ranges of these derivations go to the root on a branch of their own. The outer ones come first:
+# what they use of an inner one is among what arrives.
 
 
 def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:

@@ -1,4 +1,12 @@
-"""Flows between operators of a circuit, and where a join finds partners of a changed row."""
+"""Flows between operators of a circuit, and where a join finds partners of a changed row.
+
+Groupings whose groups may be read instead of kept. Law: the groups of a grouping can be left out
+where the rows below it can be read again, and where what it puts out is a function of these rows
+alone (`Aggregate.is_deterministic`): what a change takes back then is what was put out before,
+whether it came of groups that were kept or of rows that were read. Of a circuit over one table
+partial aggregates go into kept groups alone, so that one whose groups are read has no chain: it is
+stepped by rows. Source: shared rule of state that is left out (docs/decisions/0101).
+"""
 
 from __future__ import annotations
 
@@ -38,6 +46,10 @@ if TYPE_CHECKING:
     from impctl.engine.linear import TableScan as ScanOperator
     from impctl.engine.operator import Operator
 
+# What flows between the operators of a circuit under construction, and what cannot. Law: a flow
+# names every column of its batches with its type, and the accesses its tags stand for, in the
+# tags' order; `approximate` are the columns that carry an error bound.
+
 Column = tuple[AttributeId, SqlType]
 
 _LONGEST = 60  # Characters of an expression shown in a message
@@ -45,7 +57,7 @@ _LONGEST = 60  # Characters of an expression shown in a message
 
 class BlockedError(ImpctlError):
     """The plan has a part the engine does not maintain; carries the reason and its place in the
-    SQL. `choose_way` turns it into touch mode or recapture."""
+    SQL. `plan_maintenance` turns it into touch mode or recapture."""
 
     def __init__(self, reason: str, span: Span | None) -> None:
         super().__init__(reason, code="not_incremental")
@@ -145,6 +157,11 @@ def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:
         raise BlockedError(f"the engine does not support {what} a sum of doubles", span)
 
 
+# Rows on the way through a circuit as a plan over the tables, so that others can read them too.
+# Law: the plan's rows are those that the flow it was made for has seen in all, with the range of
+# every sketched access beside them. Only selections, projections and inner joins have such a plan
+# with ranges; above a grouping, another join or a set operation the rows are the engine's own.
+
 RANGE_COLUMN: ColumnName = "__impctl_fragment"
 """The column of a table's rows that holds their range id."""
 
@@ -236,6 +253,15 @@ def tables_of(plan: Plan | None) -> tuple[TableName, ...]:
     """The tables that a plan scans, each once; none without a plan."""
     return () if plan is None else tuple(dict.fromkeys(scan.table for scan in scans_of(plan)))
 
+
+# Where a join finds the partners of a changed row: in an index of its own, or in the tables. Law:
+# a choice changes what a change costs and what is remembered, never a sketch. It is made once, at
+# capture, and stored with the state, because a circuit is made for its state. `index` keeps the
+# side's rows and answers in memory; `files` and `spark` keep no more than a filter of its keys
+# and have the partners of keys that may be there read from the tables: by the engine from their
+# files, or by Spark. A side is read from files where it can be read again from the tables, by
+# Spark where the other side of the join can be, too, since Spark joins them at capture. A
+# grouping keeps its groups (`index`), or has the rows of those that change read from files.
 
 LARGEST_INDEX = 4 << 30  # Bytes of one side that is kept by default: what a small machine can map
 

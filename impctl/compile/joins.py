@@ -72,6 +72,11 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
 
+# The part of a plan whose rows are counted: what stands above it loses none of them. Law: a row
+# of DISTINCT, of a grouping and of UNION stems from all rows that went into it, so above the last
+# condition, join or LIMIT the ranges are those of the rows below. There no value decides
+# anything: neither how groups are told apart nor what they sum up to.
+
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 
@@ -106,6 +111,13 @@ def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
         case Window():
             return ((call.function, call.attribute) for call in node.calls)
     return ()
+
+
+# In which order the relations of inner joins are joined, and what their conditions imply of each.
+# Law: the order and the implied conditions change no row of the result, and they follow from the
+# plan alone: a circuit that depended on sizes would not fit the state it once wrote. Relations
+# with an equality to a constant come first, then other conditions, then none; a relation follows
+# only where an equality connects it, so that nothing is multiplied without need.
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +312,14 @@ def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join |
     return None
 
 
+# Which relations of inner joins are selected by scalars: by columns of relations with one row.
+# Law: of a relation that is rows of one table, selected and projected, those conditions that
+# compare it with scalars alone are asked of each of its rows as it comes, and again of the
+# table's rows when a scalar changes (`engine.join`). So none of its rows have to be kept, and
+# what is joined further is those that pass. The scalars themselves are joined where their columns
+# are read elsewhere, or carry ranges.
+
+
 @dataclass(frozen=True, slots=True)
 class ScalarSelection:
     """A relation, the relations whose columns are its scalars, and the conditions on both."""
@@ -385,6 +405,14 @@ def _is_of_one_table(plan: Plan) -> bool:
     while isinstance(plan, Select | Project):
         plan = plan.child
     return isinstance(plan, Scan)
+
+
+# Joins of every kind, put together from the inner join, DISTINCT and the union with signs. Law,
+# with k the join keys and d the distinct rows: R semi S = R join d(k of S); R anti S = R minus (R
+# semi S), whose rows carry no range of S; R left outer S = R join S plus (R anti S) padded with
+# NULL; full outer adds the other side. A condition that mixes both sides beyond equal keys
+# decides per row of R, so there the semi join is R join d(rows of R with a partner). NOT IN: a
+# NULL on the right leaves nothing, a NULL on the left stays only while the right side is empty.
 
 
 @dataclass(frozen=True, slots=True)

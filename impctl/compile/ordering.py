@@ -48,6 +48,15 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
+# Top-k: the first rows of an order or of each group, and the barrier below other operators. Law:
+# where a top-k is not the query's last step, the ranges of all its rows, ties at the border
+# included, belong to the sketch whether the rows are used above or not. So they are counted at
+# the root on a branch of their own, and above the barrier rows carry none of these ranges any
+# more: whatever is left of a row there, its ranges are counted already. The last step needs no
+# barrier: its rows, ties included, are what is counted. A witness node is no barrier: its rows go
+# on with their ranges, each as often as it is first by some order.
+
+
 def build_top(builder: CircuitBuilder, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
     """Build a top-k; `is_last` if nothing above it decides which rows there are. `must_be_sure`: an
     operator above depends on which rows there are."""
@@ -175,6 +184,15 @@ class _TopParts:
         return Flow(self.builder.put(operator, flow), columns, flow.accesses)
 
 
+# Top-k by a sum of doubles: the rows that may be first, or those that surely are. Law: whatever
+# Spark's own summation gives within the bounds, its first rows are among these. Where too many of
+# them do no harm all are kept, and the ranges of all of them are counted: the top-k is the
+# query's last step, or the barrier of all that is sketched, or nothing above it groups, counts or
+# cuts rows. Elsewhere they must be no more than are asked for, and then they are the first rows
+# for sure; a step in which they are more fails with `not_exact`, and so does one in which the
+# rows that OFFSET skips are. Only the first sort key is looked at; ties on it are kept whole.
+
+
 def build_likely(
     builder: CircuitBuilder,
     node: TopK,
@@ -258,6 +276,10 @@ def _with_keys(
     sort = OrderKey(order, key.descending, key.nulls_first)
     return flow, sort, bound if has_bound else None, [of for of, _ in parts]
 
+
+# Ranks without a limit, LAG and LEAD: rows with values by their place in their partition. Law:
+# what places a row, and what it takes from others, is exact, which is found at every step, as is
+# that no two rows tie where that matters. Offsets are literals, as Spark wants them.
 
 _MOVED = frozenset({"lag", "lead"})
 
@@ -349,6 +371,16 @@ def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | Non
     ahead = _ahead(call, call.span or span)
     otherwise = default[0] if default else None
     return Placed(call.attribute.id, call.function, order, value, ahead, otherwise)
+
+
+# Windows: rows beside the groups they are of, and values by their place in the partition. Law:
+# f(x) OVER (PARTITION BY p) of R is R joined with (SELECT p, f(x) FROM R GROUP BY p) on p, NULL
+# being equal to NULL. A row has the ranges of all rows of its partition, as a capture finds them;
+# they come with the group, so the row's own, which are among them, are left out. Calls of other
+# partitions are put beside one after the other; such a row has the ranges too that rows of its
+# later partitions got by the earlier ones, which is its own where a sketch is safe. Ranks, LAG
+# and LEAD are put beside the rows before that (`engine.window`). A step costs the changed rows
+# and, where a partition's value changes, the rows of that partition; every row is kept.
 
 
 def build_window(builder: CircuitBuilder, node: Window) -> Flow:

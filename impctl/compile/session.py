@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
 
 
+# What a commit writes of the state: new runs, dropped runs, counters. Law: what `checkpoint_of`
+# hands out is all that changed since the last one was saved.
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """State to write: runs to put, as (arrangement, sequence, table), and to drop; counters."""
@@ -56,6 +60,12 @@ def checkpoint_of(keepers: Iterable[Keeper], counters: Mapping[str, int]) -> Che
         drop += [(keeper.name, sequence) for sequence in change.drop]
     return Checkpoint(tuple(put), tuple(drop), counters)
 
+
+# The rows that enter or leave a query because constants in its conditions moved. Law: to a
+# circuit they are one more batch behind the selections above a scan. With O and N the old and new
+# conditions, D a table's change and T the table after it, what is behind the selections changes
+# by O(D) + N(T) - O(T), since it was O(T - D) and becomes N(T). All rows of a step are one batch,
+# so that a buffer that is refilled from the table finds itself where the table is.
 
 Moves = Mapping[AccessId, MovedConditions]
 Moving = tuple[Source, MovedConditions]  # A source with the moving parts of the conditions above it
@@ -116,6 +126,15 @@ def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
     mask = np.zeros(len(batch), dtype=np.bool_)
     mask[left] = True
     return mask
+
+
+# The rows that pass or are otherwise because constants moved above what a circuit keeps. Law:
+# with A all rows below an operator without state before a step, d the change of these in it, O
+# and N the operator with the old and the new constants, what it puts out changes by N(A + d) -
+# O(A) = N(d) + N(A) - O(A). The first part is the step of the new circuit; the rest is put out
+# beside it (`turned`). A is told by the state of the grouping or join below, as it is before the
+# step, through whatever stands between, with the old constants. Cost: the rows of A, and of what
+# changed, on.
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +207,11 @@ def _are_alike(before: Dataflow, after: Dataflow) -> bool:
         and len(mine) == len(theirs)
         and all(one.keeps_like(other) for one, other in zip(mine, theirs, strict=True))
     )
+
+
+# One query's circuit at a version: step it with changes, checkpoint it, take it up again. Law:
+# sketch and state move together; what `checkpoint` hands out is all that a later `restore` needs
+# to go on as if never stopped. Nothing here touches a disk.
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,6 +516,15 @@ class MaintainedQuery:
         return sum(keeper.bytes_held for keeper in self.keepers())
 
 
+# A circuit's state under new ranges, derived from its state under the old ones. Law: after
+# `rederived` the circuit is as if it had been filled under the new ranges. That is possible where
+# the state of the first grouping, or the counts at the root, say all about the rows below: plans
+# of one table without joins, set operations, extremes or DISTINCT inside aggregates. Ranges that
+# live on whole in a new range are renumbered, those of one new range added up; the rows of ranges
+# that were split are needed again, and nothing else of the table, since only they tell the parts
+# apart. A grouping by the attribute itself needs no rows at all.
+
+
 def can_rederive(compiled: Dataflow) -> bool:
     """Whether this circuit's state can be converted to other ranges."""
     return compiled.chain is not None
@@ -532,6 +565,13 @@ def _renumbered(held: MaintainedQuery, renumbering: Renumbering) -> Batch:
     kept = np.flatnonzero((renumbering.targets >= 0) & (counts > 0))
     return Batch({}, counts[kept], (RowTags(renumbering.targets[kept].astype(np.int32)),))
 
+
+# In which order the tables of a side are read for some keys, and by which values each. Law: a row
+# that is left out is in no row of the side that has one of the keys. Of a relation whose column
+# is the key the rows with these keys are enough; of one that is joined to relations read before,
+# those with values that these have (`rules.pushdown`: the side yields the same without the
+# others). First comes what the keys narrow, then what is tied to it; where nothing is found of
+# what the side is nothing without (`plan.properties`), the rest is not read at all.
 
 ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]
 """Rows of a source's table with one of each list's values in each of these columns; it may return
@@ -607,6 +647,15 @@ def _asked(
     return asked
 
 
+# State handed over to a circuit of the same plan that keeps other sides of its joins, or groups,
+# or other buffers. Law (of replaced state): a side holds the rows of its flow as they are at the
+# versions the state stands at, so it can be left out for a filter of their keys, and made again
+# of rows that are read at these versions; groups are made of the rows below them in the same way.
+# Of first rows and values of MIN and MAX the best are told by all, and all by the rows that fill
+# buffers again. What both circuits keep is not touched; sketches and counts are the same bit for
+# bit. Source: shared rule of state that is left out (docs/decisions/0099), after D. Tang et al.,
+# "Intermittent query processing" (PVLDB 2019), section 4.
+
 ReadWhole = Callable[[str], Iterable[Batch]]
 """All rows of a side, or below a grouping, by its name, at the versions of the state; in parts."""
 
@@ -661,6 +710,13 @@ def buffer_groups(session: MaintainedQuery) -> Mapping[str, int]:
 def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
     """The sides of a circuit's joins, by name."""
     return {side.name: side for operator in session.circuit for side in operator.indexes}
+
+
+# A query whose sketch only grows: the ranges of all changed rows are added. Law: sound for a plan
+# keyed on its one sketched access, for any aggregate, because a change then concerns the ranges
+# of the changed rows only. So it does where conditions on rows moved with the clock: rows that
+# meet those before or those after, not both, are what changed above them. No state but the rows
+# per range, which show drift.
 
 
 class TouchedQuery:

@@ -15,6 +15,11 @@ from impctl.data.schema import Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
 from impctl.values import dataclass
 
+# Key columns as 64-bit codes, and rows grouped by key. Law: equal keys have equal codes; unequal
+# keys nearly always have different ones, and whoever uses a code compares the keys on a hit
+# (`same_keys`). Keys are equal as GROUP BY has it: NULL is a key of its own, NaN equals NaN, -0.0
+# equals 0.0. Codes do not depend on the process or the batch.
+
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
@@ -309,6 +314,14 @@ def _split_collisions(columns: Sequence[Vector], codes: Ints) -> Grouping:
     return _grouped(codes, order, ordered[1:] != ordered[:-1])
 
 
+# The order that sorts codes, in fewer passes than comparing them takes. Law: the same positions
+# as `np.argsort(codes, kind="stable")`, whatever the codes. Codes that lie close together are
+# sorted by 16 bits at a time, which NumPy does by counting; those that are sorted but for a few
+# places, and few of them, by merging. Cost: a pass per 16 bits of what lies between the least
+# code and the greatest. Measured, a million codes: of 23 bits 32 ms in place of 98, a quarter of
+# a million 3 ms in place of 20; codes spread over 64 bits take as long either way once they are
+# many.
+
 MANY = 1_000
 """Lookups from which sorting their codes first pays."""
 _DIGIT = 16
@@ -365,6 +378,10 @@ def when_many(codes: Ints) -> tuple[Ints | None, Ints]:
     order = ascending(codes)
     return order, codes[order]
 
+
+# Sorted rows: where equal neighbours begin, and where slices end. Law: the rows are sorted by the
+# columns that are compared; cost is their number, or, of slices that are looked for, a search in
+# them per slice at most.
 
 _DENSE, _MANY_RUNS = 16, 1_000
 """Places per value up to which marking many values is faster than sorting them."""

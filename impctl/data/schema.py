@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from impctl.values import dataclass
 
+# Value types as Spark SQL and Delta name them, columns and schemas. Law: a `SqlType` is a plain
+# value; two types are equal exactly when Spark calls them the same.
+
 
 class Kind(StrEnum):
     """The families of Delta types; the value is Delta's own name for it."""
@@ -149,6 +152,9 @@ class Schema:
                 return column
         return None
 
+
+# Names of tables and columns as they stand in SQL. Law: any name can stand there, whatever
+# characters it has; what is written in parts is read back in the same parts.
 
 _PART = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
 

@@ -14,6 +14,14 @@ from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
 from impctl.values import dataclass
 
+# One column of values in the form the engine computes with. Law: `values` is a NumPy array for
+# everything but strings and binary, which stay Arrow arrays; `valid` is None when no value is
+# NULL; a slot that is NULL holds an arbitrary value that nobody may look at. Canonical values:
+# integers, dates (days) and timestamps (microseconds) as int64; booleans as bool; decimals as
+# unscaled integers (int64, or Python ints in an object array where they do not fit); FLOAT and
+# DOUBLE as float64. `error` bounds how far a float value may lie from what Spark would compute;
+# None means it is exact.
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -250,6 +258,10 @@ def concat(vectors: list[Vector]) -> Vector:
     return Vector(first.type, values, valid, error)
 
 
+# Many slices of one array at once. Law: the slices come out one after the other, in the order
+# asked for; cost is their total length.
+
+
 def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Positions of all slices `starts[i]:ends[i]`, and for each position its slice `i`."""
     sizes = ends - starts
@@ -262,6 +274,11 @@ def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     positions += (starts - before)[owners]
     return positions, owners
 
+
+# What was computed of something that never changes, kept for the next who asks the same of it.
+# Law: whoever asks gets what he would have computed himself; nobody changes what he got. What is
+# found is dropped with what it was computed of, and only the latest few are held, so that a
+# hundred questions of which no two are alike hold no more than a few answers.
 
 T = TypeVar("T")
 

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
+# What a column of partial aggregates means. Law: a pass over rows that somebody else makes gives,
+# per group, exactly these columns; which ones a grouping wants follows from its accumulators.
+
+
 class Meaning(StrEnum):
     """What is counted or summed over the rows of a group."""
 
@@ -67,6 +71,10 @@ class PartialColumn:
 PARTIAL_ROWS = PartialColumn(Meaning.ROWS)
 SPECIALS = (Meaning.NAN, Meaning.PLUS_INFINITY, Meaning.MINUS_INFINITY)
 
+
+# Which values of a group came or went as a whole: what DISTINCT inside an aggregate counts. Law:
+# a value counts once per group as long as it occurs there at all; equality is that of GROUP BY.
+# Cost: the pairs of group and value that changed.
 
 _COUNT = "count"
 
@@ -102,6 +110,14 @@ class DistinctValues:
         result[rows[grouping.first]] = (new > 0).astype(np.int64) - (old > 0)
         return result
 
+
+# What an aggregate remembers per group for one argument. Law: every accumulator is an abelian
+# group under `add`: deleting what was inserted leaves what was before, so the order and batching
+# of changes do not matter. Counts, and sums of integers and decimals, are exact. Sums of doubles
+# carry how far Spark's order-dependent sum may lie from ours: n rows of total magnitude M are off
+# by at most n * 2^-53 * M, plus our own compensated error. NaN and infinities are counted apart,
+# so that deleting them restores the finite sum. State columns are named `<kind><argument>`; an
+# absent column is all zero.
 
 Values = dict[str, Any]
 """State columns by name, arrays of one length."""
@@ -381,7 +397,7 @@ class FloatSum:
         return state[f"sum{self.slot}"], state[f"rest{self.slot}"]
 
     def drift(self, state: Values) -> Any:
-        """The pair's error besides `compensated.DRIFT` of the magnitudes."""
+        """The pair's error besides `exact_sums.DRIFT` of the magnitudes."""
         drift = state[f"drift{self.slot}"]
         return drift + state[f"slack{self.slot}"] if self.bounded else drift
 
@@ -458,6 +474,11 @@ def sum_of(
         return FloatSum(argument, slot, integral, bounded)
     return ExactSum(argument, slot, result if result != DOUBLE else LONG)
 
+
+# The outputs of a grouping that are values found by an order, beside its other outputs. Law: an
+# output row stands for every combination of values that Spark may take where rows tie, and these
+# are a function of the state alone, so what was put out is taken back as it was. A group without
+# a known key has NULL.
 
 _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to, beyond one for each."""
@@ -584,6 +605,27 @@ def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType)
         return Vector(kind, taken.values, taken.valid)
     return Vector(kind, taken.values, taken.validity() & is_known)
 
+
+# Variance and standard deviation from a count, a sum and a sum of squares.
+#
+# Law: Spark's value lies within the reported error of ours, in whatever order its rows came
+# together. Spark updates a mean and a centred sum of squares M row by row and merges pairs of
+# them (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983). With S the
+# sum of squares of n rows, u = 2^-53 and L = 1 + log2 n, over any tree of merges:
+# - a mean's error e, times its rows a, grows by at most u * a * |mean| + 3 u * b * |difference of
+#   the two means| per merge with b rows. As a * |mean| <= sqrt(a S), and the smaller sides of all
+#   merges add up to at most L times every row, e <= u * sqrt(S) * (sqrt(n) + 8) * (7.1 + 3.1
+#   sqrt(L));
+# - the exact contributions d^2 * a * b / (a + b) of all merges add up to M, and a * b / (a + b)
+#   to n * L at most, so errors of the differences d change the root of M by at most 2 e * sqrt(n
+#   L);
+# - values that Spark first rounds to doubles change that root by at most u * sqrt(S);
+# - rounding M itself costs a factor within (2 u) * n. A group of one row is exactly 0. A group
+#   with NaN or an infinity is NaN. Ours takes the square of the sum from the sum of squares,
+#   which are far larger than what is left where values are far from zero. So squares of doubles
+#   are summed with what rounding took off each (`residue`), and both in twice the precision.
+#   Where even that is further off than Spark's may be, as sums by Spark are, the value is not
+#   known. Out of scope: the sums themselves (`engine.accumulators`).
 
 FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
 """The functions over the population and over the sample; the latter are NULL for one row."""
@@ -738,6 +780,9 @@ def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
     return root, np.where(error == 0, 0.0, spread)
 
 
+# An output of a grouping: what gives it its value. Law: a column is a function of the group's
+# state alone.
+
 ROWS = "rows"
 """The state column with a group's rows."""
 
@@ -796,6 +841,13 @@ def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) ->
             continue
         for name in accumulator.columns:
             state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
+
+
+# The extremes of an aggregate's groups: all values kept, or the best of them with refill. Law:
+# after `change` every touched group has its least and greatest values as if all of them were
+# kept. A group whose buffer is used up while it still has values is asked for; what comes is
+# checked against the group's count. Cost: the changed values and, bounded, the buffers they are
+# in.
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
+# The one answer of the engine to a change that its state contradicts, and to state it cannot
+# read. Law: a count below zero, or rows that were never counted, mean that the table's history
+# and the state disagree: an error that asks for recapture, never a guess. So does stored state
+# with entries that are missing, unknown or of other types, which only another release writes.
+
+
 def disagreement(message: str) -> CountBelowZeroError:
     """The error for state that contradicts its input; `message` says what was deleted or found."""
     return CountBelowZeroError(
@@ -51,6 +57,10 @@ def loading() -> Iterator[None]:
         raise unreadable(f"`{error.args[0]}` is missing") from error
     except (LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise unreadable(str(error).partition("\n")[0]) from error
+
+
+# A batch: rows with signed weights and a tag per sketched access. Law: a batch means the sum of
+# its rows; two batches are equal when their consolidated sums are. Batches never change.
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +163,10 @@ def difference(came: Batch, went: Batch) -> Batch:
     parts = [part for part in (came, went.negated()) if len(part)]
     return stacked_batches(parts) if parts else came
 
+
+# Rows that are one and the same counted once, and those that cancel left out. Law: a batch and
+# its consolidated form mean the same sum. Rows are one where all columns and all tags are, value
+# for value: 0.0 does not cancel -0.0, one NaN cancels another only bit for bit.
 
 _BINARY = SqlType(Kind.BINARY)
 _FEW = 8

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId, ColumnName
 
 
+# OneRow: one row without columns, there from the start. Identity: the output is that row over
+# whatever the tables hold; its change is never any. No input, no state.
+
+
 class OneRowOperator(Operator):
     """A single row, emitted by `start`."""
 
@@ -39,6 +43,12 @@ class OneRowOperator(Operator):
 
     def start(self) -> Batch:
         return self.step()
+
+
+# Scan: signed rows of a table enter the circuit, tagged with their range. Identity: d(scan(R)) =
+# dR; linear, no state, cost proportional to the change. A row's tag depends on the row alone, so
+# a deletion carries the same tag as the insertion it takes back. Not to be confused with reading
+# the table: the rows come from the change feed.
 
 
 class TableScan:
@@ -93,6 +103,15 @@ def range_ids_of(partition: RangePartition, column: Vector, shared: Once | None)
     return once(shared, (RangePartition, partition.id), lambda: partition.range_ids_of(column))
 
 
+# Tags by a column: each row carries the range that its own value lies in. Identity: d(tagged(R))
+# = tagged(dR); linear, no state, cost proportional to the change. Rows come in without tags, as
+# those of a fixpoint do, and go out with one for each of several accesses that share a partition,
+# all the same: where all that derives a row has its value in this column, that is the range of
+# all of it. A row's tags depend on the row alone, so a deletion carries those of the insertion it
+# takes back. Not to be confused with `operators.scan`, which tags rows of a table, nor with
+# `operators.lineage`, which tells what derives rows whatever becomes of them.
+
+
 class KeyTags(Operator):
     """Tags for `accesses` accesses, by the ranges of `column`; the column has its type."""
 
@@ -113,6 +132,14 @@ class KeyTags(Operator):
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column
+
+
+# Selection: rows whose predicate may be true. Identity: d(select(R)) = select(dR); linear, no
+# state, cost proportional to the batch. NULL and FALSE drop a row, an unsure predicate keeps it
+# (the sketch may be too large, never too small). Negative weights pass like positive ones,
+# because the decision depends on the row alone. Below a grouping an unsure row is an error
+# (`must_be_sure`), because there too many rows can make a sketch too small. Not to be confused
+# with a filter by the current sketch, which would be unsound.
 
 
 class SelectOperator(Operator):
@@ -169,6 +196,11 @@ class SelectOperator(Operator):
         return column
 
 
+# Projection: computed columns, duplicates kept. Identity: d(project(R)) = project(dR); linear, no
+# state, cost proportional to the batch. Weights and tags pass untouched. Not to be confused with
+# DISTINCT, which needs state.
+
+
 class ProjectOperator(Operator):
     """Computes `outputs`, pairs of a column identity and its expression."""
 
@@ -216,6 +248,13 @@ def _is_same(one: Vector, other: Vector) -> Bools:
     return np.asarray(same & ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))))
 
 
+# Rows repeated as often as two of their columns say: what INTERSECT ALL and EXCEPT ALL need.
+# Identity: d(repeat(R)) = repeat(dR); linear, no state, cost proportional to the change, because
+# how often a row is repeated depends on the row alone: `left` copies against `right` ones leave
+# the smaller number in common, or what is over on the left. A row repeated zero times is dropped.
+# Not to be confused with counting the copies, which the grouping below does.
+
+
 class Repeat(Operator):
     """min(left, right) copies of each row, or with `is_difference` max(left - right, 0)."""
 
@@ -234,6 +273,13 @@ class Repeat(Operator):
         copies = np.maximum(left - right, 0) if self.is_difference else np.minimum(left, right)
         repeated = Batch(batch.columns, batch.weights * copies, batch.tags)
         return repeated.keep(copies > 0)
+
+
+# Union with all duplicates, and difference of weights. Identity: d(R + S) = dR + dS; linear, no
+# state, cost proportional to the change. An input that is taken away counts with its weights
+# reversed: so an anti join is the left side without its semi join. Columns are renamed to the
+# output's. Each input has tags for some of the accesses; its rows carry no range of the others.
+# Not to be confused with UNION, which has a DISTINCT on top.
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +312,14 @@ def _moved(branch: UnionBranch, batch: Batch) -> Batch:
         columns = {output: batch.columns[name] for output, name in branch.columns}
     tags = tuple(no_ranges(len(batch)) if at is None else batch.tags[at] for at in branch.tags)
     return Batch(columns, batch.weights * np.int64(branch.sign), tags)
+
+
+# Merge: the root, where tags of result rows become the sketch. Identity: count[f] = sum of the
+# weights of result rows that carry range f; the sketch is {f : count[f] > 0}, and its change is
+# the crossings of zero. State: one count per range and access, dense in memory, kept as runs of
+# changed counts. Cost: the (row, range) pairs that reach the root, not the number of ranges. A
+# count below zero means the state did not see a row that is now deleted: an error, never a guess.
+# An empty batch changes nothing.
 
 
 @dataclass(frozen=True, slots=True)

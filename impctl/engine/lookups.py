@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
+# Rows of a side of a join, or below a grouping, that are not kept but read when a key asks. Law:
+# `find` answers as of what was added, as `row_index` does, for every key that may be there: what
+# is read is as after the step, so the rows of this step that are still to be added (`expect`) are
+# taken off it. A key that was never added is never asked for, so rows that come in one step with
+# the first of their key ask nothing. Cost: the reading, once per step that has a key to ask for;
+# of state only the filter of keys. Rows that are held while the circuit is filled are held on,
+# when nothing will ask for them, while they take no more than `package`: who fills may keep them
+# after all.
+
+
 class RowReader(Protocol):
     """Reads rows of one side."""
 
@@ -182,6 +192,12 @@ def _bytes_of(batch: Batch) -> int:
     return sum(int(one.values.nbytes) for one in batch.columns.values()) + beside * len(batch)
 
 
+# What a bounded buffer asks for when deletions used it up. Law: an operator that keeps only its
+# best rows or values per group never guesses: where too few are left and there may be more, it
+# asks for all input rows of that group as they are after the change, and goes on from these.
+# Where they come from is none of the engine's business.
+
+
 class Refill(Protocol):
     """Gives an operator its input again, for some groups."""
 
@@ -254,6 +270,15 @@ def edge_after(
     np.minimum.at(result, owners[is_enough], codes[is_enough])
     return result
 
+
+# Which join keys the other side may hold: a Bloom filter that grows by what was added. Law: a key
+# that was added is always found; another one is found in about one of a thousand cases while
+# there are at most twice the keys there were when its words were made (`compact`). What is
+# deleted stays: the answer may be "perhaps" too often, never "no" wrongly. Cost of a change: its
+# keys; the filter's own words are written again only when the keys added since come to an eighth
+# of those in it. Source: B. Bloom, "Space/time trade-offs in hash coding with allowable errors"
+# (CACM 1970); all bits of a key in one block after F. Putze et al., "Cache-, hash- and
+# space-efficient Bloom filters" (WEA 2007).
 
 _WORDS_PER_BLOCK = 4
 _BITS_PER_KEY = 12

@@ -17,6 +17,17 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
 
+# Rows per (group, range), and what a change does to a group's range set. Law: a group's set is {f
+# : count(group, f) > 0}. The code of a pair is `group * 2^24 + range`, which is the whole key, so
+# a group's ranges lie side by side in every run. Reading the set of a group costs its ranges;
+# counting costs the pairs changed.
+
+# A count per range, dense in memory and kept as runs of what changed. Law: a count is the sum of
+# all weights its range was counted with; one below zero means that the change takes back what was
+# never there: an error, never a guess, unless the counts are `partial`: then things were left
+# uncounted, which a change may take back. Counting costs the pairs counted (and, for more pairs
+# than there are ranges, the ranges); writing costs the counts changed.
+
 _COUNT = "count"
 _FEW = 8
 """Ranges per pair from which sorting the pairs is faster than scanning all ranges."""

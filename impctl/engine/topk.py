@@ -38,6 +38,13 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
+# The best rows of each group; what lies beyond stays in the table. Law: a group's buffer holds
+# every row whose code is at most its edge, and no other; an edge only moves down, until the group
+# is refilled. Beyond twice `size` rows the edge moves to the best `size`. A buffer that holds
+# fewer than `needed` rows although its edge is not COMPLETE is refilled, and what comes must
+# agree with what the buffer held. Rows that share the edge's code are all kept. Cost: the changed
+# rows, and the buffers of the groups they are in.
+
 _EDGE = "edge"
 _EVERYTHING = 2**62
 
@@ -167,6 +174,15 @@ class BufferedRows:
             at = groups.take(moved)
             self.edges.put(at.codes, at.keys, {_EDGE: stored_edges(after[moved])})
 
+
+# The first rows of an order, of all rows or of each group of them. Identity: the change is, for
+# every group whose first rows changed, minus the old ones plus the new ones, and nothing for a
+# group of which every changed row lies beyond the border. State: all rows by group, in the order
+# of a code of their first sort key. Cost: the changed rows, and of the groups they are in the
+# first `size` rows and those that share the border's code. NULL is a group. A batch and its
+# negative cancel; a row that is deleted but was never there is an error. Not to be confused with
+# LIMIT where `cut` is RANK: the sketch needs the ties that LIMIT drops as it likes. Where `cut`
+# is ROW, ties are taken by their contents, so that state decides nothing.
 
 _SPARE = 8
 """Rows read beyond the wanted ones at once: for ties and deleted rows."""
@@ -424,6 +440,19 @@ class Top(Operator):
         if self._buffer is None:
             return (self._rows,)
         return (self._rows, self._buffer.edges)
+
+
+# The rows that may be among the first of an order by a value known within a bound. Identity: as
+# of `engine.topk`; the rows are those whose best value is no worse than the `size`-th of all
+# worst values, of all rows or of each group. Every row that is among the first for some values
+# within the bounds is one of them: `size` rows are surely as good as that border. Where standings
+# are counted, the border is the `size`-th of worst values picked one after the other, each the
+# first among rows whose best value lies beyond the one before: so many values surely differ.
+# State: all rows by group, in the order of their best values. Cost: the changed rows, and of the
+# groups they are in the rows up to the border. A bound that is no number may stand for any value,
+# NaN too; NULL is NULL for sure. Ties at the border are all kept, so later sort keys have no say.
+# Asked for the first rows for sure, it fails where these are more. Not to be confused with Top,
+# whose values are exact: here rows may be too many, never too few.
 
 
 class LikelyTop(Top):

@@ -25,6 +25,11 @@ from impctl.expr.numeric import (
 )
 from impctl.expr.types import moved_by
 
+# Casts to and from text, under ANSI rules. Law: what is written is what Spark writes; text is
+# read only in its plain form (digits with a sign, yyyy-mm-dd), and any other is refused when it
+# is met, because Spark accepts some other forms and fails on the rest. Each is a loop over the
+# rows of the batch.
+
 _EPOCH = date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
@@ -89,6 +94,10 @@ def _refused(what: str) -> NotExactError:
         hint="recapture with `impctl capture`, or cast another column",
     )
 
+
+# Casts between types under ANSI rules. Law: a value that does not fit the target is an error, as
+# in Spark, never NULL and never wrapped; but a DOUBLE that is no number is NULL as a DECIMAL.
+# Supported are the casts listed in `supports`; the rest is left to Spark.
 
 MICROS_PER_DAY = 86_400_000_000
 _MOST_DAYS = 106_751_990  # Days whose microseconds 64 bits hold

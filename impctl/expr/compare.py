@@ -17,6 +17,11 @@ from impctl.expr.nodes import CompareOp
 from impctl.expr.numeric import both_valid, rescale, to_double
 from impctl.values import dataclass
 
+# Three-valued logic that also knows when it is not sure. Law: for each row the flags name every
+# outcome Spark might reach; exactly one is set where the answer is certain. Connectives are
+# Kleene's, lifted to sets of outcomes, so that an unsure HAVING stays unsure and the caller can
+# keep the row (MAYBE keeps the group in the sketch).
+
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -82,6 +87,10 @@ def disjoin(parts: Sequence[Truth]) -> Truth:
     """OR, as the dual of AND."""
     return negate(conjoin([negate(part) for part in parts]))
 
+
+# Comparisons of columns as Spark does them. Law: NaN equals NaN and is greater than all else,
+# -0.0 equals 0.0, NULL compares to NULL (unknown) except with `<=>`. Two doubles closer than
+# their error bounds compare as unsure.
 
 _WILDCARDS = {"%": ".*", "_": "."}
 _ARROW_NAMES = {

@@ -52,6 +52,11 @@ from impctl.expr.types import (
 from impctl.types import AttributeId
 from impctl.values import dataclass
 
+# Which expressions the evaluator computes exactly as Spark does, and why not where it does not.
+# Law: what is not listed here is refused before any row is looked at, with the part of the
+# expression that blocks it; nothing is approximated. Values with an error bound (sums of doubles)
+# may be used anywhere: what depends on the order of summing is found on the row where it does.
+
 _TRUTH_VALUES = (BOOLEAN, SqlType(Kind.NULL))
 
 
@@ -184,6 +189,15 @@ def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
             return f"the engine does not support mixing `{own}` and `{sql_type}`"
     return None
 
+
+# Values of expressions over columns, with Spark's semantics (ANSI on). Only an `Evaluator` or a
+# `Condition` computes an expression, and neither takes one that has a blocker (`expr.evaluate`).
+# So everything below is written for supported expressions and checks nothing.
+#
+# The result is Spark's, including NULL, NaN and overflow. Where Spark's own result depends on the
+# order of a floating-point sum, the value has an error bound and a predicate may be unsure. Rows
+# that AND, CASE or COALESCE would not reach never raise. Cost: one pass of array operations per
+# node.
 
 Columns = Mapping[AttributeId, Vector]  # The input columns by identity, all of one length
 

@@ -47,6 +47,10 @@ from impctl.expr.signature import (
 )
 from impctl.expr.types import MAX_PRECISION, fixed_offset, moved_by, offset_of, type_of, wider_type
 
+# Functions of dates and timestamps. Law: days and microseconds count from 1970-01-01 in the
+# proleptic Gregorian calendar, as Spark's. TIMESTAMP comes as local time, and a TIMESTAMP that is
+# given back is one.
+
 _SECOND = 1_000_000
 _SMALLEST_DAY, _LARGEST_DAY = -(2**31), 2**31 - 1
 _WEEKS = ("week",)
@@ -253,6 +257,11 @@ DATE_FUNCTIONS: dict[str, Function] = {
 }
 
 
+# Functions of text. Law: text is a sequence of code points, compared and searched by bytes, as
+# Spark's UTF8_BINARY has it. Upper and lower case of letters outside ASCII depend on Java's
+# tables, so a column that holds such letters is refused when it is met.
+
+
 def _text(function: Callable[[pa.Array], pa.Array]) -> Function:
     def compute_text(arguments: Sequence[Vector], result: SqlType) -> Vector:
         return Vector(result, function(arguments[0].values), arguments[0].valid)
@@ -411,6 +420,10 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "endswith": _matches(pc.ends_with),
     "contains": _matches(pc.match_substring),
 }
+
+# Functions of numbers, and the greatest and least of several values. Law: integers and decimals
+# are exact and an overflow is an error. Logarithms, powers and angles, whose last digit differs
+# from machine to machine, are left to Spark.
 
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
@@ -575,6 +588,11 @@ NUMBER_FUNCTIONS: dict[str, Function] = {
     "greatest": _best(CompareOp.GREATER),
     "least": _best(CompareOp.LESS),
 }
+
+# Scalar functions by name: the one list of what is computed without Spark. Law: each gives what
+# Spark gives, or does not take these arguments; every entry is tested against Spark. What Spark
+# alone knows (regions' time zones, case tables, how Java writes a double) is refused. A TIMESTAMP
+# goes in as the local time of the session's zone, and comes out as an instant.
 
 FUNCTIONS: dict[str, Function] = {
     **NUMBER_FUNCTIONS,

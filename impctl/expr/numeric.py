@@ -18,6 +18,9 @@ from impctl.errors import EvaluationError
 from impctl.expr.nodes import ArithmeticOp
 from impctl.expr.types import SHORT_AVERAGE
 
+# The single-precision number that a decimal text stands for. Law: rounded once, ties to even, as
+# Java reads a FLOAT; by way of a double it would be rounded twice.
+
 _SURELY_ZERO = 1e-50  # Far below half of the least single-precision number, 7e-46
 
 
@@ -41,6 +44,11 @@ def nearest_float(text: str) -> float:
 def _is_odd(value: np.float32) -> bool:
     return bool(value.view(np.int32) & 1)
 
+
+# Arithmetic on columns as Spark does it with ANSI on. Law: integers and decimals are exact, and a
+# result that does not fit its type is an error, never wrapped, but where Spark itself cuts off:
+# the sign of a long decimal is turned in 34 digits, and `div` of decimals keeps 64 bits. Doubles
+# carry a bound on how far they may lie from Spark's own result. A NULL slot never raises.
 
 UNIT = 2.0**-53  # Half the spacing of doubles at 1: the largest relative error of one rounding
 
@@ -323,6 +331,12 @@ def _to_digits(value: int) -> int:
     return unit * (lower + (2 * rest > unit or (2 * rest == unit and lower % 2 == 1)))
 
 
+# Doubles rounded to decimal digits, as Spark does it: by the text that Java writes. Law: the
+# digits are Spark's, or it is said that they are not known. Away from a tie the text of a double
+# and its value round alike; at one the text decides, which is the shortest that reads as the
+# double again. Java before 19 wrote others now and then, so texts of more than 15 digits, of
+# small numbers and of whole ones from 2^53 on are not relied on there.
+
 MOST_DIGITS = 15  # Digits after (or before) the point that doubles are rounded to here
 _FEW_DIGITS = 15  # A text of so many digits identifies its double
 _SMALL = 1e-3  # Below, Java before 19 wrote at least two digits, not always the shortest
@@ -376,6 +390,13 @@ def outer(low: Floats, high: Floats, digits: int) -> tuple[Floats, Floats]:
         last = np.where(is_small, np.floor(most + 0.5), most + 1.0)
     return first, last
 
+
+# AVG's last step: a sum divided by a count, as Spark does it. Law: the result is Spark's to the
+# last digit, or a bound on how far it may lie from it, or an error. Spark averages decimals of at
+# most eleven digits as doubles (its rule `DecimalAggregates`): the sum of the unscaled values by
+# the count, by the power of ten, then cast to the result's type. That is done here as long as
+# such a sum is exact whatever the order of its rows; beyond that the order decides in Spark
+# itself, and the average is refused. Longer decimals are divided exactly.
 
 Integers = npt.NDArray[np.int64]
 

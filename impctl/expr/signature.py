@@ -13,6 +13,10 @@ from impctl.expr.nodes import Call, Expr, Literal, Span
 from impctl.expr.types import type_of
 from impctl.values import dataclass
 
+# What a listed function takes and how it is computed, and pieces that all lists share. Law:
+# `takes` looks at expressions, never at rows; what it takes, `compute` gives as Spark does, or
+# refuses a row by its error. A NULL argument gives NULL unless the function says otherwise.
+
 Takes = Callable[[Sequence[Expr]], bool]
 Compute = Callable[[Sequence[Vector], SqlType], Vector]
 
@@ -84,6 +88,10 @@ def all_valid(arguments: Sequence[Vector]) -> Bools | None:
     masks = [argument.valid for argument in arguments if argument.valid is not None]
     return np.logical_and.reduce(masks) if masks else None
 
+
+# The condition that a subquery used as a value has one row at most. Law: true of no row and of
+# one, for any more the query fails; never false and never NULL, so it drops nothing. Its name is
+# none that a query could call.
 
 ONE_ROW = "one_row"  # No function of Spark has this name, and functions of users are not read
 SEVERAL_ROWS = "More than one row returned by a subquery used as an expression"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
+# What `bench` measures, as frozen values: figures, their cases, and how they are drawn. The
+# options of a figure are those of its measure, which checks them (`measure.figures`).
+
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]
 
 
@@ -57,6 +60,12 @@ class FigureSpec:
     location: Location
     places: Mapping[str, Location] = field(default_factory=dict)
     """The location of each option."""
+
+
+# What a measure is given: the workload, the figure with one case, its options read. Law: a
+# measure is called once per case, and all of them before a table is generated or anything is
+# timed; so it reads its options when it is called, touches tables only when it is iterated, and
+# refuses options it does not know (`only`). A case that fails loses its own cells from there on.
 
 
 def words_of(sql: str) -> frozenset[str]:

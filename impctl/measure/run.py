@@ -1,4 +1,9 @@
-"""Measure the figures of a workload file into a record; write and compare records."""
+"""Measure the figures of a workload file into a record; write and compare records.
+
+Records as files: written after a run, read to compare two runs. Law: a file is written whole or not
+at all; whether it can be is tried before anything is measured, and the trial leaves what stands
+there as it is. A device, a pipe or a link stays one: the text goes through it.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +62,10 @@ if TYPE_CHECKING:
     from impctl.service.settings import MeasureRequest
     from impctl.types import QueryName
     from impctl.workload.models import Workload
+
+
+# The measures of `impctl bench`: functions from a ground to cells (`measure.figures`). Every
+# label and metric that the cells of a measure may have is listed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,13 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
+# A short hash of what a case measures, for records: what the labels of its cells leave out. Law:
+# two cells of one figure with equal labels have one fingerprint exactly where they had the same
+# query, partition, options and data; how often and on which machine counts no more than the names
+# of files. Options whose values stand in the labels are left out, so a size more changes no other
+# cell.
+
+
 def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:
     """The fingerprint of one case of one figure, as this run measures it."""
     workload = planned.ctx.workload
@@ -160,6 +176,11 @@ def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
     own = name_parts(partition.table) or (partition.table,)
     return own[-1].lower() in words_of(query.sql)
 
+
+# The figures of a workload file: what its queries' sketches cost and save on the user's data.
+# Law: every query asked for is a case of every figure under its own name, at the full size of its
+# tables; nothing is generated. Without sizes of a change there are both rows and shares of the
+# table, so that a break-even is told on small and on large tables.
 
 _CHANGES = (10, 100, 1000)
 _SHARES = (0.01, 0.1)
@@ -212,6 +233,9 @@ def figures_of(
         ),
     )
 
+
+# Figures with their cases ready to be measured. Every wrong option is found here, before anything
+# is measured.
 
 DataFacts = Sequence[Mapping[str, object]]
 """How the tables of a case were generated; part of its fingerprint."""
@@ -310,6 +334,9 @@ def planned_figures(
     return tuple(planned)
 
 
+# What stands beside measured numbers: the machine, the versions, and how Spark was set up. Law:
+# only settings that decide how quick Spark is are told, since others may hold secrets.
+
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 
 
@@ -327,6 +354,13 @@ def machine_facts(ctx: Context) -> dict[str, str]:
     ]
     facts["spark"] = ", ".join([shown(master_of(spec.master)), *settings])
     return facts
+
+
+# Measure the figures of a run, one after another, into one record. A case that fails, by a bug
+# too, is named in `failures` and among the run's failures; its cells so far are kept and the
+# others go on. A sketch found too small, or a result that differs, fails the run. The yardstick
+# is timed before every figure and at the end. Files asked for hold every cell that is done, so an
+# interrupt keeps those.
 
 
 def run_workload(

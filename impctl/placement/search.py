@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from impctl.data.vector import Bools, Floats, Ints
 
 
+# What it takes to bring a piece of state to another mode, by the costs in its graph. Law:
+# milliseconds, once. A side or grouping that is to be kept is read whole and put in order; of a
+# side that is to be read the keys are put into a filter, which is taken to cost as much as
+# putting it in order, and of a grouping the keys of its groups are told, or the best of them
+# where it is to be bounded.
+
+
 def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
     """Per side and grouping the milliseconds to bring it to each mode."""
     result: dict[str, Mapping[PieceMode, float]] = {}
@@ -60,6 +67,11 @@ def _scans(graph: Graph, wire: int) -> set[int]:
         waiting += graph.nodes[at].inputs
     return result
 
+
+# All that one operator can do: its combinations of modes, what each costs and asks, as arrays.
+# Law: numbers are those of `demands.own`, for every combination, kind of change and demand at
+# once, so that an operator that is asked for different things is looked at with one selection. Of
+# combinations that ask the same of the inputs the dominated ones are left out.
 
 Asked = tuple[int, ...]  # The `Demand` on a flow for each kind of change
 
@@ -133,6 +145,10 @@ class Options:
         return result
 
 
+# A graph with what recorded runs tell in place of prior times. Law: only times change, never
+# bytes, modes or wires; what no run tells stays as it was. Where every operator took what was
+# estimated of it, and nothing beside, the graph stays the same.
+
 _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
 """What a piece costs except reads of tables, for buffers too."""
 
@@ -191,6 +207,12 @@ def _times(costs: PerKind, times: PerKind) -> PerKind:
         return costs
     return tuple(cost * factor for cost, factor in zip(costs, times, strict=True))
 
+
+# Undominated points of bytes and cost, each knowing the modes it stands for. Law: of two points
+# the one with more bytes is cheaper; every point that was left out has one beside it with no more
+# bytes and no more cost, or, where points are thinned by a share, at most that share more. Points
+# do not hold their modes but the points that they were put together from: sums and unions of
+# frontiers stay numbers until one point is chosen.
 
 _AT_ONCE = 1 << 20  # Pairs of points compared in one array
 
@@ -359,6 +381,10 @@ def _apart(cost: Floats, thin: float) -> Bools:
     return is_first
 
 
+# What a choice of modes costs in truth: the graph walked from its root, plainly. Law: a flow that
+# several inputs read is computed once, for all that is asked of it. Reads of the same tables in
+# one run are made once for all queries that are evaluated together: the longest of them is paid.
+
 Modes = Mapping[str, PieceMode]  # The mode of each piece, by its name
 
 
@@ -426,6 +452,12 @@ def _run(
     return work, reads
 
 
+# Good choices where flows are shared in too many ways to find the best ones. Start from the
+# choices that are best if every reader of a shared flow had a copy of it (kept wins where copies
+# differ), and evaluate them truly; then change single modes, or two at once, until nothing within
+# the bytes helps. Law: what comes out costs what it says; how much dearer than the best it is, is
+# not known.
+
 _STARTS = 24  # Choices that are improved, of all, evenly over the frontier
 _MOST_ROUNDS = 40
 _MOST_PAIRS = 400
@@ -488,6 +520,16 @@ def _two(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceM
                 left -= 1
                 yield {**modes, one.name: mine, other.name: theirs}
 
+
+# The best modes of all pieces of one query, for every budget at once. f(v, Z) is the frontier of
+# the operators below v where Z is asked of v for each kind of change. For each combination of
+# modes of v's pieces, its own cost and demands are known by Z alone, so frontiers of the inputs
+# are added up; united over the combinations they are f(v, Z). Law: *exact* for trees. A flow that
+# several inputs read is paid once, for an assumed demand that no reader may exceed; the least
+# over all assumptions is exact too, as the true demand is among them. Where assumptions are too
+# many, `approximate` finds a choice that is only good, and is called that. Thinned points make an
+# answer dearer by at most `thin` for every operator with a choice or two inputs on the way to the
+# root; 0 is exact.
 
 THIN = 0.001  # The relative cost by which points must differ to be kept apart
 MOST_ASSUMPTIONS = 4096  # Demands on shared flows that are tried, in all
@@ -678,6 +720,12 @@ def _possible(
     return result
 
 
+# One budget for several queries: their frontiers put together on a grid. Law: what is chosen fits
+# the budget where anything does. The grid has a thousand cells; each holds the cheapest choice
+# that was found for the first queries within so many bytes, with its bytes as they are, so
+# nothing is found that is dearer than by sizes rounded up to cells: with those, cells would be
+# full. Pieces are never shared between queries.
+
 _CELLS = 1000
 
 
@@ -763,6 +811,12 @@ def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) ->
         left -= int(frontiers[query].bytes[better] - frontiers[query].bytes[points[query]])
         points[query] = better
 
+
+# The choice of state, asked from outside: queries and a budget in, modes and reasons out. Law: a
+# pure function of its arguments. Reads that several queries make of the same tables in one run
+# are no part of the sum that is minimised; the choice is made once more with each read divided by
+# the queries that asked for it the first time, and the one of the two that is truly cheaper is
+# given.
 
 _Sharers = Mapping[tuple[tuple[TableName, ...], int], int]
 """How many queries read the same tables in runs of a kind of change."""

@@ -63,6 +63,9 @@ from impctl.plan.nodes import (
 from impctl.types import AttributeId
 from impctl.values import dataclass
 
+# Expressions as short text for people: messages, `explain`, logs. Law: the text reads like the
+# SQL it came from; it is never parsed or run.
+
 Names = Mapping[AttributeId, str]
 
 
@@ -216,6 +219,10 @@ def _instant_text(micros: int) -> str:
         return str(datetime(1970, 1, 1) + timedelta(microseconds=micros))
     except OverflowError:
         return f"{micros} microseconds"
+
+
+# A plan as a tree of lines for people. Law: one line per operator, in plan order; no colour, no
+# input or output.
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,12 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.data.schema import Column
 
+# Ways that rows of a leaf take through a plan: the columns they become, and what they must meet.
+# Law: every row of the plan comes from one way, and there from one row of the leaf (or none) and
+# rows of other parts. `columns` has the plan's columns as expressions over the leaf's columns and
+# those of other parts; a row comes if it meets all `conditions`. `matches` decide which rows of
+# an outer join meet; where none does, columns are NULL.
+
 _MOST_WAYS = 64
 """Limit on ways through the UNIONs of a plan; beyond it none is followed."""
 
@@ -140,6 +146,10 @@ def _few(ways: list[LeafWay]) -> list[LeafWay]:
         raise NotFollowedError("its UNIONs give too many combinations")
     return ways
 
+
+# Columns followed from where they arise up to a plan's result. Law: `trace` and `follow` change
+# no rows and no other column. Where a row of the result no longer stems from one value of the
+# column, the answer is None, never a guess.
 
 _LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)
 _RIGHT_KEPT = (JoinKind.INNER, JoinKind.RIGHT)
@@ -348,6 +358,13 @@ def _follow_join(
         return None
     return replace(plan, right=right[0]), right[1]
 
+
+# Where the answer's lineage alone is asked for, the plan by which that is judged and kept. Law:
+# the plan yields the query's rows on every database. A fixpoint that is a set is marked as one
+# that is sketched for the answer: of the derivations of its rows those count that lead to a row
+# that the answer stems from, and the rules judge what stands above as over a table that is there
+# in part (docs/soundness.md, "The lineage of the answer alone"). Of UNION ALL all derivations of
+# a row count, and of best rows all that others are beaten by: these stay barriers.
 
 _HELD = "its sketch holds only the rows that the result is derived from"
 _WHOLE = "its sketch holds the whole lineage: "

@@ -12,6 +12,13 @@ from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Span
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.values import dataclass
 
+# Which rows of a fixpoint stay where only the best of each group count. Law: rows with equal
+# `keys` are a group. A row stays if one of its `values` is the least of its group's (or
+# greatest), NULL left out; rows that tie stay together, and where a group has no value but NULL,
+# its rows with NULL do. So a fixpoint that goes on for ever, as costs along a circle do, may have
+# an end: T is then what the rounds come to when rows that another one beats derive nothing.
+# Columns are told by their places.
+
 
 @dataclass(frozen=True, slots=True)
 class BestValue:
@@ -42,6 +49,11 @@ class BestOnly:
         return f"best {', '.join(values)} by {', '.join(map(str, self.keys))}{kept}"
 
 
+# What an expiry asks of the rows of a table: that their time is later than an instant. Law: to
+# rules, safety and engine it is an ordinary selection right above each scan of the table, so
+# nothing else need know of it. NULL is not later than anything, and equal is not later.
+
+
 @dataclass(frozen=True, slots=True)
 class LiveRows:
     """Rows are live whose `column`, a TIMESTAMP or DATE, is later than a constant of its type."""
@@ -54,12 +66,21 @@ class LiveRows:
         return Compare(CompareOp.GREATER, column, self.later_than)
 
 
+# The relation behind a SELECT without FROM. Law: it has one row, always, and no columns; no table
+# has part in it, so nothing of it is sketched.
+
+
 @dataclass(frozen=True, slots=True)
 class OneRow:
     attributes: tuple[()] = ()
     span: None = None
     """It has no place in the text."""
 
+
+# Frozen plan nodes for the whole intended algebra. Law: every column has one identity
+# (`Attribute.id`) that is unique in the whole plan, so that an expression means the same wherever
+# it is moved; names are only for people and for the result. Every node keeps its place in the SQL
+# text. HAVING is a Select above an Aggregate.
 
 Catalog = Mapping[TableName, Schema]
 """Schemas of the tables a query may name."""
@@ -430,6 +451,10 @@ def nodes_of(plan: Plan) -> Iterator[Plan]:
 def scans_of(plan: Plan) -> tuple[Scan, ...]:
     """All table accesses, left to right."""
     return tuple(node for node in nodes_of(plan) if isinstance(node, Scan))
+
+
+# The scalar expressions that stand in a plan node. Law: all of the node itself, none of what is
+# below it.
 
 
 def expressions_of(node: Plan) -> tuple[Expr, ...]:

@@ -53,6 +53,10 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AccessId, AttributeId
 
+# Whether evaluating an expression can fail on some row, under Spark's ANSI rules. Law: False only
+# where no value of the columns' types can make it fail; True when unsure. A rule never evaluates
+# what can fail on rows that did not reach it before: a query that works must not start to fail.
+
 _TOTAL = frozenset({ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY})
 _WIDTH = {Kind.BYTE: 1, Kind.SHORT: 2, Kind.INTEGER: 4, Kind.LONG: 8}
 
@@ -109,6 +113,12 @@ def _is_widening(source: SqlType | None, target: SqlType) -> bool:
         return _WIDTH[source.kind] <= _WIDTH[target.kind]
     return False
 
+
+# What becomes of values that depend on the order of rows: shown, or deciding. Law: such a value
+# (COLLECT_SET, MODE, FIRST ...) is any of several right ones, whenever Spark runs. Where it is
+# only shown, it decides neither which rows there are nor another value that must be fixed, so a
+# sketch that holds whole groups leaves it as free as it was. Where it decides, no two runs need
+# agree on the rows.
 
 OrderDependentColumns = dict[AttributeId, tuple[str, Span | None]]
 """Columns with such values, and the function of each with its place."""
@@ -174,6 +184,9 @@ def _read(node: Plan) -> Sequence[Expr]:
     return expressions_of(node)
 
 
+# Window calls that see their whole partition, so that all its rows have one value. Law:
+# `is_whole` only where the frame of every row is all rows of its partition, whatever the order.
+
 _WHOLE = frozenset(
     f"{unit} between unbounded preceding and unbounded following" for unit in ("rows", "range")
 )
@@ -184,6 +197,10 @@ def is_whole(call: WindowCall) -> bool:
     if call.frame is None:
         return not call.order
     return " ".join(call.frame.lower().split()) in _WHOLE
+
+
+# The conditions that stand right above the scans of a plan. Law: a row of the access that meets
+# not all of its conditions is dropped there, whatever the plan makes of the others above.
 
 
 def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
@@ -199,6 +216,11 @@ def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
             # From above: the first of several filters on a scan has the others below it.
             result.setdefault(below.access, conditions)
     return result
+
+
+# Which accesses a plan yields nothing without. Law: where one of them has no row, the plan has
+# none. What an outer join pads, what NOT EXISTS and EXCEPT leave, and the other branch of a union
+# need no rows of theirs; a grouping without keys has a row over nothing.
 
 
 def indispensable(plan: Plan) -> frozenset[AccessId]:

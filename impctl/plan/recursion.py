@@ -47,6 +47,11 @@ from impctl.plan.nodes import (
 from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
+# What the plan of a fixpoint says of its rows: how steps read them, which columns stay. Law: a
+# column is stable if every row that a step derives has in it the very value of the rows it is
+# derived from; so all rows of a derivation have it. A step is linear if no row of it is derived
+# from two. Where it cannot be told, a column is not stable and a step not linear.
+
 _MOST_WAYS = 64
 """Limit on ways through the UNIONs of a step; beyond it nothing is known."""
 
@@ -243,6 +248,14 @@ def _summed(
             yield attribute.id
 
 
+# Fixpoints taken for tables: plans that read the rows derived as any other rows. Law: over a
+# table that holds the rows of a fixpoint, the plan with that table in the fixpoint's place yields
+# what it did. The step over the same table yields a row for every derivation whose rows are in
+# the fixpoint; so what of the tables base and step use, over it, is all that derives its rows.
+# Where the best rows alone are kept, what derives other ones is left out (`deriving`). Columns of
+# such a table are called by their places, since those of a WITH entry may share a name.
+
+
 def table_of(node: Fixpoint | Recursive) -> Scan:
     """An access of a table with the rows, under the node's attributes."""
     name = node.id if isinstance(node, Fixpoint) else node.fixpoint
@@ -311,6 +324,24 @@ def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
     )
     return Join(JoinKind.SEMI, plan, table, same[0] if len(same) == 1 else And(same))
 
+
+# When a fixpoint may keep the best rows of each group alone, and the answer stays as it is. Law:
+# it may where (1) its rows are read through MIN and MAX of some of its columns, the *values*, or
+# joined back to these by equality; (2) a step makes of a value v only v + e, or, where the least
+# counts, the greater of v and e (where the greatest counts, the lesser), and no other column of
+# it; (3) no condition reads a value, unless there is only one and it is bounded on the side of
+# the worse ones; (4) groups are told by all columns that anything of this reads, e included. Then
+# what a worse row derives a better one of its group derives, no worse, with the same rows of
+# tables: so where the rows without the rule have an end, the best of each group are the same, and
+# where they go on and on, as costs along a circle do, the best are those that all rounds come to.
+# Whether e is above zero decides on nothing but the end: along a circle below zero there is none,
+# nor are there bounds to paths of one cost along a circle of cost zero. The lesser of v and e,
+# where the least counts, would be better than v: along a circle the row that v came from would be
+# beaten by what came of it, and nothing be left for it to stand on. What ties: v + e is as much
+# better as v is, so all rows that are best stay, whatever else is in them (a path); the greater
+# of v and e is not, so there nothing else may be in them. Numbers that are rounded may do either,
+# so doubles are not added. NULL is no value: greatest(NULL, e) is e, so there rows with NULL
+# stay, too.
 
 _FUNCTIONS = {"min": False, "max": True}
 _NARROW_DIGITS = 18
@@ -585,6 +616,9 @@ def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[in
                 return _places(way, (*grown.others, other))
     return None
 
+
+# What there is to say of the fixpoints of a plan: what stays, what could be narrowed, and how.
+# Law: remarks decide nothing; each is true of the plan as it stands after the rules.
 
 _PAYS = (
     "updating is faster than deriving all rows again if a run deletes up to about 10% or inserts "

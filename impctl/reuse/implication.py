@@ -43,6 +43,11 @@ from impctl.safety.facts import normalised
 from impctl.types import AttributeId
 from impctl.values import dataclass
 
+# Constants of conditions, compared as the condition would compare them. Law: `surely_at_least`
+# and `surely_above` hold only if, in the type in which Spark compares either constant with the
+# operand, the one value is at least (or above) the other whatever the session's time zone; unsure
+# is False. NaN is the greatest value and equal to itself, -0.0 equals 0.0.
+
 _LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?")
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400 * 1_000_000
@@ -159,6 +164,10 @@ def _around(micros: int, text: str) -> Point:
     return Point((False, micros - WIDEST_OFFSET), (False, micros + WIDEST_OFFSET), text)
 
 
+# Which columns tell apart the rows that only one of two conditions lets through. Law: two rows
+# that a grouping on these columns takes for equal pass a changed part of the condition both or
+# neither. To a grouping 0.0 and -0.0 are one value, to a cast they are not.
+
 Difference = frozenset[AttributeId] | None
 """Columns that alone identify what only the captured plan has; None where more differs."""
 
@@ -187,6 +196,13 @@ def _may_see_the_sign_of_zero(expr: Expr) -> bool:
     columns = [part for part in walk(expr) if isinstance(part, ColumnRef) and part is not expr]
     return any(part.type is None or part.type.is_fractional for part in columns)
 
+
+# Whether one condition implies another, for rows of two queries that belong together. Law: if
+# `find_gap` finds none, then for every pair of rows related as the columns say, "the premise is
+# true of the first row" implies "the conclusion is true of the second". Comparisons of one
+# expression with constants are reckoned as intervals and sets; all else must be the same text and
+# be preserved (`safety.direction`). A condition that is NULL is not true, so three-valued logic
+# needs no case of its own: only what makes a condition true counts.
 
 _STRICT = (CompareOp.GREATER, CompareOp.LESS)
 

@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from impctl.safety.facts import Fact, KnownSigns
 
 
+# Two plans of one shape brought to the same column identities, so that nodes can be compared.
+# Law: `aligned` keeps the plan's meaning and changes identities only; it answers None where the
+# plans differ in operators, tables, or the number of columns anywhere, hence are no instances of
+# one template.
+
 Names = Mapping[AttributeId, AttributeId]
 
 
@@ -239,6 +244,10 @@ class _Renaming:
         return transform(expr, swap)
 
 
+# Why a captured sketch need not hold what another query asks for, and where it shows. Law: a
+# reason names the first place found, in the texts of both.
+
+
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """Why the captured rows need not contain the requested ones; spans are places in either
@@ -256,6 +265,13 @@ class Mismatch:
             return self.reason
         now = f", but the query says `{here}`" if here else ""
         return f"{self.reason} `{there}`{now}"
+
+
+# Fixpoints that two plans have in common, whatever stands above them. Law: where a fixpoint is a
+# barrier of the plan that was captured, its sketches hold derivations of all its rows. So
+# wherever else there is an equal fixpoint (same base and step, constants in them and columns), it
+# has the same rows over these sketches as over the tables, and so has any query that reads no
+# other rows by a sketch. A fixpoint that is keyed is no barrier: some of its rows are there.
 
 
 def has_similar_recursion(requested: Plan, captured: Plan) -> bool:
@@ -310,6 +326,12 @@ def _is_closed(fixpoint: Fixpoint) -> bool:
     own = {node.id for node in nodes_of(fixpoint) if isinstance(node, Fixpoint)}
     return all(node.fixpoint in own for node in nodes_of(fixpoint) if isinstance(node, Recursive))
 
+
+# Two plans that differ in constants, compared node by node from the inputs up. Law, for each pair
+# of nodes over any one database: every row of the asked plan has a row of its own in the captured
+# plan whose lineage contains its lineage, with columns related as `columns` says. Where
+# `difference` is not None, the rows common to both are the same rows, and those that only the
+# captured plan has are told apart by these columns alone; the empty set means equal results.
 
 _WORDLESS = Wording("", {})
 
@@ -663,6 +685,15 @@ def _window(requested: Window, captured: Window, child: _Pair, is_loose: bool) -
 def _partitions(call: WindowCall) -> frozenset[AttributeId]:
     return frozenset(expr.id for expr in call.partition_by if isinstance(expr, ColumnRef))
 
+
+# Whether the sketch of one query serves another: of other constants, or over the same recursion.
+# Law (Niu et al., provenance-based data skipping, section on reuse, with top-k, set operations
+# and windows added): `allowed` means that over any one database the provenance of the asked query
+# lies in that of the captured one, barriers included, and that sketches of these attributes are
+# safe for the asked query itself; so its answer over the sketch is its answer over the tables.
+# Safety is judged again, because constants decide it (`WHERE v > 0` makes a sum monotone). Unsure
+# is no. What a query only puts out decides nothing about its provenance: the cores are compared.
+# Of queries that have no more in common than a recursion the sketches below it serve, no others.
 
 _LOOKED_AT = "a LIMIT of the query reads"
 _OTHER = "the queries differ in more than the constants in their conditions"

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
+# The end of a plan as what is made of kept rows: conditions, order, LIMIT, columns put out. Law:
+# a frozen value with all that telling an answer needs, so that it can be written beside the rows
+# and told again without the plan (`rules.finalize`). Its expressions are of `columns`.
+
+
 @dataclass(frozen=True, slots=True)
 class FirstRows:
     """The first `count` rows (None: all) by an order, without the first `offset`."""
@@ -65,6 +70,11 @@ class FinalSteps:
         """Whether rows may come or go because of others."""
         return self.first is not None or self.limit is not None
 
+
+# The end of a plan as JSON and back, so that a materialized result is told without reading SQL.
+# Law: reading gives back an equal value, or ValueError for all that was not written here; only
+# the classes listed are ever made. Places in the SQL text are left out: nobody is told of them
+# from here.
 
 Written = Any
 """JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
@@ -156,6 +166,14 @@ def _fields(name: str) -> tuple[str, ...]:
     return tuple(field.name for field in fields(_RECORDS[name]) if field.name != "span")
 
 
+# A plan taken apart for its answer: which rows suffice, and what is made of these at the end.
+# Law: the answer of a plan is `kept`'s rows, of which those stay for which the ending's
+# `predicates` are true, cut by `first`, brought in `order`, cut by `limit`, and `outputs` of
+# each. Whoever computes `kept` may give more rows than it has where a condition or the border of
+# a top-k is too close to call: what stands above it is asked again, by value. So below the
+# conditions and the LIMIT at the plan's end nothing may be unsure (`AnswerPlan.decided`).
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
     """The plan of the rows, and the final steps, whose expressions read its columns."""
@@ -180,7 +198,7 @@ def answer_plan(query: Query) -> AnswerPlan:
         node = Select(node, And(end.predicates))
     first = end.first
     if first is not None and first.order and first.count is not None:
-        # As `Ending.cuts` says.
+        # As `FinalSteps.cuts` says.
         node = TopK(node, first.order, first.count, first.offset)
     wanted = _columns(end)
     kept = Project(

@@ -63,6 +63,11 @@ from impctl.safety.transfer import rank_bound
 from impctl.types import AttributeId
 from impctl.values import dataclass
 
+# LIMIT, ORDER BY and DISTINCT over at most one row, left out. Law: the bag of rows stays the
+# same. One row by the plan's form: an aggregate without GROUP BY, and what filters, computes,
+# limits to one or joins such rows one to one. `LIMIT k` of it is all of it where k is at least 1
+# and nothing is skipped, so it has a fixed answer and ranks nothing.
+
 
 def single_rows(root: Plan) -> Plan:
     """Remove steps that leave one row unchanged."""
@@ -99,6 +104,11 @@ def has_one_row_at_most(plan: Plan) -> bool:
             assert_never(plan)
 
 
+# Filters on a rank turned into top-k per partition. Law: the bag of rows stays the same. `rank <=
+# k` (also `<`, `=`, either way round) directly above a window of nothing but one row_number, rank
+# or dense_rank is a TopK with that rank; what else the predicate asks for stays above it. A rank
+# starts at 1, so `rank = c` is `rank <= c` and more.
+
 _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 
 
@@ -129,6 +139,13 @@ def _limited(plan: Select, window: Window) -> Plan:
     if not rest:
         return top
     return replace(plan, child=top, predicate=rest[0] if len(rest) == 1 else And(rest))
+
+
+# Turns AVG into a sum and a count, which can be kept up to date. Law: the results are Spark's:
+# integers and floats are summed as doubles, decimals as decimals, and `Mean` divides as AVG does.
+# Equal sums and counts are kept once. AVG(DISTINCT ...) and arguments of a type that is not known
+# stay as they are. The columns above keep their identities; those of the aggregate below get new
+# ones.
 
 
 def split_averages(root: Plan) -> Plan:
@@ -208,6 +225,13 @@ def _below(attribute: Attribute) -> Attribute:
 _Known = TypeVar("_Known")
 _Kept = dict[AttributeId, BestOnly]
 """Rows that a fixpoint needs to keep, by its first column."""
+
+
+# Fixpoints that keep the best rows of each group alone, where nothing else is read of them. Law:
+# the bag of rows of the plan stays the same. MIN or MAX over the rows of a fixpoint reads the
+# best ones, and so does a join of its rows back to these values on equality of groups and value.
+# Of a fixpoint whose rows have no end, as costs along a circle, this gives the best that there
+# are.
 
 
 def best_fixpoints(root: Plan) -> Plan:

@@ -17,6 +17,15 @@ from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 
+# The rules, and the order in which they run. Law: a rule is total, keeps the bag of rows a plan
+# yields on every database, and never changes the root's attributes (identities, names, order).
+# Unsure means unchanged. The order is the review: what asks for the best rows of a fixpoint is
+# looked at first, while nobody has dropped it yet; steps over single rows go next, as they hide
+# what a condition stands on; what all sides of an OR ask for comes out of it then, so that it can
+# go down; selections go down next, so that the columns only they read are known when columns are
+# dropped; what is left of a filter on ranks then shows as a top-k; averages are split last,
+# because splitting adds columns.
+
 RULES: tuple[Callable[[Plan], Plan], ...] = (
     best_fixpoints,
     single_rows,
@@ -46,6 +55,10 @@ def apply_rules(root: Plan) -> Plan:
             break
     return root
 
+
+# Queries read and put through the rules, each once per text and schemas. Law: what is remembered
+# is what reading again would give: the text, the session's zone, the schemas of all tables that
+# were looked up and what an expiry asks of their rows are the same. Errors are never remembered.
 
 KEPT = 256
 """Queries remembered; some tens of kilobytes each."""

@@ -59,6 +59,11 @@ from impctl.plan.recursion import stable_columns
 from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
+# Conditions that every side of an OR asks for, put beside it. Law: the bag of rows stays the
+# same. `(a AND b) OR (a AND c)` is `a AND (b OR c)` in three-valued logic too; what can fail
+# stays where it is, because a part before it may guard it. Without this an equality of two tables
+# inside an OR joins each row with each.
+
 
 def common_parts(root: Plan) -> Plan:
     """Factor the common parts of every condition out of its ORs."""
@@ -113,6 +118,14 @@ def _key(piece: Expr) -> Expr | frozenset[Expr]:
         return frozenset({piece.left, piece.right})
     return piece
 
+
+# Moves predicates toward the scans, and WHERE equalities into join conditions. Law: the bag of
+# rows stays the same. A predicate moves below an operator only where the operator decides nothing
+# that the predicate could change: never below LIMIT, grouping sets, a global aggregate, or the
+# NULL-supplying side of an outer join; below grouping, DISTINCT, windows and set operations only
+# if it cannot tell apart what they hold equal (0.0 and -0.0). Predicates that call volatile
+# functions stay, and nothing passes them; those that can fail never reach rows that they did not
+# see before.
 
 Predicates = tuple[Expr, ...]
 
@@ -379,6 +392,15 @@ def _placed(
             assert_never(kind)
 
 
+# Which columns of accesses must find their values in columns of others, since rows join on them.
+# Law: of an access whose column is tied to another's, every row may be left out whose value (NULL
+# included) is in no row of the other access that the plan sees: the plan yields the same bag. For
+# a predicate on one side's column that is true of all values that the other side has can be put
+# above that side of an equality join, unless the side keeps rows without partners; from there it
+# goes down as any predicate does (`rules.pushdown`), which is what is done here with a stand-in.
+# Several ties hold together: each is a predicate that drops no row with a partner.
+
+
 @dataclass(frozen=True, slots=True)
 class ScanColumn:
     access: AccessId
@@ -486,6 +508,12 @@ def _renamed(outputs: tuple[ComputedColumn, ...], below: Origins) -> Origins:
         if isinstance(output.expr, ColumnRef) and output.expr.id in below
     }
 
+
+# Which column of an access comes up through a plan unchanged as a given attribute. Law: every row
+# of the plan with a value there comes of rows of the access with the very value in that column,
+# and of all such that it would come of without others. Selections, projections, sorts, DISTINCT
+# and the keys of groupings are looked through, inner joins, and of other joins the side whose
+# rows each go their own way: an outer join pads rows of the other one.
 
 _BY_LEFT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 _BY_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from impctl.plan.nodes import Attribute
 
 
+# The four ways in which a value over the sketch can compare with that over the table. Law: what
+# each means is said in `safety.direction`; `meet` and `mirrored` follow from that.
+
+
 class Relation(StrEnum):
     EQUAL = "equal"
     AT_MOST = "at most"
@@ -63,6 +67,12 @@ class Relation(StrEnum):
             return self
         return other if self is Relation.EQUAL else Relation.UNKNOWN
 
+
+# Functions under which a lesser argument gives a lesser value. Law: an answer is given only where
+# the value over the sketch is NULL, or both are known and compare as `safety.direction` says, for
+# every pair of arguments that compares so; an argument for which Spark gives an error has no
+# value. Java's `exp` and its logarithms are semi-monotonic by their documentation, its square
+# root is the nearest double.
 
 RelationOf = Callable[[Expr], tuple[Relation, Signs]]
 """How an argument compares, and what is known of its values."""
@@ -142,6 +152,12 @@ def _is_date(expr: Expr) -> bool:
     result = type_of(expr)
     return result is not None and result.kind is Kind.DATE
 
+
+# How a value over the sketch compares with the value of the same row over the table. Law:
+# `AT_MOST` means the value over the sketch is NULL, or both are known and it is at most the one
+# over the table in Spark's order (NaN greatest); `AT_LEAST` is its mirror. With doubles a step is
+# taken only where NaN cannot turn the order round: -NaN is NaN, 0 * infinity and infinity -
+# infinity are NaN.
 
 RISING = (Relation.EQUAL, Relation.AT_MOST)
 """Relations under which a lower bound on the one value holds of the other."""
@@ -296,6 +312,11 @@ def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
     return relation if signs.not_null or low or high else Relation.UNKNOWN
 
 
+# Conditions that a row cannot pass over the sketch without passing over the table. Law: if
+# `find_objection` finds none, then "true over the sketch" implies "true over the table" for every
+# pair of rows related as the columns say.
+
+
 @dataclass(frozen=True, slots=True)
 class Objection:
     """The part of a condition that a sketch could make true, and the value behind it."""
@@ -406,6 +427,14 @@ def _share_an_order(atom: Compare) -> bool:
     # zone that skips an hour would not.
     kinds = {left.kind, right.kind}
     return Kind.DATE in kinds and bool(kinds & {Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
+
+
+# What is known of a plan node's rows over the sketches, compared with its rows over the tables.
+# Law, for every choice of sketches that covers the provenance: EXACT: the rows are the same.
+# KEYED: for each sketched access below, the columns `keys[access]` all equal its partition
+# attribute, and the rows over the sketches are exactly the rows over the tables whose key lies in
+# the sketch. CONTAINED: each row over the sketches has its own row over the tables, with columns
+# related as `columns` says. UNSAFE: none of these is known.
 
 
 class Status(StrEnum):

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from impctl.plan.nodes import Scan
 
 
+# Predicates with NOT pushed down to the atoms. Law: the result is true on exactly the same rows
+# (three-valued logic); it may differ only in where it is false and where NULL, which no filter
+# tells apart.
+
+
 def normalised(predicate: Expr) -> Expr:
     """The predicate in negation normal form."""
     match predicate:
@@ -71,6 +76,9 @@ def _negated(predicate: Expr, whole: Not) -> Expr:
             return whole
 
 
+# The number that a constant stands for. Law: the number is the constant's value after all casts
+# around it, or none is told.
+
 EXACT_FLOAT = 2**24
 """Whole numbers up to this size are single-precision numbers."""
 
@@ -101,6 +109,13 @@ def _widened(number: Decimal, source: SqlType | None, target: SqlType) -> Decima
     if source is None or not source.is_integral:
         return None
     return number if target.kind is not Kind.FLOAT or abs(number) <= EXACT_FLOAT else None
+
+
+# Sign and NULL facts about columns, and what they imply for expressions. Law: a fact holds for
+# every row of the table, hence also for every instance of it; all facts derived here hold over
+# the table and over the sketch alike. `nonnegative` reads "NULL, NaN or at least 0" (NaN is the
+# greatest value and does no harm there), `nonpositive` reads "NULL or at most 0" and so excludes
+# NaN.
 
 
 class FactKind(StrEnum):
@@ -246,6 +261,9 @@ def _signs_of_column(sql_type: SqlType | None, facts: Collection[Fact]) -> Signs
     )
 
 
+# What is known of a function's value by its name and its arguments. Law: as for `safety.facts`:
+# where unsure, nothing is claimed. An argument for which Spark gives an error has no value.
+
 _NONNEGATIVE_CALLS = frozenset(
     {
         "abs",
@@ -305,6 +323,12 @@ def _of_choice(parts: Sequence[Signs], *, is_greatest: bool) -> Signs:
     anything = any(part.not_null for part in parts)
     return Signs(up, down, all(part.nan_free for part in parts), anything)
 
+
+# Which expressions can be negative, positive, NaN or NULL, and what conditions teach of them.
+# Law: an answer of `signs_of` holds for every row on which the given column facts hold; where
+# unsure, nothing is claimed. What `learn` adds holds on each row for which the condition is true,
+# over the table and over the sketch alike, because either evaluates the condition on its own
+# rows. Floating point is taken as it is: 0 * infinity and infinity - infinity are NaN.
 
 _LONG_DIGITS = 18
 """Digits that a BIGINT always holds."""

@@ -54,6 +54,12 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.safety.direction import Columns
 
+# Which nodes are barriers, of those that could stay KEYED, too. Law: it never depends on what is
+# known of the data today: other barriers later would be another sketch. First ranks within keys,
+# and fixpoints, stay KEYED wherever some facts could make the rest of the plan safe with it; a
+# fixpoint only where something above it can leave keys out, since else the sketches of a barrier
+# are no larger and serve more queries.
+
 _OUTER = (JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
 
 
@@ -141,6 +147,15 @@ def keyed_groups(
         for node, state in zip(nodes_of(plan), result.states, strict=True):
             if isinstance(node, Fixpoint) and state.status is Status.KEYED:
                 yield state.sketched
+
+
+# One plan judged for many sketches and facts, each part of it once for what concerns that part.
+# Law: what is found is what the rules (`safety.transfer`) find of every node again. A part of the
+# plan is judged again only where the sketches of the accesses below it differ, or what is known
+# of the columns they read, and a node only where the states of its inputs do; a query of many
+# candidates would else cost their product. What is known is a number with one bit for each kind
+# of fact of each column, so that what concerns a part is told by one `&`; who says it is no
+# matter to a state.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -453,6 +468,14 @@ class Judges:
         self._known.append((query.root, made))
         return made
 
+
+# Whether sketches of chosen attributes are safe for a query, and why not. Law: `safe` means that
+# for every range partition on these attributes and all sketches that cover the query's
+# provenance, the query over the sketched tables gives the answer it gives over the tables. The
+# test is sound, not complete: unsure is unsafe. Where a top-k is not the last step, the
+# provenance includes its first rows, ties at the last place too (`barrier_positions`). There is
+# one judgement of facts: a plan with the same rows is judged by what the first one rests on
+# (`carried`), and only a safe verdict tells what to capture and maintain.
 
 __all__ = [
     "Fact",
@@ -788,6 +811,9 @@ def node_states(
     """The states behind a verdict, node by node, for `explain` and tests."""
     return Judges().of(query).of(sketched, facts)
 
+
+# What to do about a query that no sketch is safe for: a hint for each reason. Law: a hint names
+# only what would help: a column to sketch is one that was judged and is safe.
 
 _MOMENT = "pass the time as a parameter (`:day` in the SQL, its value under `params`)"
 _ONE_ANSWER = {

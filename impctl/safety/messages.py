@@ -1,4 +1,7 @@
-"""How messages name parts of a query."""
+"""How messages name parts of a query.
+
+Law: a text never decides anything.
+"""
 
 from __future__ import annotations
 

@@ -74,6 +74,13 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, ColumnName
 
 
+# Joins and set operations: what two inputs' states give. Law: pairs of contained rows are
+# contained if the condition is preserved; whatever a row's absence would let through (outer
+# joins, anti joins, EXCEPT) must be EXACT. A side whose rows depend on a choice among ties is not
+# combined with a sketched one: capture and use may choose differently. The branches of a union
+# have sketches of their own, so a union is never KEYED.
+
+
 def join(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
     """The state of a join of any kind."""
     clash = _clash_of_ties(left, right)
@@ -318,6 +325,12 @@ def _intersect(node: SetOperation, left: SafetyState, right: SafetyState) -> Saf
     return replace(result, status=Status.CONTAINED, keys={})
 
 
+# Aggregates: whole groups where the partition attribute is grouped on, else one relation each.
+# Law: groups over a contained input are contained if every grouping expression is EQUAL; an
+# aggregate is then AT_MOST or AT_LEAST only as `relation_of` allows. Sums need a known sign,
+# because what a sketch leaves out may have either. Sums of doubles are compared as if exact:
+# Spark's own result depends on the order of rows with or without a sketch.
+
 LARGEST = frozenset({"max", "bool_or", "any", "some"})
 SMALLEST = frozenset({"min", "bool_and", "every"})
 _NONNEGATIVE = frozenset(
@@ -497,6 +510,12 @@ def _stays_clean(function: str, argument: Signs) -> bool:
         return argument.nan_free
     return argument.nan_free and (argument.nonnegative or argument.nonpositive)
 
+
+# Top-k and windows: when the first rows over the sketches are the first rows over the tables.
+# Law: a row that is not among the first k (ties included) over the tables must not overtake them
+# over the sketches; so each ORDER BY term is EQUAL, or can only move towards the end, NULLs
+# included. Then the lineage of all first rows, ties included, makes the node EXACT (a barrier).
+# Ties that no ORDER BY term breaks are a choice, recorded in `ties`.
 
 _RANKS = frozenset({"rank", "dense_rank"})
 _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
@@ -696,6 +715,20 @@ def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
             return None
 
 
+# Fixpoints: when the rows derived over the sketches are those derived over the tables. Law: a
+# fixpoint is a barrier: the sketches hold a derivation of every row, so every row is derived over
+# them, too. None more is, if steps only add rows where they read more (as all that are read do)
+# and what they join with is no other row over part of a table: whatever base and step give
+# stands, value for value, among what they give over the tables. Then the node is EXACT, and so is
+# anything above it. That is judged by the rules for any plan, with the rows derived so far as
+# contained ones. If it is to be sketched for the answer alone, some rows may be missing of which
+# the answer does not stem: CONTAINED, all columns EQUAL, as the rows of a table are that is
+# sketched on no column of it. Or it is KEYED on a column that no step changes: base and step,
+# with the rows derived so far as ones KEYED on it, give the rows of the keys that are in the
+# sketch and no others, if one sketch is that of all sketched accesses below. Then so do all
+# rounds.
+
+
 def leaf(node: Recursive, key: int | None = None) -> SafetyState:
     """The state of a fixpoint's own rows inside its step; KEYED on the column at `key`."""
     signs: KnownSigns = {attribute.id: NOTHING for attribute in node.attributes}
@@ -831,6 +864,11 @@ def _signs(node: Fixpoint, base: SafetyState, step: SafetyState) -> KnownSigns:
 
 def _sign(columns: Columns, attribute: Attribute) -> Signs:
     return columns.signs.get(attribute.id, NOTHING)
+
+
+# The state of every node of a plan, from its inputs up. Law: a rule claims of its node only what
+# `safety.direction` says the state means; a node with an UNSAFE input is UNSAFE. Rules ask
+# nothing of the plan's shape, so a plan is judged alike before and after `rules`.
 
 
 def state_of(

@@ -1,7 +1,5 @@
-"""Use cases, one per file and nothing else: what a user can ask for.
+"""What a user can ask for: one module per command, and what commands share.
 
-Law: a use case calls the rooms below it in sequence for one wish; the machinery stands in them.
-
-Law: a use case returns frozen records (`results`) and never prints; `settings` says what it may do.
-Out of scope: flags, terminals and exit codes (`cli`), and any rule that a lower room can keep.
+Law: a command returns frozen records (`service.results`) and never prints; `service.settings` says
+what a run may do.
 """

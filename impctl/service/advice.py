@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from impctl.store.records import RunRef, StoredQuery, StoredSketch, StoreReader
     from impctl.types import ColumnName, QueryName, TableName
 
+# Whether ranges still hold about as many rows as each other, told from the counts that are kept.
+# Law: the imbalance of a partition is the rows of its largest range over the mean per range,
+# NULL's range left out, since nothing can split it. Ranges have drifted when that is several
+# times what it was when they were chosen, so a value too heavy for any range is not reported for
+# ever. Drift costs speed only: a sketch over unbalanced ranges is as right as any.
+
 REBALANCE_HINT = "run `impctl capture --rebalance`"
 
 
@@ -97,6 +103,15 @@ def has_own_boundaries(ctx: Context, table: TableName, attribute: ColumnName) ->
         for part in ctx.workload.partitions
     )
 
+
+# Whether a captured query remembers more than its tables hold, and what a bound would save. Law:
+# only what the store and the logs say, and the query planned once more with a bound; nothing is
+# read, nothing refused. A saving is named only of state that the bounded query could refill.
+
+# Whether the lineage of the answer alone is less than that of all rows, by what is stored. Law:
+# only what the store says of the sizes of its pieces; nothing is read, nothing refused. Where all
+# rows of a fixpoint lead to the answer, the sketch is that of all derivations, and what follows
+# them back is kept for nothing. Rows that changes have cancelled count until runs are merged.
 
 _SMALL = 1 << 20
 """Bytes of state below which no advice is given."""
@@ -220,6 +235,11 @@ def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
         if one.is_nearly_all and one.bytes >= _SMALL
     ]
 
+
+# What clustering a table would do for the sketches stored for it, and whether it would help. Law:
+# by statistics, and by the rows per range that the state holds; no file is read. Who clusters,
+# who shows it beforehand and who advises it ask here, so that nothing is advised that would be
+# left undone.
 
 _WORTH_IT = 0.8
 """A table is rewritten unasked only if at most this share of the sketches' bytes remains."""
@@ -413,6 +433,11 @@ class ClusterForecasts:
         except ImpctlError:
             return None
 
+
+# Whether a captured sketch lets anything be skipped, and what would help. Law: only what the
+# snapshot's own statistics say; nothing is read, nothing refused. A sketch that holds nearly
+# everything saves nothing; one of few ranges saves reading only where rows of a range lie
+# together, in few files. Clustering is advised only where `cluster` would do it.
 
 _USEFUL_SHARE = 0.75
 """A sketch that keeps more than this share of ranges or files is not worth using."""

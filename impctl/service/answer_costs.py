@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from impctl.types import TableName
 
 
+# What answers of a query took, by who gave them: written down, read again, and scaled. Apart from
+# the rates (`service.answer_costs`), since telling kept rows loads no planner. Law: times only
+# choose between ways to the same answer. They are of one text of a query, values of parameters
+# aside, and of one path; a ledger that cannot be read or written changes nothing.
+
 SLOW_STATE_MS = 300.0
 """Milliseconds of reading the result's rows above which reading tables is considered."""
 _SMALL_STATE = 4_000_000
@@ -139,6 +144,15 @@ def _mark(spec: QuerySpec) -> int:
 
 def _is_amount(ms: object) -> bool:
     return isinstance(ms, float) and math.isfinite(ms) and ms >= 0
+
+
+# What an answer would take the engine and what Spark, before either begins. Law: the estimate
+# decides who is asked, never what the answer is. As long as nobody has answered a query it goes
+# by rates: rows of the files to read, as the log counts them or their bytes stand for them, and
+# what the plan does with these rows. Rates are measured (decision 0072) and rough: right about
+# which side of a factor two the quicker one is. Runs that were recorded of the same text and path
+# take their place, scaled by the rows that are to be read now. DuckDB is nobody that impctl asks:
+# where it would be clearly quicker over all files, that is said.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,11 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
+# Why a query has no sketch where a capture would not give it one. Law: who is told to capture a
+# query is told so only where that may help; a query for which no sketch is safe, or whose SQL has
+# a construct that impctl does not know, is told that instead.
+
+
 def captured_query(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     """Return what the store has of a query; raises why it is refused, or RecaptureNeededError."""
     try:
@@ -96,6 +101,11 @@ def refusal_of(ctx: Context, prepared: PreparedQuery) -> UnsafeSketchError | Non
     except UnsafeSketchError as error:
         return error if is_refused(prepared.spec, error) else None
     return None
+
+
+# A capture written to the store: sketches, partitions, state and versions in one transaction.
+# Law: what the query had is replaced whole or not at all; sketches of earlier versions stay,
+# under the partitions they were captured with, as long as the query is the same.
 
 
 def commit_capture(
@@ -211,6 +221,12 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
     )
 
 
+# One query captured: its attribute chosen, its sketch and state found, both stored. Law: the
+# sketch covers the query's provenance at exactly the versions stored with it; sketch, state and
+# versions are stored in one transaction, or the store stays as it was. Where the query can be
+# maintained exactly, one pass gives both sketch and state.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     sketches: tuple[StoredSketch, ...]
@@ -323,6 +339,12 @@ def stored_sketches(
         StoredSketch(access, tables[access], partition.attribute, partition, result[access])
         for access, partition in partitions.items()
     )
+
+
+# Use case: find the sketch of each query at the pinned versions, and the state to maintain it.
+# Law: the sketch covers the query's provenance at exactly the versions stored with it; sketch,
+# state and versions are stored in one transaction, or the store stays as it was. Where the query
+# can be maintained exactly, one pass gives both sketch and state.
 
 
 def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:

@@ -66,6 +66,12 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 
+# What came and went of an answer: by the state carried on in memory, or by comparing two answers.
+# Law: nothing is written, and Spark is not started. The rows kept are carried on where `maintain`
+# could do so without help; else, and between older versions, the engine computes what is missing
+# from the tables' files. What neither can tell is an error, never a guess.
+
+
 @dataclass(frozen=True, slots=True)
 class Changed:
     """Changes between versions of the tables; `moments` are the clock's values at the end."""
@@ -78,6 +84,12 @@ class Changed:
     why: str
 
 
+# A materialized result carried on in memory alone: what `maintain` would make of it, without a
+# commit. Law: the store stays as it is. A step is the very one that `maintain` makes; what it
+# could only do with Spark's help, or by a recapture, is not done here but said
+# (`NotMaintainableError`).
+
+
 class NotMaintainableError(ImpctlError):
     """The state cannot be carried on without a recapture or Spark; never leaves the application."""
 
@@ -88,7 +100,7 @@ class AdvancedState:
     def __init__(
         self, ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
     ) -> None:
-        """Restore the state; NotCarriedError if impossible."""
+        """Restore the state; NotMaintainableError if impossible."""
         task = open_task(ctx, store, spec, stored)
         if task.taken is None:
             assert task.trouble is not None
@@ -107,7 +119,7 @@ class AdvancedState:
         return self._taken.stored
 
     def on(self, ctx: Context) -> Changed:
-        """Changes up to the pinned versions; NotCarriedError if they cannot be computed."""
+        """Changes up to the pinned versions; NotMaintainableError if they cannot be computed."""
         assert self._taken.way.answer is not None
         task, before = self._task, self._taken.versions
         if self._has_begun:
@@ -303,6 +315,11 @@ def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
         )
 
 
+# Use case: tell which rows of a materialized result came and went since the store's versions.
+# Law: only reads: no lock is taken, the store and the tables stay as they are, Spark is not
+# started. Applied to the answer of the versions before, what is told gives the answer of those
+# after, copy for copy.
+
 _ATTEMPTS = 10
 """Attempts while other processes advance the store."""
 
@@ -362,6 +379,13 @@ def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesRe
         moments=result.moments,
     )
 
+
+# Use case: tell what comes and goes of a materialized result for as long as the process runs.
+# Law: each look tells what came and went since the one before, so that all of them together lead
+# from the answer of the store's versions, at the start, to the newest one. Only reads, as
+# `service.changes` does. What may pass (storage, a table replaced while it is read) is tried
+# again; anything else ends the process, since what would be told after it would not follow from
+# what was told before.
 
 ShowChanges = Callable[[ChangesResult, FollowedRun], None]
 """Called for every look that finds a change, and for a whole answer."""

@@ -1,4 +1,8 @@
-"""Check whether the workload file is right, and which queries can have a sketch."""
+"""Check whether the workload file is right, and which queries can have a sketch.
+
+Use case: what a shell may complete from a workload file. Law: fast and silent: nothing but the file
+itself is opened, and what is wrong with it is no error.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,12 @@ from impctl.workload.schema import workload_json_schema
 if TYPE_CHECKING:
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
+
+
+# Use case: is the workload file right, and which of its queries can have a sketch? Law: every
+# query is looked at, whatever is wrong with another; nothing is written, Spark is not started. A
+# query that can have no sketch is a finding, not a failure, unless `strict`; one that is wrong is
+# a failure. `plan` ends by the same rule.
 
 
 def check(

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredSketch
 
+# Sketches that are one sketch: those of all accesses below a fixpoint that is keyed. Law: what is
+# said here holds of any fixpoint that can be keyed, whether its sketches were captured so or with
+# its barrier: a wider sketch gives the same answer. Rows of a fixpoint that is keyed are all
+# there, or not at all, only where all accesses below read the same ranges.
+
 Groups = Collection[frozenset[AccessId]]
 
 
@@ -58,6 +63,11 @@ def united_groups(
             result |= {sketch.access: replace(sketch, ranges=every) for sketch in own}
     return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)
 
+
+# Whether the lineage of the answer alone, where it is asked for, makes sketches any smaller. Law:
+# where nothing is said, some sketch may hold less than with the lineage of all, or the file asks
+# for it by default only. What is said to change nothing has the sketches of all lineage; a table
+# is said to lack a sketch only where one is safe with that.
 
 LINEAGE_UNUSED = "lineage_unused"
 
@@ -114,6 +124,12 @@ def _lost(
             if is_of_it and not one.safe and check_kept(query, core, sketched, facts).safe:
                 yield one
 
+
+# Which attribute of each table access is sketched, with which partition, and why. Law: only a
+# safe choice is returned; every candidate that was looked at comes with its reason. Order of
+# preference: the attribute the file asks for (`sketch:`), then, of the file's partitions or else
+# of all columns that the query reads or the table is clustered by, the one whose sketch is
+# expected to leave the least to read; where that cannot be told, grouping columns first.
 
 _NOT_READ = 1.5
 """A sketch on a column that the query does not read adds a column to read and filter (0042)."""

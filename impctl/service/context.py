@@ -1,4 +1,10 @@
-"""The context of a run: workload, pinned tables, store, Spark, progress."""
+"""The context of a run: workload, pinned tables, store, Spark, progress.
+
+The tables of a run, each pinned at the version that was newest when it was first asked for. Law: a
+pinned version stays for the whole run, unless an older one is pinned before anything was computed
+from it, or the run itself has changed the table; a snapshot is taken once. Whoever is given these
+tables can reach neither store nor Spark, which is asked where a catalog's table lies.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +70,15 @@ if TYPE_CHECKING:
 
 
 Versions = Mapping[TableName, TableVersion]
+# The commits of a run's tables as numbers: what the store knows, and what was committed since.
+# Law: costs the entries of logs that are new; nothing is written.
+
 Texts = Mapping[TableName, Mapping[TableVersion, str]]
 """Entries of logs that were read already."""
+
+
+# Where a use case says how far it is. Law: reporting never changes a result, and a use case works
+# the same with `SilentReporter`.
 
 
 class Reporter(Protocol):
@@ -94,6 +107,10 @@ class SilentReporter:
         """Nothing."""
 
 
+# How far recursive queries may go in this workload. Law: whoever runs one, the engine or Spark,
+# is given the same limits.
+
+
 def limits_of(ctx: Context) -> Limits:
     """The workload file's limits, or the defaults."""
     from impctl.engine.operator import Limits
@@ -119,6 +136,13 @@ _PACKAGES = (
     "sql",
     "workload",
 )
+
+
+# A mark of the very program that runs: of the packages that read SQL and tell answers, and
+# sqlglot. Law: two marks are equal only for the same files, as names, sizes and times tell; so
+# what was written by a program that has been changed since, under the same version, is not taken
+# for its own. Where there are no files to look at there is no mark, and nothing is taken as
+# known.
 
 
 @cache
@@ -177,6 +201,11 @@ def extended_histories(
     return result
 
 
+# The commits of a run's tables as numbers, kept in the store for the runs to come. Law: costs
+# what is new, not what is known; tables that no run has opened are not opened for it. What was
+# not written, as on a full disk, is read again by the next run. A change that the workload file
+# says never comes is told once: by the run that remembers it.
+
 CHANGE_UNEXPECTED = "change_unexpected"
 
 
@@ -217,6 +246,10 @@ def _unexpected(table: TableName, first: TableVersion, last: TableVersion) -> st
     )
 
 
+# Answers from kept rows that a program has told, on their way into the ledger. Law: each is
+# counted once; a write that fails is tried again with the next answers. A program that is killed,
+# or never closes its workload, may lose those of its last second.
+
 _APART = 1.0
 """Seconds between two writes, as each waits for the disk."""
 
@@ -245,6 +278,10 @@ class AnswerCounter:
         self._counts = Counter()
         return True
 
+
+# Where a run's Spark session comes from: its own process, or the program that called it. Law: a
+# program that has Spark running keeps its session untouched; the run works beside it. A session
+# that was launched here stays with the process, so that the next run need not wait for it.
 
 DEFAULT_MASTER = "local[*]"
 
@@ -340,6 +377,11 @@ def _is_up() -> bool:
     return running_session() is not None
 
 
+# What a program need not find out twice: its workload file, plans, names of circuits, reuse. Law:
+# everything here is a function of the arguments it is remembered under, so forgetting it changes
+# nothing but time. A run of the command line has its own; a workload opened by a program keeps
+# one. Reading SQL is imported when a query is first read: a run with nothing to do never does.
+
 _REMEMBERED = 256
 """Entries per kind, as many as plans (`rules.optimize.KEPT`); each holds tens of kilobytes."""
 
@@ -407,6 +449,11 @@ def _by_identity(
             known.clear()
         entry = known[id(key)] = (key, make(key))
     return entry[1]
+
+
+# What every use case works on: the workload, its tables pinned, the store, Spark when needed.
+# Law: the Spark session starts only when a step really needs it; the store is created only by a
+# command that writes. Who needs the tables alone is given those (`tables`), not the workbench.
 
 
 class Context:
@@ -630,6 +677,12 @@ def open_context(
             ctx.answers.write()
 
 
+# Failure isolation: one query's error becomes its failure, the others go on. Law: what stops the
+# whole run is an interrupt, nothing else: an error that impctl did not raise on purpose is a bug
+# in one query's way, told as such (exit 1, with its trace under `-vv`) and no reason to leave the
+# other sketches behind.
+
+
 class Isolated:
     """A context in which an error becomes the failure of one query."""
 
@@ -654,6 +707,10 @@ def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
         return error.at(sql_location(spec, place.line, place.column))
     return error
 
+
+# Tables that a program's calls have open from one to the next. Law: each call works on the newest
+# versions all the same; what is kept only spares reading a whole log again. From time to time all
+# are opened again, whatever a look at their logs says.
 
 _LONGEST = 600.0
 """Seconds after which tables are opened again."""

@@ -1,4 +1,9 @@
-"""Predict what a run takes from the latest runs: one line per kind of run."""
+"""Predict what a run takes from the latest runs: one line per kind of run.
+
+Law: `fixed + per_row * rows`, both finite and never negative. A run that does not fit the others is
+left out where they agree without it; of a run's time the part that grows with its size counts for
+less, so that a few long runs do not drown the short ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,21 @@
-"""What to do with each stale query: decided once, then run or explained."""
+"""What to do with each stale query: decided once, then run or explained.
+
+Operator state that stays in memory from one run of a process to the next. Law: state is taken up
+again only where the store has exactly the commit that it was kept at, and the tables have the
+columns, constraints and features it was built for; anything else drops it, and the stored state is
+loaded as in a fresh process. What a failed step touched is never kept. With a limit the states kept
+are the latest ones that fit into it. Where the process holds more memory than it may, states go
+that take most for how often they were used, as many as have so much.
+
+What maintaining and recapturing a query would take now, and whether that decides anything. Law: an
+estimate only ever chooses between two ways that are both right. Recapture is chosen where it is
+cheaper by a clear margin, by runs enough, for a change not much larger than any maintained before:
+otherwise a wrong estimate would never be corrected, because nothing would try it again. What a
+change of some tables took tells nothing of a change of others: only runs that carried on the same
+tables choose a recapture. Where there is none, all runs of the query give an estimate. Nor do runs
+tell anything that carried on a state that was kept otherwise. Before the first run of maintaining
+there is a guess: a change takes as its share of the table does.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +60,10 @@ if TYPE_CHECKING:
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 
+
+# What `maintain` is about to do with one stale query: decided once, then run or explained. Law: a
+# stage is all that a run acts on and all that `plan` and `--dry-run` show, so the two cannot
+# differ; making one writes nothing and starts no Spark.
 
 CLOCK_MOVED = "clock_moved"
 EXPIRED = "expired"
@@ -93,6 +114,10 @@ def recapture_stage(code: str, reason: str) -> Stage:
 
 def changed_rows(read: Sequence[ReadChange]) -> int:
     return sum(result.changes.rows for result in read)
+
+
+# A stale query opened: its state loaded, or what keeps it from being maintained. Law: opening
+# reads the store, the tables' logs and the SQL; it reads no change and writes nothing.
 
 
 @dataclass(slots=True)
@@ -208,6 +233,12 @@ def _check_columns_and_order(
         check_same_columns(before.columns, before.version, after, read)
         check_same_order(before, after, read)
 
+
+# What is done with each stale query, decided in one place as a stage. Law: deciding reads the
+# store, by its reading half alone, and the tables' logs and changes; a run carries out what a dry
+# run and `plan` show, because both ask here. Tasks are opened first, so that each table's change
+# is read once for all of them. What a policy forbids is refused before anything is written; a
+# recapture says why it was chosen.
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
 NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
@@ -359,6 +390,10 @@ def _recapture_stage(task: StaleQuery) -> Stage:
     if task.trouble is None:
         return recapture_stage("policy_full", "policy `full` always recaptures")
     return recapture_stage(task.trouble.code, task.trouble.message)
+
+
+# A table's change as one step takes it. Law: what is moved on by one step is read from one span
+# of versions.
 
 
 @dataclass(frozen=True, slots=True)

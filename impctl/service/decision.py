@@ -1,4 +1,9 @@
-"""What a capture is about to do: decided once, then run or explained."""
+"""What a capture is about to do: decided once, then run or explained.
+
+Law: a stage is made from the SQL, the tables' metadata and a sample of values; nothing is written
+and no Spark started. A run does what its stage says, but for a state that the engine turns out not
+to be able to fill.
+"""
 
 from __future__ import annotations
 

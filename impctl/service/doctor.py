@@ -50,11 +50,21 @@ if TYPE_CHECKING:
     from impctl.workload.models import SparkSpec
 
 
+# What sets a property of a Delta table, to be copied from what is advised. Law: each call names
+# the table by its path, so that it runs as it stands: one for Spark, and one for Python without
+# it.
+
+
 def setting_calls(path: str, setting: str, value: str) -> str:
     """Both calls that set a table property."""
     spark = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{setting}' = '{value}')"
     python = f"DeltaTable({path!r}).alter.set_table_properties({{'{setting}': '{value}'}})"
     return f"in Spark {spark}, or with deltalake {python}"
+
+
+# Sketches as findings: what they can never leave out, and what clustering would gain. Law: by
+# statistics alone, as after a capture (`service.advice`); a sketch whose table cannot be read is
+# found with the table.
 
 
 def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
@@ -74,6 +84,11 @@ def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[F
         if not result and one.sketches:
             yield subject.ok("skips_little", "Its sketches can skip files or rows")
 
+
+# Times of a table's latest commits that cannot be: in the future, or before the commit before.
+# Law: told by the log alone, and only where something is wrong; equal times are none. Triggers
+# reckon such commits as simultaneous with the one before, or as coming right after the last run,
+# so queries may be maintained sooner than their bounds ask for.
 
 _LATEST = 20
 _TOLERATED = 5.0
@@ -108,6 +123,10 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
 def _moment(at: float) -> str:
     return moment_text(datetime.fromtimestamp(at, UTC))
 
+
+# Whether the history of a table lasts until the next run: what is left against what is needed.
+# Law: history is called gone only where log or file are really not there; that it will be gone is
+# told from the retention settings and the age of the oldest change not maintained yet.
 
 _MARGIN = 2
 """Intervals that must fit, so that one missed run does not lose the history."""
@@ -198,6 +217,10 @@ def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | No
 def _text(span: timedelta) -> str:
     return span_text(span.total_seconds())
 
+
+# What impctl runs on, in which versions, against the ranges that its own package declares. Law:
+# nothing is imported, only installed metadata read; the ranges are those of `pyproject.toml` in a
+# checkout, else of the installed package, so that they are written down once.
 
 _PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")
@@ -295,6 +318,9 @@ def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield parts[1], parts[2].strip()
 
 
+# Whether other workload files beside this one keep their sketches in the same store. Law: reads
+# only, and only files of the same folder; one that cannot be read as a workload is none.
+
 _MOST_FILES = 100
 """A folder of more YAML files serves something else."""
 
@@ -329,6 +355,9 @@ def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield file.name, tuple(other.queries)
 
 
+# Whether Spark reads the tables, as findings: one file of each is read, the smallest. Law: for
+# every table of the workload there is one finding, whatever is wrong with the others.
+
 FileReading = Callable[[Snapshot], int | None]
 """Rows of one file of a snapshot, by Spark; None if there is no file."""
 
@@ -349,6 +378,9 @@ def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
         else:
             yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
 
+
+# The store as findings: opens, its format, checksums, leftovers, the lock, rights and package.
+# Law: reads only, and goes on after damage, so that one run shows all there is to mend.
 
 _SCARCE = 1 << 30
 """Free bytes below which a large capture may not fit."""
@@ -467,6 +499,10 @@ def _room(subject: Subject, folder: Folder) -> Finding:
         )
     return subject.ok("disk_space", said)
 
+
+# What impctl runs on, as findings: Python, packages, variables, Java, the Delta JAR, Spark. Law:
+# starts no JVM and imports neither pyspark nor anything else it judges, but for `try_spark`,
+# which is done when asked for.
 
 _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
 """Always shown; other packages only if unsuitable."""
@@ -603,6 +639,9 @@ def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
         yield "`spark.sql.extensions`"
 
 
+# The tables as findings: reachable, their features, the change feed, and their history. Law:
+# reads logs and metadata only, never a data file.
+
 _BY_FILES = "changes are found by comparing files, which reads each changed file completely"
 
 
@@ -674,6 +713,10 @@ def _stale(
     }
 
 
+# Join trees as findings: whether changes touch what the capture expected. Law: by what the runs
+# since the capture counted; where the trees were asked for, nobody expected anything, and there
+# is no finding.
+
 _FAR_MORE = 10
 """Ratio to the estimate from which the tables have changed fundamentally."""
 _FEW = 100
@@ -702,6 +745,12 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
             )
         else:
             yield subject.ok("tree_touches_more", f"On average, a changed row {said}")
+
+
+# Use case: look at everything impctl rests on, and say for each thing what is wrong and the fix.
+# Law: writes nothing and starts no JVM unless asked to; one thing that is wrong hides no other.
+# Problems end the run with the exit code of the gravest (`service.outcome.GRAVITY`), warnings
+# with 0.
 
 
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:

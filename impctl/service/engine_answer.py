@@ -1,4 +1,11 @@
-"""Compute a query's result in the engine: its plan run once over the files."""
+"""Compute a query's result in the engine: its plan run once over the files.
+
+Law: of each table the rows are those that the query reads through its sketches: files that are left
+of it, and of these the rows whose range is in the sketch, since a group that is seen in part may
+pass where the whole does not. Nothing is stored, and no more memory taken than `memory` allows.
+What the engine cannot compute is refused before anything is read; a value that it cannot tell for
+sure, or that fails, ends the run as an error.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +101,8 @@ def engine_rows(
     sketches: Sequence[StoredSketch] = (),
     left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
 ) -> RowsOf:
-    """The answer's rows without `left_out`, within `held_to(limit)`; errors as `engine_answer`."""
+    """The answer's rows without `left_out`, within `limited_to(limit)`. Raises as
+    `engine_answer`."""
     answer = ctx.memory.answer(prepared.planned)
     compiled = limited(ctx, compile_answer(answer))
     read_by = united_groups(prepared, sketches)

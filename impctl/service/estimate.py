@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from impctl.service.prepare import PreparedQuery
 
 
+# Columns of a table access that all rows of a result row's group have in common. Law: a column
+# named here is a key of every grouping of the plan, whatever it is called on the way.
+
+
 def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
     """Columns of the access that are equal within each group, at every grouping."""
     names = {attribute.id: attribute.name for attribute in scan.attributes}
@@ -80,7 +84,25 @@ def _origin(expr: Expr, renamed: Mapping[AttributeId, Expr]) -> AttributeId:
     return ""
 
 
+# What the sketch of each safe attribute would leave to read, foreseen from a sample of rows. Law:
+# an estimate decides which sketch is made, never what it holds. The query's own circuit runs over
+# windows of some files' rows, each with the weight of the rows it stands for, and tells which of
+# them are in the provenance; every candidate's ranges are then held against these and against the
+# statistics of all files. Source: Liu and Glavic, cost-based selection of provenance sketches,
+# 2025, who sample groups; here consecutive rows are drawn, which show how groups lie in files.
+
+# Groups of a sample of windows, as whole as they can be made before a query runs over them. Law:
+# an estimate, which no answer rests on. A group that lies in one window is taken as it is, one
+# that a window cuts is left out. Of a group larger than a window, and of one whose rows lie
+# apart, some rows were drawn: they stand for all that statistics tell of; and groups beside each
+# other are put together, the more the less they differ, so that what is taken for a group differs
+# from others as whole groups do (as in small area estimation: Fay and Herriot, 1979).
+
 Flags = npt.NDArray[np.bool_]
+# Which files a sketch would leave, as chances, and how many ranges it takes for that. Law: an
+# estimate, which no answer rests on. Fewer ranges than proposed are taken where they leave hardly
+# more bytes than they save.
+
 Floats = npt.NDArray[np.float64]
 Groups = Mapping[ColumnName, ColumnBounds]
 

@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 Snapshots = Mapping[AccessId, Snapshot]
 
 
+# The files that the conditions of a query leave of each access, by statistics. Law: a file is
+# left out only where statistics prove that no row of it comes through the conditions right above
+# the access (`own_files`), or that the plan gives the same without it: by conditions on columns
+# that the access joins on and by what is left of the other side (`wanted_files`). A circuit keeps
+# rows that have no partner yet, so it is filled from the former.
+
+
 def wanted_files(
     root: Plan, snapshots: Snapshots, filters: Mapping[AccessId, RangeFilter] | None = None
 ) -> Uris:
@@ -143,6 +150,11 @@ def _prune(
     return prune_by_condition(snapshot, And(tuple(conditions)), columns)
 
 
+# Files that no row of the other side of a join has a partner in, once that side is narrowed. Law:
+# as for `service.filters`: the answer over what is left is the answer. What an access may see are
+# all rows left of its table, so that is what its side of a tie is judged by; each tie is applied
+# to what the ties before it left.
+
 _FEW_ROWS = 50_000
 """Keys of so many rows are read: some milliseconds."""
 _TIMES_AS_LARGE = 50
@@ -213,6 +225,13 @@ class _Joined:
         vector = from_arrow(column, other.readable(attribute.name).type)
         return vector.take(np.flatnonzero(vector.validity()))
 
+
+# The range filters of a query's sketches, and the files that these and its conditions leave. Law:
+# a filter contains every row the sketch stands for; a file is left out only if its statistics
+# prove that it has no row of the *filter*, or none that the conditions right above the access
+# keep: of a range that the filter lets through all rows are read, those too that the sketch has
+# no need of, since a group seen in part may pass where the whole does not. An access with neither
+# reads everything.
 
 _SHOWN = MAX_INTERVALS
 """Intervals of a filter shown to people; a read in parts may have hundreds."""
@@ -312,6 +331,9 @@ def _interval_text(name: str, interval: Interval, result: RangeFilter) -> str:
 def _shown(value: BoundaryValue, result: RangeFilter) -> str:
     return boundary(value, result.partition.type).sql(DIALECT)
 
+
+# Rows that are read while those before them are worked on, and cut for what they are joined to.
+# Law: the same items in the same order; one is made ahead, no more, so memory is that of two.
 
 _FIRST_SLICE = 1_000
 _LEAST_SLICE, _GROWTH = 100, 8

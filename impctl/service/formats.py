@@ -1,4 +1,8 @@
-"""Write results as CSV, JSON, Markdown and Parquet."""
+"""Write results as CSV, JSON, Markdown and Parquet.
+
+The formats of an answer, by name and by the ending of a file. Law: imports nothing heavy, since
+every start of the command line reads it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,11 @@ from impctl.errors import StorageError, UnsupportedError
 from impctl.service.output import check_output, whole_file
 from impctl.service.text import RowsFormat, ending_of, plain
 from impctl.values import dataclass
+
+# Arrow columns as values that JSON can say. Law: strict JSON, with every digit: decimals are
+# texts, numbers that JSON lacks the texts "NaN", "Infinity" and "-Infinity", dates and times ISO
+# 8601 (years after 9999 too), binary hexadecimal. A struct is an object, a list an array, a map
+# an array of [key, value] pairs, since keys may be of any type.
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -159,6 +168,10 @@ def _objects(array: pa.Array) -> list[Json]:
     ]
 
 
+# Arrow columns as texts, for formats that know nothing but text. Law: a text says the value, and
+# NULL is none; numbers in the digits of their own type, so that a FLOAT of 0.1 is no longer than
+# that.
+
 Texts = list[str | None]
 
 
@@ -220,6 +233,11 @@ def _float_text(text: str | None) -> str | None:
         return str(number_or_name(number))
     return str(number)
 
+
+# The rows of an answer as CSV, JSON, JSON lines or Markdown, piece by piece. Law: pieces together
+# are one whole text, and none holds more than some thousand rows, so that a pipe is fed at once.
+# In CSV a NULL is nothing and an empty text is `""`; names stay as they are. In JSON each row is
+# an object, whose keys are told apart where the answer has two columns of one name.
 
 _ROWS = 8192
 
@@ -317,6 +335,9 @@ def _cell(text: str) -> str:
 def _piped(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
+
+# An answer written to a file. Law: the file is there whole or as it was before; what stands in
+# the way is told before the query runs, as far as it can be known then.
 
 _TEXTS = {".csv": RowsFormat.CSV, ".jsonl": RowsFormat.JSONL}
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 
+# The answer of a query from the rows kept with its state. Law: only rows of the very commit that
+# the query was brought up to are told; where the store moved on meanwhile there is none, and
+# whoever asked brings it up to date again.
+
 KEPT = "from the materialized result"
 """Why its reader is quickest."""
 
@@ -56,6 +60,12 @@ def materialized_result(
         return None
     kept.load(runs, None if where is None else looked_up_key(ending, kept, where))
     return answer_of_rows(ending, kept.whole(), ctx.session_zone, where)
+
+
+# The materialized result of a query of which nothing moved, told without reading SQL. Law: it is
+# told only where `maintain` would have nothing to do, and only as the very program that runs
+# wrote beside the state how it is made (`service.stored`). Whatever is in the way, damage too, is
+# left to those who read the query and can say so.
 
 
 def read_without_plan(

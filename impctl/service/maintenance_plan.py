@@ -65,6 +65,11 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName
 
 
+# Fan-outs of the pinned tables, each key counted once per run. Law: read from the columns of keys
+# and conditions at the pinned versions; of two tables of which one is large, the same sample of
+# keys on both sides.
+
+
 @dataclass(frozen=True, slots=True)
 class PinnedFanOuts:
     tables: PinnedTables
@@ -87,6 +92,11 @@ class PinnedFanOuts:
     def _counts(self, side: KeySide, share: int) -> KeyCounts:
         return self.tables.key_counts(side.table, side.columns, share)
 
+
+# How a query's joins are maintained: which sides are kept, and whether they are trees. Law: at
+# capture as the workload asks, else by the tables as they are then; ever after as the capture
+# chose, until the next one. Where the file leaves it open, joins whose constants move with the
+# clock stay with the index, which moves them, and a tree would be captured again.
 
 _SIDES = {
     JoinStrategy.AUTO: None,
@@ -203,6 +213,12 @@ def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
 def _has_filter(prepared: PreparedQuery) -> bool:
     return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
 
+
+# How a query is maintained, at capture and ever after: verdict, sides of joins, circuit. Law: a
+# stored sketch is only used or maintained while its query is safe with the assumptions stored
+# beside it; nothing but these assumptions and the table's own CHECKs is believed. The core is
+# judged by all facts that the whole plan's verdict rests on, those of CHECKs too. What a capture
+# chose for the sides of joins holds until the next one.
 
 _ASKED = "as set by `buffer`"
 _ALL_ASKED = "as set by `join: index` or `state: keep`"
@@ -485,6 +501,13 @@ def restored_verdict(
     return verdict, partitions
 
 
+# A stored query read again: its plan, its verdict, and the circuit that its state belongs to.
+# Law: reads the SQL, the tables' metadata and what the store says of the state; no state is
+# loaded and no change read. The plan is the one that the file has now, with the moments of the
+# capture and its choices; whether the state fits it is another question
+# (`chosen_way.check_circuit`).
+
+
 @dataclass(frozen=True, slots=True)
 class Reopened:
     prepared: PreparedQuery
@@ -504,6 +527,11 @@ def reopened(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
     way = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
     return Reopened(prepared, verdict, partitions, meta, chooser, way)
 
+
+# A stored query taken up: its sketches, its state in memory, what they stand for. Law: what is
+# taken up is what one commit of the store holds, and moves on only together with the next one
+# (`committed`); nothing here reads or writes the store, so who only looks at state is given
+# nothing to write with.
 
 StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """The stored state: per arrangement its runs, ascending by sequence."""

@@ -20,6 +20,9 @@ from impctl.service.results import (
 )
 from impctl.values import dataclass
 
+# Which failure decides how a run ends, and unsound sketches as failures. Law: a result that shows
+# an unsound sketch never ends a run well, whichever use case it came from.
+
 GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
 """Exit codes by severity: the run's is the first of these that occurs. An unsound sketch comes
 first, failures that a retry may cure last."""
@@ -83,6 +86,11 @@ def _is_to_do(result: Result) -> bool:
             return result.foreseen and result.stored in ("none", "stale", "uneven")
         case _:
             return False
+
+
+# Results as the text that Prometheus reads from a file (its exposition format, version 0.0.4).
+# Law: one `# HELP` and `# TYPE` per name, all of its samples together; counters end in `_total`,
+# units are seconds and bytes. What failed is told as 0 of `impctl_maintain_success`.
 
 
 @dataclass(slots=True)

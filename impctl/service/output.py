@@ -15,6 +15,11 @@ from typing import Any, BinaryIO
 
 from impctl.errors import UsageError
 
+# Signals that ask to end wait until a commit is told. Law: what comes while a block runs is
+# delivered when it ends, once, by the handler that was there before; a signal that the
+# surroundings have switched off stays off. Only the main thread is asked to end, so elsewhere
+# there is nothing to hold.
+
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -44,6 +49,11 @@ def held_signals() -> Iterator[None]:
         if received:
             signal.raise_signal(received[0])
 
+
+# Files and folders that the user asks impctl to write. Law: nothing is written into a Delta
+# table, a store or a file that the run reads, not through a link either. A reader sees the old
+# content of a file or the new one, never a part, and what it sees is safe on the disk. A device,
+# a pipe or a link stays one: the content goes through it.
 
 NOTHING_ELSE: Mapping[str, str] = {}
 

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from impctl.tables.snapshot import DataFile, Snapshot
 
 
+# Rows of a snapshot in Spark, with the range of each row where a sketch asks for it. Law: the
+# range is that of the engine's own scan.
+
+
 def tagged_frame(
     ctx: Context,
     snapshot: Snapshot,
@@ -61,6 +65,11 @@ def tagged_frame(
     frame = snapshot_frame(ctx.spark(), snapshot, read, files)
     return with_range_id(frame, partition, partition.attribute, RANGE_COLUMN)
 
+
+# Rows that a circuit does not keep, read by Spark at the versions a step leads to. Law: the rows
+# of a side are those of its plan at exactly these versions, with the ranges that the engine's own
+# scan would give them. Files are left out that its conditions, its joins and the keys that are
+# asked for leave no row of.
 
 _SLICE_ROWS = 8_000_000
 """Rows of the longest joined table per slice of pairs: some hundred megabytes."""
@@ -160,6 +169,11 @@ def _typed(key: Vector) -> pa.Array:
     return pa.array(key.values, mask=mask).cast(arrow_type(kind))
 
 
+# Rows that a circuit does not keep, read by the engine from the tables' files, without a JVM.
+# Law: the rows of a side with the keys asked for are those of its plan at exactly these versions,
+# with the ranges that the engine's own scan gives them; rows of other keys may come along.
+
+
 @dataclass(frozen=True, slots=True)
 class FilePartners:
     """Reads sides of one circuit's joins from files at `versions` (others: pinned)."""
@@ -223,6 +237,10 @@ class FilePartners:
 
     def _snapshot(self, table: TableName) -> Snapshot:
         return self.ctx.tables.snapshot(table, self.versions.get(table))
+
+
+# Who reads the rows that a circuit does not keep. Law: each side is read as its capture chose,
+# whoever asks; what files are read for is counted and timed.
 
 
 @dataclass(frozen=True, slots=True)

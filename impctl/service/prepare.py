@@ -1,4 +1,10 @@
-"""One query, read and planned, with the facts about its columns."""
+"""One query, read and planned, with the facts about its columns.
+
+Queries that can have no sketch, told apart from queries that are wrong. Law: a query is refused
+where impctl does not read a construct of it or finds no safe attribute; such a query is answered
+all the same, without a sketch. What Spark would refuse too, and an attribute that the file asks for
+and that is not safe, are mistakes to mend.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +44,10 @@ if TYPE_CHECKING:
     from impctl.tables.snapshot import Snapshot
 
 
+# Where the text that is planned came from: the query's own, views put in, parameters given
+# values. Law: a place in the text leads to the one in the workload file, in a view's text too.
+
+
 @dataclass(frozen=True, slots=True)
 class QuerySource:
     """The query, the file's views, and the text of each rewriting so far."""
@@ -69,6 +79,13 @@ class QuerySource:
             if place.file == f"query `{view_label(view.name)}`":
                 return error.at(sql_location(view, place.line, place.column))
         return error
+
+
+# Facts about columns that make a sketch safe, and their re-check on every change. Law: a fact is
+# true of the rows of the pinned snapshot, by its statistics or by reading them. Metadata alone is
+# never enough: a CHECK or NOT NULL only says what to look for. What no CHECK says is stored as an
+# assumption; because deletions cannot break it, looking at the inserted rows of every change
+# keeps it true for ever. A violation stops maintaining, it never widens silently.
 
 
 def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
@@ -238,6 +255,11 @@ def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
         hint="run `impctl capture`; it chooses an attribute that is still safe, or reports why "
         "there is none",
     )
+
+
+# A query read and planned: what every use case but the fastest path starts from. Law: a SQL error
+# is reported at its place in the workload file. The plan has the parameters' values in it;
+# `query.sql` is the text with them, which Spark runs.
 
 
 @dataclass(frozen=True, slots=True)

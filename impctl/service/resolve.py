@@ -1,4 +1,8 @@
-"""A request for a query resolved: parameters, table versions, and the sketch that serves it."""
+"""A request for a query resolved: parameters, table versions, and the sketch that serves it.
+
+The query that is meant where none is named. Law: it is never guessed: a file of several queries has
+none.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +98,10 @@ if TYPE_CHECKING:
     from impctl.store.records import Assumption, StoredQuery, StoredSketch, StoreReader
 
 
+# `--at VERSION` and `--at TABLE=VERSION`, or a Python value: the table versions asked for. Law: a
+# version is said of every table of the query, or the run ends with exit code 2; none is guessed,
+# since the newest of one table beside an old one of another may never have been together.
+
 AtVersions = Sequence[str] | int | Mapping[str, int]
 """Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
 
@@ -174,6 +182,10 @@ def _usage(message: str, hint: str) -> UsageError:
     return UsageError(message, hint=hint, code="at_syntax")
 
 
+# A condition on the columns of an answer, as `query --where` gives it, or of a table. Law: it is
+# read as a WHERE over the answer would be, and asked of whole rows of the answer, after ORDER BY
+# and LIMIT. One that only Spark computes as Spark does is refused, whoever answers.
+
 _TABLE = "answer"
 _QUERY = "query"
 """The condition's query name while it is parsed."""
@@ -252,6 +264,11 @@ _VALUES = {
 }
 """A value as SQL writes it; of other types it is a number."""
 
+
+# Whether a sketch is worth its filter: what it leaves out against what asking every row costs.
+# Law: what is decided changes what is read, never the answer; where a sketch is left away, all is
+# read as if it were not there: of tables joined with its own, too, nothing is left out because of
+# it. The rates are measured on Spark (decision 0042).
 
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
 """Cost of reading a byte through a filter, by the share of rows that pass: 0.75 of an unfiltered
@@ -358,6 +375,11 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
     return inside + filtered * rate
 
 
+# A query whose sketch cannot be had now, read without one: the answer is its own all the same.
+# Law: only what is wrong with the sketch leads here; what is wrong with the query or a table
+# would be wrong without a sketch too, and stays an error. It is told with the reason and what to
+# do. Policy `strict`, and whoever requires the sketch, has the error instead.
+
 OF_THE_SKETCH = (
     EvaluationError,
     QueryError,
@@ -434,6 +456,11 @@ def _reason_without(
     return error if refusal is None else refusal
 
 
+# A use written into the ledger: what was read, and what would have been without a sketch. Law:
+# counted from the statistics of the files, never measured by reading; a use goes on whether it
+# could be written down or not.
+
+
 def record_use(
     ctx: Context,
     result: ResolvedSketch,
@@ -471,6 +498,12 @@ def sums_of(pruned: Pruned) -> tuple[int, int, int]:
     files = [file for group in pruned.files.values() for file in group]
     return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
 
+
+# Another query's sketch for a query that has none of its own: looked for, judged, told. Law: a
+# sketch is used only where `reuse.verdict` allows it at the very versions it stands for; what was
+# looked at comes with its reason. Where none serves, the query reads its whole tables: slower,
+# never wrong. Policy `strict` refuses that instead; where a sketch could not be brought up to
+# date for now, with what was in the way.
 
 _OWN_TEXT_ALONE = {
     LineageMode.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
@@ -688,6 +721,13 @@ def _not_fresh(error: ImpctlError) -> str:
     return f"it could not be maintained: {error.message}"
 
 
+# The sketch that was stored for given table versions, used at exactly these. Law: nothing is
+# captured, maintained or written. The tables are pinned at the versions asked for, so that
+# schema, CHECKs, files and rows are those of then. A sketch is only used if this release stored
+# it for the query as it is now, reads the SQL over the schema of then as the plan it was stored
+# for, finds it safe with the assumptions stored beside it, and every mark of log and files that
+# was taken with it is that of the table at its version (decision 0039).
+
 Versions = Mapping[TableName, TableVersion]
 
 KEPT = "kept"
@@ -826,6 +866,10 @@ def _older_explanation(versions: Versions) -> str:
     return _joined([f"version {version} of table `{table}`" for table, version in versions.items()])
 
 
+# The stored sketch of one query, brought up to date first: what using a sketch starts from. Law:
+# a sketch is only used at the versions it stands for, only while its query is safe and reads as
+# it did at the capture; the lazy maintenance happens here, under the query's own policy.
+
 _ATTEMPTS = 10
 """Retries when other processes maintain a sketch while it is restored."""
 
@@ -899,6 +943,12 @@ def _brought_up_to_date(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQ
             return outcome, stored
     raise moved_meanwhile(spec.name)
 
+
+# What `query` and `rewrite` are asked for: a query as the file has it, or with other constants.
+# Law: a query with its own constants goes through its own sketch, as ever, or through the one
+# stored for older versions (`service.resolve`); only another text or other values look for a
+# sketch among all of the workload (`service.resolve`). Where there is no sketch the query is
+# answered all the same (`service.resolve`), unless one is required.
 
 SQL_NAME = "--sql"
 """The name of a query from the command line; no query of a file can have it."""
@@ -1011,6 +1061,12 @@ def _spec_of(sql: str) -> QuerySpec:
         sql_origin=origin,
     )
 
+
+# The text by which another reader runs a query through its sketches. Law: over the versions it
+# was made for the text gives what the query gives, on a Spark that hands conditions down to files
+# too. It has one filter per table, of few intervals; `pruned` tells the files that these leave.
+# What Spark does not run is written for DuckDB, PostgreSQL and SQLite: a sketch whose ranges they
+# might read otherwise is left out of it.
 
 _MOST_INTERVALS = 256
 """For a filter that Spark does not compile: DuckDB's time grows slowly with the intervals."""

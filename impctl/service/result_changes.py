@@ -52,6 +52,13 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
+# Whether a step may have changed the query's answer, all of its columns counted. Law: `False`
+# only where no database with these two states gives two answers. A sketch that covers both
+# states' provenance gives both answers (`docs/soundness.md`); where no changed row lies in it, it
+# reads the same rows of both. So it is the ranges that decide, never values: columns that only go
+# out are not read for a change.
+
+
 def may_change_answer(
     taken: QueryState, moved: Mapping[TableName, TableDelta], after: Mapping[AccessId, RangeSet]
 ) -> bool:
@@ -79,6 +86,14 @@ def may_change_answer(
             return True
     return False
 
+
+# What came and went of an answer, from the rows that it is made of. Law: applied to the answer
+# before, the changes give the answer after, row for row and copy for copy: no row goes that was
+# not there. Rows are one where all values put out are, each rounded once: 0.0 is not -0.0, NaN is
+# NaN; what is the same before and after is no change. Rows that went come first, each part in the
+# order of its columns. A row is sure if it is the same in whatever order the query's doubles are
+# added up: where its rows are at hand with their bounds, by these; where only values are, if no
+# column is such a sum.
 
 CHANGE, COPIES, SURE = "_change", "_copies", "_sure"
 """The columns for the kind of change, the number of copies, and whether it is certain."""
@@ -248,6 +263,11 @@ def _has_bound(expr: Expr, rows: Batch) -> Bools:
     return result
 
 
+# What came and went of a query's answer in a step that is about to be committed. Law: told of the
+# very rows that the commit holds, against those of the commit before; a query whose rows were not
+# kept before, or are not after, is refused before anything is done, never told by half.
+
+
 class Sink(Protocol):
     def write(self, lead: CommitInfo, changes: pa.Table) -> Path | None: ...
 
@@ -370,6 +390,13 @@ def not_told(query: QueryName, why: str) -> RecaptureNeededError:
         "--all`), and continue from there",
     )
 
+
+# Files of what came and went of answers, one per query and step, for who goes on from them. Law:
+# a file is whole and safe on the disk before the step is committed that it tells of. Its name has
+# the number of that commit and the versions it leads from and to, so a run that takes the place
+# of one that was killed writes the same file, or removes what that one left, with the files of
+# steps that would have gone on from it. So there is one file for each committed step, and who
+# reads those up to the committed versions reads each change once.
 
 _LONGEST = 200
 """Characters of a file name that all file systems accept."""

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from impctl.types import TableName
 
 
+# What `doctor` finds: one record per thing looked at, and the error that problems add up to. Law:
+# every finding says in a sentence what is, and all but the good ones how to mend it; a problem
+# carries the exit code of the command that would fail for it, a warning none.
+
+
 class Level(StrEnum):
     """How severe a finding is."""
 
@@ -98,6 +103,9 @@ def problems_error(findings: Iterable[Finding], gravity: tuple[int, ...]) -> Imp
     )
 
 
+# What join trees did: in one run, and since the capture. Law: values only.
+
+
 @dataclass(frozen=True, slots=True)
 class TreeWork:
     """`touched` tuples, `flips` of their liveness, reported `pairs` of tuple and range."""
@@ -131,6 +139,9 @@ def work_text(work: TreeWork | None) -> str:
     return f"trees: {work.touched:,} tuples touched, {work.flips:,} flips, {work.pairs:,} pairs"
 
 
+# What came and went of a query's answer, as it is told. Law: as for `service.results`; in JSON
+# the rows stand in place of the Arrow table.
+
 STATE = "state"
 """`by` of changes that the stored rows produced."""
 
@@ -147,6 +158,10 @@ class ChangesResult(ArrowAnswer):
     by: str
     by_reason: str = ""
     moments: Mapping[str, str] = field(default_factory=dict)
+
+
+# Frozen records of what clustering a table does for its sketches. Law: as for `service.results`,
+# whose documents they are part of.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +207,10 @@ class ClusterResult:
         return tuple(one for one in self.sketches if one.bytes_expected < one.bytes)
 
 
+# The frozen record of what `gc` removed. Law: as for `service.results`, whose documents it is
+# part of.
+
+
 @dataclass(frozen=True, slots=True)
 class GcEntry:
     """Something that is no longer needed. `kind` is versions (old sketch versions of query `name`),
@@ -215,6 +234,10 @@ class GcResult:
     bytes: int
     foreseen: bool = False
 
+
+# Frozen records of when queries are due: what `plan --due` and `status` say of it. Law: as in
+# `service.results`, of which these are a part; times are in UTC, and what nobody can tell, or
+# never comes by itself, is None.
 
 NOT_DUE = "not_due"
 """Reason code of a stale query that `maintain --due` postpones."""
@@ -250,6 +273,9 @@ class FreshEntry:
     age_s: float
     late: bool
 
+
+# Frozen records of what sketches left out and what they cost: `gain`. Law: as for
+# `service.results`, whose documents they are part of; counted, but for `saved_ms`.
 
 PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
 ANSWERS = "answers"
@@ -290,6 +316,10 @@ class GainResult:
         return self.bytes_plain - self.bytes
 
 
+# Frozen records of what measuring writes: tables and files. Law: as for `service.results`, whose
+# documents they are part of.
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
     """A table written for the demo or a benchmark."""
@@ -306,6 +336,10 @@ class WrittenResult:
 
     kind: str
     path: str
+
+
+# Frozen records of what happened to a query and its tables: runs, verifications, pending changes.
+# Law: as for `service.results`, whose documents they are part of; times are UTC.
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +385,10 @@ class VerifiedEntry:
     slack: int
     at: datetime
     versions: Mapping[str, int]
+
+
+# Frozen records of what `simulate` replays, and what it comes to in each setting. Law: as in
+# `service.results`, of which these are a part; what nobody can tell is None.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +452,10 @@ class SimulateResult:
     recorded: RecordedRuns | None = None
 
 
+# The frozen record of what `init` wrote. Law: as for `service.results`, whose documents it is
+# part of.
+
+
 @dataclass(frozen=True, slots=True)
 class StartedResult:
     """The workload file that `init` wrote, its tables and queries, and the next command."""
@@ -422,6 +464,11 @@ class StartedResult:
     tables: tuple[str, ...]
     queries: tuple[str, ...]
     next_commands: tuple[str, ...]
+
+
+# Frozen records of what has not been done yet: what `plan` and dry runs say. Law: as in
+# `service.results`, of which these are a part; a size or an estimate that nobody can tell is
+# None, never a guess.
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +562,10 @@ ENGINE, SPARK = "engine", "Spark"
 
 REFUSED = "refused"
 """The action of a query that can have no sketch."""
+
+
+# Frozen records of what could be done for a query, and why: `check` and `explain`. Law: as for
+# `service.results`, whose documents they are part of; nothing was run or stored to say it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -716,6 +767,10 @@ class ExplainResult:
     answered: AnsweredEntry | None = None
 
 
+# Why a row is in an answer, and what an answer would be without some rows, as it is told. Law: as
+# for `service.results`.
+
+
 @dataclass(frozen=True, slots=True)
 class WhyEntry:
     """A row of a table, by the columns that the query reads."""
@@ -765,6 +820,13 @@ class WithoutResult(ArrowAnswer):
     reason: str
     moments: Mapping[str, str] = field(default_factory=dict)
     by: str = ENGINE
+
+
+# The data files that a query needs of each table, for engines that read Parquet themselves. Law:
+# the rows of a table are those of the files, without the deleted ones, with the values of
+# partition columns put in, and of them those that meet the predicate, where there is one: over
+# just these rows the query gives its answer. Files and predicate belong together; without the
+# predicate the query would see groups in part.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -835,6 +897,11 @@ class QueryFiles:
         """The version of each table."""
         return {name: table.version for name, table in self.tables.items()}
 
+
+# Frozen records of what a use case did: all that the command line ever shows. Law: a record holds
+# plain values only, so that text and JSON say the same; durations are milliseconds, ranges are
+# numbers from 0 to `total` - 1, and `total` itself is the range of NULL. Field names are the keys
+# of the JSON document and change only with `SCHEMA_VERSION`.
 
 SCHEMA_VERSION = 1
 
@@ -1164,6 +1231,9 @@ class Outcome:
     """A remark on the run itself, for people."""
 
 
+# What each command says of a query that is to have no sketch (`sketch: none` in the file). Law:
+# it is told and counts as nothing to do; a sketch that was stored before is left where it is.
+
 SKETCH_NONE = "sketch_none"
 """The reason code, and the reported mode."""
 
@@ -1239,6 +1309,10 @@ def unsketched_status(query: str, policy: str) -> StatusResult:
         policy=policy,
         state_bytes=0,
     )
+
+
+# What is said of each run of a process that follows, beside the run's outcome. Law: as for
+# `service.results`: plain values, field names that are the keys of the JSON document.
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName, TableVersion
 
 
+# Data files of a snapshot as an Arrow table, for engines that read them themselves. Law: says all
+# that the log knows of a file and its bytes do not: rows that are deleted, and values of
+# partition columns, in the types of the table.
+
+
 def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
     """A row per file: `file`, `size`, `rows`, `deleted`, and `partition_values` if any. TableError
     for a partition value that Arrow cannot read."""
@@ -76,6 +81,13 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
     return read.take(pa.array([places[text] for text in result], pa.int64()))
 
 
+# Use case: a query through its sketch as a Spark DataFrame, for programs that go on with it. Law:
+# the frame stands for the query's answer at the versions that were pinned when it was made,
+# whenever it is computed; a data file that is gone by then is an error, never fewer rows. Nobody
+# can try again without the sketch, so it is left away where the query might fail only because of
+# it.
+
+
 @dataclass(frozen=True, slots=True)
 class Framed:
     frame: DataFrame
@@ -102,6 +114,10 @@ def dataframe(
     record_use(ctx, result, read.pruned, read.plain, command="dataframe")
     return Framed(frame, result.warnings)
 
+
+# Use case: the data files that a query's sketches leave, for engines that read them without
+# Delta. Law: whatever such an engine would not surely read as Spark does is refused, or read
+# without a sketch; over the rows described the query gives its own answer (`service.results`).
 
 _DATED = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ)
 _NO_TEXT = "other engines may interpret its boundary values differently"
@@ -244,6 +260,10 @@ def _table_files(snapshot: Snapshot, left: Sequence[DataFile], predicate: str | 
         names_in_files={} if names is None else dict(names),
     )
 
+
+# Use case: the query's SQL with its sketch as range predicates. Law: the text printed gives, over
+# the versions named beside it, what the query gives, and fails only where it does. No Spark is
+# started unless the sketch has to be recaptured first.
 
 BEST_ROWS_ONLY = "best_rows_only"
 

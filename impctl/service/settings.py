@@ -21,6 +21,9 @@ from impctl.workload.scalars import SIZE_HINT, size_from
 if TYPE_CHECKING:
     from impctl.types import QueryName
 
+# Every environment variable of impctl, with what it sets and since when. Law: a variable that is
+# not listed here is read nowhere; `docs/configuration.md` shows this table.
+
 PREFIX = "IMPCTL_"
 
 STORE = "IMPCTL_STORE"
@@ -92,6 +95,11 @@ ENVVARS = (
 )
 
 
+# What flags and arguments of one run ask for together, and what of it excludes each other. Law:
+# the command line and programs are refused the same, in the same words, before anything is
+# opened.
+
+
 @dataclass(frozen=True, slots=True)
 class DueRequest:
     """The named queries (none: all); of these what is due, or a point. `look`: pause between
@@ -150,6 +158,11 @@ def simulate_request(
     look = DEFAULT_INTERVAL if interval is None else interval
     return SimulateRequest(since, tuple(disks), tuple(triggers), look)
 
+
+# What a run may do: flags and variables as given, and how they stand against the workload file.
+# Law: flag before `IMPCTL_*` variable before workload file before default; None means "unset" and
+# is tested as such, so that an empty or zero value given on purpose is not lost. The first two
+# are merged before a `Settings` exists (`cli.options`); the functions here decide the rest.
 
 DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""

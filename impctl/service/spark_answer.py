@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
+# Running a query over pinned snapshots, with its sketch or without. Law: both ways read the same
+# versions; with the sketch only files that may hold wanted rows are read. An answer comes as
+# Arrow, and as plain Python values where two are compared.
+
+
 @dataclass(frozen=True, slots=True)
 class ResultRows:
     columns: tuple[ColumnName, ...]
@@ -198,6 +203,10 @@ def answer_of(table: pa.Table) -> ResultRows:
     return ResultRows(tuple(table.column_names), rows_of(table))
 
 
+# WITH entries that read themselves by UNION, derived for Spark, which does not run them. Law: the
+# rows are those of the entry over the rows that the query reads: of each access those of its
+# filter, for whole ranges, as the text has them. Entries that nothing uses have no rows.
+
 _VIEW = "impctl_rows_of"
 
 
@@ -320,6 +329,11 @@ def _rows(
     return rows if wanted is None else rows.where(filter_condition(wanted).sql(DIALECT))
 
 
+# A query that impctl cannot read but Spark can: run as it stands over pinned tables. Law: the
+# text is the user's own, parameters filled in, and surely one query; the tables it names are
+# those of the workload, at the pinned versions, read whole. Nothing is known of it but that.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passthrough:
     """The text to run, the versions of its tables, and what impctl does not read in it."""
@@ -385,6 +399,13 @@ def _views_read(ctx: Context, result: Passthrough) -> dict[TableName, DataFrame]
         table: snapshot_frame(ctx.spark(), ctx.tables.snapshot(table, at), is_guarded=True)
         for table, at in result.versions.items()
     }
+
+
+# Tables of which readers of Parquet other than Spark may lose rows with NaN through a sketch.
+# Law: NaN is greater than every boundary, so that only the highest range holds it; what is not
+# named here has, in the files that are left, no NaN in that range which minimum and maximum do
+# not tell. DuckDB and pyarrow pass over parts of a file by these alone, however the condition is
+# written.
 
 
 def losing_nan(

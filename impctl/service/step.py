@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from impctl.store.store import Store
 
 
+# What one step of one query did and cost, as the step leaves it and results tell it. Law: values
+# only; whoever tells of steps need not know how one is made.
+
+
 @dataclass(frozen=True, slots=True)
 class StepDone:
     """What one step did and cost; ranges by access."""
@@ -68,6 +72,11 @@ class StepDone:
     parts: RunParts | None = None
     """Rows of its operators and side reads, where the engine stepped a circuit."""
 
+
+# One step of a stored query taken up: changes in, its sketches and state committed. Law: a step
+# either commits sketches, state and versions together or leaves all as they were. Assumptions are
+# looked at before anything is computed. Nothing here recaptures; what cannot go on incrementally
+# raises RecaptureNeededError and the policy decides (`service.maintain`).
 
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
 """As of `service.expiry`."""

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
+# How evenly the ranges of one partition are filled, as the store keeps it beside a query's state.
+# Law: a plain record, so that what reads the store needs no workbench for it.
+
+
 @dataclass(frozen=True, slots=True)
 class RangeDepth:
     """How evenly one partition's ranges are filled. `at_capture` is the imbalance when the ranges
@@ -53,6 +57,14 @@ class RangeDepth:
     rows: int
     largest: int
     at_capture: float
+
+
+# How an answer is made of its kept rows, stored beside them: told later without reading SQL. Law:
+# it is that of the plan that the state was captured or carried on with, and is taken for the
+# query's only by the very program that wrote it (`service.context`), and only where the tables'
+# log entries are there to compare. All else that the reading of the query rests on is for whoever
+# asks to compare: its definition, the release, the constants of the clock, the tables and their
+# versions.
 
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
@@ -92,6 +104,11 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
         return read_ending(stored.state_meta["ending"][1])
     except (ValueError, LookupError):
         return None
+
+
+# What the store keeps beside a query's state, checked when it comes back. Law: text that was
+# written by another run is outside text: a field that is missing, unknown or of the wrong type is
+# a corrupt state, never a default.
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +334,14 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 """The check of each field; other names are rejected."""
 
 
+# The plan by which a query's sketches are kept: whose lineage they hold. Law: it yields the
+# query's rows on every database, and its lineage suffices for the query's answer: by default it
+# is the query's own plan, where witnesses are asked for (`lineage: witness`) the one in which
+# what one row decides has that row's lineage only; where the answer's alone is (`lineage:
+# answer`), rows of recursions that it does not stem from have none. Engine, Spark and
+# verification keep sketches by the same one. Queries themselves never run by it.
+
+
 @dataclass(frozen=True, slots=True)
 class MaterializedPlan:
     """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
@@ -374,6 +399,12 @@ def kept_plan(
     of_kept = carried_verdict(verdict, result.query, sketched)
     core = core_of(result.query.root)
     return MaterializedPlan(result.query, of_kept, core, result.notes)
+
+
+# The constants of the clock that a stored sketch stands for, and whether the clock moved on. Law:
+# told from what is stored beside the sketch, without reading SQL; a sketch is only used with the
+# values it stands for. The instant at which rows are live never goes back, and it may go on
+# unnoticed as long as no row expires.
 
 
 def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
@@ -444,6 +475,12 @@ def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
             texts.append(f"rows may have expired between {old} and {new}")
     return " and ".join(texts)
 
+
+# Whether a stored sketch was captured for what the workload file says now, by this release. Law:
+# told from content hashes alone, without reading SQL, so that a run with nothing to do ends at
+# once. `definition` changes whenever the query, its parameters, the sketch asked for, its
+# candidate partitions or the tables' paths change. Another release of impctl may read the same
+# SQL otherwise, or capture otherwise; so what it captured is captured again.
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -567,6 +604,14 @@ def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
         if not is_plain and ("`" in full[-1] or full[-1] in text):
             result.append((".".join(map(quoted, full)), table))
     return sorted(result)
+
+
+# How a stored sketch stands to the workload file and its tables: the same, current, or neither.
+# Law: told from content hashes, versions and table identities alone, without reading SQL, so that
+# a run with nothing to do ends at once. `definition` changes whenever the query, its parameters,
+# the sketch asked for, its candidate partitions or the tables' paths change. Another release of
+# impctl may read the same SQL otherwise, or capture otherwise; so what it captured is captured
+# again.
 
 
 def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
@@ -750,6 +795,9 @@ def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> st
     source = tables.source(table)
     taken = tables.mark(table) if source.version == version else None
     return commit_mark(source, version) if taken is None else taken
+
+
+# Stored sketches as results show them. Law: shows what is stored, computes nothing.
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:

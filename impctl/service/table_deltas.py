@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     from impctl.store.records import Assumption
     from impctl.tables.snapshot import Snapshot
 
+# A large change of one table, selected and grouped by Spark before it reaches the engine. Law:
+# sketch and state are those that the changed rows would have led to one by one. Spark reads the
+# files in which the two versions differ; rows that are in files of both cancel out in the state.
+# So neither the change nor its rows need fit this process: only one row per group and range does.
+# Only a plan over one table whose first grouping partial aggregates can feed goes this way.
+
 _MEGABYTE = 1 << 20
 
 
@@ -128,6 +134,13 @@ def grouped_change(
     return GroupedChange(pass_, inserted, deleted, partition)
 
 
+# Rows of a table read again for a bounded buffer, from as few files as their statistics allow.
+# Law: every row whose columns have one of the values asked for, and of which the conditions on
+# the source are true, is among the batches; the snapshot is that of the version the step
+# maintains to. Rows pass in batches, so memory is a batch's and what the operator keeps of it. No
+# JVM is started.
+
+
 def rows_with(
     snapshot: Snapshot, source: Source, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[pa.Table]:
@@ -145,6 +158,11 @@ def refill_text(groups: int, rows: int) -> str:
     origin = f" from {count_text(rows, 'row')} of the table" if rows else ""
     return f"refilled the buffers of {count_text(groups, 'group')}{origin}"
 
+
+# Each table's change, read once for all queries of a run. Law: for one table and one range of
+# versions, the change feed is read once, with the columns that any query of the run needs, and
+# every query sees the same rows. Where a column of one query cannot be read, every query reads
+# its own, so that only that one fails.
 
 Span = tuple[TableName, TableVersion, TableVersion]
 """A table's change: after one version, up to another."""

@@ -10,6 +10,11 @@ from pathlib import Path
 from impctl.bench.quantity import number
 from impctl.errors import UsageError
 
+# Sizes, durations, moments, ratios and texts of others as people read them. Law: text from
+# outside is shown with control characters escaped, so that it cannot drive a terminal. Three
+# digits carry meaning, and no number is ever written with an exponent; what would read as a
+# thousand of one unit is one of the next, and the largest unit has its thousands apart.
+
 _SIZES = ("B", "kB", "MB", "GB")
 _LARGEST_SIZE = "TB"
 _NEXT = 999.5
@@ -72,6 +77,11 @@ def size_text(count: int) -> str:
             return f"{number(size)} {unit}"
         size /= 1000
     return f"{number(size)} {_LARGEST_SIZE}"
+
+
+# Messages of errors where the query they are about has just been named. Law: the query is named
+# once; what the message says of it is the same, and one that is about something else stays as it
+# is.
 
 
 def named_before(query: str, message: str) -> str:

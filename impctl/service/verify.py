@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from impctl.types import QueryName, TableName, TableVersion
     from impctl.workload.models import QuerySpec
 
+# Two right answers of one query whose ORDER BY leaves it open which of several rows come last.
+# Law: where a LIMIT (or an OFFSET) cuts between rows that tie, any of them are right. Equal is
+# then the list of values that the order goes by, row by row as a bag, and every row that does not
+# tie with one at the cut. Only where all that the order goes by is put out; else the rows must be
+# the same.
+
 Rows = Sequence[Sequence[RowValue]]
 
 
@@ -88,6 +94,11 @@ def cut_order(root: Plan) -> CutOrder | None:
     places = tuple(shown.index(key.expr) for key in node.order)
     return CutOrder(places, node.count, bool(node.offset))
 
+
+# Whether two answers of one query are the same bag of rows. Law: doubles may differ by what the
+# order of a floating sum can make of them, all else must be equal; rows have no order. That is a
+# small part of the double, or what is known of its own error, which counts where a sum cancels
+# (`rules.error_columns`).
 
 _RELATIVE = 1e-9
 """Doubles closer than this count as equal: two orders of a sum of values of one sign never differ
@@ -169,6 +180,10 @@ def _close(left: float, right: float, error: float) -> bool:
     return math.isclose(left, right, rel_tol=_RELATIVE, abs_tol=tolerance)
 
 
+# A query's answer by Spark, with how far each double of it may be off. Law: as
+# `rules.error_columns` says of the query's plan. Spark computes all of it from the tables, so
+# that nothing wrong in what is kept can widen it.
+
 Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 
 
@@ -204,6 +219,18 @@ def rounded_answer(
         errors.append(tuple(off))
     return rows, errors
 
+
+# Use case: recapture in Spark at the stored versions and compare. Law: the oracle shares nothing
+# with the maintained state but the partition; a sketch that lacks a range of the accurate one is
+# unsound (exit 5), one that has more has slack. A sketch that holds one derivation of each row of
+# a fixpoint has no accurate one: it is unsound where rows derived over it are not all there are,
+# and its slack is what no derivation uses. With results, the query is also run with and without
+# its sketch and the two answers compared as bags, and with them the one that is kept; doubles may
+# differ by what the order of a floating sum can make of them, and rows that tie at a LIMIT by
+# which of them there are. Of a LIMIT without an order, that leaves any of more rows, only the
+# number is compared, which is told. A query that only its sketch makes fail has nothing to
+# compare, which is told too. What was found is recorded, where the store may be written, for
+# `status` to tell.
 
 _FAILS_IN_PART = (
     "query `{}` fails on groups that its sketch covers only in part, so it is answered "

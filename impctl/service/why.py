@@ -91,6 +91,10 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 
 
+# A row of an answer, given by values of some of its columns. Law: a text is read as a value of
+# the column's type, as `--param` reads one; nothing is taken for a value that it is not. A
+# TIMESTAMP has its zone beside. What is not given may be anything.
+
 RowGiven = Sequence[str] | Mapping[str, object]
 """Texts `NAME=VALUE,NAME=VALUE`, or Python values by name."""
 
@@ -229,6 +233,12 @@ def _value(text: str, kind: SqlType) -> LiteralValue:
     return result
 
 
+# Rows of tables that derive one row of an answer together, found by the engine. Law: read is what
+# the query reads through its sketches, less what cannot matter to the row; over it the row is
+# derived in all ways in which it is over the tables, since a sketch holds the whole lineage of
+# the answer. A sketch of witnesses does not, and is left away. What is told is rows of the tables
+# at the pinned versions, by the columns that the query reads.
+
 _SHOWN = 3
 """Rows of an answer that are listed where several match."""
 
@@ -364,6 +374,11 @@ def _not_traced(result: ResolvedSketch, blocked: BlockedError) -> QueryError:
     )
 
 
+# What an answer would be if some rows of its tables were not there; no table is touched. Law:
+# what is told is the difference of two answers at the same versions, copy for copy. A query that
+# more rows never give fewer answers is read through its sketches, which hold the whole lineage of
+# whatever is left; any other by its own conditions alone, since rows that go may bring rows in.
+
 _OF_TABLE = re.compile(r"\s*(?P<table>[\w.`-]+?)\s*:(?!:)\s*(?P<condition>.*)", re.DOTALL)
 _OPTION = "--without"
 
@@ -465,6 +480,11 @@ def rows_left_out(ctx: Context, table: TableName, texts: Sequence[str]) -> LeftO
     return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
+# The state of a query whose recursion is kept by absorption, taken up to be asked. Law: only of
+# the very commit that the query was brought up to, and only where the query as it is asked reads
+# tables through that recursion alone; else there is none, and tables are read.
+
+
 def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedRows | None:
     """The recursion of a plan, with its state; None unless it has the whole lineage."""
     spec, store = result.prepared.spec, ctx.reading_store()
@@ -496,6 +516,12 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedR
 def files_left_out(ctx: Context, result: ResolvedSketch) -> int:
     """How many files the tables have, none of which is read."""
     return sum(len(ctx.tables.snapshot(*pinned).files) for pinned in result.versions.items())
+
+
+# Rows of tables that derive a row of an answer together, told from a query's state. Law: what is
+# claimed is proved as where tables are read (`compile.provenance.derivation`); where whole
+# functions are kept, a smallest set is told by the row's function. Each different row of a table
+# is told once, by the columns that the state has, which are all that the recursion reads.
 
 
 def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow | None:
@@ -531,6 +557,12 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     files = files_left_out(ctx, result)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
+
+# What an answer would be without some rows of tables, told from a query's state. Law: what is
+# told is the difference of the answer over the recursion's rows and over those that functions say
+# would be left (`engine.fixpoint.absorption`), copy for copy; anything may stand above the
+# recursion that the engine runs. No table is read, so a condition asks for columns that the state
+# has of every access; rows left out are those that the recursion reads.
 
 _MADE = "made"
 
@@ -601,6 +633,12 @@ def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
     if isinstance(plan, Fixpoint) and plan.id == absorbed.fixpoint:
         return Scan(_MADE, _MADE, plan.attributes, span=plan.span)
     return with_inputs(plan, tuple(_over_rows(one, absorbed) for one in inputs_of(plan)))
+
+
+# Use case: tell which rows of tables a row of an answer is derived from, and what needs some.
+# Law: no table is touched. The sketch is brought up to date first, as for `query`; then its state
+# tells, where recursion is kept by absorption, or the engine reads through it. Spark is not
+# started for what is told.
 
 
 def why(

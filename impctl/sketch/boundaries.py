@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
+# How many rows have which values of an attribute, as far as it can be told without reading all.
+# Law: values ascend and differ; weights are estimates of rows, each above zero. How good they are
+# decides how even ranges get, never soundness.
+
+
 @dataclass(frozen=True)
 class ValueWeights:
     """Values and the rows that each stands for."""
@@ -50,6 +55,10 @@ class ValueWeights:
         """Rows with less than this value."""
         return self.before[bisect_left(self.values, value)]
 
+
+# Equi-depth boundaries, from a sample of values or from values with their weights. Law:
+# boundaries are strictly increasing values of the attribute's type, at most `ranges - 1`; how
+# well balanced they are depends on what is known of the values, soundness never does.
 
 _LEAST, _MOST = 0.67, 1.5
 """The shares at which a range may end so that the next starts where a file does."""
@@ -149,6 +158,13 @@ def _cut(weights: ValueWeights, last: float, share: float) -> tuple[BoundaryValu
         at, rows = at - 1, weights.before[at - 1]
     return weights.values[min(at, len(weights.values) - 1)], rows
 
+
+# New ranges for an attribute whose ranges no longer hold about as many rows as each other. Law:
+# boundaries stay strictly increasing; every range that is neither heavy nor among the lightest
+# neighbours keeps its boundaries. A range is heavy with more than `HEAVY` times its share of
+# rows; heavy ones are split at values of a sample, then the lightest neighbours are merged until
+# there are no more ranges than asked for. A range of a single value cannot be split. How good the
+# sample is decides balance only, never soundness (Liu et al., EDBT 2026, section 7.4).
 
 HEAVY = 2  # Sampled boundaries alone make ranges up to about half as large again as their share
 

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import RangeSet
 
+# How likely each range is in a sketch, by a sample of groups, some of them in the provenance.
+# Law: an estimate, which no answer rests on. A range with a sampled group of the provenance is
+# in; one that the sample covers whole, without such a group, is out; of the rest each group that
+# was not seen may be one, as often as those seen nearby were, since provenance lies together as
+# often as not. What lies between two places that were seen is like one of them, the nearer the
+# likelier.
+
 Floats = npt.NDArray[np.float64]
 
 _DOUBT = 0.02  # Average groups whose hits are added to those nearby; more if hits are anywhere
@@ -272,6 +279,12 @@ def rate_where_not_zero(mean: float) -> float:
             high = middle
     return low
 
+
+# How many files a sketch would leave of a table, were its files in the order of columns. Law: an
+# estimate from the rows of each range. Sorted by one column a table is its ranges one after the
+# other, NULL first, cut into files of equally many rows; what holds a row of the sketch is left.
+# Along a Z-order curve of k columns the same holds of the files' k-th root of slices that each
+# column has. Ranges are not even: one heavy value fills many files, and no order takes it apart.
 
 _ROUNDING = 1e-9  # The cube root of 8 must be no less than 2
 

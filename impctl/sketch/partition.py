@@ -1,4 +1,10 @@
-"""Range partitions of one attribute over its whole domain."""
+"""Range partitions of one attribute over its whole domain.
+
+Law: every value has exactly one range. With boundaries b1 < ... < bm, range 0 is open below, range
+i holds b_i <= v < b_(i+1), range m is open above and holds NaN; NULL has range m + 1 of its own.
+-0.0 equals 0.0. Strings compare by code point, which is Spark's UTF8 binary order. Engine, capture
+and use filter all rest on this one definition.
+"""
 
 from __future__ import annotations
 

@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
+# How a sketch is kept up to date, by name. Law: a mode is stored with the sketch, and its text
+# never changes its meaning.
+
+
 class MaintenanceMode(StrEnum):
     """Ways to maintain, best first."""
 
     EXACT = "exact"
     TOUCH = "touch"
     RECAPTURE = "recapture"
+
+
+# Sets of range ids as bits. Law: a `RangeSet` belongs to a partition of `size` ranges and never
+# changes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,10 @@ class RangeSet:
         return RangeSet(frozenbitarray(self.bits & ~other.bits))
 
 
+# How two sketches over one partition compare. Law: `covers` is the promise (a sketch may be too
+# large, never too small); slack is the excess.
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One sketch compared with the accurate one: `missing` is unsound, `extra` is slack."""
@@ -108,6 +120,11 @@ def compare(held: RangeSet, accurate: RangeSet) -> Comparison:
     """Compare `held` with `accurate`; both over the same partition."""
     return Comparison(accurate.minus(held).ids, held.minus(accurate).ids)
 
+
+# A set of ranges as few intervals on the bare attribute. Law: the intervals ascend, do not touch,
+# and contain every value of every range in the set; closing a gap only adds (superset lemma of
+# Niu et al., PVLDB 2021). At most `limit` intervals, because Spark's generated filter falls off a
+# cliff between 48 and 64 of them.
 
 MAX_INTERVALS = 32
 
@@ -188,6 +205,14 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
 def _interval(partition: RangePartition, first: int, last: int) -> Interval:
     low = None if first == 0 else partition.boundaries[first - 1]
     return Interval(low, None if last == partition.ranges - 1 else partition.boundaries[last])
+
+
+# What becomes of ranges when the ranges of an attribute change. Law: a new range is in the new
+# sketch when any old range that shares a value with it is in the old one. So a range that was
+# split passes its membership to all its parts, a merged one is in if any part was, and the new
+# sketch holds every row of the old one: it is sound wherever the attribute is safe (superset
+# lemma of Niu et al., PVLDB 2021; Liu et al., EDBT 2026, section 7.4). NULL's range stays NULL's;
+# NaN is in the last range before and after.
 
 
 @dataclass(frozen=True)

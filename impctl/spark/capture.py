@@ -64,6 +64,11 @@ if TYPE_CHECKING:
     from impctl.safety.judge import Verdict
     from impctl.types import AttributeId
 
+# Any plan with one annotation column more: the ranges each row stems from. Law: rows and all
+# other columns stay as they are, with their multiplicity. The annotation is one range id up to
+# the first grouping and an array of ids from there on; NULL is no range. A construct whose
+# lineage is not known is refused by name.
+
 _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")
 
@@ -379,6 +384,16 @@ def _refusal(construct: str, span: Span | None) -> QueryError:
         code="capture_unsupported",
     )
 
+
+# The fastest way to find the sketches of a query, and nothing but the sketches. Law: the passes
+# yield, for every access asked for, the ranges of exactly the rows the result stems from (all
+# rows of a group, all rows tied in a top-k, the rows of every barrier). Accesses whose sketches
+# follow from the same rows share a pass. The passes are the oracle of maintenance and the
+# baseline it is compared with, so they share no code with the engine.
+#
+# Measured (10M rows, 5,000 groups spread over all ranges; processor seconds for 10 / 1,000 /
+# 4,000 ranges): joining the surviving groups back to the rows 2.4 / 3.2 / 3.5, grouping by
+# (group, range) first 2.7 / 10.6 / 14.0, the query alone 1.5.
 
 STAGED: AccessId = "impctl/staged"
 """The access of `SketchPass.above` that represents the rows with their ranges."""

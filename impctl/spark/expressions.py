@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue
 
 
+# Typed constants as Spark SQL. Law: the text means the value in exactly that type, whatever the
+# session's time zone, and Spark folds it to a constant, so that predicates with it are pushed to
+# the files.
+
 DIALECT = "spark"
 
 _INTEGER_SUFFIX = {Kind.BYTE: "Y", Kind.SHORT: "S", Kind.INTEGER: "", Kind.LONG: "L"}
@@ -160,6 +164,10 @@ def _timestamp(micros: int, kind: SqlType) -> Sql:
 def _integer(value: int) -> Sql:
     return literal(value, SqlType(Kind.LONG if abs(value) > 2**31 - 1 else Kind.INTEGER))
 
+
+# Scalar expressions as sqlglot nodes of Spark SQL. Law: the SQL means what the node means, with
+# every operand in brackets that precedence could touch; columns are read by the names that
+# `spark.render` gave them.
 
 Names = Mapping[AttributeId, str]
 """The name each column has in the SQL."""

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue
 
 
+# The ranges of a sketch as SQL for other engines: the words that DuckDB and Polars both read.
+# Law: for these engines the text keeps exactly the rows of the ranges; what they would not surely
+# take for the same value has no text. Names are in double quotes, numbers of their column's type,
+# times in UTC. No NaN is asked for: an engine that prunes files by statistics, which leave NaN
+# out, may lose its rows however the text asks, so that who writes it must know that there is
+# none.
+
 PLAIN_DIALECT = "duckdb"
 """sqlglot's name; names in double quotes are SQL's own."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -124,6 +131,14 @@ def _cast(text: str, kind: str) -> Sql:
     return exp.Cast(
         this=exp.Literal.string(text), to=exp.DataType.build(kind, dialect=PLAIN_DIALECT)
     )
+
+
+# The user's SQL with the ranges of a sketch put in. Law: only the names of tables change, a
+# sketched one's into `(SELECT * FROM t WHERE ranges)`, with what its expiry asks beside the
+# ranges; the rest of the text stays letter by letter. The ranges keep every row of every range in
+# the filter, also where Spark's own reading of Parquet statistics would not (NaN, -0.0). So that
+# the query's own conditions keep them too, columns that may hide such values are guarded: put out
+# as `COALESCE(d, d)`, which is `d` and which Spark hands down to no file.
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# Rows of recursive queries, derived in Spark round by round. Law: the rows are those of the least
+# fixpoint, each once; of UNION ALL every derivation counts. Of a fixpoint that keeps the best of
+# each group, rows go on as long as no round has better ones. It shares nothing with the engine
+# but the limits. A round is a join in Spark and takes a second or so, however few its rows: this
+# is for verifying, and for what the engine cannot do. As that may take minutes, each round is
+# told of before it begins.
+
 Frames = Mapping[AccessId, "DataFrame"]
 
 Tell = Callable[[str], None]
@@ -64,7 +71,7 @@ class Rounds:
     known: dict[AccessId, DataFrame] = field(default_factory=dict)
 
     def frames_over(self, plan: Plan, frames: Frames) -> Frames:
-        """The rows of all accesses of the plan with tables for fixpoints (`over_tables`)."""
+        """The rows of all accesses, with tables for fixpoints (`with_fixpoint_tables`)."""
         result = dict(frames)
         for fixpoint in outer_fixpoints(plan):
             result[table_of(fixpoint).access] = self.rows(fixpoint, frames)
@@ -150,6 +157,17 @@ def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame
         kept = kept | column.isNull() if best.keeps_null else kept
     return rows.where(kept).select(*names)
 
+
+# Sketches of recursive queries, captured in Spark. Law: all rows of a fixpoint count, used above
+# or not: its sketches hold whatever takes part in deriving them. Over a table with these rows,
+# the base, the step and the query above are queries of their own, each captured as any other;
+# what they need of an access together is its sketch. That is of all derivations, also where one
+# of each row would do: which one a sketch holds is its own choice, so whether it holds one is
+# told by deriving the rows over it. Of a fixpoint that is keyed the query above alone counts: the
+# sketch of the table with its rows, on the column that it is keyed on, is that of every access
+# below. Where the answer's lineage alone is sketched, rows of that table have numbers: those that
+# the query above needs are followed back through the step, a join per round, and of base and step
+# only what derives such rows counts.
 
 _RANGE_ID, _NUMBER = "impctl_fragment", "impctl_number"
 

@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, FixpointId
 
 
+# Top-k with all its ties, as capture needs it. Law: the rows are those that some run of `ORDER BY
+# ... LIMIT`, or of a filter on `row_number`, may give, the rows before an OFFSET too. Without an
+# order that tells rows apart, that is every row.
+
 _RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
 
 
@@ -65,6 +69,12 @@ def with_ties(node: TopK) -> Plan:
     if rank.function == "row_number":
         rank = replace(rank, function="rank")
     return replace(node, order=order, count=node.offset + node.count, offset=0, rank=rank)
+
+
+# Averages of decimals for Spark: what `split_averages` took apart, put together again. Law: the
+# plan yields the same rows in the same columns, and no average of decimals is left for SQL to
+# divide: Spark's own AVG keeps digits that a quotient of its sum and count loses, and sums short
+# decimals as doubles. A plan in which one is left is refused.
 
 
 def whole_averages(root: Plan) -> Plan:
@@ -159,6 +169,11 @@ def _unsupported() -> QueryError:
     )
 
 
+# Rows that decide, said in SQL: the first rank of every order, one after another. Law: rows and
+# columns are those of the node; each branch is a rank of at most one, which Spark cuts before it
+# shuffles. Reading the child once per order costs less than ranking all rows by each.
+
+
 def spelled_out(node: Witness) -> Plan:
     """The node as a union of first ranks."""
     columns = attributes_of(node)
@@ -170,6 +185,11 @@ def spelled_out(node: Witness) -> Plan:
     firsts: list[Plan] = [Project(first_by(node, order), outputs) for order in node.orders]
     return reduce(both, firsts)
 
+
+# Plans as Spark SQL. Law: the SELECT yields the plan's rows as a bag. Every column is called by a
+# name made for its identity (`c0`, `c1`, ...), unique in the whole text, so that nothing is
+# ambiguous and nothing depends on the names users chose. Only sqlglot nodes are put together,
+# never text.
 
 _JOIN_WORDS = {
     JoinKind.INNER: ("", "INNER"),

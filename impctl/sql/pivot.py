@@ -46,6 +46,11 @@ from impctl.sql.expressions import ExprReader
 from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, attribute_for, known_type
 from impctl.values import dataclass
 
+# Values after IN of a PIVOT: the constant each stands for in its column's type, and its name.
+# Law: a value is taken only where Spark's cast of it to the column's type changes nothing, so
+# that both find the same rows; it is called as Spark shows it as text, by the type it was written
+# in. None where either is not certain. Source: Spark's rule ResolvePivot.
+
 _EXACT_DIGITS = 100
 """More than any decimal value or its scaling needs."""
 _PLAIN_BELOW = 6
@@ -123,6 +128,12 @@ def _text(value: Literal) -> str | None:
         return f"{Decimal(str(value.value)):.{value.type.scale}f}"
     return None
 
+
+# PIVOT: one grouping, in which every call counts the rows of one value only. Law: what a pivot
+# yields is what Spark's yields, names, NULLs and the order of columns included. Rows are grouped
+# by every column that neither an aggregate nor FOR reads; `f(x) FOR c IN (v)` is `f(x) FILTER
+# (WHERE c <=> v)`. Where every result is a number or a boolean, Spark first groups by `c` as
+# well, so that a group without a row of `v` has NULL even for COUNT; otherwise COUNT is 0.
 
 _SKIPPING_NULL = frozenset(
     {"sum", "avg", "min", "max", "count", "count_if", "bool_and", "bool_or"}

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Span
 
 
+# What stands between the brackets of a WITH entry. Law: as all places, it is taken from the words
+# of the text, none guessed; the entry's rows are those of this stretch by itself, so another
+# query of the same rows may stand there instead.
+
+
 def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
     """Text inside the brackets of an entry; None where it is lost."""
     alias = entry.args["alias"]
@@ -64,6 +69,11 @@ def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
                 return text.span(start, word.start)
     return None
 
+
+# Which recursion Spark surely refuses, so that nobody need start it to hear so. Law: it is told
+# by the text alone, and only what Spark 4.3 refuses whatever its tables hold: of entries that
+# read themselves it runs those of UNION ALL, and it knows no clause behind them. What it may run
+# is left to it.
 
 _FOREIGN = ("search", "cycle")
 """Clauses on WITH that Spark's grammar lacks."""
@@ -115,6 +125,14 @@ def reads_name(node: exp.Expression, name: str) -> bool:
             waiting += [child for child in current.iter_expressions() if child is not clause]
     return False
 
+
+# What may stand between a step and the rows it reads of its own fixpoint. Law: a step gives more
+# rows, never fewer, where it reads more: selections, computed columns, joins that keep the
+# entry's rows, UNIONs. Where the fixpoint is a set, DISTINCT over its rows is left out, and IN or
+# EXISTS over them is the inner join that gives the same rows. Where it is a bag, both would
+# change how often a row comes; and every row that a step gives is made of one row of the entry,
+# as each round makes its rows of those of the last one alone. Everything else is refused by its
+# name, at its place. What does not read the entry may be any query.
 
 _ONLY_ONCE = (
     "use UNION if each row is needed once, or use a join: with UNION ALL it would count how often "
@@ -247,6 +265,15 @@ def _construct(node: Plan) -> str:
             return "another recursion"
     return type(node).__name__.upper()
 
+
+# WITH clauses: which entries are in sight, and those that read themselves as fixpoints. Law:
+# `WITH RECURSIVE r(columns) AS (base UNION step)` is the least set of rows with T = base UNION
+# step; of UNION ALL it is the rows of the base, those that a step makes of these, and so on, each
+# as often as it is derived. Whatever else a system makes of such a text is refused by its name.
+# Under RECURSIVE an entry's name means the entry inside itself, be there a table of that name or
+# not; entries that do not read themselves are what they are without the word. Every place that
+# reads an entry has a fixpoint of its own, with accesses and columns of its own and the entry's
+# one id.
 
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
 _TAIL = ("order", "limit", "offset")

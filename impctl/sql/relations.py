@@ -43,6 +43,10 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
+# Joins by columns of one name: USING and NATURAL. Law: the columns appear once and first in `*`,
+# and first in `t.*`, as Spark orders them. Where Spark pairs columns otherwise than by one name
+# on each side, the join is refused. Source: Spark's Analyzer, rule ResolveNaturalAndUsingJoin.
+
 Pairs = Sequence[tuple[ScopeEntry, ScopeEntry]]
 
 
@@ -116,6 +120,12 @@ def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
         return Coalesce((left, right))
     return right if kind is JoinKind.RIGHT else left
 
+
+# Rows once for every element of an array or a map: LATERAL VIEW, and a generator in SELECT. Law:
+# the columns it makes are as many as Spark makes, under the names that are written or Spark's
+# own; where how many there are is not certain, names are asked for. A generator in the SELECT
+# list takes apart the rows that WHERE lets through, so it is the LATERAL VIEW of a query over
+# these; its columns stand in its place in the list, and there is one such item in a list.
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 
@@ -265,6 +275,12 @@ def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
     return [from_spark(key), from_spark(value)]
 
 
+# `VALUES (1, 'a'), (2, 'b')`: rows written into the text, as so many SELECTs without FROM. Law:
+# the relation is `SELECT 1 AS col1, 'a' AS col2 UNION ALL SELECT 2, 'b'`, which Spark gives the
+# same names and rows. Values of a column have one type, or are NULL: where they do not, what
+# Spark takes is refused, since it is not what UNION takes. Rows are put together as a tree, so
+# that plans are no deeper for many.
+
 MOST_ROWS = 200
 """Each costs an operator or two; more rows belong in a table."""
 
@@ -330,6 +346,12 @@ def _refuse_types(
                 f"VALUES with {named} in column {place}", node, hint="cast the values to one type"
             )
 
+
+# FROM clauses: tables, derived tables, common table expressions and joins. Law: every occurrence
+# of a table is an access of its own, with a span that is exactly its written name; a common table
+# expression used twice is read twice. JOIN is read as if it bound tighter than the comma; to
+# Spark it does not (`spark.sql.ansi.relationPrecedence`), so joins of which that changes rows or
+# columns are refused behind a comma.
 
 _KINDS = {
     ("", ""): JoinKind.INNER, ("", "INNER"): JoinKind.INNER, ("", "CROSS"): JoinKind.INNER,

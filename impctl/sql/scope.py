@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from impctl.sql.text import SqlText
     from impctl.types import AccessId, AttributeId, FixpointId, TableName
 
+# What one reading of a query carries along: the text, the catalog, numbers not used yet. Law:
+# identities handed out are unique in the plan; accesses are numbered per table in the order in
+# which they are read, which is the order of the text but for common table expressions.
+
 MAX_ACCESSES = 1_000
 """WITH entries that use each other twice multiply to 2 to the n."""
 
@@ -108,6 +112,11 @@ def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
     return Attribute(identity, name, known_type(expr), is_nullable(expr))
 
 
+# What a name that is no table's may have meant: a table, or a WITH entry, also the one around it.
+# Law: it only helps to mend an error; nothing is read by it. Without RECURSIVE an entry is not
+# known inside itself, which is said of a name that is its own, rightly spelt or nearly.
+
+
 def table_hint(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
     """A hint for an unknown name, from the `known` tables and entries; None without an idea."""
     around = list(_around(node)) if len(node.parts) == 1 else []
@@ -130,6 +139,12 @@ def _around(node: exp.Expression) -> Iterator[exp.CTE]:
             yield outer
         outer = outer.parent
 
+
+# What the names in one SELECT block stand for. Law: a name means what Spark makes of it, without
+# regard to case, or it is refused with its place and near names; an ambiguous name is refused
+# with its candidates. A name found only in an enclosing block is a correlated one, and allowed
+# only where the reader said so. A table without an alias is called by its whole name or the end
+# of it (`main.shop.sales.x`, `sales.x`).
 
 Qualifier = tuple[str, ...]
 """Parts of a relation's name in lower case: an alias has one, a table three."""

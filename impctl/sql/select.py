@@ -80,6 +80,10 @@ if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
 
+# ORDER BY, LIMIT and OFFSET. Law: ORDER BY sees the SELECT list first; a column it needs beyond
+# that is carried along hidden. ORDER BY without LIMIT is a Sort, with LIMIT or OFFSET a TopK.
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """End of a block: sort keys, and how many rows to skip and to keep."""
@@ -153,6 +157,10 @@ def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
         return expr
     return with_children(expr, tuple(_through(part, columns) for part in parts))
 
+
+# UNION, EXCEPT and INTERSECT. Law: columns match by position and get the common type, decimals
+# without one that to which Spark rounds both; a side of another type is cast explicitly, and
+# sides of other types are refused.
 
 _KINDS: dict[type[exp.Expression], SetKind] = {
     exp.Union: SetKind.UNION,
@@ -300,6 +308,11 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
         outputs.append(ComputedColumn(replace(attribute, id=identity, type=kind), expr))
     return Project(plan, tuple(outputs))
 
+
+# One SELECT block, from FROM to LIMIT. Law: the plan computes what Spark computes for the block,
+# clause by clause: FROM, WHERE, GROUP BY, HAVING, windows, QUALIFY, SELECT, DISTINCT, ORDER BY,
+# LIMIT. Names are resolved as Spark resolves them (`sql.scope`). Expressions are read over FROM
+# columns first and brought above the grouping afterwards.
 
 _A_NAME = re.compile(r"[\w.`]*")
 _BLOCK_PARTS = frozenset(

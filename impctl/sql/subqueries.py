@@ -46,6 +46,10 @@ from impctl.sql.relations import Environment, FromSource, part, read_from
 from impctl.sql.scope import Names, Scope
 from impctl.values import dataclass
 
+# What a condition reads beside its row: values and marks of subqueries, joined to every row. Law:
+# such a join neither drops a row nor repeats one, unless no condition on what it brings could be
+# true of that row. So what is read beside rows can be joined below the condition, in any order.
+
 
 @dataclass(frozen=True, slots=True)
 class JoinedSubquery:
@@ -84,6 +88,9 @@ def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
     """The predicates joined by AND; a single one unchanged."""
     return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
 
+
+# What every place that reads a subquery needs: its form without parentheses, and its plan. Law: a
+# subquery read on its own sees nothing of the enclosing query.
 
 UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 """Error codes of unknown names."""
@@ -177,6 +184,15 @@ def _construct(query: exp.Expression) -> str | None:
     present = {name.rstrip("_") for name, value in query.args.items() if value}
     return next((words for name, words in _CONSTRUCTS if name in present), None)
 
+
+# Subqueries that have one value, wherever an expression reads them, as joins. Law: an aggregate
+# without GROUP BY has exactly one row and joins as that row. Any other subquery of one column is
+# the least of its values, NULL where it has no row; where it has several the plan fails, as Spark
+# does. One whose WHERE equates columns of its own with columns of the enclosing query is the same
+# aggregate grouped by these columns, joined on them: a row without a group compares with NULL and
+# is dropped either way, which takes a comparison that nothing but arithmetic parts from it. Both
+# have one type, else values of several groups could equal one value of the enclosing query. That
+# holds where no rows give NULL, so not for COUNT nor for what makes a value of NULL.
 
 _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
@@ -431,6 +447,14 @@ def _pair(
     return None if is_mixed else (own, other)
 
 
+# IN and EXISTS under OR: marks beside the rows, of which the condition asks whether one is there.
+# Law: the subquery's values, each once, are joined LEFT to the rows by equality; a row has at
+# most one partner, and the mark it brings is NULL where there is none. That tells true from not
+# true, all that a condition made of AND and OR asks; below NOT, and of values compared in any
+# other way, the difference between false and NULL or the number of partners would count, and it
+# is refused.
+
+
 @dataclass(frozen=True, slots=True)
 class MembershipMark:
     """A plan beside the rows, and the expression that is true of rows with a partner."""
@@ -509,6 +533,12 @@ def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
             return (one, other) if alike else None
     return None
 
+
+# WHERE and HAVING: predicates, subqueries in IN and EXISTS as semi and anti joins, single values.
+# Law: a subquery of plain FROM and WHERE joins directly, its conditions on columns of the
+# enclosing query becoming part of the join condition; NOT IN keeps its meaning for NULL. A
+# subquery that groups, limits or combines is read on its own and may not name columns of the
+# enclosing query.
 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 

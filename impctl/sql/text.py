@@ -19,6 +19,10 @@ from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
 from impctl.values import dataclass
 
+# MAX RECURSION LEVEL n behind the name of a WITH entry, which sqlglot does not know. Law: the
+# clause is read where Spark reads it: four words between the name of an entry (with its columns)
+# and AS. Everybody else sees blanks in its place, so that all other words stand where they stood.
+
 _WORDS = ["MAX", "RECURSION", "LEVEL"]
 
 
@@ -68,6 +72,11 @@ def by_entry(
     return result
 
 
+# Comments that end in one place for Spark and in another for sqlglot. Law: a comment is refused
+# where the two may disagree about its end: what follows would be query to one and comment to the
+# other. Source: Spark's SqlBaseLexer (SIMPLE_COMMENT, BRACKETED_COMMENT).
+
+
 def ambiguous_comment(sql: str, words: Tokens) -> Place | None:
     """Place of a comment that Spark and sqlglot may end differently; comments are between
     tokens."""
@@ -103,6 +112,10 @@ def _doubtful(sql: str, start: int, end: int) -> Place | None:
         index = close
     return None
 
+
+# Where the nodes of a sqlglot tree stand in the text. Law: a place runs from a node's first to
+# its last token, widened until every parenthesis in it has its partner; it is computed once per
+# tree, in time proportional to it.
 
 _SIGNS = {exp.Neg: TokenType.DASH, exp.BitwiseNot: TokenType.TILDE, exp.Not: TokenType.NOT}
 """Prefix operators, which have no place in sqlglot's tree."""
@@ -187,6 +200,11 @@ def _own_place(node: Any, tokens: Tokens) -> Place | None:
     # The arguments of a function may have no places, but its parentheses do.
     return (start, tokens.opened(end + 1) if isinstance(node, exp.Anonymous) else end + 1)
 
+
+# The SQL text being read: its sqlglot tree, and the places of that tree's nodes in the text. Law:
+# every place is taken from token positions and checked against the text; none is guessed.
+# Functions stay as written, name and arguments in order, because sqlglot's own function classes
+# reorder and add arguments, and Spark is to be asked exactly what the user asked.
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
 _CLAUSES = (

@@ -30,6 +30,12 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.expr.nodes import Span
 
+# Views of the workload file, put into the texts that name them. Law: a view stands in the text as
+# a WITH entry of its own, before all others, once however often it is used; it sees tables and
+# other views, never a WITH entry of the query. Its entry is called as no name in any of the texts
+# is, unless the name can mean nothing else there. A place in the new text leads back to the text
+# it came from.
+
 Views = Mapping[FullName, tuple[TableName, str]]
 """Name and SELECT text of each view, by full name."""
 
@@ -239,6 +245,10 @@ def _renamed(use: _Use, written: str, called: str) -> str:
         return written
     return called if use.node.alias else f"{called} AS {name}"
 
+
+# The tables that a text names, for a query that is run as it stands and never planned. Law: only
+# what is surely one query that reads is given names; a name that may be another table's is
+# refused.
 
 _DENIED = (
     exp.QueryTransform,

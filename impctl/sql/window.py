@@ -1,4 +1,9 @@
-"""Window functions, named windows and QUALIFY."""
+"""Window functions, named windows and QUALIFY.
+
+Law: a window call becomes one more column above the grouping and HAVING; the frame stays text, for
+Spark. QUALIFY is a filter right above it, below DISTINCT and ORDER BY. While a block is read,
+window results are placeholders.
+"""
 
 from __future__ import annotations
 

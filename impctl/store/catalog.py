@@ -21,6 +21,14 @@ from impctl.store.disk import (
 )
 from impctl.store.lock import WriterLock
 
+# The first schema. Why it is cut this way: a commit writes in proportion to what changed. What is
+# fixed by a capture (`query`, `sketched`, `partition`, `pin_schema`) lies apart from what moves
+# with every commit (`progress`, `pin`); a `sketch` row is written only when its bits changed and
+# holds until the next one; boundaries are stored once under a hash of their content. Every row
+# ends with its seal, and the rows that belong together are held together by a digest of their
+# seals: `progress` has one over pins and one over runs, `sketch_version` one over the sketch rows
+# that hold for it.
+
 _V1_INITIAL: tuple[str, ...] = (
     """CREATE TABLE query (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL,
@@ -71,6 +79,12 @@ _V1_INITIAL: tuple[str, ...] = (
 )
 
 
+# What runs cost, kept apart from what they did. Why: estimates want the latest runs of each kind,
+# few of them and at once. History grows without bound and mixes the kinds, so the latest captures
+# would have to be searched behind thousands of maintained changes. Nothing is carried over:
+# history did not say how large a captured table was, nor what of its time went into starting
+# Spark.
+
 _V2_COSTS: tuple[str, ...] = (
     """CREATE TABLE cost (
         query_id INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL,
@@ -80,8 +94,20 @@ _V2_COSTS: tuple[str, ...] = (
 )
 
 
+# Marks of the files that a query's tables had, in the description beside its state. Why a format
+# of its own although no table of the catalog changes: the description is checked field by field,
+# and an older impctl would take one with the new field for damaged. Nothing is carried over: what
+# a table's files were when an older impctl captured is not known any more, so those queries have
+# no mark until they are next maintained or captured (decision 0035).
+
 _V3_FILE_MARKS: tuple[str, ...] = ()
 
+
+# What each sketch version rests on, so that an older one can be used and not only kept. Why: the
+# marks of a query's tables, the reading of its SQL and its assumptions were known of the newest
+# version alone. A version kept from before a backup took the table's place could not be told from
+# one of the table that stands there now (decision 0039). Nothing is carried over: what an older
+# impctl kept has no row here, and is never offered.
 
 _V4_SKETCH_BASIS: tuple[str, ...] = (
     """CREATE TABLE sketch_basis (
@@ -91,6 +117,12 @@ _V4_SKETCH_BASIS: tuple[str, ...] = (
 )
 
 
+# Checksums of state files page by page, so that a run reads what it uses and not all there is.
+# Why: every run read the whole state of its queries to compare one checksum per file (2.9 GB for
+# fourteen queries of TPC-H, of which a small change uses some megabytes). A file that an older
+# impctl wrote has none; it is looked at in full until `store.health` gives it some. An older
+# impctl would take such a file for damaged, so it must not open the store.
+
 _V5_PAGE_SUMS: tuple[str, ...] = (
     "ALTER TABLE run ADD COLUMN sums BLOB",
     # When a file was looked at last, and how far since. Nothing rests on it, so it has no seal.
@@ -98,6 +130,11 @@ _V5_PAGE_SUMS: tuple[str, ...] = (
         file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
 )
 
+
+# Commits of tables as numbers, so that it can be told when the next change comes and how large.
+# Why: a table's log says when its commits came, but is cleaned after a month, and reading
+# hundreds of entries at each run would cost more than the run. Numbers only: what they feed is a
+# forecast. An older impctl would not keep them up, so it must not open the store.
 
 _V6_ARRIVALS: tuple[str, ...] = (
     # How far each table's log was looked at; a name may come to stand for another table.
@@ -112,8 +149,19 @@ _V6_ARRIVALS: tuple[str, ...] = (
 )
 
 
+# Which tables' changes a run carried on, beside what it cost. Why: a change of one table may ask
+# for what another's never does; one line through the runs of a query had an expensive change of
+# customers make a cheap one of parts look dear. Empty where a release before wrote the row. An
+# older impctl would write rows without it.
+
 _V7_COST_MOVED: tuple[str, ...] = ("ALTER TABLE cost ADD COLUMN moved TEXT NOT NULL DEFAULT ''",)
 
+
+# What the parts of a run took, and what the choice of state was made by. Why: which state is
+# worth keeping is told by what each operator took and what each read of a side took, not by the
+# whole of a run (`parts`, empty where a release before wrote the row). And a choice that is made
+# must not be made again after each run: it is once rates, budget or bytes have moved from those
+# that it was made by (`state_choice`, one row at most).
 
 _V8_PARTS_AND_CHOICE: tuple[str, ...] = (
     "ALTER TABLE cost ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
@@ -125,8 +173,19 @@ _V8_PARTS_AND_CHOICE: tuple[str, ...] = (
 )
 
 
+# The next instant at which a row expires, in the description beside a query's state. Why a format
+# of its own although no table of the catalog changes: as with marks of files (format 3), the
+# description is checked field by field, and an older impctl would take one with the new field for
+# damaged. Nothing is carried over: before, no table had an expiry.
+
 _V9_EXPIRY: tuple[str, ...] = ()
 
+
+# How the state was kept that a run carried on, beside what the run cost. Why: what runs took
+# while sides were read from files stayed in the estimates after these were kept again, and had
+# them recapture for good. Of runs before nobody knows the layout, so where a choice of state was
+# ever made they are forgotten; elsewhere state is kept as it was captured. An older impctl would
+# write rows without it. What the last choice was made by is forgotten too: the next run looks.
 
 _V10_LAYOUTS: tuple[str, ...] = (
     "ALTER TABLE cost ADD COLUMN layout TEXT NOT NULL DEFAULT ''",
@@ -134,6 +193,10 @@ _V10_LAYOUTS: tuple[str, ...] = (
     "DELETE FROM state_choice",
 )
 
+
+# The format of a store on disk and how an older one becomes the present one. Law: a store written
+# by a newer format is refused, never guessed at; an older one is brought up step by step, all
+# steps in one transaction.
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _V1_INITIAL,
@@ -180,6 +243,9 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
 
+# A checksum on every catalog row, because SQLite keeps none on its pages. Law: a row that was
+# altered on disk, in any column, is never read as if it were whole.
+
 Value = str | int | float | bytes | None
 
 
@@ -204,6 +270,10 @@ def opened(row: tuple[Any, ...], path: Path, what: str) -> tuple[Any, ...]:
         raise damaged(path, f"a row of `{what}` does not match its checksum")
     return values
 
+
+# The SQLite connection: how it is opened, and what a transaction is. Law: a write transaction
+# holds completely and durably, or nothing of it does (WAL, synchronous FULL); a read transaction
+# sees one moment. Readers never wait for the writer.
 
 _BUSY_MS = 5_000
 """Wait for SQLite's own locks; short, because writers take the writer's lock first."""
@@ -491,6 +561,10 @@ def _connect_unwritable(layout: StoreLayout) -> sqlite3.Connection:
         hint="run the command again later",
     )
 
+
+# A store made where there is none, or brought to the present format. Law: two first commands may
+# come at once; one of them makes it. Nothing is committed to a store whose folders a power cut
+# could take away.
 
 OWN_LOCK_TIMEOUT = 10.0
 """Seconds that a commit without the lock waits for another writer."""

@@ -27,6 +27,12 @@ from impctl.errors import (
 from impctl.store.records import Leftover
 from impctl.values import dataclass
 
+# What the two families of operating systems call differently: locks, open flags, users,
+# processes. Law: every name that one of them lacks is asked for here and inside a function or
+# with a default, so that impctl can be imported on both. A lock is the open file's, and the
+# system gives it back when its process ends, however it ends; locks taken by different opens
+# exclude each other within a process too.
+
 CAREFUL = (
     getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NOFOLLOW", 0)
@@ -129,6 +135,12 @@ def set_direct(descriptor: int, wanted: bool) -> bool:
         return False  # not offered here: as usual
     return wanted
 
+
+# The one seam between the store and the disk: every write, sync, removal and commit passes here.
+# Law: a `Disk` does what its method says or raises; it decides nothing. Tests put a failing disk
+# in its place. Run files are written past the page cache where the file system lets us: nothing
+# in this process reads them again, and filling fresh cache pages costs several times the write
+# itself.
 
 _STAGING = 1 << 20
 _BLOCK = 4096
@@ -297,6 +309,11 @@ class _DirectFile:
         self._is_direct = set_direct(self._descriptor, wanted)
 
 
+# What SQLite and the operating system report, in impctl's words. Law: no `sqlite3.Error` and no
+# `OSError` leaves the package; damage is `StateCorruptError`, what stays wrong until somebody
+# changes the set-up is `UsageError`, everything else that failed on the way to the disk is
+# `StorageError`.
+
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -449,6 +466,12 @@ def read_only(path: Path) -> UsageError:
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
+# Whose a store's folder and files are: what others may write is not read, links are not followed.
+# Law: who may write the store can write a sketch, and who can put a link into it can have a file
+# of ours written over; so both are refused before anything is opened. The folder itself may be
+# reached by a link that belongs to this user or to root, because it was named on purpose.
+
+
 def check_store_files(layout: StoreLayout, *, is_shared: bool = False) -> None:
     """Raise UsageError for a folder or file of the store that others can write. `is_shared` permits
     other owners and rights, never links. Missing files are fine."""
@@ -513,6 +536,9 @@ def _link(path: Path, what: str) -> UsageError:
     )
 
 
+# Names of the folders and files of a store; nothing else knows them. Law: every file impctl
+# writes for itself lies under `root`, under a name made here.
+
 RUN_SUFFIX = ".arrow"
 
 
@@ -557,6 +583,12 @@ class StoreLayout:
     def run_file(self, name: str) -> Path:
         return self.state / name
 
+
+# Scratch folders outside the store: made with an owner, removed at the end or once it is dead.
+# Law: a scratch folder has an owner's file that its process holds locked for as long as it lives;
+# the kernel gives the lock back however the process ends, so a folder whose file can be locked is
+# nobody's. The owner's file goes last: a removal that is cut short can be taken up by the next
+# one. Folders of other users are left alone.
 
 BENCH_SCRATCH = ".impctl-bench-"
 TPCH_SCRATCH = ".impctl-tpch-"

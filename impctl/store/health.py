@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from impctl.store.records import StoreReader
     from impctl.types import QueryName
 
+# Removing what nothing refers to any more. Law: only files that no run refers to are removed, and
+# only by the holder of the writer's lock; of the sketch versions of a query the latest `keep`
+# stay.
+
 KEPT_VERSIONS = 32
 
 _PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
@@ -136,6 +140,10 @@ def _trim(connection: Connection, path: Path, query_id: int, keep: int) -> int:
     return gone
 
 
+# How a store on disk is: opened, its rows and state files checked, its folder looked at. Law:
+# nothing is written, the lock is not taken, and damage becomes a fact of the record instead of an
+# error, so that the rest is looked at all the same. Checking reads all state.
+
 MOST_FILES = 100_000
 """Limit of files and folders inspected in a store, which has a few per query."""
 
@@ -217,6 +225,14 @@ def _stat(file: Path) -> os.stat_result | None:
     except OSError:
         return None
 
+
+# Looking at state files that nobody used: so much at a time, those first that waited longest.
+# Law: what is found altered is told with the query it belongs to and changes nothing; whoever
+# uses such a page finds it again. A file is due a day after it was looked at last, or written. A
+# file of a release before, which has one checksum for all of it, is looked at in full, and gets
+# one per page. Cost: the bytes that are looked at, which are read past the process's memory;
+# nothing while none is due but a query of the catalog, and when files were written that nobody
+# looked at yet.
 
 DUE = 86_400.0
 """Seconds after which a file is verified again."""

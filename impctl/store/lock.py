@@ -23,6 +23,11 @@ from impctl.store.disk import (
 )
 from impctl.values import dataclass
 
+# Does the file system below a store keep locks, and for every machine that sees it? Law: a lock
+# that two holders can have at once is none, so a store is not written there. Asked of the file
+# system itself, by a second open file that must be refused; what it tells nobody, that its locks
+# end at this machine, is read from how it is mounted (Linux only).
+
 _MOUNTS = Path("/proc/self/mountinfo")
 _LOCAL = {
     "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
@@ -75,6 +80,11 @@ def _local_option(folder: Path, mounts: Path) -> str | None:
             result = (len(point), local)
     return result[1]
 
+
+# One writer at a time: an advisory lock with its owner's name on it. Law: at most one live
+# process holds the lock. The kernel frees it when the process ends, however it ends; the owner's
+# note left behind tells the next one that this happened. A lock that a child inherited from a
+# dead owner is taken away from it.
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _OPEN = os.O_RDWR | os.O_CREAT | CAREFUL

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
+# What goes into the store and comes out of it, as frozen values. Law: a record is plain data; two
+# equal records say the same. `generation` counts the commits of a query, captures included, so
+# that a writer notices when another one came before it.
+
 Run = tuple[str, int, pa.Table]
 
 
@@ -258,6 +262,10 @@ class Collected:
 
     def with_files(self, files: tuple[Leftover, ...]) -> Collected:
         return replace(self, files=files)
+
+
+# The half of a store that only reads, as a type: who is given this cannot write. Law: every
+# method leaves the store's files as they are and never waits for a writer.
 
 
 class StoreReader(Protocol):

@@ -1,4 +1,11 @@
-"""Runs of operator state: small ones inside the catalog, large ones as files beside it."""
+"""Runs of operator state: small ones inside the catalog, large ones as files beside it.
+
+Law: a run is an Arrow stream with its length and checksums in the catalog. One inside the catalog,
+and one whose file a release before wrote, has one checksum, looked at before a row of it is used; a
+file has one per page (`data.pages`), and no row is used before its pages were looked at. A file is
+written under a new name and synced before anything refers to it, and never changed afterwards.
+Reading maps files and copies nothing.
+"""
 
 from __future__ import annotations
 

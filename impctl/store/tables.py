@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
+# Queries with their pins and progress as catalog rows. Law: what a capture fixes lies in `query`,
+# what each commit moves in `progress` and `pin`; the generation grows by one with every commit of
+# the query and never goes back.
+
+
 @dataclass(frozen=True, slots=True)
 class QueryRow:
     id: int
@@ -224,6 +229,11 @@ def load_query(
 def meta_text(meta: Mapping[str, Any] | None) -> str:
     return json.dumps({} if meta is None else dict(meta))
 
+
+# Sketches and their partitions as catalog rows. Law: what comes out is what went in, or
+# StateCorruptError. Boundaries are stored once, under a hash of their content. A `sketch` row is
+# written only where the bits differ from those before it, and holds from its generation on until
+# the next row of its access.
 
 _HELD = """
     SELECT * FROM sketched LEFT JOIN sketch ON sketch.query_id = sketched.query_id
@@ -423,6 +433,11 @@ def _decoded(value: Any) -> BoundaryValue:
             return value  # type: ignore[no-any-return]  # an int or str, as encoded
 
 
+# What the latest runs of a query cost, as catalog rows. Law: of every kind of run, every set of
+# tables it carried on and every layout of state, the latest `KEPT` are held, and `MOST` of a
+# kind. Costs only ever feed an estimate: a row that does not match its seal is left out, where
+# elsewhere it would end the run.
+
 KEPT = 8
 """Runs of one kind over the same tables and layout: enough to see an outlier, few to read."""
 MOST = 64
@@ -502,6 +517,10 @@ def _put(connection: Connection, query_id: int, number: int, cost: RunCost) -> N
     connection.execute(f"INSERT OR REPLACE INTO cost VALUES ({marks})", row)
 
 
+# Parts of what a run cost, as text of its catalog row. Law: times come back to a thousandth of a
+# millisecond, everything else as it was; a text that impctl did not write is as none, since
+# nothing but an estimate comes of it.
+
 _DIGITS = 3
 
 
@@ -536,6 +555,10 @@ def _amount(value: Any) -> float:
         raise ValueError("not an amount")
     return float(value)
 
+
+# What was done to a query and why, as catalog rows. Law: a record is numbered in the order of
+# commits and stays when the query is captured again. Its cost is put where estimates are learned
+# from (`store.tables`) and is not read back with it.
 
 _COLUMNS = (
     *("action", "reason_code", "reason", "started_at"),
@@ -599,6 +622,11 @@ def _put_entry(connection: Connection, query_id: int, number: int, record: RunRe
     )
     marks = ", ".join("?" * (len(row) + 1))
     connection.execute(f"INSERT OR REPLACE INTO history VALUES ({marks})", sealed(*row))
+
+
+# Sketch versions that are kept beside the newest, and what each rests on, as catalog rows. Law: a
+# version comes back with the very assumptions and basis of the commit that wrote it, never with
+# those of another one; a version whose basis was not written is not there at all.
 
 
 def save_basis(
@@ -677,6 +705,10 @@ def _basis(
     assumptions, basis = opened(row, path, "sketch_basis")[2:]
     return tuple(Assumption(*fact) for fact in json.loads(assumptions)), json.loads(basis)
 
+
+# The latest commits of each table as numbers, as catalog rows. Law: writing costs the arrivals
+# that are new or go, not those that stay. They only ever feed a forecast: a row that does not
+# match its seal is left out, and the next one stands behind a gap.
 
 _LOG_COLUMNS, _ARRIVAL_COLUMNS = 6, 10
 
@@ -771,6 +803,10 @@ def _real(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
+# What the last choice of state was made by, as the one row of its table. Law: it only ever saves
+# a choice from being made again: a row that does not match its seal, or that impctl did not
+# write, is as none.
+
 _PLACE = 1
 
 
@@ -814,6 +850,11 @@ def _rate(value: object) -> float:
     if type(value) not in (int, float) or not math.isfinite(float(str(value))):
         raise ValueError("not a rate")
     return float(str(value))
+
+
+# What a commit changes in the catalog, statement by statement; runs inside one transaction. Law:
+# everything here happens in the caller's transaction; the generation expected by the writer is
+# checked before anything is written. Files are only named here, never touched.
 
 
 @dataclass(frozen=True, slots=True)

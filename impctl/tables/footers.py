@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
+# What Parquet footers say of a data file and the Delta log does not. Law: a column is named when
+# the file stores it so that deltalake reads it wrongly (and writes it back wrongly), while Spark
+# and `tables.rows` read it right: as INT96, wrong outside 1677..2262; in the hybrid calendar
+# (`tables.rows`), whose mark is lost in the copy; or in other letters, of which it makes NULL.
+# Cost: one small read per file.
+
+
 @dataclass(frozen=True, slots=True)
 class Miscopied:
     """The columns that deltalake would copy wrongly, by reason."""
@@ -130,6 +137,13 @@ def _footers(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[pq.FileM
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error
 
+
+# Which columns Parquet's own filters may lose rows of, by the footers of the data files. Law: a
+# column that is not named here holds, in these files, no value that minimum and maximum leave out
+# though a comparison could ask for it. Three values of FLOAT and DOUBLE are such: NaN, greater
+# than all others to Spark, which most writers leave out of minimum and maximum; zero, of which
+# Spark compares both signs as one and a dictionary holds each as its own; and both in a Bloom
+# filter. Older files of a column that had another type are not judged.
 
 MAX_FOOTERS = 64
 _READERS = 8

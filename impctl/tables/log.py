@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
 
 
+# A mark of one commit, so that a table's history is known again. Law: equal marks mean equal log
+# entries; a log entry that was cleaned away, or lies on remote storage, has no mark, and then
+# nothing is concluded from it.
+
+
 def commit_mark(source: DeltaSource, version: TableVersion) -> str | None:
     """Hash of the log entry of `version`; None if it cannot be read from the local disk."""
     path = _entry_path(source, version)
@@ -41,6 +46,9 @@ def _entry_path(source: DeltaSource, version: TableVersion) -> str | None:
     folder = local_path(source.path)
     return None if folder is None else os.path.join(folder, f"_delta_log/{version:020}.json")
 
+
+# The log's commits between two versions, read as text. Law: `read_commits` answers only when
+# every commit of the range was read; it never guesses.
 
 Action = tuple[str, Any]
 
@@ -182,6 +190,11 @@ def _damaged(table: TableName, version: TableVersion, what: object) -> TableErro
 
 _TIMES = ("inCommitTimestamp", "timestamp")
 """Milliseconds since 1970; the first is monotonic, by its writer, the second a machine's clock."""
+# When a commit came: by its own word, else by the file of its log entry. Law: seconds since 1970,
+# finite and not negative; what a commit says that can be no time (text, NaN, more than some
+# thousand years) counts as not said. Times are as written, so they may lie in the future or go
+# back: who reckons with them sets that right (`forecast`, `service.schedule.due`).
+
 _LATEST_MS = 1e14
 
 
@@ -207,6 +220,10 @@ def _seconds(milliseconds: Any) -> float | None:
     is_time = type(milliseconds) in (int, float) and 0 <= milliseconds < _LATEST_MS
     return float(milliseconds) / 1000 if is_time else None
 
+
+# Whether a table's log has grown or is another one, found without opening the table again. Law:
+# on the local disk a replaced, cleaned-up or shortened log looks new, never the same. Elsewhere
+# only a newer version shows; so who watches opens the table again from time to time.
 
 _Stat = tuple[int, int, int]
 
@@ -289,6 +306,11 @@ def _stat(path: str) -> _Stat | None:
     return result.st_ino, result.st_mtime_ns, result.st_size
 
 
+# The commits of a table one by one: when each came, and how much it changed, by the log alone.
+# Law: no data file is opened. Commits that only move rows are told as such; a size that the log
+# does not tell is None. Times are as written (`tables.log`).
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     version: TableVersion
@@ -328,6 +350,11 @@ def _sizes_of(source: DeltaSource, commits: LogCommits) -> list[Committed]:
         result.append(Committed(version, when, size.rows, size.bytes, alone.only_move_rows))
     return result
 
+
+# A table's commits as numbers, read from its log and added to those known before. Law: reads
+# entries of the log alone, and of those only what was not looked at before; no more than `KEPT`
+# at once. Commits that only move rows, or change none, are no arrivals; nor is the one that made
+# the table. An entry that is gone or damaged leaves a gap, which is noted; what is known stays.
 
 _ELSEWHERE = 40
 """Entries read concurrently where each is a request to an object store."""
@@ -456,6 +483,11 @@ def _operation(actions: Sequence[Action]) -> str:
     return text[:40].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
+# Whether the change since a version can still be read: the log's entries, and the files they
+# name. Law: looks, reads no data; what is called gone is really not there, by the change feed and
+# by comparing snapshots both. Whether files exist is looked at on the local disk only.
+
+
 def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
     """Why the change from `since` to the pinned version cannot be read; None if it can."""
     commits = read_commits(source, since, source.version)
@@ -481,6 +513,11 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
 def _missing(uris: Iterable[str]) -> str | None:
     return next((uri for uri in uris if not os.path.exists(uri)), None)
 
+
+# How large a change is, told from the log alone. Law: no data file is opened. `rows` are those
+# that the change feed would give, or more where a writer does not count what it deleted and
+# updated; None where a commit does not tell. A writer's own count is believed, because the number
+# is only ever shown or fed to an estimate.
 
 _INSERTED, _DELETED, _UPDATED = (1, 0), (0, 1), (1, 1)
 _SIGNS_OF_METRIC = {
@@ -616,6 +653,10 @@ def _records_of(body: Mapping[str, Any]) -> int | None:
     return rows if isinstance(rows, int) else None
 
 
+# What a table went through since a version, by what its log says. Law: reads the log only, never
+# a data file.
+
+
 @dataclass(frozen=True, slots=True)
 class PendingCommits:
     """Commits since a version, and what they changed; None if the log does not say."""
@@ -652,6 +693,10 @@ def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
     )
     return {path: rows for path, rows in named if rows is not None}
 
+
+# How long a table keeps what maintaining needs: the commits of its log, and deleted files. Law:
+# durations are read as Delta writes them (`interval 1 week 2 days`); a text that is not
+# understood is None, never a default. Without a setting Delta's own defaults hold.
 
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
@@ -715,6 +760,13 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     except _UNREAD:
         return None
 
+
+# Whether rows that a commit copied from file to file are the same rows to Spark. Law: a copy is
+# believed where Spark made it, or where the file that was copied is there and holds nothing that
+# deltalake misreads (`tables.footers`), in any column: the change feed names no row that was
+# merely copied, and an OPTIMIZE names none at all. Copies by others are not believed in tables
+# with deletion vectors, which some writers leave out of account. Cost: one small read per file
+# that a writer other than Spark removed, before any that the feed itself needs.
 
 _VECTORS = "deletionVectors"
 _AT_ONCE = 8

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
+# Values that rows are looked for by, and which rows of a column have one of them. Law: a row
+# whose value equals one that is wanted, as join keys are equal (NaN to NaN, -0.0 to 0.0, NULL to
+# NULL where NULL is wanted), is always found; of doubles and wide decimals, which are found by
+# the codes of their keys, another may be found too, one in 2^64. Cost: some nanoseconds a row of
+# the column.
+
+
 @dataclass(frozen=True, slots=True)
 class WantedValues:
     """The distinct values of `values`, prepared for comparison with many rows."""
@@ -67,6 +74,11 @@ def _comparable(column: Vector) -> Any:
         return pa.array(column.values)
     return pa.array(key_codes([normalise(column)], len(column)))
 
+
+# The row groups of a data file: rows of each, and the whole numbers that a column lies between.
+# Law: bounds are told of integers and dates alone, where the writer told both and how many values
+# are NULL; text is cut off by writers, and doubles have a NaN and two zeros that bounds do not
+# show. What is told is trusted as a file's own metadata is.
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
@@ -120,6 +132,11 @@ def _whole(value: object, column: Column) -> int | None:
         return value.toordinal() - _EPOCH
     return None
 
+
+# Columns of row groups that several readers of one run ask for, decoded once. Law: what is given
+# is what `FileReader` reads of the same file. Files do not change, but what names mean does
+# between versions, so a column is known by its name in files and its type. No more than `most`
+# bytes are held: what was asked for longest ago goes first.
 
 MOST_BYTES = 128 << 20
 """Limit of columns that a run holds: the keys of some ten million rows."""
@@ -194,6 +211,13 @@ def _known_by(snapshot: Snapshot, column: Column) -> tuple[str, str]:
     return snapshot.columns.physical[column.name], str(column.type)
 
 
+# Rows of a snapshot whose columns have some of the values asked for, from its files. Law: every
+# row of the files that has a wanted value in each of the columns asked by is there once, and
+# hardly any other; deleted rows are not. Files and row groups are left out by statistics, other
+# row groups by the columns asked by, which alone are read of these. Cost: some 10 ns a row for
+# each column asked by, and all columns of the row groups that hold one.
+
+
 def rows_with(
     snapshot: Snapshot,
     columns: Sequence[ColumnName],
@@ -248,6 +272,15 @@ def _may_hold(group: RowGroup, wanted: Mapping[ColumnName, Sequence[WantedValues
         for values in wanted[name]
     )
 
+
+# Fan-outs: how many rows of one table have the key of a row of another, in the mean. Law: over
+# all keys k, with r_k rows that change and s_k others, a changed row meets sum r_k * s_k / sum
+# r_k others: exactly, where all keys are counted, but that a collision of codes takes two keys
+# for one. Where there is a condition on a table's rows only those are counted that may meet it,
+# as the engine would let them pass. In a sample, keys are chosen by a hash of their own, the same
+# in every table, so a chosen key's rows are there on both sides and the estimate is unbiased.
+# NULL meets nothing unless the column is null-safe. Reads the columns of the key and of the
+# condition alone, in batches, in one pass; keeps one number per different key.
 
 MANY_ROWS = 4_000_000
 """Row count of a table from which only a sample of keys is counted."""

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from impctl.sketch.sketch import RangeFilter
     from impctl.types import AttributeId, ColumnName
 
+# Which ranges of a partition each file may hold, as arrays over files. Law: a file's rows lie in
+# the ranges from `first` to `last`, or in that of NULL where `may_null`; statistics that are not
+# known span everything.
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -113,6 +117,15 @@ def file_spans(partition: RangePartition, bounds: ColumnBounds) -> FileSpans:
     last = np.where(is_bounded, places_in(boundaries, bounds.highs, "right"), end)
     last = np.where(bounds.is_all_null, first - 1, last)
     return FileSpans(first, last, bounds.may_hold_null, partition.ranges)
+
+
+# How many rows of files are in each range of a partition, as far as the log alone tells. Law:
+# what is told is exactly what reading the file would count. A file is told where all of its
+# values lie in one range by their bounds and its rows and NULLs are known: rows that a deletion
+# vector removes are not counted, and where one does, a file tells only if it has no NULL or
+# nothing else. NaN is in the last range and not in the bounds. Of other files the rows are
+# spread: their sum is right, the ranges are those between the bounds, how many are in each is a
+# guess.
 
 
 def known_counts(
@@ -188,6 +201,12 @@ def _deleted(file: DataFile) -> int:
     return 0 if file.deleted is None else len(file.deleted)
 
 
+# The values that a column has in some files, as spans, and the files of another that meet them.
+# Law: every value of the column in these files lies in a span, NULL left aside, which joins with
+# nothing; a file is left out only if no value in it lies in one. NaN joins with NaN and is in no
+# statistics, so it is told apart. What is not known is everything.
+
+
 @dataclass(frozen=True, slots=True)
 class KeySpans:
     """Ascending disjoint spans, not adjacent, both ends included."""
@@ -222,6 +241,13 @@ def key_spans(files: ColumnBounds) -> KeySpans | None:
             highs.append(high)
     return KeySpans(tuple(lows), tuple(highs), bool(filled.may_be_nan.any()))
 
+
+# Which files of a snapshot a condition leaves, by statistics and partition values alone. Law: a
+# file is left out only where the condition is true of none of its rows, in SQL's three-valued
+# logic and by Spark's order of values: NaN is greater than all others and not in the statistics,
+# -0.0 equals 0.0, a text maximum that may be cut is unknown, and so is whatever is not told. What
+# is not looked into (arithmetic, functions, casts, other types than the column's) may be
+# anything.
 
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
 """Types whose constants need no conversion beside a column of the same type."""
@@ -415,6 +441,13 @@ def _fits_together(kind: SqlType, other: SqlType) -> bool:
     digits, scale = (19, 0) if other.is_integral else (other.precision, other.scale)
     wider = max(kind.scale, scale)
     return max(kind.precision - kind.scale, digits - scale) + wider <= 38
+
+
+# Which files of a snapshot a range filter leaves, by statistics and partition values alone. Law:
+# a file is left out only when no row in it can match, NULL and NaN included; a file without
+# statistics stays. NaN belongs to the interval that is open above and is not in the statistics,
+# so a file that may hold one matches every such interval. Cost: two binary searches per file, all
+# files' at once.
 
 
 def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile, ...]:

@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.types import ColumnName
 
+# Data files whose old dates and times Spark reads differently from everybody else. Law: a column
+# written in the hybrid calendar (by Spark 2, as INT96 by Spark 3.0, or in the legacy mode of a
+# later one) is read here only while no value of it lies before the calendars part; otherwise the
+# column is refused.
+
 _FIRST_SAFE_DAY = -141427
 """1582-10-15: since then both calendars name the same days."""
 _FIRST_SAFE_MICROSECOND = -2208988800000000
@@ -124,6 +129,13 @@ def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
             hint="rewrite the file with Spark 3.1 or newer, or remove the column from the query",
             code="legacy_calendar",
         )
+
+
+# Opening a table's data files, in this one place. Law: the log only chooses among files below the
+# table's folder, or below a folder that the workload names as `clone_of`. A name in the log never
+# selects a file system, a host or an option, so reading a table on the disk causes no network
+# access. FIFOs, devices and links that lead out of the folder are refused before anything opens
+# them. Cost: one `lstat` for each local file.
 
 
 class DataFiles:
@@ -241,6 +253,11 @@ def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> Impctl
     )
 
 
+# Whether the rows of a snapshot are simply those of its files, for readers that know no Delta.
+# Law: nothing that such a reader would get wrong is passed over: rows that are deleted but still
+# there, columns that are not in the files or have other names there.
+
+
 def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
     """Why its rows are not those of its files; empty if they are. A reader that `reads_folders`
     takes the values of partition columns from their names (`day=2026-01-31`)."""
@@ -255,6 +272,11 @@ def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
         return "it has deletion vectors"
     return ""
 
+
+# Rows of a snapshot's files as Arrow, read without a JVM. Law: columns are read by physical name,
+# found without regard to case as Spark does, and handed out by logical name in `tables.schema`
+# form; partition columns come from the log, columns a file lacks are NULL, deleted rows are left
+# out. Equal, as a bag, to what Spark reads.
 
 _SLICES = 2
 """Slices of a row group to choose from: those before one are decoded too."""
@@ -557,6 +579,12 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
             code="column_unreadable",
         ) from error
 
+
+# What is read of a snapshot for a sketch: files in parts, each with the few ranges it needs. Law:
+# there is a set of whole ranges, the sketch's and perhaps some between them, of which the parts
+# give all rows and no others; so every group is seen whole or not at all, if it lies in one
+# range. A file is in one part at most; a part without a filter has rows of these ranges alone. No
+# filter has more than `MAX_INTERVALS` intervals and one for NaN.
 
 MAX_PARTS = 16
 """Parts with a filter: each is planned by Spark and read by its own tasks."""

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
+# How far the files of a table overlap on a column: each value in one file, or in all of them.
+# Law: from statistics alone, values taken as evenly spread between a file's bounds; a file
+# without statistics overlaps all. Cost: one sort of the files.
+
+
 def overlap(snapshot: Snapshot, column: ColumnName) -> float:
     """The share of the files that may hold a value, on average over the files' values."""
     bounds = file_bounds(snapshot, column)
@@ -67,6 +72,11 @@ def clustered_columns(
     result = [(overlap(snapshot, name), name) for name in columns]
     return [name for share, name in sorted(result, key=lambda pair: pair[0]) if share <= most]
 
+
+# A sample of a column's values, for choosing boundaries. Law: the same snapshot, column and seed
+# give the same sample; values are canonical and hold no NULL and no NaN. How even the sample is
+# decides only how balanced ranges are, never soundness. Cost: one column of a few row groups of
+# at most `MAX_FILES` files.
 
 MAX_FILES = 64
 _GROUPS_PER_FILE = 4
@@ -135,6 +145,18 @@ def _spread(groups: int, random: np.random.Generator) -> list[int]:
         return list(range(groups))
     return sorted(random.choice(groups, _GROUPS_PER_FILE, replace=False).tolist())
 
+
+# Which values the rows of a column have, from what the log says of all files and a sample. Law:
+# every file of the snapshot counts with its rows, read or not. A file's rows are spread over the
+# sampled values between its bounds, or evenly between the bounds where there are hardly any.
+# Cost: one pass over the log's statistics.
+
+# Windows of consecutive rows drawn along a column, with how many rows each of theirs stands for.
+# Law: the same snapshot, files and column give the same draw. A row's weight is how densely the
+# rows of all files lie at its group, over how densely those drawn do: 1 where a window holds
+# whole groups, rows over rows drawn where groups are scattered (Horvitz and Thompson, 1952, with
+# the chance of a group's row to be drawn told by statistics). No weight is below 1. What a draw
+# leaves out makes estimates wide, never an answer wrong.
 
 Floats = npt.NDArray[np.float64]
 

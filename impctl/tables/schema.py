@@ -17,6 +17,10 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.types import ColumnName
 
+# The one Arrow type per SQL type in which this package hands out columns. Law: readers differ
+# (string views, milliseconds, dictionary codes), what leaves this package does not; a cast that
+# would lose anything raises.
+
 _SIMPLE = {
     Kind.BOOLEAN: pa.bool_(),
     Kind.BYTE: pa.int8(),
@@ -58,6 +62,12 @@ def to_arrow_type(column: pa.ChunkedArray, kind: SqlType) -> pa.ChunkedArray:
         column = column.cast(pa.binary())
     return column.cast(wanted)
 
+
+# The Delta schema of one version as impctl's schema, with what the log says about each column.
+# Law: a column whose values impctl cannot compute with is of kind OTHER, and one that nobody may
+# read without the Delta JAR is listed in `opaque` with the reason; neither is fatal while unused.
+# Every column may hold NULL: NOT NULL binds writers, and a file older than a column has none of
+# it.
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _CHAR_TYPES = "__CHAR_VARCHAR_TYPE_STRING"

@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue
     from impctl.types import ColumnName
 
+# Values of a column as places on a line of numbers, so that lengths can be compared. Law: greater
+# values never lie further left. Whole numbers, dates and times are a unit long each, doubles next
+# to nothing; of a text the characters count that follow what all texts begin with, a unit being
+# what cannot be told apart any more. Only estimates rest on it.
+
+# How densely rows lie along a column, from spans over which rows are spread evenly. Law: rows are
+# neither lost nor made: up to the end of all spans there are all of them.
+
 Floats = npt.NDArray[np.float64]
 
 _TEXT_BYTES = 6
@@ -115,6 +123,14 @@ def _numbers(texts: Values, prefix: int) -> Floats:
         result[present] += content[starts[present] + at]
     return result.astype(np.float64)
 
+
+# What file statistics say about a column, in canonical values, widened until it is true. Law:
+# every value of a file that is neither NULL nor NaN lies between its bounds, or nothing is known
+# on that side. Statistics bend the truth in known ways, and each is undone here: timestamps are
+# cut to milliseconds and, where a zone's offset had seconds, told a minute off; decimals may have
+# passed through a double, doubles may be off in the last place (that of a float, where the column
+# was one), long strings are cut, NaN is left out, and deletion vectors leave bounds of rows that
+# are gone (bounds stay bounds, counts become upper limits).
 
 _TRUSTED_TEXT = 32
 """UTF-16 units from which a string maximum may be a truncated form."""

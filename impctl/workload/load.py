@@ -29,6 +29,10 @@ from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
+# The names in a workload file, quickly and whatever else is wrong with it: for completion. Law:
+# checks nothing and resolves no variable; a file that cannot be read has no names. Only names
+# that could stand on a command line as they are come out.
+
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LARGEST = 1 << 20
 
@@ -46,6 +50,10 @@ def names_in(file: Path, section: str) -> tuple[str, ...]:
         names = [entry.get("name") for entry in result if isinstance(entry, dict)]
     return tuple(name for name in names if isinstance(name, str) and is_name(name))
 
+
+# Reading a workload file: bytes to a `Workload`, or one error that lists every problem. Law: no
+# table, no SQL and no file named inside is opened; the environment comes as an argument. A file
+# that is not YAML has one problem; anything else wrong is found in the same pass.
 
 MAX_BYTES = 1 << 20
 """Maximum size of a workload file; thousands of rows belong in their own file."""

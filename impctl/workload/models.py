@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from impctl.sql.names import FullName, TableNames
     from impctl.types import ColumnName, ParameterValue, QueryName, TableName
 
+# Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `7d` or `1 hour`, in flags and files.
+# Law: a duration is positive and finite, in seconds; one parser serves flags and files alike. A
+# file names the unit, since a bare number there would be guessed at; a flag without one is in
+# seconds.
+
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
 """The same in words, possibly several: `1 hour`, `2 days`."""
@@ -46,6 +51,14 @@ def written(seconds: float) -> str:
             return f"{count}{unit}"
     return f"{seconds:.3f}s"
 
+
+# Times of a crontab: five fields, or a word such as `@daily`.     minute 0-59 | hour 0-23 | day
+# of month 1-31 | month 1-12, jan-dec | day of week 0-7, sun-sat
+#
+# A field is `*`, a number, a name, a range `a-b`, any of these with a step `/n` (`a/n`: from `a`
+# on), or several with commas. 0 and 7 are both Sunday. Law: where both days are given (neither is
+# `*`), a day that either names is one; else a day has to fit both. What never comes, as the 30th
+# of February, is refused, and so are the letters of other readers (L, W, #, ?), each by its name.
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -198,6 +211,11 @@ def _number(text: str, item: str, field: _CronField) -> int:
     )
 
 
+# When a query is to be maintained, as its file says it: frozen values. Law: a trigger here is
+# complete and can come true; `commit` and `use` stand alone, and what goes with something else
+# stands beside it. Durations are seconds.
+
+
 class SimpleTrigger(StrEnum):
     """A trigger without settings: after each commit, or when the sketch is used."""
 
@@ -272,6 +290,10 @@ def zone_named(name: str) -> tzinfo | None:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
 
+
+# What a workload file says, as frozen values. Law: a value here is complete and checked as far as
+# the file alone allows: names refer to declared tables, paths are absolute or URIs, variables are
+# resolved. Values that may hold secrets stay out of `repr`.
 
 CellValue = int | float | str | bool | date | datetime | None
 """A value of a row to insert, as the file types it; the table's column type decides later."""
@@ -479,7 +501,7 @@ class QuerySpec:
     are the values of the named parameters in `sql`, for which sketches are captured; `moves` are
     the parameters that sketches follow. `buffer` is how many values or rows MIN, MAX and top-k keep
     per group, `all` of them, or the default (None). `lineage` is the kind of rows that the sketch
-    holds (`Lineage`); `lineage_place` is where the query itself says so, None if it does not.
+    holds (`LineageMode`); `lineage_place` is where the query itself says so, None if it does not.
     `is_sketched` is false for `sketch: none`; `answer` means that the result is materialized too.
     `trigger` says when the query is maintained, `state` which of its state is kept; None if the
     file does not. `provenance` means that recursion is maintained by absorption."""

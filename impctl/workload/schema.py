@@ -1,4 +1,9 @@
-"""The JSON Schema (draft 2020-12) of the workload file."""
+"""The JSON Schema (draft 2020-12) of the workload file.
+
+Law: it accepts what the loader accepts, as far as a schema can say. What it cannot: that names
+refer to declared tables, that names differ, that boundaries increase, whether a variable is set,
+and the difference between a date or a whole number such as `1.0` with and without quotes.
+"""
 
 from __future__ import annotations
 

@@ -84,6 +84,9 @@ from impctl.workload.yaml import (
 if TYPE_CHECKING:
     from impctl.types import ParameterValue, TableName
 
+# Pieces that the JSON Schema of workload files is put together from. Law: every piece carries a
+# description, which an editor shows.
+
 JsonSchema = dict[str, object]
 
 _VARIABLE: JsonSchema = {"type": "string", "pattern": r"\$\{"}
@@ -130,6 +133,10 @@ def or_variable(schema: JsonSchema, description: str) -> JsonSchema:
     """A value, or text that holds a variable."""
     return {"description": description, "anyOf": [schema, _VARIABLE]}
 
+
+# Names in the workload file: what may be one, and which tables are declared. Law: names of
+# queries and updates serve on a command line and in file names as they are; names of parameters
+# are plain SQL identifiers; tables may be called by names of up to three parts.
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
@@ -187,6 +194,11 @@ def declared_table(
     return result
 
 
+# Paths of the workload file: relative to the file itself, so that any working directory serves.
+# Law: a URI (`s3://...`, `file:///...`) passes through untouched; any other path comes out
+# absolute. A store is a folder of this machine: a URI for it is told apart here, of whatever
+# scheme. Nothing is opened here.
+
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -205,6 +217,11 @@ def resolve_path(base: Path, written: str) -> str:
     """`written` relative to the folder `base`, which is absolute."""
     return written if _URI.match(written) else os.path.normpath(base / written)
 
+
+# Whether a table in an object store comes with the credentials to read it. Law: credentials of
+# the surroundings (variables, profiles, the machine's role) are used only for a table whose
+# workload says so; any other needs its own, whatever server it lies on. The environment comes as
+# an argument.
 
 _S3 = ("s3", "s3a", "s3n")
 _OTHERS = {
@@ -272,6 +289,10 @@ def _scheme(path: str) -> str:
     match = _URI.match(path)
     return "" if match is None else match[1].lower()
 
+
+# What the workload file says of changes that are to come: `changes` of a table. Law: `never` is
+# that the table does not change; else one expectation or a list of them, for as long as the
+# table's log cannot know yet. Times without a zone are in UTC.
 
 NEVER = "never"
 MAX_ROWS = 1_000_000_000_000
@@ -415,6 +436,11 @@ def changes_schema() -> JsonSchema:
     }
 
 
+# `budget` and `limits` of a workload file: what all state and a process may take, and how far a
+# recursive query may go. Law: a budget bounds what is kept, never an answer; beyond a limit there
+# is none. 0 is allowed for `disk` and means the least. A share of the machine's memory stays as
+# it is written: the machine is another one now and then.
+
 MEMORY_HINT = f"{SIZE_HINT}, or a share of the machine's memory such as 25%"
 
 _V = TypeVar("_V")
@@ -495,6 +521,14 @@ def limits_schema() -> JsonSchema:
         },
     )
 
+
+# The key `trigger` of a query, or of `defaults`: when it is maintained.
+# It is `commit`, `use`, or a mapping such as `{fresh_within: 10m, rows: 10000, every: 15m,
+# cron: "0 6 * * 1-5", timezone: Europe/Vienna, point: nightly, ready_within: 5s, cheap: true}`.
+#
+# Law: what could not come true, or would be guessed at, is a problem with its place: a duration
+# without unit, two clocks (`every` and `cron`), a zone that nobody knows, and what goes beside
+# something that is not there.
 
 KEYS = (*("fresh_within", "rows", "every", "cron", "timezone"), *("point", "ready_within", "cheap"))
 _DAY = 86_400.0
@@ -663,6 +697,11 @@ def trigger_schema() -> JsonSchema:
 MAX_RANGES = 100_000
 """Far below the limit of the engine (`engine.tags.RANGE_BITS`)."""
 
+# The section `partitions` of the workload file: candidates for range partitions. Law: boundaries
+# strictly increase and are of one kind, as far as can be told without the column: text may stand
+# for decimals, so text that increases as numbers is as good as text that increases by code point.
+# The column's type has the last word (`sketch.partition`).
+
 _OLD_KEY = "fragments"
 """The old name of the key `ranges`; accepted until the first release."""
 
@@ -790,6 +829,11 @@ def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
         return None
     is_finite = all(number.is_finite() for number in numbers)
     return numbers if is_finite and len(numbers) == len(values) else None
+
+
+# The section `updates` of the workload file: batches that `apply` commits, in file order. Law:
+# each update has a name of its own and does exactly one thing. Rows are kept as typed by YAML,
+# expressions as SQL text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -956,6 +1000,10 @@ def _read_set(
     return assignments if len(assignments) == len(columns) else None
 
 
+# The section `views` of the workload file: names for SELECT texts that queries may read. Law: no
+# view is called as a table or another view is. The texts are taken as they stand.
+
+
 def read_views(
     node: Node | None, tables: DeclaredTables | None, reading: FileReading
 ) -> Mapping[FullName, ViewSpec]:
@@ -979,6 +1027,12 @@ def read_views(
         result[full] = ViewSpec(name, sql.text, reading.at(entry.key), origin)
     return result
 
+
+# The section `tables` of the workload file, with the default catalog and schema beside it. Law: a
+# table is one source, however many names it has: an entry with the path and options of an earlier
+# one gives that table another name. Only an entry that has `partitions` or an `expiry` of its own
+# is a source of its own, so that one table can have several divisions side by side, and be read
+# with its expired rows and without. No name stands for two tables.
 
 CREDENTIALS = ("options", "ambient")
 """Sources of object store credentials: `storage_options` alone, or also the environment."""
@@ -1144,6 +1198,10 @@ def _read_expiry(node: Node | None, where: str, reading: FileReading) -> ExpiryS
         return None
     return ExpirySpec(column, max(1, round(after * 1e6)), reading.at(fields["column"]))
 
+
+# The section `queries` of the workload file. Law: the SQL text is taken as it stands, with its
+# place; only `plan` reads it. A parameter's value has the type that YAML gives it; a number with
+# a point and no exponent is an exact decimal, as it is in SQL.
 
 NO_SKETCH = "none"
 

@@ -1,4 +1,10 @@
-"""YAML read into nodes that keep their position, with every problem noted."""
+"""YAML read into nodes that keep their position, with every problem noted.
+
+What a YAML scalar stands for: the core types of YAML 1.2, dates, and sizes. Law: only what is
+beyond doubt is typed. `true`/`false`, decimal numbers without leading zeros, `null`/`~`, ISO dates
+and timestamps are; `no`, `on`, `1:30` and `007`, which YAML 1.1 turned into booleans, minutes and
+octal numbers, stay text. A number that a double cannot hold is refused rather than rounded.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +23,10 @@ from impctl.errors import Location, Problem
 from impctl.values import dataclass
 from impctl.workload.models import CellValue, QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
 from impctl.workload.scalars import ScalarFault, kind_of, plain_value
+
+# YAML text composed to nodes that remember their place. Law: composing never builds Python
+# objects from tags, never runs away (depth, size after aliases and recursion are bounded), and
+# every node has a line and column as an editor counts them.
 
 MAX_DEPTH = 40
 """Levels of nesting, aliases followed; the deepest place the workload file knows is level 7."""
@@ -209,6 +219,12 @@ def _check_expansion(root: Node) -> None:
             stack.extend((child, False) for child in children(node))
 
 
+# Variables inside scalars of the workload file: `${VAR}`, `${VAR:-default}` and `$$` for `$`.
+# Law: one pass, left to right, on a scalar that YAML has already delimited; so a value can
+# neither break the structure of the file nor bring in further variables, and no message ever
+# shows one. A default serves where the variable is unset or empty, as in a shell. A `$` before
+# anything else stands for itself.
+
 _REFERENCE = re.compile(r"\$\$|\$\{([^}]*)(\}?)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
@@ -294,6 +310,12 @@ def _value_of(match: re.Match[str], env: Mapping[str, str]) -> str | Fault:
     return value
 
 
+# From a place inside a query's SQL text to the place in the workload file. Law: a place is exact
+# or it is the start of the scalar, never a wrong line. Exact are literal blocks (`|`) and plain
+# or quoted scalars on one line, escapes and variables included (a place inside a variable's value
+# is the place of the variable). Folded blocks (`>`) and scalars over several lines give their
+# start.
+
 _SURROGATES = r"u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}"
 _ESCAPE = re.compile(rf"\\({_SURROGATES}|x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|.)")
 
@@ -378,6 +400,11 @@ def _literal_starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
         index = end + 1
     return starts
 
+
+# Reading nodes as what the file should hold, with every problem noted and none raised. Law: a
+# function here returns None exactly when it has noted a problem (or an outer node did), so a
+# caller may go on and find more. Messages name the place in the document, never a value, since
+# values can come from variables.
 
 _STANDARD = "tag:yaml.org,2002:"
 _TEXT_TAG, _MAP_TAG, _SEQUENCE_TAG = (_STANDARD + kind for kind in ("str", "map", "seq"))

@@ -116,7 +116,7 @@ def test_a_signal_at_the_beginning_of_the_work(
         f"setattr(owner, {name!r}, signalled)\n"
         "boundary.unexpected = sys.modules['impctl.errors'].unexpected\n"
         f"if {name!r} == 'unexpected':\n"
-        "    job.in_workbench = lambda *arguments: 1 / 0\n"
+        "    job.in_context = lambda *arguments: 1 / 0\n"
         "main()\n"
     )
     done = subprocess.run(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from impctl.service.formats import TextColumn
 
 
+# Records and their comparisons as lines of text, readable at 80 columns. Law: a table per figure,
+# numbers to the right with their unit, then break-even and what the papers print.
+
 _WIDTH = 80
 
 
@@ -123,6 +126,11 @@ _COSTS_BY = {
     "capture": "from captures, because no run is recorded",
     "priors": "from default times",
 }
+
+
+# What settings come to over commits of the past, as a table and lines of text. Law: the present
+# setting is the first row; what a figure rests on stands below the table. Where a terminal is too
+# narrow for the table, each setting has lines of its own.
 
 
 def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:

@@ -64,6 +64,9 @@ from impctl.service.text import duration_text, moment_text, plain, size_text, sp
 if TYPE_CHECKING:
     from impctl.service.answer import RowValue
 
+# What `check` found of a query, as lines of text, and one line that sums a run up. Law: a reason
+# that several attributes share is said once, with all of them before it.
+
 _NO_SKETCH = "no sketch possible"
 
 
@@ -89,6 +92,10 @@ def summed_up(words: Sequence[str]) -> str:
     """Count words: `3 queries: 2 supported, exact; 1 no sketch possible`."""
     counts = "; ".join(f"{count:,} {word}" for word, count in Counter(words).most_common())
     return f"{count_text(len(words), 'query', 'queries')}: {counts}"
+
+
+# What clustering a table does, or would do, as lines of text. Law: what was expected stands
+# beside what came.
 
 
 def cluster_lines(result: ClusterResult) -> list[str]:
@@ -135,6 +142,10 @@ def _rows_text(rows: int | None, noun: str = "row") -> str:
     return "unknown number of rows" if rows is None else count_text(rows, noun)
 
 
+# Findings of `doctor` as lines of text: a heading per subject, a line each, the fix below. Law:
+# every line begins with how bad it is, so that `grep problem` finds the problems; nothing but the
+# fix stands on a line with `fix:`.
+
 _COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "31"}
 _WIDTH = max(map(len, Level))
 
@@ -155,6 +166,10 @@ def finding_lines(
     if finding.fix is not None:
         lines += wrapped(plain(finding.fix), width, lead + "fix: ", lead + "     ")
     return lines
+
+
+# When queries are due, as lines of text. Law: the first line says whether and when, the others
+# why and what is pending; all times are UTC.
 
 
 def due_word(result: DueResult) -> str:
@@ -216,6 +231,10 @@ def fresh_text(fresh: FreshEntry) -> str:
     late = "late: " if fresh.late else ""
     return f"{late}{text}; the limit is {duration_text(fresh.bound_s * 1000)}"
 
+
+# The explanation of a query: its plan as a tree with a remark or two below each operator. Law: an
+# operator's own words are never mixed with what is said about it; a place in the file is shown
+# where something stands in the way.
 
 _DEEPEST = 12
 """Maximum levels of a plan to indent; deeper ones would leave no space for words."""
@@ -370,6 +389,10 @@ def _under(text: str, width: int | None, indent: str) -> list[str]:
     return wrapped(plain(text), width, indent, indent + "  ") if text else []
 
 
+# What has not been done yet, as lines of text: plans and dry runs. Law: a line per query, then
+# its reasons, sizes and estimates; an estimate without a recorded run to learn from says so
+# instead of giving a number.
+
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored sketch is current"}
 
 
@@ -504,6 +527,10 @@ def _estimate_text(milliseconds: float | None, runs: int) -> str:
     return f"{duration_text(milliseconds)} ({count_text(runs, 'run')})"
 
 
+# What sketches left out and what they cost, as lines of text. Law: what was counted comes before
+# what is estimated.
+
+
 def gain_lines(result: GainResult) -> list[str]:
     """Render one query."""
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
@@ -560,6 +587,10 @@ def _details(result: GainResult) -> Iterator[str]:
         yield f"not used: {result.hint}"
 
 
+# What `gc` removed, as lines of text: one per thing, then their sum. Law: a line starts with what
+# happened, so that a dry run reads as what would happen.
+
+
 def gc_lines(result: GcResult) -> Iterator[str]:
     """Render a line per entry, and one for all."""
     done = "would delete" if result.foreseen else "deleted"
@@ -584,6 +615,9 @@ def _what(entry: GcEntry) -> str:
         case _:
             return f"files of an interrupted run: {entry.name}"
 
+
+# The status of a query as a few labelled lines, each with its own kind of news. Law: what to look
+# at first comes first; labels are fixed words, so that lines can be searched for.
 
 _LABEL = 9
 
@@ -678,6 +712,9 @@ def _run(run: RunEntry) -> str:
     took = duration_text(run.elapsed_ms)
     return f"{moment_text(run.at)}  {mode_text(run.action)}{changes}, {took}{why}"
 
+
+# What derives a row of an answer, and what would go without some rows, as text. Law: what is
+# claimed of the rows is said in full words: smallest only where it is proved.
 
 _CLAIMS = {
     "smallest": "a smallest set: fewer rows cannot derive it",

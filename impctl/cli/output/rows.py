@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from impctl.service.results import ChangesResult, FollowedRun, QueryResult
 
 
+# The answer of a query on stdout, in the format asked for, and the line about it. Law: stdout has
+# rows and nothing else. Formats that programs read are UTF-8 whatever the locale is, and escaped
+# only where they go to a terminal, which a value must not drive.
+
+
 def write_rows(
     result: ArrowAnswer,
     rows_format: RowsFormat,
@@ -84,6 +89,11 @@ def _rows_text(result: ArrowAnswer) -> str:
     if result.limit is None or result.limit >= result.row_count:
         return total
     return f"{result.limit:,} of {total}"
+
+
+# Changes of an answer as `changes --follow` prints them, look by look. Law: rows and nothing else
+# on stdout, in one format from the first look to the last, so that a CSV has its names once; with
+# `--json` a document per look. Between what versions goes to stderr.
 
 
 class ChangeLines:

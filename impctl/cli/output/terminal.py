@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from impctl.service.formats import TextColumn
 
 
+# What the two streams can show: colour, and lines that move. Law: NO_COLOR and TERM=dumb turn
+# colour off, FORCE_COLOR turns it on, else a terminal has it; lines move on a terminal only,
+# whatever the variables say, so that logs stay readable.
+
+
 def has_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Whether escape codes for colour may be written to `stream`."""
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
@@ -35,6 +40,11 @@ def unmarked(word: str, colour: str) -> str:
     """Return the word unchanged."""
     return word
 
+
+# Long sentences broken into lines that a terminal shows whole. Law: words are never broken, so
+# that a path, a command or a place stays one piece to copy. Lines are as wide as the terminal,
+# within bounds that read; in a pipe or a file, where programs look for a line, a sentence is one
+# line. `COLUMNS` holds for both.
 
 NARROWEST_TEXT, WIDEST = 60, 120
 _ASSUMED = 80
@@ -74,6 +84,10 @@ def wrapped(text: str, width: int | None, first: str = "", rest: str | None = No
     )
     return lines or [first.rstrip()]
 
+
+# Rows of a query's result as a table of text. Law: no value is cut; a value that does not fit a
+# terminal is wrapped in its cell, in a pipe or a file each row is one line. A table that needs no
+# wrapping is the same whoever lays it out.
 
 NARROWEST_TABLE = 80
 _ANY = 1_000_000_000

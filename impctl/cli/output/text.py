@@ -92,6 +92,11 @@ if TYPE_CHECKING:
     from impctl.service.answer import ArrowAnswer
 
 
+# One line on stdout per run of `maintain --follow`, for people or as JSON. Law: a line is whole
+# and flushed before the next run begins; a JSON line is the envelope of `docs/json.md` with the
+# run beside it. Warnings and failures stand in the line, not on stderr.
+
+
 def print_run_json(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     """Print the run as one JSON document."""
     output = JsonOutput("maintain", stdout, run)
@@ -123,6 +128,12 @@ def print_run_text(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:
     line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"
     stdout.write(" ".join(plain(line).split()) + "\n")
     stdout.flush()
+
+
+# Results as text for people: a line per query, then reasons, without colour. Law: results go to
+# stdout, what is said about them to stderr; user text is printed as it is, with no markup and no
+# control characters. Sentences are as wide as the terminal and whole in a pipe, tables of rows
+# have 80 columns there; a command or a statement is never broken.
 
 
 class TextOutput:

@@ -134,6 +134,10 @@ def expiry_text(instant: str) -> str:
     return "none of the present rows" if instant == "never" else f"no row before {instant}"
 
 
+# What is said of the sketches that a query or a text used: whose, and what became of them before.
+# Law: sentences without indent or line breaks, each of one thing.
+
+
 def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
     """What answered and why, which sketch was used, how it was maintained, and which cost more than
     it saves."""

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, AttributeId
 
+# A circle of relations built as one operator that looks rows up. Law: the flow has the rows of
+# the circle, with the columns that are asked for and the ranges of all its relations. Relations
+# that are one table under the same conditions, with the same ranges, are kept once: their rows
+# are the same under other names.
+
 _Source = tuple[object, ...]
 
 
@@ -123,6 +128,15 @@ def _relation(
 def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
     """The expression by the names of the table's columns, wherever it occurs in the SQL."""
     return substitute(expr, dict(forms))
+
+
+# Blocks of a plan built as join trees, in place of their joins and groupings. Law: the flow of a
+# block carries the ranges that the block's joins, built one after the other, would have; no
+# columns, since nothing that reads one stands above. A tree's groups take the place of the plan's
+# grouping, with one hidden column that goes through all that decides; what survives tells the way
+# down which groups count. A block without a tree is built as ever. Where the rows are asked for
+# too, the groups, or the joined rows, stand for their nodes while all else of the plan is built
+# on them, without ranges: these go beside. Of a plan that only puts joined rows out nothing is.
 
 
 @dataclass(frozen=True, slots=True)

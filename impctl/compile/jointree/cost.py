@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from impctl.compile.jointree.build import PlannedBlock
 
 
+# Sides of joins as key columns of tables, with the conditions on the tables' own rows. Law: a
+# side is columns of one table as they are, or it is not known (None). Of the conditions on a
+# side's rows those are counted that stand above its scan, read columns of it alone, and are none
+# that the engine leaves to Spark; what follows from a join is not. Both hold for any plan of a
+# side, since an estimate chooses between two right ways.
+
+
 @dataclass(frozen=True, slots=True)
 class KeySide:
     """The columns of one table that a join looks its rows up by."""
@@ -152,6 +159,11 @@ def _selecting(rows: Plan, made: _Made) -> Iterator[Expr]:
                     part = substitute(part, made)
                 yield part
 
+
+# What an index join writes down for a changed row, and what it keeps. Law: relations are joined
+# in the order in which the circuit joins them; each step but the last keeps what it joined, for
+# the next one to look up. Rows are products of fan-outs, as if keys were independent. What is not
+# known is None, never a guess.
 
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
@@ -281,6 +293,13 @@ class _Chain:
             left.remove(other)
         return way
 
+
+# Which tuples of a tree a changed row touches, and what its nodes keep. Law: on the way up a row
+# touches its own tuple, and above it the tuples that its key reaches, in the mean. Where only
+# crossing zero goes on (bits, semi and anti edges), a change does so as often as its key has no
+# other row. As often it makes tuples live, or takes that from them, and on the way down those of
+# other nodes that nobody else wants: the ranges of their rows are told. What is not known is
+# None, never a guess.
 
 PAIR_BYTES = 24  # Bytes of a range beside a tuple or a group
 _TUPLE, _VALUE, _SLOT = 24, 8, 16  # Bytes of a tuple, of each kept column and of each sum
@@ -418,6 +437,13 @@ def _tuple_bytes(shape: TreeShape, at: int) -> int:
     return own * (1 + len(shape.children_of(at)))
 
 
+# How long a step takes by either way, from what changed rows come to. Law: processor time of the
+# engine for a step of `STEP_ROWS` changed rows of one table, in the mean over the tables, weighed
+# by how much they change; reading changes and committing cost both ways alike and are left out. A
+# tuple that several rows of a step touch is touched once. The constants are measured
+# (docs/decisions/0087), each the share of one thing that is done so often; on other machines they
+# go up and down together, so that a choice by their ratios holds.
+
 STEP_ROWS = 1_000  # Rows that a step is assumed to change
 
 
@@ -544,6 +570,13 @@ def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
     return tables
 
 
+# What a changed row costs as an index join and as a tree, from the fan-outs of key columns.
+# `joined` are the rows that the index join writes down for it, all its steps; `touched` the
+# tuples that the tree looks at on the way up. Both are products of fan-outs over the rows that
+# the tables' own conditions keep, as if keys were independent. Law: an estimate chooses between
+# two right ways, so it may be wrong; what is not known is None, never a guess.
+
+
 @dataclass(frozen=True, slots=True)
 class CountedAccess:
     """Of an access only these rows were counted, a `share` of its table's."""
@@ -611,6 +644,13 @@ def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[Counte
             if condition is not None:
                 yield CountedAccess(scan.access, condition, shares[scan.access])
 
+
+# Whether the joins of a plan are maintained as trees, where they could be. Law: both ways find
+# the same sketches, so a choice may be a bad one, never a wrong one. It is made once, at capture,
+# and stored with the state, because a circuit is made for its state. By itself a plan's joins are
+# trees where a step is expected to take less time so; where both take about as long, where the
+# state of an index join would be far larger. What is not known leaves the index join. Of a plan
+# with several blocks all or none are trees.
 
 _NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"
 ALIKE = 0.1  # Times that differ by less than this share of the index join's count as equal

@@ -61,6 +61,11 @@ from impctl.plan.nodes import (
 from impctl.types import AttributeId, TableName
 from impctl.values import dataclass
 
+# Joins taken apart for a tree: classes, edges, and the bags that conditions and calls ask for.
+# Law: a condition is an equality of a class, or is over one bag; a join beside is an edge that
+# hangs on one bag, or inside one; a call's arguments and a group expression are over one bag, or
+# over the other side of one left edge. Cycles and group columns are looked at later.
+
 Calls = Mapping[int, tuple[Expr, ...]]
 """Per call of a grouping, by position, the expressions it reads of one row."""
 
@@ -268,6 +273,11 @@ def _read_together(asked: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str
             yield parts, "an aggregate"
 
 
+# Which relations are one bag, and why. Law: any merging is right, since a bag is joined or
+# probed; what is merged here has to be, in this order: what one condition or other join reads
+# beyond equality, what one argument or group expression reads, cyclic cores, and what holds the
+# group columns together with what is between.
+
 Relation = int
 
 
@@ -327,6 +337,12 @@ def with_all_columns(
     return bags.merged(bags.relations_of(path), reason)
 
 
+# Bags whose relations equal columns join in a circle, which are probed instead of joined in turn.
+# Law: a bag is a circle if all that holds between its relations are equalities of classes, and
+# these are not acyclic; its rows are the combinations of the relations' rows that are equal in
+# each class. A bag that conditions beyond equality or other joins are in is joined as every join
+# is.
+
 _FEWEST = 3
 
 
@@ -375,6 +391,12 @@ def _hang(bags: list[Bag]) -> bool:
         reached = reached.union(*near)
         left = [bag for bag in left if bag not in near]
 
+
+# The cyclic cores of bags: what has no tree before it is joined. Law: with the bags of each core
+# as one bag the bags are acyclic or have fewer cores, so that doing so again comes to an end. An
+# *ear*, whose shared classes all lie in one other bag, is on no cycle and is left out, again and
+# again; of the rest, bags in one biconnected component of the graph between bags and classes are
+# a core (where all components are single edges there is an ear).
 
 _Vertex = tuple[str, int]
 _Arc = tuple[_Vertex, _Vertex]
@@ -441,6 +463,14 @@ def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
             visit(vertex, None)
     return result
 
+
+# Bags of classes hung on a root, so that what two of them share lies on all bags between them.
+# Law: a spanning tree has this (*running intersection*) iff its weight, the number of classes
+# that each bag shares with its parent, summed, is the greatest possible: `full_weight`. Prim's
+# way from any root finds the greatest, so it finds such a tree iff there is one; the bags are
+# acyclic then. Ties go to the parent nearest to the root, then to the bag that changes most,
+# which is best near the root, then to the place in the SQL. Bags that share nothing are joined
+# all the same, by weight 0.
 
 Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
 
@@ -530,6 +560,13 @@ def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[i
     way = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
     return max(depths), way
 
+
+# A tree grown from joins that are taken apart: its root, and the trees that hang on its bags.
+# Law: the bags are acyclic when they hang on the root, so what two nodes share lies on all nodes
+# between them. Where two bags have all columns asked for together, the root is virtual: a node of
+# these alone, on which only bags hang that have all of them; else it is the bag that has them.
+# The other side of an edge is a tree of its own, whose root has the columns that are compared;
+# one node where it cannot be one.
 
 Changed = Mapping[TableName, int]  # Changed rows of each table; 0 for a table that is not named
 
@@ -672,6 +709,12 @@ def _hung(
 def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
     parent = nodes[at].parent
     return 0 if parent is None else 1 + _depth(nodes, parent)
+
+
+# Bags that hang on a root, with the trees that hang on them, as nodes in order. Law: children
+# stand before parents, the root last. A node keeps one column of each class that it shares with
+# another bag, the columns that its edges compare, at the root the columns asked for, and those of
+# joined rows that are shown; columns of one class are one, but for doubles that are shown.
 
 
 @dataclass(frozen=True, slots=True)
@@ -864,6 +907,11 @@ class KeptColumns:
         return tuple(result)
 
 
+# The columns that are asked of joined rows, and what they are in terms of the relations' own.
+# Law: all that a plan reads of its joins, on the way from these to its end, is among the columns;
+# what is computed of them is computed of joined rows, as the query does.
+
+
 def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
     """The join columns that the plan above reads, in terms of the relations' own."""
     wanted, relations = _read_above(root, joins), relations_of(joins)
@@ -915,6 +963,11 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
                 wanted |= read
         (node,) = inputs_of(node)
     return wanted
+
+
+# The rows of a bag as a plan: its relations joined, other joins inside it on top. Law: the plan's
+# rows are the combinations of the relations' rows that meet all conditions over them alone, equal
+# columns of one class included, so that one of these stands for all.
 
 
 def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
@@ -971,6 +1024,15 @@ def all_of(conditions: Sequence[Expr]) -> Expr | None:
     if len(conditions) > 1:
         return And(tuple(conditions))
     return conditions[0] if conditions else None
+
+
+# Which part of a plan a tree may serve: a grouping over joins, or joins alone, at the top. Law:
+# what stands above a block only decides which groups count, or nothing at all. Above the last
+# condition or LIMIT no row is lost, whatever is grouped there (`compile.joins`), so there nothing
+# needs to be computed, and nothing decides: *bits*. Below a condition on groups there is one
+# grouping and then the joins. The sketch of a UNION is that of its branches together, each a
+# block of its own, in which no LIMIT is the last step. Where the answer's rows are asked for too,
+# a grouping over the joins, or DISTINCT, is the block's, so that its groups have their values.
 
 
 @dataclass(frozen=True, slots=True)

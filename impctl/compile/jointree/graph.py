@@ -55,6 +55,12 @@ from impctl.plan.properties import part_can_fail
 from impctl.types import AccessId, AttributeId, ColumnName
 from impctl.values import dataclass
 
+# The shape of a join tree as frozen values, or why a plan has none. Law: a shape follows from the
+# plan and from how many rows of each table change, and says all that its operators are built
+# from: the rows of each node as a plan, what each keeps, how it hangs on its parent. Nodes stand
+# children before parents, the root last. Shared by several columns of a node are never: of those
+# that are made equal one is kept.
+
 
 class Reason(StrEnum):
     ONE_TABLE = "one_table"
@@ -158,6 +164,12 @@ class Merging:
 
 Values = dict[AttributeId, Expr]  # Columns in terms of others
 
+# Columns of several relations that conditions make equal, in classes. Law: in every joined row
+# all members of a class are equal, so that any one of them stands for all. All integral types
+# count as one type; other types must be the same, because equality of two types is not transitive
+# (`'01' = 1` and `'1' = 1`). A class is null-safe iff all its equalities are (`<=>`): one `=` in
+# it and no joined row has NULL there. Members may be computed, each of one relation.
+
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
@@ -229,6 +241,12 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
     )
     return tuple(sorted(ordered, key=lambda one: one.members[0][0]))
 
+
+# What a block joins: relations, the conditions on them, and other joins beside. Law: all
+# combinations of the relations' rows that meet the conditions, and find on the other joins' sides
+# what these ask for, are the rows of the plan. Selections, columns and joins on the way are taken
+# apart; expressions are put in terms of the relations' columns. A semi, anti or left join does
+# not depend on what the rows it looks at are joined with, so it stands beside.
 
 _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
 
@@ -338,6 +356,9 @@ def _together(left: Relations, right: Relations) -> Relations:
     )
 
 
+# Which columns of a plan are sums of doubles, or made of such, and so known within a bound only.
+# Law: a column that is not named here is exact, so rows may be looked up by it.
+
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 
@@ -382,6 +403,12 @@ def _is_bounded(
     is_sum = attribute.type is None or attribute.type.is_fractional
     return (function in _WITH_BOUNDS and is_sum) or any(columns_of(e) & below for e in read)
 
+
+# Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. Law: an
+# edge asks for equal keys alone, conditions about the other side going to that side. A padded
+# column tells, above a left join, whether there was a partner, so nothing above may read one but
+# arguments of its side alone that are NULL with it: then padding adds nothing to their sums, and
+# an edge needs to know no more than that there was none.
 
 _EDGES = {JoinKind.SEMI: Edge.SEMI, JoinKind.ANTI: Edge.ANTI, JoinKind.LEFT: Edge.LEFT}
 
@@ -483,6 +510,11 @@ def is_null_with(expr: Expr, padded: Collection[AttributeId]) -> bool:
             return False
 
 
+# What may be computed on rows before they are joined, though the query computes it afterwards.
+# Law: it cannot fail there, but for overflow of `+`, `-`, `*` and of casts between numbers: taken
+# for so rare that a clear failure is better than no tree for every query with a product. Division
+# by what may be 0 and text read as numbers fail on ordinary data, so they wait for the joins.
+
 _OF_TIMES_NAMES = """
     year quarter month day dayofmonth dayofweek dayofyear weekofyear weekday hour minute second
     last_day
@@ -535,6 +567,11 @@ def _is_total(call: Call) -> bool:
         for result, argument in zip(types, call.arguments, strict=True)
     )
 
+
+# Which node of a tree has a sketched access, and whether its tuples tell the range. Law: a tuple
+# tells the range of an access iff it has the value of the partition's column of every row it
+# stands for, and every one of these rows has a row of the access in it: not where that side of a
+# join is padded, grouped or looked at only.
 
 _LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
 

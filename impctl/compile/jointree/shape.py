@@ -46,6 +46,10 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName
 
+# What the trees of a plan are called, so that state is taken up by its own kind. Law: a name
+# changes whenever a node, an edge or what is kept does. Which tree a plan has is not told by the
+# plan alone: a later release may choose another one.
+
 _NONE = "none"
 
 
@@ -59,6 +63,11 @@ def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
         return ""
     return hashlib.sha256("\n\n".join(drawn).encode()).hexdigest()[:16]
 
+
+# The join tree of a plan, or the reason why it has none. Law: a tree finds the sketches that
+# joining finds, at whatever cost; a plan that has none is joined as ever. What is found depends
+# on the plan, and among equally right trees on how many rows of each table change, so it is found
+# once, at capture, and kept with the state.
 
 _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 """Calls computed from sums, or best values, per key."""
@@ -202,6 +211,11 @@ def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
     )
     aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
     return TreeShape(result.nodes, TreeMode.RING, aggregate, result.columns, grouping)
+
+
+# A tree's shape in words: its nodes as a record each, and as lines for people. Law: the record
+# says what the shape says, in the names of the query; one line per node, children below their
+# parents in order.
 
 
 @dataclass(frozen=True, slots=True)

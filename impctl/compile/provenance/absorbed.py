@@ -59,6 +59,15 @@ if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
     from impctl.types import AttributeId, ColumnName, FixpointId, TableName
 
+# Plans whose rows bring along the numbers of the rows that they are made of. Law: the plan has
+# the rows of the one given, each as often as there are ways to make it, with the numbers of the
+# rows behind it in columns of their own; NULL where a branch of a UNION has fewer, and a number
+# below zero for the branch, so that no two rows have the same. What gives a row once for many
+# (DISTINCT, UNION, a grouping, a fixpoint) is evaluated first and read like a table; so are
+# EXISTS and IN below what counts rows, where a row is there as often as it is, however many
+# partners it has. What makes rows of the absence of others, or of their places in an order, has
+# no such plan: BlockedError with its place.
+
 NUMBER = "_impctl_number"  # The column with the numbers of a table's rows
 
 
@@ -173,6 +182,11 @@ def _reason(plan: Plan) -> str:
     return f"{type(plan).__name__} cannot be traced to rows"
 
 
+# Ways in which rows are made of others: heads and bodies as numbers. Law: a making is one way:
+# its head is there if all its bodies are. Those of groups are marked: a part of a group's rows
+# may make the same row by chance, or another one.
+
+
 @dataclass(frozen=True, slots=True)
 class Makings:
     """Making i makes `heads[i]` of `bodies[starts[i] : starts[i + 1]]`; shape (makings,) for
@@ -228,6 +242,12 @@ class MakingList:
         )
 
 
+# Which rows of a fixpoint no row of their group beats, while its rows come round by round. Law:
+# as of `plan.nodes`, over the rows met so far. A row that is beaten is beaten for good, so once
+# rows come no more those that are left are the best ones. Values without an order in whole
+# numbers beat nothing, and all rows stay.
+
+
 class BestSoFar:
     """The best values of each group of the rows seen."""
 
@@ -267,6 +287,15 @@ class BestSoFar:
             ranks = ranks_of(column, reverse=value.greatest)
             result.append((np.where(valid, ranks, INT64_MAX), valid))
         return result
+
+
+# What derives the rows of a fixpoint taken apart: ingredients, and what joins them. Law: the plan
+# with leaves in place of the ingredients derives the fixpoint's rows, those of the base too, as
+# often as they are derived. An ingredient is conditions and columns over one table, as deep as
+# joins and UNION ALL allow, and has all columns that the fixpoint reads of the table, here or
+# elsewhere: so its rows are rows of the table, and those of several ingredients can be told to be
+# one. Anything else that does not read the fixpoint, as a grouping, is an ingredient as it is,
+# whose rows are leaves though they are no rows of a table.
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +433,12 @@ def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
     return Project(plan, tuple(outputs), plan.span)
 
 
+# Fixpoints kept by absorption: their ingredients, and what derives rows in their circuit. Law: T,
+# its changes and the sketch are those of a fixpoint by ranks (`compile.fixpoint`). Above the
+# fixpoint's rows and those of ingredients their numbers go along as columns. Refused by its place
+# is what does not make each row of the fixpoint of rows that are there (an outer join of its
+# rows, or NOT IN, NOT EXISTS), and what counts derivations or keeps the best rows only.
+
 _ABSORBED = "cannot be maintained with `provenance: absorption`"
 
 
@@ -488,6 +523,11 @@ def _refused(node: Plan) -> Scan:
     what = f"{type(node).__name__} over rows of the self-referencing WITH entry"
     raise BlockedError(f"{what} {_ABSORBED}", node.span)
 
+
+# What a fixpoint that is kept by absorption tells: its rows, rows of tables, all derivations.
+# Law: rows of tables have the numbers from 0 on, each different one a number, however many
+# accesses read it; rows of the fixpoint those from `first` on. What is told is of the state as it
+# stands; no table is read. Rows are the columns that are read of a table.
 
 _ZONE = "UTC"  # The time zone of reported times: that of times in tables
 

@@ -56,6 +56,11 @@ if TYPE_CHECKING:
     from impctl.types import AccessId
 
 
+# Rows of one node of a plan, each once and with a number. Law: rows are one where DISTINCT says
+# so: NULL equals NULL, NaN NaN, 0.0 -0.0. A number is given to a row when it is first met and
+# never again to another.
+
+
 @dataclass(frozen=True, slots=True)
 class Met:
     """The number of each row seen, shape (rows,), and the numbers and columns of the new ones."""
@@ -105,6 +110,15 @@ class ProgramRows:
         for parts, column in zip(self._columns, taken, strict=True):
             parts.append(column)
         return Met(result[grouping.index()], result[places], taken)
+
+
+# All ways in which rows of a query are made, found by running it once with numbered rows. Law: a
+# making is one way to make a row, its head, of others, its bodies; it is there if and only if all
+# its bodies are rows of the tables given, or rows made of them. Rows of tables have the numbers
+# given, rows made those from `first` on. A group is made in one way, of all its rows. A
+# fixpoint's rows come round by round, and each is stepped with once; where its best rows alone
+# count, those that are beaten as they come are not stepped with, and none that is beaten is left.
+# Cost: the makings, which may be many more than the rows.
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
+# Derivations by numbers, and those that were stored, in arrays until something asks for one. Rows
+# of a fixpoint have even numbers, leaves odd ones. Law: the rows that stored derivations make are
+# found by rounds, and of each row one derivation is chosen whose rows came in earlier rounds:
+# what is made of chosen ones alone has an end. A derivation that was handed out is no longer
+# asleep; which ones were chosen stays known. Cost: a start sorts the derivations and takes a
+# round for each level of them; afterwards what is asked for, plus a binary search.
+
+
 @dataclass(frozen=True, slots=True)
 class Grounded:
     """One derivation: the derived row, and the fixpoint's rows and leaves it uses, as the caller's
@@ -145,6 +153,9 @@ class _ValuePlaces:
         return result
 
 
+# The fewest variables that make a decision diagram true. Law: of a monotone function no fewer
+# variables make it true. Cost: its nodes, each looked at once.
+
 _Fewest = tuple[int, tuple[int, ...] | None]
 """The number of variables, and which; None where nothing makes it true."""
 
@@ -177,6 +188,13 @@ def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
         return 0, None
     return high[0] + 1, (*high[1], node.node_var())
 
+
+# Derivations of a fixpoint's rows as rows of their own: from a head to each of its bodies. Law:
+# for every derivation whose bodies are all in the fixpoint there is a row per body, with the
+# number of its head and that of the body, and one with the body `NOTHING` where there is no body.
+# The first of them carries the derivation's ranges, others carry none, so that ranges count once.
+# What came and went in a step is told when it is over, when every head has its number. Cost: the
+# derivations that came or went in the step, sorted once.
 
 HEAD, BODY = "impctl/head", "impctl/body"
 """Columns of a derivation row, both numbers."""
@@ -228,6 +246,24 @@ class HeadsAndBodies(ToldInTheEnd):
             columns[name] = batch.columns.get(name, Vector(LONG, nothing))
         return Batch(columns, batch.weights, batch.tags)
 
+
+# Absorption provenance: of each row of a fixpoint the function of table rows that it depends on.
+# Identity: P(t) is the OR over the derivations of t of the AND of their bodies' functions and of
+# their leaves, a variable each; t is in T if and only if P(t) is not false. Functions are
+# monotone and kept as decision diagrams, which absorb what derives nothing new; rows of tables
+# that go are variables set to false (a universal quantification over them, which for monotone
+# functions is the same), so circles never keep a row (Liu et al., *Recursive Computation of
+# Regions and Connectivity in Networks*, 2009). What rows depend on which variable is indexed.
+# Shipping: EAGER hands the whole function on, whenever it changes. LAZY hands on what a row came
+# with, and keeps its other derivations until that is false; then the next of these is, and only a
+# row that has none left goes. T is the same; a lazy function may know too few ways, never one too
+# many. State: derivations, functions, the index. Cost: eager, the changes of functions, which may
+# be exponentially large; lazy, the rows whose function mentions what went. Lazy functions of
+# derivations that were taken up are made when something asks for them, with those of rows that
+# they use. Leaves are told apart by who calls: equal rows of a table are as many leaves as there
+# are copies. A leaf that went may come again: its derivations are new ones then. Not to be
+# confused with the default, which keeps ranks (`engine.fixpoint.fixpoint`): it cannot tell which
+# rows of tables a row needs.
 
 NODES = 5_000_000
 """Maximal nodes of decision diagrams; some 100 MB."""
@@ -577,6 +613,23 @@ def _manager(nodes: int) -> Any:
         raise _missing() from error
     return BDDManager(nodes, _CACHE, 1)
 
+
+# A fixpoint kept by what its rows are derived from, instead of by ranks. Identity, input and
+# output are those of a fixpoint (`operators.fixpoint`): T = base + step(T, tables), and the
+# change is the rows that came into T and went out of it. Method: absorption
+# (`engine.fixpoint.absorption`): rows have functions of the rows that they stem from, and one
+# whose function becomes false goes. All that derives rows stands in the step, the base too: what
+# it derives of no row of T. Its inputs are ingredients whose rows are the leaves; each row has a
+# number, and what is derived of it brings the number along. What comes is followed to its end
+# before anything goes, so that no row leaves that has a ground again. Told are the same
+# derivations as those of a fixpoint by ranks, with the same weights: sketches and their counts
+# are equal. State: the leaves and the rows of T with their numbers, the derivations whose bodies
+# are in T by numbers, what the step's operators keep. Functions are not stored but found again
+# from these: lazy ones where a change touches them, and such a one may then know another way;
+# whole ones all by the first step after a restart. Cost: that of `absorption`, some microseconds
+# per derivation that came or went. Once after a restart all derivations are sorted and gone
+# through by rounds, in arrays (a chain takes a round for each of its rows), and where functions
+# are whole each takes some microseconds.
 
 _HEAD = "head"
 _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"

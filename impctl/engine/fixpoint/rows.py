@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
     from impctl.types import AttributeId
 
+# Slots for keys that one step meets: numbers from 0 on, in the order in which they come. Law:
+# equal keys, as GROUP BY has it, have one slot; codes are those of `data.keys`. Cost: the keys
+# asked for, by binary search; a merge of the codes where some are new.
+
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -103,6 +107,11 @@ class Slots:
         result = is_asked[self._by_code]
         return self._codes[result], self._by_code[result]
 
+
+# State of whole numbers as it is looked up one by one, in memory where it lies. Law: as
+# arrangements and indexes have it; a look-up of one code is a search per run, without an array
+# made for it. Only where all of a run was looked at (`data.pages`): what lies in pages is looked
+# at first where that costs no more than what was done so far, and else there are no views.
 
 _SMALL = 4_096
 """Rows of a run that stays held for its view, even if the run is gone by then."""
@@ -222,6 +231,11 @@ def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
     return True
 
 
+# Rows by number: each different row that is there has one. Law: a row has a number from when it
+# comes to when the last of its copies goes; one that comes again has another, and no number is
+# given twice. Rows are one where DISTINCT says so: NULL equals NULL. State: the rows with their
+# numbers and how many copies there are. Cost: the rows that come or go.
+
 NUMBER = "number"
 """The column of numbers in the state."""
 
@@ -331,6 +345,15 @@ class RowsByNumber:
         return self._index.codes_of(batch)
 
 
+# Rows of a fixpoint by their contents, each with its rank and the weight of what derives it. Law:
+# a *derivation* is one way to derive a row from others; its *bodies* are the rows of the fixpoint
+# that it uses. Of a row, `all` is what its derivations weigh whose bodies are all in the
+# fixpoint; `rank`, from 1 up, is the stage at which the row came in; `low` is what those of its
+# derivations weigh whose highest body rank is below its own. A row is in the fixpoint where it
+# has a rank, and as long as every such row has a `low` above zero, none of them owes itself to a
+# circle. Rows are equal as DISTINCT has it. Cost: the rows touched, looked up once in a step, and
+# those that changed, written once. Memory: 24 bytes beside the row and its code.
+
 _RANK, _ALL, _LOW = "rank", "all", "low"
 NAMES = (_RANK, _ALL, _LOW)
 
@@ -383,6 +406,13 @@ class RankedRows:
         columns = {name: key for (name, _), key in zip(self.columns, keys, strict=True)}
         return Batch(columns, weights, ())
 
+
+# Rows of a fixpoint that keeps the best of each group, between two steps. Law: rows with equal
+# key columns are a group. All rows derived from rows that are in are kept by group, with their
+# tags, as often as they are derived. Of a row that is in there is its `rank`, the stage at which
+# it came in, and `low`, what those of its derivations weigh whose highest body rank is below its
+# own; of a group with such rows, the order of its best values. Memory: a row and its tags per
+# derivation; 16 bytes beside the row and its code per row that is in, as many per group.
 
 RANK_COLUMN, LOW_COLUMN, HAS_COLUMN = "rank", "low", "has"
 """Columns of rows that are in, and of groups."""
@@ -444,6 +474,12 @@ class BestFixpointRows:
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
         return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
 
+
+# Rows of a bag fixpoint by their contents and their level, each with its weight. Law: the *level*
+# of a row is how many steps derived it from a row of the base; the same row may be there at many
+# levels. Rows are equal value for value: 0.0 is not -0.0, which a step may tell apart. Cost: the
+# rows that change, looked up and written once. Memory: 8 bytes beside the row, its level and its
+# code.
 
 _WEIGHT = "weight"
 
@@ -528,6 +564,12 @@ class LevelledRows:
         columns[self.level] = from_stored(run.keys[-1], LONG)
         return Batch(columns, run.values[_WEIGHT], ())
 
+
+# The rows that one step of a fixpoint touches, each in a slot, as the step has made them so far.
+# Law: a row has one slot, from 0 on, for as long as the step lasts, and there its rank and counts
+# both as they are and as they were; a row that was never there has zeros. What the step has not
+# touched is as `ranked_rows` keeps it. Cost: a row is looked up there once; looking up slots
+# sorts what came since, in parts that each row is merged into a logarithmic number of times.
 
 RANK, ALL, LOW = range(3)
 WAS = 3
@@ -797,6 +839,13 @@ class GrownColumn:
         valid = None if self._valid is None else self._valid[slots]
         return Vector(self.type, self.numbers[slots], valid)
 
+
+# Rows of a fixpoint that have numbers, by which other operators tell them apart. Law: a row has
+# one number, from 1 up, from the step in which it comes in to that in which it goes out, whatever
+# its rank does meanwhile; no two rows of a step have the same, those that go out in it included.
+# A number is given again when all there are were given once. Rows come out tagged with their
+# numbers, as rows of a table are with ranges, so what becomes of them above tells which of them
+# matter there. Cost: as of rows without; 8 bytes a row more; where numbers ran out, all rows.
 
 _NUMBER = "number"
 MOST = (1 << RANGE_BITS) - 1

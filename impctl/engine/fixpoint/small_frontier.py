@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
+# Rows of a table as a fixpoint's step looks them up where all are whole numbers. Law: as
+# `RowIndex.find` has it, of keys and columns that are whole numbers without NULL: the code of a
+# key is the key, and rows are taken where they lie, without their tags. Cost: a search per run.
+
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -111,6 +115,13 @@ def table_runs(plain: PlainStep) -> TableRuns | None:
 
 def _joined(parts: Sequence[Ints]) -> Ints:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+# The rows that a step touches (`touched_rows`), seen and changed one by one. Law: a session
+# begins, finds slots, changes what is kept of them where that lies, notes derivations, and ends:
+# then others find all of it as if they had done it. Only of rows of whole numbers without NULL.
+# Cost: a search per run for a row that is not touched yet, and microseconds; a session, some
+# dozen views.
 
 
 class RowByRow:
@@ -216,6 +227,13 @@ class RowByRow:
         self._fresh, self._found = [], ([], [], [], [])
         return result
 
+
+# Rows of a fixpoint that come and go a few at a time, followed one by one. Law: what is left is
+# what `joined_moves` would leave: slots, counts, and derivations, which are kept for rows that go
+# and told of rows that come. A front of few rows takes less this way than the passes of NumPy
+# over it take; a long chain of such fronts takes microseconds a row. Only of whole numbers. Loops
+# are over the rows of a front, fewer than `most`, and what they derive, fewer than `_PAIRS` times
+# that: where there are more of either, nothing is done with that front.
 
 THIN = 8
 """Rows of a front up to which it is followed row by row."""
@@ -506,6 +524,10 @@ class ThinFronts(RowByRow):
         return columns[0] if self._is_single else zip(*columns, strict=True)
 
 
+# A step of a fixpoint that joins its rows with a table's once: where the two sides come from.
+# Law: each side of the join is what comes into the step, its columns chosen and renamed at most,
+# and there is nothing in the step beside.
+
 _ROWS, _TABLE = -1, -2
 """The sources of the step."""
 
@@ -575,6 +597,12 @@ def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
         count += 1
     return Passed(at, count, result)
 
+
+# A step of a fixpoint that is one join of its rows with one table, with plain columns. Law: only
+# what is surely that is taken for it: renamed columns, one join on equal keys, chosen columns,
+# nothing else; the rank of a row derived is that of the row it was joined from. Of such a step it
+# is known, without its operators, what a row of the fixpoint derives: a row for each row of the
+# table that has its key.
 
 _RANK = -1
 WHOLE_NUMBERS = frozenset(

@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     from impctl.engine.batch import Batch
 
 
+# What the keys of a node come to after the values of some tuples changed. Law: a key's value is
+# the sum over its tuples, its best value the best of those that are alive; only keys whose value
+# changed are written, and only what is seen from above is told: below bits and above edges of
+# existence that is a first row that came or a last one that went. At the root every touched tuple
+# learns the number of its group, which stays the same while the group holds any tuple.
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
     old: Values
@@ -180,6 +187,14 @@ def _best(
         at = ((state[ROWS] > 0) & (state[f"count{extreme.slot}"] > 0)).nonzero()[0]
         counts.add(owners[at], state[extreme.name][at], np.full(len(at), sign, dtype=np.int64))
     return counts.best(numbers)
+
+
+# A step of one node on the way up: its own change and its children's key changes in, its own out.
+# Law: the touched tuples are those of the node's batch and those that reach a changed key of a
+# child; every tuple whose value can differ is among them, each once. A tuple's value before and
+# after the step is computed from what is stored; the differences are added to the keys, so that
+# these stay the sums over their tuples, however many nodes changed at once. Very many are worked
+# on in `lots`. Cost: the touched tuples and what the look-ups cost; never the joined rows.
 
 
 def rise(

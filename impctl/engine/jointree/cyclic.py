@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
+# Inputs that equal columns join in a circle, and what their rows are asked by. A *class* is a set
+# of columns of several inputs that must be equal; a joined row *binds* a class once it has a row
+# of an input with a column of it. Law: which sets of columns an input is asked by follows from
+# the classes alone, so the same inputs always have the same state.
+
 Class = int
 Places = tuple[int, ...]
 
@@ -112,6 +117,13 @@ def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
         for at in members
     ]
     return frozenset.intersection(*plain)
+
+
+# Rows of a circle's inputs, each store once, by every set of columns that it is asked by. Law: an
+# index means the sum of all rows ever added, so what is found before a step's rows are added are
+# the old rows, and with a small index of these rows beside it the new ones. State is linear in
+# the rows: one copy per set of columns. Rows with NULL in a column that no input can use as NULL
+# are not kept.
 
 
 class Stores:
@@ -247,6 +259,13 @@ class View:
         return Found(owners, self.stores.renamed(at, rows))
 
 
+# Partial rows of a circle that grow, input by input, to joined rows. Law: a partial row and its
+# extensions stand for all joined rows that hold it; each row goes on with the input that offers
+# it the fewest rows by what it has bound, and an input of which everything is bound is asked
+# before any other, so a triangle costs the smaller of two degrees. Few are extended at once
+# (`LOT`), so what is on the way is small however many joined rows there are. Rows with NULL where
+# a class compares it as no value are dropped.
+
 LOT = 1_000_000
 """Rows that are extended at once, unless one row has more matches."""
 
@@ -372,6 +391,19 @@ def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
     if known is None or bool(known.all()):
         return partial
     return partial.take(known.nonzero()[0])
+
+
+# Probe: inner join of inputs that equal columns lead around in a circle, without partial joins.
+# Identity: d(R1 join .. join Rm) is the sum over i of (R1 + dR1) join .. join dRi join .. join
+# Rm: inputs before the i-th as they are after the step, those behind it as they were. State: the
+# rows of every input by each set of columns that they are asked by, once for all inputs that have
+# the same rows; never a join of some of them. Cost: the changed rows, and for each the rows that
+# the least frequent of its values has, step by step; a triangle costs the smaller degree. NULL
+# has no partner, unless all equalities of its class compare it as a value. Weights multiply; rows
+# that go and come in one step are left out where they cancel. While it fills it only takes rows
+# in; then all joined rows come out, some at a time. A joined row carries the tags of all its
+# rows. Not to be confused with `join`, which keeps both its sides and so, one after the other,
+# all partial joins.
 
 
 class Probe(Operator):

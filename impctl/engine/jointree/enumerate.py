@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from impctl.engine.result_rows import Runs
 
 
+# Joined rows of a tree written down, those asked for only: breadth first from some of its tuples.
+# Law: the rows that come out are those that the given tuples are part of, each with its copies: a
+# tuple's own rows multiplied along the way. A way leads through live tuples only, so no part of a
+# row leads nowhere (an error, should one), and no step on the way is wider than what comes out.
+# What a semi or anti edge looks at is no part of a row; where a left edge finds no partner, all
+# columns from there on are NULL. Cost: the rows that come out, times nodes, and the tuples of
+# each key on the way, of which some may not be alive.
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A column of the joined rows, and the kept column of the node at `node` that it shows.
@@ -329,6 +338,16 @@ def _joined(rows: _PartialRows, places: Ints, result: _FoundTuples, held: _Held)
     return _PartialRows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
 
+# What a change of one relation does to the joined rows of a tree. Law: with the tree as it stood
+# before and as it stands after one input's change, the rows that the second joins less those of
+# the first. They are found from below and from above: tuples whose own rows came or went; below
+# an edge of existence the tuples above the uppermost one that came alive or ceased to be; at each
+# left edge on the way the tuples whose last partner went, or first one came, for the row padded
+# with NULL. What goes is looked for in the tree before, what comes in the one after, so each way
+# leads through tuples that were live there. Cost: that of the rows, and of the tuples that the
+# step touched.
+
+
 @dataclass(frozen=True, slots=True)
 class TreeChange:
     """A tree before and after a change of the input of one node, and the touched tuples per
@@ -392,6 +411,19 @@ class TreeChange:
             return np.zeros(0, dtype=np.bool_)
         has: Bools = tree.nodes[at].below(place, tuples, None)[1][ROWS] > 0
         return has
+
+
+# Joined rows: a tree in bits mode whose joined rows are wanted too, and who takes part in them.
+# Identity of `JoinedRows`: the output's change is that of the rows which the tree joins, with
+# their copies; the columns are those shown of the nodes. Inputs are the tree's, brought in one
+# after the other, so that a table that stands in several nodes changes in one of them at a time.
+# State: that of `Tree` and `Live`, which it steps; no joined row. Cost: theirs, once for each
+# input that changed, and the rows that come out. NULL: a column of a left edge without a partner.
+# Negative weights: what goes is found in the tree as it was. A join that becomes empty puts its
+# last rows out and no more. `EnumeratedRows` are those of an answer; as nobody above reads them,
+# they are told only when asked. Identity of `JoinedRowTags`: the ranges of the rows that take
+# part, which `JoinedRows` has found by then; it reads its output only to be stepped after it, and
+# has no state. Not to be confused with `tree`, which puts out groups and never a joined row.
 
 
 class JoinedRows(Operator):
@@ -481,7 +513,7 @@ class EnumeratedRows(JoinedRows):
         self._before: JoinedTree | None = None
 
     def step(self, *batches: Batch | None) -> Batch:
-        """Returns nothing; `TakingPart` is to be stepped."""
+        """Returns nothing; `JoinedRowTags` is to be stepped."""
         if self._noted is None:
             self.step_untold(*batches)
         else:

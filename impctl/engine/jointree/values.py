@@ -32,6 +32,10 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from impctl.engine.jointree.spec import JoinTree
 
+# Tuples, and state by the columns of a tuple or of its key. Law: a `KeyedState` is an arrangement
+# whose key is told by its code alone where that is possible: it is one column of whole numbers
+# that is never NULL. Then no key column is kept.
+
 _NARROW_DIGITS = 18
 Columns = Mapping[AttributeId, Vector]
 
@@ -158,6 +162,11 @@ def _is_whole(kind: SqlType) -> bool:
     return kind.kind in INTEGRAL or kind.kind in TEMPORAL or is_narrow
 
 
+# Tuples of a root that came alive or ceased to be, and the groups that they are of. Law: what is
+# told of a group's values one by one moves where a tuple is alive now and was not, or the other
+# way round; found once per step, whoever asks (`engine.jointree.values`, `.ordered`).
+
+
 @dataclass(frozen=True, slots=True)
 class AliveChange:
     """The tuples of a step, `grouping` them by group.
@@ -177,6 +186,14 @@ class AliveChange:
         at = came.nonzero()[0]
         owners = numbers[grouping.index()[at]] if len(at) else at
         return cls(tuples, grouping, came, at, owners)
+
+
+# Values of a group that count once however many joined rows have them: DISTINCT at the root. Law:
+# a group has a value of a column that the root keeps iff an alive tuple of the group has it. So
+# where tuples come alive or cease to be, the value is counted per group, and where that crosses
+# zero it is added to what the group comes to, or taken away. Equality is that of GROUP BY; NULL
+# does not count. Cost: the tuples that came alive or ceased to be. Counts below zero are an
+# error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +229,14 @@ def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:
     )
 
 
+# Values of a group that an order finds: extremes of text, MIN_BY and MAX_BY, at the root. Law:
+# what is first among the joined rows of a group is first among its alive tuples, where the root
+# keeps both the value and what orders it, since neither depends on how often a row is there. So
+# where tuples come alive or cease to be, their values come or go per group. An argument of which
+# nothing else is asked is counted by tuples: that tells whether there is any. Cost: the tuples
+# that came alive or ceased to be, and the look-ups of `engine.extremes` for every touched group.
+
+
 class OrderedColumns:
     """Kept columns of the root that are ordered per group; none where no call needs them."""
 
@@ -240,6 +265,16 @@ class OrderedColumns:
             moved = {name: column.take(at) for name, column in columns.items()}
             self.firsts.add(moved, change.owners, change.came[at])
 
+
+# What tuples and keys are worth: products of counts, sums multiplied by counts, and their
+# changes. Law: a tuple's value is the sum over the joined rows that extend it below: its own rows
+# times the product of its children's, and a slot times the counts of all others. A key's value is
+# the sum over its tuples. Every value is a function of what is stored, bit for bit the same
+# whenever it is asked for, so taking an old value away takes away exactly what was added. Counts
+# that do not stay below 2^62 stop the step (`count_too_large`); sums of integers and decimals are
+# exact in 128 bits; a sum of doubles multiplied by a count is split by its digits, and what a
+# product, a difference or a sum may lose is added to its `drift`. NaN and infinities are counts,
+# and multiply as counts. State columns are those of `engine.accumulators`.
 
 MOST_ROWS = 2.0**62
 """Joined rows that a count may stand for: differences of two such counts still fit 64 bits."""

@@ -14,12 +14,22 @@ from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec, written
 
+# Sizes that are told as enough. Law: what is told is never less than what is needed, and at most
+# a hundredth more.
+
 
 def enough_text(size: int) -> str:
     """A budget for so many bytes: three digits, rounded up."""
     digit = 10 ** max(0, len(str(size)) - 3)
     return size_text(-(-size // digit) * digit)
 
+
+# The choice of state under which queries hold their bounds, as far as the budget lets them. Law:
+# looked at are kinds of change that come within a day with a chance of 5%, and queries with
+# `fresh_within` or `ready_within`. Where such a change is estimated to take longer than the
+# bound, with a margin, the choice is made as if it came twice as often, ten times at most. No
+# kind of change is urged that would take too long whatever is kept. What is not held is told,
+# with the bytes that would do.
 
 BOUND_IMPOSSIBLE = "bound_impossible"
 

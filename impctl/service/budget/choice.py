@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
+# What a plan says of state under a budget: each piece that may be left out, its mode, and why.
+# Law: the choice is the one that the next run which looks at the budget makes, and what is kept
+# now where that run would leave it; without a budget nothing is chosen, and nothing said.
+
 _STAYS = "converting saves too little: "
 
 
@@ -91,6 +95,11 @@ def _pieces(kept: WeighedState, query: QueryName, stays: bool) -> Iterator[Plann
                 buffer if mode is PieceMode.BOUNDED else None,
             )
 
+
+# Whether the choice of state is to be made again, by what the last one was made by. Law: it is
+# where the budget or what queries pin changed, where rates of kinds of change moved by a factor
+# of two, and where state exceeds the budget, but for one that the last choice could not be
+# brought within either. Kinds of change that come less than once in thirty days move nothing.
 
 _FACTOR = 2.0
 _LEAST_PER_DAY = 1 / 30
@@ -154,6 +163,13 @@ def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:
     return {spec.name: str(spec.state) for spec in specs if spec.state is not None}
 
 
+# Whether a new choice of state is worth carrying out, or what is kept stays as it is. Law: state
+# that exceeds its budget is brought within it, and what a query pins is as it says. Where nothing
+# would bring it within, it stays as it is but after a capture. Else a new choice is carried out
+# where it saves a fifth of the work that is expected and what it takes to convert comes back
+# within a week, or where it holds bounds that are not held now: choices that are about as good as
+# each other do not take turns.
+
 _LEAST_SAVED = 0.2
 _DAYS = 7.0
 
@@ -183,6 +199,14 @@ def _pays(kept: WeighedState) -> bool:
         takes += PRIORS.conversion_ms + sum(moved) if moved else 0.0
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
 
+
+# What is worth keeping of all queries under the budget, by what is expected to change. Law: a
+# pure choice of what stored state, recorded runs and histories tell; nothing is written. Sides of
+# queries whose constants move with the clock, those that the workload pins (`join: index`,
+# `files`, `spark`, `state`, `buffer`), trees, groupings that cannot be read (`compile.flows`) and
+# materialized results are kept as they are; of the other sides and groupings each is kept or
+# read, whole where no key narrows what is read. First rows, and groupings with MIN or MAX, may be
+# bounded where their buffers can be filled again (`keeping.buffers`).
 
 _ALLOWED = (PieceMode.KEPT, PieceMode.READ, PieceMode.BOUNDED)
 
@@ -423,6 +447,14 @@ def _is_of(stored: str, pieces: set[str]) -> bool:
     return any(".".join(parts[:count]) in pieces for count in range(1, len(parts) + 1))
 
 
+# State brought within the budget at the end of a run that wrote some, or is asked for another.
+# Law: what was captured or maintained is committed before; a query that cannot be opened, or
+# whose conversion fails, stays as it was and is told. A choice is made after captures, and after
+# other runs only where what the last one was made by has moved (`keeping.looks`); it is carried
+# out where that is worth it (`keeping.worth`). A run that is late itself makes none, and leaves
+# it to the next one. Cost: without a budget none; with one a sum over the catalog's list of runs
+# and the rates of kinds of change, as long as no choice is made.
+
 BUDGET_EXCEEDED = "budget_exceeded"
 
 
@@ -556,6 +588,10 @@ def converted(ctx: Context, store: Store, kept: WeighedState, name: str) -> list
 def _left(name: str, why: str) -> str:
     return f"the state of query `{name}` does not change: {why}"
 
+
+# One query's state brought to another choice of what is kept, in one commit. Law: sketch,
+# versions and counts stay as they are (`compile.session`); a process that is killed leaves the
+# old choice whole or the new one.
 
 CONVERTED = "state_converted"
 

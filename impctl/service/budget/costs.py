@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
+# A stored query opened for the choice of its state: its circuit, its sizes, and how it is kept.
+# Law: nothing of its state is read but how large its runs are.
+
+
 @dataclass(frozen=True, slots=True)
 class PieceSize:
     rows: int = 0
@@ -95,6 +99,12 @@ def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, PieceSize]
         result[run.arrangement] = PieceSize(known.rows + run.rows, known.bytes + run.bytes)
     return result
 
+
+# What recorded runs of a query say of the costs in its graph, kind of change by kind of change.
+# Law: learned from runs that carried on the same tables, where there are `FEWEST` of them; from
+# fewer nothing. Of a run the time of each operator tells of this operator's work, what reads of
+# sides took of these, and the rest of it of what no choice of state changes. An operator's time
+# tells nothing of other modes of its pieces than those it had in that run.
 
 FEWEST = 3
 """Runs, or reads, from which on they count more than prior times."""
@@ -296,6 +306,10 @@ def _bounded(actual: float, estimated: float) -> float:
     return 1.0 if estimated <= 0 else min(_MOST_TIMES, max(1 / _MOST_TIMES, actual / estimated))
 
 
+# What is known of a query's flows, in the terms of the choice: rows, changed rows, bytes. Law:
+# measured where something measures it (rows of stored runs, of tables, of changes), else taken
+# from what flows in; a guess is only ever of a cost.
+
 ROWS_UNKNOWN = 100
 """Rows of a change, if the log has no count."""
 _NEW = 0.95
@@ -431,6 +445,13 @@ class _Flows:
             return self._query.as_stored.meta.group_bytes.get(name, 0)
         return self._query.as_stored.meta.read_rows.get(name, 0) * self._widths.get(name, 0)
 
+
+# Which buffers a budget may bound, to how many rows or values, and what that takes and costs.
+# Law: only pieces that the engine can fill again and of which neither the workload nor the clock
+# says otherwise; a guess is only ever of a size and a cost. The size is a power of two, and stays
+# while it is enough and not four times what is needed. It holds what is wanted and what the
+# deletions of one run may take of one group: their mean and three times its root, as if each went
+# for the best. What is used up sooner is filled again, which costs a read.
 
 _MS = 1e-6
 _NUMBER = 8

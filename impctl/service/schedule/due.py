@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
 
+# The instants at which a trigger's clock strikes: multiples since midnight, times of a crontab.
+# Law: an instant is given in seconds since 1970 and is the first not before the one asked from.
+# Of a crontab, a local time that does not exist (the clock is put on) is the instant at which the
+# clock is put on, and one that comes twice (the clock is put back) is its first coming alone.
+# Multiples count the time that really passes since midnight, so they keep their pace on such
+# days.
+
 _DAYS = 366 * 8 + 2
 """Days searched: a 29th of February is at most eight years away."""
 
@@ -129,6 +136,13 @@ def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
         day += timedelta(days=1)
     return None
 
+
+# What is pending for a query: the commits that its sketch does not have, with their times. Law:
+# told by what is stored and by the tables' logs, without reading SQL or data. Times never go back
+# and never lie in the future: a commit that says so came with the one before it, or counts as one
+# without a time. It may not count as of now, since there is a new now at each look, and a bound
+# from there on would never end. What the logs do not tell (another table at the path, a
+# definition that changed) is `unsure`, and who is unsure maintains.
 
 _TOLERATED = 5.0
 """Clock difference of two machines in seconds: so much ahead is now."""
@@ -294,6 +308,18 @@ def _turned(before: str, to: str, zone: str) -> float:
     following: date = was + timedelta(days=1)
     return datetime.combine(following, time(), zone_of(zone)).timestamp()
 
+
+# When queries are due, when that has to be done, and when a run has to start for it. For queries
+# with something pending:
+#
+#     start(q) = deadline(q) - margin * (opening + work until deadline(q)) - look
+#
+# where the work is the sum of the costs of all queries whose deadline is not later. A deadline is
+# that of `fresh_within` after the oldest pending commit, or the end of `ready_within` after a
+# moment. Whatever else makes a query due (a commit, so many rows, a moment of the clock) starts
+# when it comes. Law: pure; times are seconds since 1970, amounts of time seconds. A start is
+# never later than the deadline leaves time for, as far as costs and margin are right; where
+# several keys of a trigger say when, the first start counts.
 
 CHEAP_S = 1.0
 """A shorter run may start before it is due, where `cheap` says so."""
@@ -536,6 +562,11 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     return result
 
 
+# Looking at what is pending for each query, and when that makes it due. Law: reads the store and
+# the tables' logs, never a data file; where nothing is pending, no more than a run with nothing
+# to do reads, but for queries with `ready_within`: of their tables the histories, too.
+
+
 def now_of(ctx: Context) -> float:
     """The time in seconds since 1970; that of `IMPCTL_NOW`, where set."""
     return looking_time.time() if ctx.settings.now is None else ctx.clock.instant.timestamp()
@@ -602,6 +633,10 @@ def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
         return None
 
 
+# When queries are due, as a process that looks once has it: for `--due`, and for plans. Law: what
+# `maintain --due` would maintain now, and what is told of it, come of one look. Times are seconds
+# since 1970 until they are told. Nothing is written and no lock taken.
+
 DEFAULT_LOOK = 60.0
 """Seconds until the next run of `--due`: the most frequent one of crontabs."""
 
@@ -656,6 +691,12 @@ def _told(one: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
 def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
+
+# What maintaining a query is going to take, in seconds, for planning when to start. Law: learned
+# from the recorded runs as `plan` estimates are (`service.decide`), of changes of the same tables
+# where there are such runs; where nothing tells, a second is thought of. How far that is off, the
+# margin says: as many times as the last runs took what was thought, 99 of 100 of them, but never
+# less than 1.5, and 3 as long as fewer than 20 are known.
 
 OPENING_S = 0.05
 """Seconds before the first query of a run in a long-running process."""

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from impctl.store.records import StoreReader
     from impctl.workload.models import ExpectedChanges, TableSpec
 
+# Kinds of change, out of the histories of tables: which of them move together, how often, by how
+# many rows. Law: commits that lie closer together than `together` seconds are one change, since
+# one run carries them on; each commit is in one change. A table that never changed may change: in
+# n days its rate is 1/(2n + 2), never 0. Rows that a log does not tell are not guessed at.
+
 DAY = 86_400.0
 _TOGETHER = 300.0
 """Usual seconds between two runs that cron starts."""
@@ -180,6 +185,11 @@ def _days(held: History, times: Sequence[float], now: float) -> float:
     return max(0.0, now - start - missed) / DAY
 
 
+# The next change of a query's tables: when, which tables, how many rows, with intervals. Law: a
+# kind of change that came fewer than five times is not forecast, and it is said why nothing is.
+# Times are never before now: what is overdue may come any moment. A kind that stayed away for
+# twice as long as its interval reaches speaks only where no other does.
+
 NEEDED = 5
 """Fewer changes of a kind give no forecast."""
 _PATIENCE = 2.0
@@ -266,6 +276,12 @@ def _forecast(
             times.append(before.at)
     return forecasts.of(values, [*times, changes[-1].at])
 
+
+# What is expected of the tables of each query: by their histories, and by the workload file. Law:
+# the file's word holds where the log cannot know yet: until a table has `TAKES_OVER` commits
+# since the expectation began. A table that never changes, by the file, is in no kind of change;
+# nor is one out of the time that its expectations are for, but for the rate of what never came.
+# Tables of which the file says the same pauses are loaded together: one run carries them on.
 
 TAKES_OVER = 20
 """Commits after which a table's log overrides the file."""
@@ -408,6 +424,10 @@ def expectations(
 
 _NOTHING = History("", -1, None)
 """History of a table whose commits nobody read."""
+
+# Rows that are going to change in the tables of stored queries, by what is expected of these.
+# Law: in the mean, as all kinds of change together; nothing is read before it is asked for. A
+# kind that never came, or whose rows no log tells, adds none. Fulfils `due.costs.ExpectedRows`.
 
 _RATHER = 0.5
 """Expected changes of a kind, from which on it probably comes."""

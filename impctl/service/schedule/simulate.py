@@ -1,4 +1,24 @@
-"""Simulate: what other budgets and triggers would have cost, by the commits of the past."""
+"""Simulate: what other budgets and triggers would have cost, by the commits of the past.
+
+Commits out of a CSV file, to be replayed: `time,table,inserted,deleted`. Law: what cannot be read
+is an error with its line and a hint, all of them at once (up to some); nothing is guessed. Times
+are ISO 8601, UTC without an offset; lines may be in any order.
+
+How far steps are from what is thought of them, in virtual time. Law: equal random states give equal
+times. Steps of a busy machine: lognormal about what is thought, and one in a hundred takes eight
+times as long.
+
+Rows that come late, in place of commits that bring all of theirs at once. Of each commit a share is
+there at first; then, every so many seconds, the same share of what is left, until nothing is: 0.9
+makes of 10,000 rows 9,000, 900, 90, 9 and 1. Parts are whole rows, rounded up. Law: no row is lost
+and none comes twice, insertions and deletions each for themselves; what would come after the end of
+what is replayed is left out. A commit whose rows a log does not tell, and one that changes none,
+comes whole.
+
+What settings come to as one HTML page: figures of work, bytes, ages and runs, and every number.
+Law: made of the result alone, the same for the same result; nothing is loaded, all text is escaped
+(`bench.report`). Written whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +95,12 @@ class ReplayedCommits:
     def next_after(self, at: float) -> float | None:
         result = bisect_right(self.times, at)
         return self.times[result] if result < len(self.times) else None
+
+
+# Commits that came, to be replayed: of each table in the order of their times, with sums of rows.
+# Law: times are seconds since 1970, never going back within a table, none after the end of what
+# is replayed. Rows that a log does not tell are taken by the bytes of the commit, as the other
+# commits of its table have them, and counted (`guessed`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +188,10 @@ def merged(of: Mapping[TableName, ReplayedCommits]) -> ReplayedCommits:
     )
 
 
+# The commits that the store and the tables' logs know of, to be replayed. Law: nothing is
+# replayed of a time in which commits of one of the tables are not known, as far as that can be
+# told; where that makes it less than was asked for, it is said. Reads logs only.
+
 BY_STORE = "the histories of the tables"
 
 
@@ -235,6 +265,11 @@ def _gaps(histories: Mapping[TableName, History], since: float, until: float) ->
             yield f"some commits of `{name}` are unknown: its log was cleaned up in between"
 
 
+# The figures of a setting, out of its runs in virtual time. Law: of ages the given share are at
+# most the quantile; without a step there is none. What is still pending at the end counts for the
+# worst age, as old as it is then.
+
+
 def figures_of(setting: Setting, choice: ReplayedChoice, ran: RunTotals) -> SimulatedSetting:
     """The reported figures of a setting."""
     ages = sorted(ran.ages)
@@ -261,6 +296,10 @@ def quantile(rising: Sequence[float], share: float) -> float | None:
     """The least number that a share of them does not exceed; None without numbers."""
     return rising[max(0, ceil(share * len(rising)) - 1)] if rising else None
 
+
+# The settings that are compared: a budget and a trigger each, that of the file first. Law: every
+# budget by every trigger that is asked for; what is not asked for is as the file has it. No
+# setting is there twice.
 
 ALL = "all"
 """A budget that keeps all."""
@@ -327,6 +366,24 @@ def trigger_from(text: str) -> Trigger:
         )
     return result
 
+
+# What a step of a query takes in a setting: recorded runs, and what the choice of state adds.
+# Law: seconds, never below what the choice itself says of the step; it is what the schedule
+# thinks, and what the step then takes where no noise is asked for, so that nothing is late by
+# chance.
+
+# What a step of a query takes, by its recorded runs: found once, asked for many steps. Law: the
+# milliseconds of `service.decide` for the same runs and tables, in a process that has whatever it
+# needs loaded. Where no run and no capture tells, None.
+
+# What is kept of the queries' state in each setting, and what a step takes more for that. Law:
+# under a budget that is chosen which has the least expected work, by the graphs and prices of
+# `keep_to_budget`, for what is replayed; bounds of queries urge it, and the state as it is now
+# stays where another choice would not be carried out, as there. It is chosen once, before the
+# replay: that rates move meanwhile is not looked at. A step takes what the choice says that its
+# kind of change does, above what it says of the state as it is now, under which the runs were
+# recorded. Rows beyond those of one change make reads likelier: prices are asked for changes of
+# several sizes, and lie between them on lines.
 
 Tables = frozenset[TableName]
 
@@ -676,6 +733,10 @@ class StepCosts:
         return max(known + more, ms, least) / 1000
 
 
+# All that settings share: the commits, what steps take, and the choice of state. Law: a setting
+# changes nothing of another one's; the same commits, runs and settings give the same figures.
+
+
 class Model:
     """The queries over what is replayed, in any setting."""
 
@@ -760,6 +821,11 @@ class Model:
         if since > self.replay.since:
             result.pin(since)
         return result
+
+
+# A query in a run of virtual time: what is pending of its tables' commits, and what that takes.
+# Law: the same `PendingChanges` and `Costs` as a look finds, but for changes that are summed up
+# where no trigger tells them apart.
 
 
 @dataclass(frozen=True, slots=True)
@@ -899,6 +965,11 @@ class ReplayedQuery:
         return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
 
 
+# What the store recorded of real runs, beside what the model makes of the same time. Law: steps
+# that maintained are counted, as are recaptures in their place; captures that were asked for,
+# conversions and verifications are not. The store knows steps, no runs: steps that follow each
+# other within half a look are one run, as long as no query comes twice.
+
 _STEPS = frozenset({"exact", "touch", "recapture"})
 _ALL_RUNS = 1_000_000
 
@@ -960,6 +1031,13 @@ def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
         ended = record.started_at + record.commit_ms / 1000
     return runs
 
+
+# A process that follows, in virtual time: the loop of `service.schedule.daemon` over commits that
+# came. Law: looks, starts and what a run takes are as there, by the same timetable; each run
+# takes what was thought of it, but for a noise that is asked for, and pins what had come when it
+# started. Looks at which nothing can start are skipped, by a bound on what can be pending, and so
+# are moments of the clock at which nothing is: the time this takes depends on runs, not on looks
+# or moments. Nothing sleeps, and nothing depends on what time it is.
 
 _SLACK = 1e-6
 """Rounding error of sums of seconds."""
@@ -1197,6 +1275,11 @@ class VirtualRun:
             is_some = query.pending(now) is not None
             yield now if is_some else query.next_after(now) or inf
 
+
+# Use case: what other budgets and triggers would have come to, by commits of the past. Law: no
+# row of a table is read, no Spark started and nothing written but a report that is asked for;
+# what is due and what is kept is decided by the functions that decide it in earnest, over a clock
+# that is set forward. Queries that were never captured are left out, and told.
 
 NOTHING_TO_REPLAY = "nothing_to_replay"
 _NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"

@@ -170,6 +170,10 @@ def _refused(snapshot: Snapshot, reason: str) -> TableError:
     )
 
 
+# Tables that `apply` may write: refused by name is what deltalake would damage. Law: a table that
+# passes is written by deltalake as Spark would write it; what a table's schema, properties or
+# files have that the two understand differently is refused.
+
 _BOOLEANS = ("true", "false")
 
 
@@ -235,6 +239,11 @@ def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None
         code=code,
     )
 
+
+# What tells an update batch from all others in its table's log, so that a repeat finds it there.
+# Law: two batches have one identity only where their name, their content (a file's bytes, not its
+# path) and their table are the same. It lies in the batch's own commit, as an application
+# transaction of Delta, which checkpoints keep and of two commits at once lets in one.
 
 PREFIX = "impctl/apply/"
 
@@ -329,6 +338,11 @@ def _is_restored_before(
     return int(restored) < batch
 
 
+# Which batches are in a table, by one reading of its log that is carried on as the log grows.
+# Law: the answer is that of `batch_identity.version_with`, which reads the log again each time.
+# Where this reading may miss an identity, or know one that Delta has forgotten, that function is
+# asked. Cost: the log from its newest checkpoint on, once; then what others add, entry by entry.
+
 _FORGETTING = "delta.setTransactionRetentionDuration"
 _HINT = "_delta_log/_last_checkpoint"
 
@@ -416,6 +430,13 @@ def _transactions(source: DeltaSource, name: str) -> list[Any]:
         result = pq.read_table(os.path.join(folder, name), columns=["txn"])
     return [body for body in result.column("txn").drop_null().to_pylist() if body["appId"]]
 
+
+# A table that a run writes, batch after batch: opened once, and followed from there. Law: what is
+# told of the table is of its newest version when it was last looked at, in the log that was
+# opened. That it is the same log is seen by the entry of the pinned version: it has the content
+# it had when it was read, or the stamp of the run's own commit. Another log is opened again, or
+# refused where a batch was prepared for the old one. Cost: of a log that nobody else writes one
+# look beyond its end and one at its last entry per batch.
 
 _TO_DO = "nothing was written to it; to write to it, run the command again"
 
@@ -538,6 +559,12 @@ class TargetTable:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8")).digest()
+
+
+# Update batches: each becomes one new version of a table. The one place that changes a table.
+# Law: a batch commits whole or not at all, its rows and values keep the columns' exact types, the
+# rows it takes are known before it is written, and the table's properties (the change feed among
+# them) stay as they are. A table that deltalake would damage is refused by name.
 
 
 class UpdateKind(StrEnum):

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableVersion
 
 
+# New Delta tables, for demo and bench data only. Law: never writes where a table stands; impctl
+# creates no table of a user's own.
+
+
 def create_table(
     path: str,
     data: pa.Table | pa.RecordBatchReader | pa.Schema,
@@ -64,6 +68,10 @@ def create_table(
             f"The table could not be written: {text}", hint=f"check that `{path}` can be written"
         ) from error
 
+
+# A copy of a whole table directory that costs almost no space, for demo and bench runs. Law: the
+# table cloned from is never touched. Data files are immutable and become hard links; the log is
+# copied, so that nothing written through the clone can reach the table it came from.
 
 _LOG = "_delta_log"
 
@@ -111,6 +119,10 @@ def _link_or_copy(source: str, target: str) -> None:
         # Another device, or a file system without hard links.
         shutil.copy2(source, target)
 
+
+# A new table of exactly the data files that are given, in one commit; for bench data only. Law:
+# as for `tables.write.maintenance`; what is told of the files is what other writers of Delta
+# tell: row counts, and per column least and greatest value and how many are NULL.
 
 _LONGEST = 32
 """Length of a text from which other writers truncate it; its statistics are omitted here."""
@@ -160,6 +172,11 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
+# Going forth and back on a scratch clone: rows appended, and taken out again. Law: only for
+# tables impctl itself cloned (`tables.write.maintenance`); each call is one commit, and going
+# back is a RESTORE, which the change feed tells as deletions.
+
+
 def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:
     """Commit rows of the table's own columns."""
     given = None if options is None else dict(options)
@@ -195,6 +212,11 @@ def _failing(action: str, hint: str | None = None) -> Iterator[None]:
     except READ_FAILURES as error:
         raise StorageError(f"{action} failed: {failure_text(error)}", hint=hint) from error
 
+
+# A table's files rewritten in the order of some columns, so that their statistics tell them
+# apart. Law: the same rows before and after, in one commit that says so (`dataChange` false):
+# whoever reads an older version finds its files until a VACUUM, and changes of rows there are
+# none. What deltalake would copy wrongly is refused, as `apply` does.
 
 FILES = 200
 """Number of files of a clustered table: enough to read a hundredth of it."""

@@ -137,6 +137,14 @@ def _write_failure(source: DeltaSource, error: Exception, *, is_commit: bool) ->
     )
 
 
+# Typed expressions as SQL text for deltalake's engine (DataFusion), with Spark's meaning. Law:
+# the text computes the value that Spark computes; what cannot be promised is refused by name.
+# DataFusion differs in silence (integer arithmetic wraps, `/` truncates, `1.1` is a double), so
+# every step is spelled out with casts, integer arithmetic runs in decimals, and a predicate on
+# which file statistics may mislead (NaN, wide decimals) is kept from skipping files. A stored
+# value that does not fit fails as in Spark; an overflow that DataFusion passes over inside a
+# condition, as it drops casts there, is for `tables.write.rows` to find.
+
 _NAMES = {
     Kind.BOOLEAN: "BOOLEAN",
     Kind.BYTE: "TINYINT",
@@ -480,6 +488,10 @@ def quoted(name: ColumnName) -> str:
     """A column name quoted for deltalake."""
     return '"' + name.replace('"', '""') + '"'
 
+
+# The SQL texts of an update batch, read with Spark's meaning and written for deltalake. Law:
+# names, types and literals are those of the query language (`sql.statement`); a text that cannot
+# be given that meaning by deltalake is refused, never passed on as it is.
 
 _TABLE = "updated_table"
 _UNREADABLE = "query_syntax"

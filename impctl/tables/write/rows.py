@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from impctl.tables.source import DeltaSource
     from impctl.types import AttributeId, ColumnName
 
+# Rows to insert, brought to a table's exact column types. Law: a value is taken only when the
+# column's type holds it exactly; anything else is refused with its place. A column that is not
+# given is NULL. Timestamps without a zone are read as UTC.
+
 _DECIMAL_TEXT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME_TEXT = re.compile(
@@ -272,6 +276,11 @@ _HINTS = {
 }
 
 
+# Rows to insert from a Parquet or CSV file, brought to a table's exact column types. Law: a value
+# is taken only when the column's type holds it exactly and Spark would store the same; a file
+# whose column is of another kind is refused, never cast by Arrow's rules. Timestamps without a
+# zone are read as UTC.
+
 _Test = Callable[[pa.DataType], bool]
 
 
@@ -403,6 +412,13 @@ def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
     )
     return pa_csv.read_csv(path, convert_options=options)
 
+
+# Which rows a delete or update takes, decided by impctl's own engine before anything is written.
+# Law: deltalake is handed a condition only after the rows that it takes are known. A condition
+# over partition columns alone is decided value by value and handed on as equalities and IS NULL,
+# the one form of which deltalake chooses whole files exactly; of any other form it takes every
+# file that it cannot rule out. A condition over other columns is counted twice, by the engine and
+# by a query of deltalake's, and refused where the two differ or where either cannot tell.
 
 _NAME = "updated_table"
 
