@@ -129,6 +129,7 @@ _PACKAGES = (
     "data",
     "engine",
     "expr",
+    "placement",
     "plan",
     "reuse",
     "rules",

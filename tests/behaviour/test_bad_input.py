@@ -513,7 +513,7 @@ REFUSED = {
     "numpy": (Circuit, "step", MemoryError("Unable to allocate 9. EiB")),
     "reading": (pq.ParquetFile, "iter_batches", pa.ArrowMemoryError("malloc of size 7 failed")),
     "log": (source, "_load", OSError(errno.ENOMEM, "Cannot allocate memory")),
-    "output": (query, "told", MemoryError()),
+    "output": (query, "answered_with_warnings", MemoryError()),
 }
 
 

@@ -424,7 +424,7 @@ def test_a_way_with_another_sketch_is_told(
             held = ranges(self)
             return changed(held) if (self.work[0] > 0) == (way == "tree") else held
 
-        monkeypatch.setattr(Followed, "fragments", wrong)
+        monkeypatch.setattr(Followed, "ranges", wrong)
     (cell,) = cells_of(ground_of(joined, "trees", "pair", changes=40))
     if way == "tree":
         assert cell.covers is False

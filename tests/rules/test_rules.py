@@ -593,7 +593,7 @@ def test_a_constant_of_another_class_is_not_written() -> None:
 
 @pytest.mark.parametrize(
     "written",
-    [None, "x", 3, [], ["tuple"], ["Ending"], ["Path", "/"], ["Ending", 1, 2, 3, 4, 5, 6]]
+    [None, "x", 3, [], ["tuple"], ["FinalSteps"], ["Path", "/"], ["FinalSteps", 1, 2, 3, 4, 5, 6]]
     + [["Kind", "no such"], ["int", "x"], ["Decimal", "x"], ["SqlType", ["Kind", "long"]]],
 )
 def test_what_was_not_written_is_not_read(written: Any) -> None:

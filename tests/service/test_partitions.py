@@ -326,7 +326,7 @@ def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, 
 WORKLOAD = """\
 version: 1
 tables: {{t: {{path: t}}}}
-partitions: {{t: {{g: {{ranges: {fragments}}}}}}}
+partitions: {{t: {{g: {{ranges: {ranges}}}}}}}
 queries: {{q: {{sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 100"}}}}
 store: st
 """

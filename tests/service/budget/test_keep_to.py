@@ -222,8 +222,8 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ((session, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
-        ((choice, "kept_within"), StorageError("no log"), "whatever its budget: no log"),
+        ((session, "transfer_state"), HistoryGoneError("gone"), "does not change: gone"),
+        ((choice, "choose_state"), StorageError("no log"), "whatever its budget: no log"),
     ],
     ids=["a conversion", "a choice"],
 )
