@@ -21,7 +21,7 @@ def main() -> None:
     # What a process loads stays: to look for garbage in it, also at the end, only takes time. One
     # that goes on for days looks as often as any other.
     if "--follow" not in sys.argv:
-        gc.set_threshold(50_000, 20, 50)
+        gc.set_threshold(200_000, 20, 50)
     atexit.register(gc.freeze)
     words = sys.argv[1:]
     taken = take_signals(exit_answer(words, os.environ))

@@ -623,7 +623,7 @@ def _kept_to_another(ctx: Context) -> list[str]:
 
 def _is_asked_otherwise(ctx: Context) -> bool:
     """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
-    from impctl.service.budget.choice import has_new_requirements, pins_of
+    from impctl.service.stored import has_new_requirements, pins_of
 
     budget, store = disk_of(ctx.settings, ctx.workload), ctx.reading_store()
     if budget is None or store is None:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Self
+
+from impctl.errors import RecaptureNeededError
+from impctl.types import QueryName, TableName
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy, QuerySpec
+
+if TYPE_CHECKING:
+    from impctl.plan.nodes import Plan, Query
+    from impctl.safety.judge import Verdict
+    from impctl.service.context import Context
+    from impctl.service.prepare import PreparedQuery
+    from impctl.store.records import StateChoiceBasis, StoreReader
+    from impctl.types import ColumnName
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from impctl.data.schema import Column, quoted
 from impctl.errors import (
     HistoryGoneError,
-    RecaptureNeededError,
     RetryableError,
     StateCorruptError,
     TableRecreatedError,
     UnsupportedError,
     masked,
 )
-from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
-from impctl.safety.judge import Verdict, carried_verdict
 from impctl.service.context import Context, build_mark
 from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
@@ -28,9 +40,8 @@ from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_m
 from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import refresh
-from impctl.values import dataclass
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workload
+from impctl.workload.models import LineageMode, Workload
 
 if TYPE_CHECKING:
     from impctl.rules.finalize import AnswerPlan, FinalSteps
@@ -356,12 +367,16 @@ class MaterializedPlan:
         self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
     ) -> Verdict:
         """The query's verdict for the core."""
+        from impctl.safety.judge import carried_verdict
+
         sketched = {access: partition.attribute for access, partition in partitions.items()}
         return carried_verdict(verdict, replace(self.query, root=self.core), sketched)
 
     @property
     def has_witnesses(self) -> bool:
         """Whether the lineage is a choice: an unchanged row may become decisive."""
+        from impctl.plan.nodes import Fixpoint, Witness, nodes_of
+
         nodes = nodes_of(self.query.root)
         return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
 
@@ -372,6 +387,8 @@ def answer_verdict(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
 ) -> Verdict:
+    from impctl.safety.judge import carried_verdict
+
     sketched = {access: partition.attribute for access, partition in partitions.items()}
     return carried_verdict(verdict, replace(prepared.planned, root=answer.kept), sketched)
 
@@ -383,6 +400,7 @@ def kept_plan(
     from impctl.plan.lineage import answer_notes
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
+    from impctl.safety.judge import carried_verdict
     from impctl.service.choose import sketched_nodes
 
     if prepared.spec.lineage is LineageMode.ALL:
@@ -807,3 +825,15 @@ def sketch_entry(sketch: StoredSketch) -> SketchEntry:
 def provenance_kept(spec: QuerySpec, kept: str) -> str | None:
     """How a recursion is kept by absorption: `kept` as of the state, or given up."""
     return None if spec.provenance is None else kept or "given_up"
+
+
+def has_new_requirements(
+    made_by: StateChoiceBasis | None, budget: int, pins: Mapping[QueryName, str]
+) -> bool:
+    """Whether the workload differs from the one of the last choice, if any."""
+    return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
+
+
+def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:
+    """What queries specify about their state, if anything."""
+    return {spec.name: str(spec.state) for spec in specs if spec.state is not None}

@@ -455,7 +455,7 @@ def _inside(folder: Path, variables: Mapping[str, str], *, spark: bool = False) 
     }
     environment = {**outside, **({} if spark else {"JAVA_HOME": "absent"}), **variables}
     thresholds = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 50)  # as the console script does
+    gc.set_threshold(200_000, 20, 50)  # as the console script does
     # `impctl gc` looks for what runs of other processes left in the folder for temporary files.
     temporary = folder.parent / "temporary"
     temporary.mkdir(exist_ok=True)

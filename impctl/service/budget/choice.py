@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Self
@@ -16,7 +16,13 @@ from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
 from impctl.service.settings import disk_of
-from impctl.service.stored import StateMeta, check_not_replaced_meanwhile, result_bytes
+from impctl.service.stored import (
+    StateMeta,
+    check_not_replaced_meanwhile,
+    has_new_requirements,
+    pins_of,
+    result_bytes,
+)
 from impctl.service.text import size_text
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import MaintainCommit, RunCost, RunKind, RunRecord, StateChoiceBasis
@@ -130,13 +136,6 @@ def is_to_look(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
     )
 
 
-def has_new_requirements(
-    made_by: StateChoiceBasis | None, budget: int, pins: Mapping[QueryName, str]
-) -> bool:
-    """Whether the workload differs from the one of the last choice, if any."""
-    return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
-
-
 def is_known_to_exceed(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
     """Whether state exceeds a budget that the last choice could not meet either."""
     return (
@@ -156,11 +155,6 @@ def have_moved(before: Rates, now: Rates) -> bool:
         if high >= _LEAST_PER_DAY and high >= _FACTOR * low:
             return True
     return False
-
-
-def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:
-    """What queries specify about their state, if anything."""
-    return {spec.name: str(spec.state) for spec in specs if spec.state is not None}
 
 
 # Whether a new choice of state is worth carrying out, or what is kept stays as it is. Law: state
