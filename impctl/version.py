@@ -1,7 +1,4 @@
-"""The version of impctl, and names stamped with it. Imports nothing: every package may use it.
-
-Law: imports nothing; what one function stamps, the other reads.
-"""
+"""The version of impctl, and names stamped with it. Imports nothing: every package may use it."""
 
 __version__ = "0.1.0"
 

@@ -22,14 +22,20 @@ from benchmarks.state.held_back import commit, moving_tables, reduced_copy, shar
 from benchmarks.state.kept_by import captured_under
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
-from impctl.forecast import Arrival
+from impctl.forecast import Arrival, History
 from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
 from impctl.measure.scratch import AgainstRecapture, RestoredQuery
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.service.results import SimulatedSetting
-from impctl.service.schedule.simulate import Model, Replay, Setting, replay_of, trigger_from
+from impctl.service.schedule.simulate import (
+    Model,
+    Replay,
+    Setting,
+    commits_of,
+    trigger_from,
+)
 from impctl.types import TableName
 from impctl.values import dataclass
 
@@ -140,7 +146,12 @@ def _arrivals(
         ]
         for table in tables
     }
-    return replay_of(held, 0.0, "drawn")
+    since, until = min(times, default=0.0), max(times, default=0.0)
+    commits = {name: commits_of(arrivals, since, until) for name, arrivals in held.items()}
+    histories = {
+        name: History("", len(arrivals), since, tuple(arrivals)) for name, arrivals in held.items()
+    }
+    return Replay(since, until, commits, histories, "drawn")
 
 
 def _cell(

@@ -1,4 +1,9 @@
-"""Records as files: written after a run, and read to compare two runs or to write a page."""
+"""Records as files: written after a run, and read to compare two runs or to write a page.
+
+Law: a file is written whole or not at all; whether it can be is tried before anything is measured,
+and the trial leaves what stands there as it is. A device, a pipe or a link stays one: the text goes
+through it.
+"""
 
 from __future__ import annotations
 

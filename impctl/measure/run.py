@@ -1,9 +1,4 @@
-"""Measure the figures of a workload file into a record; write and compare records.
-
-Records as files: written after a run, read to compare two runs. Law: a file is written whole or not
-at all; whether it can be is tried before anything is measured, and the trial leaves what stands
-there as it is. A device, a pipe or a link stays one: the text goes through it.
-"""
+"""Measure the figures of a workload file into a record; write and compare records."""
 
 from __future__ import annotations
 

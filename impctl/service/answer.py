@@ -2,9 +2,6 @@
 
 Law: the table keeps the engine's types, order and duplicate names. Python values are made on
 request only, and showing the table never changes it.
-
-Law: the table is as the engine gave it: its types, its order, names that stand twice; Python values
-are made of it only where they are asked for. What is shown of it never changes what it holds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Check whether the workload file is right, and which queries can have a sketch.
-
-Use case: what a shell may complete from a workload file. Law: fast and silent: nothing but the file
-itself is opened, and what is wrong with it is no error.
-"""
+"""Check whether the workload file is right, and which queries can have a sketch."""
 
 from __future__ import annotations
 

@@ -3,10 +3,6 @@
 Law: only on request. Rows stay the same, in one commit that says so, so sketches stay right and no
 query is recaptured. Expectations are reported before, results afterwards. A table that no sketch
 gains from is not rewritten unless named, and never one that has that order already.
-
-Law: only on demand; rows stay as they are, in one commit that says so, so sketches stay right and
-no query is captured again. Told before is what is expected, afterwards what came; a table that no
-sketch would gain of is left alone, unless it is named; one in that order already in any case.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""The context of a run: workload, pinned tables, store, Spark, progress.
-
-The tables of a run, each pinned at the version that was newest when it was first asked for. Law: a
-pinned version stays for the whole run, unless an older one is pinned before anything was computed
-from it, or the run itself has changed the table; a snapshot is taken once. Whoever is given these
-tables can reach neither store nor Spark, which is asked where a catalog's table lies.
-"""
+"""The context of a run: workload, pinned tables, store, Spark, progress."""
 
 from __future__ import annotations
 
@@ -454,7 +448,7 @@ def _by_identity(
 
 # What every use case works on: the workload, its tables pinned, the store, Spark when needed.
 # Law: the Spark session starts only when a step really needs it; the store is created only by a
-# command that writes. Who needs the tables alone is given those (`tables`), not the workbench.
+# command that writes. Who needs the tables alone is given those (`tables`), not the context.
 
 
 class Context:
@@ -489,7 +483,7 @@ class Context:
             self.give(settings.params)
 
     def next_run(self, pinned: Iterable[DeltaSource]) -> Context:
-        """A workbench for the process's next run with these tables; Spark is kept."""
+        """A context for the process's next run with these tables; Spark is kept."""
         ctx = Context(
             self.settings, self.workload, self.reporter, memory=self.memory, answers=self.answers
         )
@@ -734,6 +728,10 @@ class OpenTables:
         self._seen = {**ctx.tables.unused, **ctx.tables.seen}
 
 
+# The query that is meant where none is named. Law: it is never guessed: a file of several queries
+# has none.
+
+
 def only_query(ctx: Context) -> QueryName:
     """The only query of the file; UsageError if there are several."""
     names = tuple(ctx.workload.queries)
@@ -744,6 +742,12 @@ def only_query(ctx: Context) -> QueryName:
             code="query_ambiguous",
         )
     return names[0]
+
+
+# Queries that can have no sketch, told apart from queries that are wrong. Law: a query is refused
+# where impctl does not read a construct of it or finds no safe attribute; such a query is
+# answered all the same, without a sketch. What Spark would refuse too, and an attribute that the
+# file asks for and that is not safe, are mistakes to mend.
 
 
 def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:

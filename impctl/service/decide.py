@@ -1,21 +1,4 @@
-"""What to do with each stale query: decided once, then run or explained.
-
-Operator state that stays in memory from one run of a process to the next. Law: state is taken up
-again only where the store has exactly the commit that it was kept at, and the tables have the
-columns, constraints and features it was built for; anything else drops it, and the stored state is
-loaded as in a fresh process. What a failed step touched is never kept. With a limit the states kept
-are the latest ones that fit into it. Where the process holds more memory than it may, states go
-that take most for how often they were used, as many as have so much.
-
-What maintaining and recapturing a query would take now, and whether that decides anything. Law: an
-estimate only ever chooses between two ways that are both right. Recapture is chosen where it is
-cheaper by a clear margin, by runs enough, for a change not much larger than any maintained before:
-otherwise a wrong estimate would never be corrected, because nothing would try it again. What a
-change of some tables took tells nothing of a change of others: only runs that carried on the same
-tables choose a recapture. Where there is none, all runs of the query give an estimate. Nor do runs
-tell anything that carried on a state that was kept otherwise. Before the first run of maintaining
-there is a guess: a change takes as its share of the table does.
-"""
+"""What to do with each stale query: decided once, then run or explained."""
 
 from __future__ import annotations
 

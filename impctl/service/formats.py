@@ -1,8 +1,4 @@
-"""Write results as CSV, JSON, Markdown and Parquet.
-
-The formats of an answer, by name and by the ending of a file. Law: imports nothing heavy, since
-every start of the command line reads it.
-"""
+"""Write results as CSV, JSON, Markdown and Parquet."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""One query, read and planned, with the facts about its columns.
-
-Queries that can have no sketch, told apart from queries that are wrong. Law: a query is refused
-where impctl does not read a construct of it or finds no safe attribute; such a query is answered
-all the same, without a sketch. What Spark would refuse too, and an attribute that the file asks for
-and that is not safe, are mistakes to mend.
-"""
+"""One query, read and planned, with the facts about its columns."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A request for a query resolved: parameters, table versions, and the sketch that serves it.
-
-The query that is meant where none is named. Law: it is never guessed: a file of several queries has
-none.
-"""
+"""A request for a query resolved: parameters, table versions, and the sketch that serves it."""
 
 from __future__ import annotations
 
@@ -513,14 +509,6 @@ _OWN_TEXT_ALONE = {
     ),
 }
 _NO_TEMPLATE = "no captured query has the same template"
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """A stored query of the same template, or the one that was named."""
-
-    candidate: ReuseCandidate
-    rank: tuple[float, float]
 
 
 _Candidate = tuple[tuple[float, float], ReuseCandidate]

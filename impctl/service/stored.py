@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Self
-
-from impctl.errors import RecaptureNeededError
-from impctl.types import QueryName, TableName
-from impctl.values import dataclass
-from impctl.workload.models import JoinStrategy, QuerySpec
-
-if TYPE_CHECKING:
-    from impctl.plan.nodes import Plan, Query
-    from impctl.safety.judge import Verdict
-    from impctl.service.context import Context
-    from impctl.service.prepare import PreparedQuery
-    from impctl.store.records import StateChoiceBasis, StoreReader
-    from impctl.types import ColumnName
 import hashlib
 import math
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, field, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from impctl.data.schema import Column, quoted
 from impctl.errors import (
     HistoryGoneError,
+    RecaptureNeededError,
     RetryableError,
     StateCorruptError,
     TableRecreatedError,
@@ -40,21 +26,31 @@ from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_m
 from impctl.tables.log import commit_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import refresh
+from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.values import dataclass
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import LineageMode, Workload
+from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workload
 
 if TYPE_CHECKING:
+    from impctl.plan.nodes import Plan, Query
     from impctl.rules.finalize import AnswerPlan, FinalSteps
+    from impctl.safety.judge import Verdict
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
-    from impctl.store.records import KeptVersion, StoredQuery, StoredSketch, StoreReader, TablePin
+    from impctl.store.records import (
+        KeptVersion,
+        StateChoiceBasis,
+        StoredQuery,
+        StoredSketch,
+        StoreReader,
+        TablePin,
+    )
     from impctl.tables.changes import FilesMark
-    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
 # How evenly the ranges of one partition are filled, as the store keeps it beside a query's state.
-# Law: a plain record, so that what reads the store needs no workbench for it.
+# Law: a plain record, so that what reads the store needs no context for it.
 
 
 @dataclass(frozen=True, slots=True)

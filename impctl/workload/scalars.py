@@ -1,4 +1,10 @@
-"""The values of YAML scalars: the core types of YAML 1.2, dates, and sizes."""
+"""The values of YAML scalars: the core types of YAML 1.2, dates, and sizes.
+
+Law: only what is beyond doubt is typed. `true`/`false`, decimal numbers without leading zeros,
+`null`/`~`, ISO dates and timestamps are; `no`, `on`, `1:30` and `007`, which YAML 1.1 turned into
+booleans, minutes and octal numbers, stay text. A number that a double cannot hold is refused rather
+than rounded.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""YAML read into nodes that keep their position, with every problem noted.
-
-What a YAML scalar stands for: the core types of YAML 1.2, dates, and sizes. Law: only what is
-beyond doubt is typed. `true`/`false`, decimal numbers without leading zeros, `null`/`~`, ISO dates
-and timestamps are; `no`, `on`, `1:30` and `007`, which YAML 1.1 turned into booleans, minutes and
-octal numbers, stay text. A number that a double cannot hold is refused rather than rounded.
-"""
+"""YAML read into nodes that keep their position, with every problem noted."""
 
 from __future__ import annotations
 

@@ -1,24 +1,4 @@
-"""Simulate: what other budgets and triggers would have cost, by the commits of the past.
-
-Commits out of a CSV file, to be replayed: `time,table,inserted,deleted`. Law: what cannot be read
-is an error with its line and a hint, all of them at once (up to some); nothing is guessed. Times
-are ISO 8601, UTC without an offset; lines may be in any order.
-
-How far steps are from what is thought of them, in virtual time. Law: equal random states give equal
-times. Steps of a busy machine: lognormal about what is thought, and one in a hundred takes eight
-times as long.
-
-Rows that come late, in place of commits that bring all of theirs at once. Of each commit a share is
-there at first; then, every so many seconds, the same share of what is left, until nothing is: 0.9
-makes of 10,000 rows 9,000, 900, 90, 9 and 1. Parts are whole rows, rounded up. Law: no row is lost
-and none comes twice, insertions and deletions each for themselves; what would come after the end of
-what is replayed is left out. A commit whose rows a log does not tell, and one that changes none,
-comes whole.
-
-What settings come to as one HTML page: figures of work, bytes, ages and runs, and every number.
-Law: made of the result alone, the same for the same result; nothing is loaded, all text is escaped
-(`bench.report`). Written whole or not at all.
-"""
+"""Simulate: what other budgets and triggers would have cost, by the commits of the past."""
 
 from __future__ import annotations
 
@@ -124,30 +104,6 @@ class Replay:
         return sum(one.rows[-1] for one in self.commits.values())
 
 
-def replay_of(
-    arrivals: Mapping[TableName, Sequence[Arrival]],
-    tail: float,
-    source: str,
-    warnings: tuple[str, ...] = (),
-) -> Replay:
-    """The commits of each table in any order, until `tail` seconds after the last."""
-    times = [each.at for arrival in arrivals.values() for each in arrival if each.at is not None]
-    since, until = min(times, default=0.0), max(times, default=0.0) + tail
-    histories = {
-        name: History("", len(result), since, tuple(sorted(result, key=time_of)))
-        for name, result in arrivals.items()
-    }
-    commits = {
-        name: commits_of(history.arrivals, since, until) for name, history in histories.items()
-    }
-    return Replay(since, until, commits, histories, source, warnings)
-
-
-def time_of(each: Arrival) -> float:
-    """The recorded time; 0 without one."""
-    return each.at or 0.0
-
-
 def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> ReplayedCommits:
     """The commits of a table from `since` to `until`."""
     known = [each for each in arrivals if each.at is None or each.at <= until]
@@ -216,13 +172,6 @@ def replay_of_store(
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
     result = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
     return Replay(begin, now, result, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
-
-
-def _known_since(held: History, now: float) -> float | None:
-    """From when on all commits of a table are known; None where it never had one."""
-    if held.since is not None and held.since <= now:
-        return held.since
-    return next(iter(effective_times(held.arrivals, now)), None)
 
 
 def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
