@@ -60,7 +60,7 @@ from impctl.store.records import (
     StoredSketch,
     TablePin,
 )
-from impctl.tables.changes import files_mark
+from impctl.tables.log import files_mark
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from impctl.service.table_deltas import (
 )
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.store.records import RunKind, StoredQuery
-from impctl.tables.changes import Changes, FilesMark, check_same_columns, check_same_order
+from impctl.tables.changes import Changes, check_same_columns, check_same_order
+from impctl.tables.log import FilesMark
 from impctl.tables.schema import read_schema
 from impctl.values import dataclass
 from impctl.workload.models import MaintainMode, Policy, QuerySpec

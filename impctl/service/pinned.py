@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError
 from impctl.sql.names import CATALOG_SCHEME
-from impctl.tables.log import PinnedTable, open_newest, pin_table
+from impctl.tables.log import FilesMark, PinnedTable, files_mark, open_newest, pin_table
 from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
 from impctl.workload.sections import require_credentials
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
-    from impctl.tables.changes import FilesMark
     from impctl.tables.lookup import ColumnCache, KeyColumns, KeyCounts
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
@@ -159,8 +158,6 @@ class PinnedTables:
 
     def files_mark(self, table: TableName) -> FilesMark:
         """The mark of the snapshot's files, taken once."""
-        from impctl.tables.changes import files_mark
-
         snapshot = self.snapshot(table)
         key = (table, snapshot.version)
         if key not in self._files_marks:

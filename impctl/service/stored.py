@@ -23,7 +23,7 @@ from impctl.service.context import Context, build_mark
 from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
-from impctl.tables.log import commit_mark
+from impctl.tables.log import FilesMark, commit_mark, files_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import refresh
 from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
         StoreReader,
         TablePin,
     )
-    from impctl.tables.changes import FilesMark
-
 
 # How evenly the ranges of one partition are filled, as the store keeps it beside a query's state.
 # Law: a plain record, so that what reads the store needs no context for it.
@@ -282,8 +280,6 @@ def _each(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
 
 
 def _files_mark(value: Any) -> FilesMark:
-    from impctl.tables.changes import FilesMark
-
     _exactly(FilesMark, value)
     rows = value["rows"]
     return FilesMark(_text(value["digest"]), None if rows is None else _whole(rows))
@@ -703,8 +699,6 @@ def _unproven(pin: TablePin, hint: str) -> HistoryGoneError:
 def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError unless a pinned table equals that of a stored sketch, by all marks: the
     log's entry, and the files as built from the log now. HistoryGoneError if neither is left."""
-    from impctl.tables.changes import files_mark
-
     for pin in stored.pins:
         source, digest = tables.source(pin.table), _held(stored, pin.table)
         mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
@@ -744,8 +738,6 @@ def check_not_replaced_meanwhile(stored: StoredQuery, tables: PinnedTables) -> N
     """RetryableError where a pinned table was replaced while this run read it. To be called after
     all reads and before any write: the rows read may be the other table's. If the log's entry of
     the stored version cannot be marked, the table is opened again to compare its files."""
-    from impctl.tables.changes import files_mark
-
     for pin in stored.pins:
         source = tables.source(pin.table)
         is_marked = pin.table in _marks(stored) and commit_mark(source, pin.version) is not None
@@ -781,8 +773,6 @@ def replaced_meanwhile(table: TableName) -> RetryableError:
 def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> bool | None:
     """Whether the table at the stored version is that of the sketch: by the log's entry of that
     version, or where it is gone by the files, if the table is still at it; None if unknown."""
-    from impctl.tables.changes import files_mark
-
     version, mark = stored.versions[table], _marks(stored).get(table)
     now = None if mark is None else mark_at(tables, table, version)
     if now is not None:

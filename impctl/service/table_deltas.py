@@ -18,15 +18,15 @@ from impctl.service.prepare import broken_assumption
 from impctl.service.settings import Settings, large_change_of
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
-from impctl.tables.changes import (
-    Changes,
+from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
+from impctl.tables.log import (
+    ChangeSize,
     FilesMark,
-    changed_files,
-    check_same_columns,
+    LogCommits,
+    change_size,
     files_mark,
-    read_changes,
+    read_commits,
 )
-from impctl.tables.log import ChangeSize, LogCommits, change_size, read_commits
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
 from impctl.tables.source import other_history

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from impctl.data.schema import STRING, TEMPORAL, Column, Kind, SqlType
 from impctl.data.vector import Once
@@ -22,11 +23,22 @@ from impctl.errors import (
 )
 from impctl.tables.log import (
     Action,
+    FilesMark,
     LogCommits,
+    files_mark,
     has_faithful_copies,
     is_of_rows,
     is_of_spark,
+    leads_to,
     read_commits,
+)
+from impctl.tables.rows import (
+    DataFiles,
+    FileReader,
+    bare_rows,
+    is_hybrid,
+    read_failure,
+    spellings,
 )
 from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
 from impctl.tables.snapshot import (
@@ -66,8 +78,6 @@ _WEIGHT = "weight"
 
 def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
     """Sum the weights of equal rows; rows of sum 0 are dropped. The order is arbitrary."""
-    from impctl.tables.rows import bare_rows
-
     if not len(weights) or weights.min() > 0 or weights.max() < 0:
         return table, weights
     if not table.num_columns:
@@ -109,8 +119,6 @@ def may_have_hidden_nan(
     after: Snapshot, removed: Sequence[str], doubles: Sequence[ColumnName]
 ) -> bool:
     """Whether a removed file may have hidden NaN; an unreadable one may."""
-    from impctl.tables.rows import DataFiles
-
     opened = DataFiles(after)
     footers = (opened.try_footer(logged_file(after.path, path)) for path in removed)
     return bool(doubles) and any(
@@ -220,8 +228,6 @@ def _counted(metrics: Mapping[str, Any], images: Mapping[str, int]) -> int | Non
 
 def _rows(after: Snapshot, paths: Sequence[str]) -> int:
     """Rows in these files; -1 if one cannot be read, which its reader reports."""
-    from impctl.tables.rows import DataFiles
-
     opened, rows = DataFiles(after), 0
     for path in paths:
         footer = opened.try_footer(logged_file(after.path, path))
@@ -250,8 +256,6 @@ class DiffRows:
 
 def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> DiffRows:
     """The inserted and deleted rows between two snapshots. HistoryGoneError if a file is gone."""
-    from impctl.tables.rows import FileReader, bare_rows
-
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
     columns_after = [after.readable(name) for name in columns]
@@ -308,104 +312,6 @@ def _deleted(file: DataFile) -> Positions:
     return _NONE if file.deleted is None else file.deleted
 
 
-# A mark of the files a table consists of, so that its history is known where the log was cleaned.
-# Law: equal marks mean the same files (path, size, number of deleted rows), whatever their order;
-# the mark of a version plus the files that commits add, minus those they remove, is the mark of
-# the version they lead to. Like a checksum it finds accidents, not forgery. Cost: one columnar
-# pass over the add actions, no data file.
-
-_Words = npt.NDArray[np.uint64]
-_Numbers = npt.NDArray[np.int64]
-
-_LANES = 2
-"""Sums of 64 bits each: 20,000 files in a million tables do not collide by chance."""
-_PIECE = 4096
-"""Files hashed at once, which bounds the memory for long names."""
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-@dataclass(frozen=True, slots=True)
-class FilesMark:
-    """A digest of a table's files at one version; `rows` by statistics, None if one is missing."""
-
-    digest: str
-    rows: int | None
-
-
-def files_mark(snapshot: Snapshot) -> FilesMark:
-    """The mark of a snapshot that was read completely."""
-    return FilesMark(_sum_of(snapshot).tobytes().hex(), snapshot.rows)
-
-
-def leads_to(before: FilesMark, commits: LogCommits, after: Snapshot) -> bool | None:
-    """Whether the commits lead from the files of `before` to those of `after`. None if they omit
-    the size of a removed file. An entry that only replaces an older entry of its file does not
-    count."""
-    sums = np.frombuffer(bytes.fromhex(before.digest), np.uint64).copy()
-    for actions in commits.by_commit():
-        added, removed = (_sum_of_actions(after.path, actions, n) for n in ("add", "remove"))
-        if added is None or removed is None:
-            return None
-        sums += added
-        sums -= removed
-    return bool(np.array_equal(sums, _sum_of(after)))
-
-
-def _sum_of(snapshot: Snapshot) -> _Words:
-    deleted = np.zeros(len(snapshot.uris), np.int64)
-    if snapshot.deletions:
-        deletions = snapshot.deletions
-        deleted[:] = [len(deletions[uri]) if uri in deletions else 0 for uri in snapshot.uris]
-    sizes = snapshot.actions.column("size_bytes").to_numpy()
-    return _sums(_names(snapshot.path, snapshot.uris), sizes, deleted)
-
-
-def _sum_of_actions(path: str, actions: Sequence[Action], wanted: str) -> _Words | None:
-    bodies = [body for name, body in actions if name == wanted]
-    sizes = [body.get("size") for body in bodies]
-    if any(not isinstance(size, int) for size in sizes):
-        return None
-    names = _names(path, [file_uri(path, body["path"]) for body in bodies])
-    deleted = [int((body.get("deletionVector") or {}).get("cardinality") or 0) for body in bodies]
-    return _sums(names, np.array(sizes, np.int64), np.array(deleted, np.int64))
-
-
-def _names(path: str, uris: Sequence[str]) -> list[bytes]:
-    """Names relative to the root where possible: these survive moving the table."""
-    root = path.rstrip("/") + "/"
-    return [uri.removeprefix(root).encode() for uri in uris]
-
-
-def _sums(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
-    total = np.zeros(_LANES, np.uint64)
-    for start in range(0, len(names), _PIECE):
-        piece = slice(start, start + _PIECE)
-        words = _words(names[piece], sizes[piece], deleted[piece])
-        # An odd factor per word and lane, independent of the number of words.
-        lanes = np.arange(words.shape[1] * _LANES, dtype=np.uint64).reshape(-1, _LANES)
-        factors = _mixed(lanes) | np.uint64(1)
-        # A sum over files distinguishes sets only if the summands are not linear.
-        total += _mixed(words @ factors).sum(axis=0, dtype=np.uint64)
-    return total
-
-
-def _words(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
-    """A row of words per file: size, deleted rows, the bytes of its name."""
-    # NumPy fills up with zeros, which no name ends with.
-    wide = -(-max(map(len, names)) // 8)
-    content = np.array(names, f"S{wide * 8}").view(np.uint64).reshape(len(names), wide)
-    numbers = np.stack([sizes, deleted], axis=1).astype(np.uint64)
-    return np.concatenate([numbers, content], axis=1)
-
-
-def _mixed(words: _Words) -> _Words:
-    """Mix the bits of each word (the finalizer of splitmix64)."""
-    words = words + _GOLDEN
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
 # The change feed, read from the files that the commits name. Law: what the Delta protocol says of
 # one commit: where it has change data, these files are all of its change; else every row of an
 # added file was inserted and every row of a removed one deleted. A range with values that stand
@@ -441,8 +347,6 @@ def read_feed_files(
     commits: LogCommits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
 ) -> FeedRows | None:
     """The rows inserted and deleted after `since`; None if another reader must answer."""
-    from impctl.tables.rows import FileReader, bare_rows
-
     if any(name in after.partition_columns for name in columns):
         return None
     parts = _parts(commits, since, after.path)
@@ -474,8 +378,6 @@ def read_feed_files(
 
 def _row_weights(table: pa.Table) -> Weights | None:
     """The weights of rows of change data; None if a row has no known kind."""
-    import pyarrow.compute as pc
-
     kinds = pa.array(list(_WEIGHTS))
     result = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
     if result.null_count:
@@ -525,9 +427,6 @@ def read_change_feed(
 ) -> FeedRows | None:
     """The feed of `commits`, those after `since`. None if a file or commit is gone, if deltalake
     would not find a column, or if entries of removed files lack what deltalake requires."""
-    import pyarrow.compute as pc
-
-    from impctl.tables.rows import DataFiles, bare_rows
 
     direct = read_feed_files(commits, since, after, columns)
     if direct is not None:
@@ -603,8 +502,6 @@ def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: Colum
 def is_misread(after: Snapshot, commits: LogCommits) -> bool:
     """Whether a file of the feed holds times that deltalake misreads: INT96, or Spark 2's
     calendar."""
-    from impctl.tables.rows import is_hybrid
-
     return any(
         is_hybrid(footer.metadata)
         or any(
@@ -619,8 +516,6 @@ def _is_spelled_differently(
 ) -> bool:
     """Whether a file of the feed spells one of the columns in different case. deltalake reads such
     a column as NULL, while Spark finds it."""
-    from impctl.tables.rows import spellings
-
     for footer in footers:
         present = spellings(_names_in(footer.schema))
         if any(present.get(name.lower(), [name]) != [name] for name in columns):
@@ -646,8 +541,6 @@ def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
 
 def _footers(after: Snapshot, commits: LogCommits) -> Iterator[pq.FileMetaData]:
     """Footers of the files of the feed, without missing files: the feed fails if it needs these."""
-    from impctl.tables.rows import DataFiles, read_failure
-
     opened = DataFiles(after)
     for path in commits.files():
         file = logged_file(after.path, path)

@@ -36,7 +36,8 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import BoundSql
 from impctl.store.records import Assumption, StoredSketch, TablePin
-from impctl.tables.changes import FilesMark, read_changes
+from impctl.tables.changes import read_changes
+from impctl.tables.log import FilesMark
 from impctl.tables.prune import FileSpans, file_spans
 from impctl.tables.sample import file_sample
 from impctl.tables.snapshot import FileBounds, Snapshot

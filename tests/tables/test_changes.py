@@ -31,15 +31,8 @@ from impctl.errors import (
 from impctl.tables import changes
 from impctl.tables import changes as change_feed
 from impctl.tables import changes as changes_module
-from impctl.tables.changes import (
-    FeedRows,
-    changed_files,
-    files_mark,
-    netted,
-    read_changes,
-    read_feed_files,
-)
-from impctl.tables.log import LogCommits, read_commits
+from impctl.tables.changes import FeedRows, changed_files, netted, read_changes, read_feed_files
+from impctl.tables.log import LogCommits, files_mark, read_commits
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import DeltaSource, open_source

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import TableError
 from impctl.forecast import KEPT, Arrival, History, effective_times
 from impctl.tables import log as module
-from impctl.tables.changes import files_mark, leads_to, read_changes
+from impctl.tables.changes import read_changes
 from impctl.tables.log import (
     ChangeSize,
     Committed,
@@ -31,9 +31,11 @@ from impctl.tables.log import (
     committed_at,
     committed_since,
     duration_of,
+    files_mark,
     has_faithful_copies,
     has_new_log,
     is_of_spark,
+    leads_to,
     newest_version,
     open_newest,
     pending_changes,
