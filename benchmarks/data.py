@@ -12,9 +12,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from benchmarks.large_joins.power_law import USUAL_EXPONENT
 from benchmarks.layout import Order
@@ -61,13 +63,11 @@ class Example(StrEnum):
     NETWORK = "network"
 
 
-@dataclass(frozen=True, slots=True)
-class DataRequest:
+class DataRequest(Struct, frozen=True):
     """A table (or a folder of them) as it is to be; None where the example has no such choice."""
 
     name: str
     example: str
-    _: KW_ONLY
     rows: int | None = None
     groups: int | None = None
     sort_rows: bool = False

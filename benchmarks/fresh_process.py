@@ -16,9 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from msgspec import Struct
+
 from impctl.errors import StorageError
 from impctl.service.context import Context
-from impctl.values import dataclass
 from impctl.workload.models import LineageMode, PartitionSpec, QuerySpec, Workload
 
 # A process that comes from a large one counts the memory of that one as its own peak, so a small
@@ -36,8 +37,7 @@ os._exit(os.waitstatus_to_exitcode(status) & 255)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRun:
+class ProcessRun(Struct, frozen=True):
     """A process that ended well: its time in all and its peak memory."""
 
     elapsed_ms: float

@@ -11,10 +11,10 @@ Out of scope: running a text (the caller's matter).
 from __future__ import annotations
 
 import pyarrow as pa
+from msgspec import Struct
 from sqlglot import exp, parse_one
 
 from impctl.spark.expressions import DIALECT
-from impctl.values import dataclass
 
 VIEW = "kept_view"
 """The name under which `through` reads the view."""
@@ -23,8 +23,7 @@ _MERGED = {exp.Sum: "sum", exp.Count: "sum", exp.Min: "min", exp.Max: "max"}
 _ARROW = {exp.Sum: "sum", exp.Count: "count", exp.Min: "min", exp.Max: "max"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
+class _Figure(Struct, frozen=True):
     """A column of the view: what it is of which column of the table, and how two are made one."""
 
     name: str
@@ -35,8 +34,7 @@ class _Figure:
         return self.call.this.name if isinstance(self.call.this, exp.Column) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptView:
+class KeptView(Struct, frozen=True):
     """The SELECT that makes the view, the query through it, and how it is brought on."""
 
     definition: str

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from benchmarks.data import DataRequest, Example, make_data, requests_of
 from benchmarks.registry import MEASURES
@@ -27,8 +29,7 @@ DEFAULT_FOLDER = Path(".impctl") / "suites"
 """Parent of the folders with generated data, one for each suite."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteRequest:
+class SuiteRequest(Struct, frozen=True):
     """A suite to run, by name or path; None leaves a choice to the suite.
 
     `folder` holds the generated data; `source` is what examples are made from that are not drawn
@@ -43,8 +44,7 @@ class SuiteRequest:
     figures: MeasureRequest = MeasureRequest()
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSuite:
+class PlannedSuite(Struct, frozen=True):
     """A suite that is ready to be measured, and the tables it needs."""
 
     run: PlannedRun

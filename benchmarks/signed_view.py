@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import pyarrow as pa
 import sqlglot
+from msgspec import Struct
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.spark.expressions import DIALECT
-from impctl.values import dataclass
 
 _TARGET = "duckdb"
 _FEED, _SIGN, _ROWS = "feed_rows", "feed_sign", "figure_rows"
 
 
-@dataclass(frozen=True, slots=True)
-class SignedView:
+class SignedView(Struct, frozen=True):
     """The view of one query, filled; a change is read with these `columns` of the table."""
 
     connection: ParquetSql

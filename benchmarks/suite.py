@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from yaml.nodes import Node, SequenceNode
 
 from impctl.errors import Location, UsageError
@@ -51,8 +52,7 @@ _OF_FIGURE = ("title", "measure", "chart")
 _CHOICES_OF_FIGURE = ("about", "claim", "source", "with", "cases", "full")
 
 
-@dataclass(frozen=True, slots=True)
-class DataSpec:
+class DataSpec(Struct, frozen=True):
     """A table to generate below the suite's data folder.
 
     `rows` is at scale 1 and shrinks with the scale, not below `least`; `options` are those of the
@@ -68,8 +68,7 @@ class DataSpec:
     location: Location
 
 
-@dataclass(frozen=True, slots=True)
-class FullSpec:
+class FullSpec(Struct, frozen=True):
     """What a figure has from scale 1 on: options that win over its own, and more cases."""
 
     options: Mapping[str, OptionValue] = field(default_factory=dict)
@@ -78,8 +77,7 @@ class FullSpec:
     """The location of each option."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
+class Suite(Struct, frozen=True, kw_only=True):
     """A whole suite file; `scale` and `repeat` are what holds where no option says otherwise."""
 
     name: str

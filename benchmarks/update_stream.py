@@ -9,11 +9,10 @@ Out of scope: which rows the pool holds (`drawn_rows`), updates of users (`servi
 
 from __future__ import annotations
 
-from dataclasses import field
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.bench.timing import milliseconds
 from impctl.errors import UsageError
@@ -23,14 +22,12 @@ from impctl.tables.rows import read_rows
 from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
 from impctl.tables.write.maintenance import append_rows
 from impctl.types import ColumnName, TableName
-from impctl.values import dataclass
 
 _POOL_ROWS = 50_000
 """Rows drawn once, from which every insertion takes its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """Rows to insert, and the first key that no row of the table has."""
 
     table: TableName
@@ -53,21 +50,15 @@ def pool_of(tables: PinnedTables, table: TableName, key: ColumnName, seed: int) 
     return Pool(table, column.name, rows, 0 if greatest is None else greatest + 1)
 
 
-@dataclass(slots=True)
 class UpdateStream:
     """The batches on one scratch copy; each call tells the milliseconds its commit took."""
 
-    tables: PinnedTables
-    pool: Pool
-    seed: int
-    _random: np.random.Generator = field(init=False)
-    _next_key: int = field(init=False)
-    _commits: int = field(init=False, default=0)
-    _alive: list[tuple[int, int]] = field(init=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._random = np.random.default_rng(self.seed)
-        self._next_key = self.pool.first_key
+    def __init__(self, tables: PinnedTables, pool: Pool, seed: int) -> None:
+        self.tables, self.pool = tables, pool
+        self._random = np.random.default_rng(seed)
+        self._next_key = pool.first_key
+        self._commits = 0
+        self._alive: list[tuple[int, int]] = []
 
     def commit(self, size: int) -> float:
         """One more batch of so many rows: as often a deletion as there is one to take back."""

@@ -43,10 +43,10 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
-from impctl.values import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 INTERRUPTED = 130
 """The exit code of a run that was asked to end: 128 and SIGINT's number, as shells have it."""
@@ -72,8 +72,7 @@ def masked(text: str) -> str:
     return re.sub(_SIGNED, r"\g<1>***", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """A place in a text: file (or a name for it) with 1-based line and column."""
 
     file: str
@@ -84,8 +83,7 @@ class Location:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One of several things wrong with a text; `WorkloadError` carries all of them."""
 
     message: str

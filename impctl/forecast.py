@@ -7,8 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
-
-from impctl.values import dataclass
+from msgspec import Struct
 
 # Commits as numbers: when each came, and how much it changed. Law: what a log does not tell is
 # None; counts are never negative. Times are as they were written: who forecasts takes those of
@@ -17,8 +16,7 @@ from impctl.values import dataclass
 KEPT = 400  # Commits kept per table: more than any forecast looks back
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """A commit that changed rows. `at` is in seconds since 1970. `is_after_gap`: commits between
     this one and the one before it are unknown."""
 
@@ -38,8 +36,7 @@ class Arrival:
         return self.inserted + self.deleted
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The latest `KEPT` arrivals of a table, oldest first. `until` is the last version read,
     `since` the time from which on commits are known, None if no entry has one. `has_missed`:
     commits after the last arrival are unknown."""
@@ -87,8 +84,7 @@ class ChanceMethod(StrEnum):
 WAYS = tuple(ChanceMethod)
 
 
-@dataclass(frozen=True, slots=True)
-class Chance:
+class Chance(Struct, frozen=True):
     """The chance of an arrival in the next stretch, and by what; `base` is the base rate."""
 
     value: float
@@ -162,8 +158,7 @@ _LOW, _HIGH = (1 - HELD) / 2, (1 + HELD) / 2
 _LONG, _SHORT = 100, 30
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """The next number, the interval that it lies in four times in five, and by what."""
 
     value: float
@@ -262,8 +257,7 @@ class Forecaster(StrEnum):
 FORECASTERS = tuple(Forecaster)
 
 
-@dataclass(frozen=True)
-class Spoken:
+class Spoken(Struct, frozen=True):
     """One forecast for each number of a series and one for the next, with who made each. The first
     has nothing before it: it is NaN."""
 

@@ -1,7 +1,4 @@
-"""Shared type names, so that a signature says what an integer or a string stands for.
-
-Law: an alias here never carries behaviour.
-"""
+"""Shared type names, so that a signature says what an integer or a string stands for."""
 
 from __future__ import annotations
 
@@ -31,3 +28,10 @@ FixpointId = str
 
 ParameterValue = bool | int | float | Decimal | str | date | datetime
 """A value for a named parameter of a query; its Python type is the type of the literal."""
+
+
+class Secrets(dict[str, str]):
+    """Options that may hold credentials; the representation shows their names only."""
+
+    def __repr__(self) -> str:
+        return f"<values of {', '.join(self) or 'nothing'}>"

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import field, replace
 
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from benchmarks.signed_view import SignedView, signed_view
 from impctl.bench.parquet_sql import ParquetSql
@@ -34,7 +35,6 @@ from impctl.service.result_changes import answer_not_kept
 from impctl.spark.predicates import rewrite_sql
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import read_changes
-from impctl.values import dataclass
 
 _MAINTAIN = "maintain_ms"
 _PLAIN = "plain_ms"
@@ -89,8 +89,7 @@ def _left(measured: MeasuredQuery) -> dict[str, float]:
     return {"files_share": read.files_kept / max(read.files_total, 1)}
 
 
-@dataclass(slots=True)
-class _Ways:
+class _Ways(Struct):
     """The ways to the answer, by the metric that tells their time."""
 
     measured: MeasuredQuery

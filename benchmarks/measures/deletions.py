@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.update_stream import delete_where
 from impctl.bench.record import Cell, Label, Metric
@@ -30,7 +31,6 @@ from impctl.measure.scratch import MeasuredStep, captured, scratch_copy, sync_co
 from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import prepare
 from impctl.tables.rows import read_rows
-from impctl.values import dataclass
 from impctl.workload.models import EVERYTHING, Everything
 
 Keys = npt.NDArray[np.int64]
@@ -38,8 +38,7 @@ Keys = npt.NDArray[np.int64]
 _RATIO = re.compile(r"([1-9][0-9]*):([1-9][0-9]*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
+class _Options(Struct, frozen=True, kw_only=True):
     patterns: tuple[str, ...]
     buffers: tuple[int | Everything, ...]
     rows: int

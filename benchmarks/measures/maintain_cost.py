@@ -9,8 +9,10 @@ processes stored is compared after them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.old_rows import old_rows_deleted
@@ -31,8 +33,7 @@ _PROCESSES = 3
 """Processes started for a change and for its way back."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Processes:
+class _Processes(Struct, frozen=True):
     """Milliseconds of fresh processes by kind of change, and the check of what they stored."""
 
     times: Mapping[str, Sequence[float]]

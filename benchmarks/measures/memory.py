@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.update_stream import UpdateStream, pool_of
@@ -25,12 +27,10 @@ from impctl.measure.scratch import RestoredQuery, captured, changed_table, scrat
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.sketch.partition import RangePartition
-from impctl.values import dataclass
 from impctl.workload.models import PartitionSpec
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _Options(Struct, frozen=True):
     changes: tuple[int, ...]
     ranges: tuple[int, ...]
     process: bool

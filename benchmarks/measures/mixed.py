@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import chain, product
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.measures.mixed_strategies import (
     Incremental,
@@ -38,7 +39,6 @@ from impctl.service.parameters import with_parameters
 from impctl.service.prepare import prepare
 from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
-from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ STRATEGIES: Mapping[str, type[MixedStrategy]] = {
 _RATIO = re.compile(r"([1-9][0-9]*)U([1-9][0-9]*)Q")
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """So many updates, then so many queries."""
 
     updates: int
@@ -72,8 +71,7 @@ class Ratio:
         return f"{self.updates}U{self.queries}Q"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """A query with the constants of that number, or an update where there is none."""
 
     constants: int | None
@@ -91,8 +89,7 @@ def sequence(ratio: Ratio, length: int, constants: int, seed: int) -> tuple[Oper
     return tuple(operations)
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _Options(Struct, frozen=True):
     operations: int
     ratios: tuple[Ratio, ...]
     changes: tuple[int, ...]
@@ -100,8 +97,7 @@ class _Options:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """One strategy through one sequence."""
 
     spent: Spent

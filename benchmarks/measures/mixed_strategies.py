@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.bench.timing import milliseconds
 from impctl.measure.scratch import AgainstRecapture
@@ -32,15 +34,13 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.store.records import StoredSketch
 from impctl.types import AccessId, TableName, TableVersion
-from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(slots=True)
-class Spent:
+class Spent(Struct):
     """Milliseconds so far, by what they went into."""
 
     query_ms: float = 0.0
@@ -140,8 +140,7 @@ class Incremental(MixedStrategy):
         return AgainstRecapture(all(r.covers for r in match), sum(r.slack for r in match))
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """A sketch in memory and what finding it again needs; `versions` are those it stands at."""
 
     prepared: PreparedQuery

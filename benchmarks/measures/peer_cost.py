@@ -18,8 +18,10 @@ Out of scope: what the engine of impctl does (`recursion_cost`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.peers.answers import answer_of
 from benchmarks.peers.network import CutOff, Limits
@@ -36,13 +38,11 @@ from benchmarks.recursion.facts import (
 )
 from impctl.bench.record import Cell, Label, Metric
 from impctl.measure.figures import CaseContext
-from impctl.values import dataclass
 
 INSERT, DELETE = "insert", "delete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
+class _Options(Struct, frozen=True, kw_only=True):
     program: str
     schemes: tuple[str, ...]
     peers: tuple[int, ...]
@@ -53,16 +53,14 @@ class _Options:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(Struct, frozen=True):
     """Where a run stands at one share; `is_right` says that its answer is that of the facts."""
 
     numbers: dict[str, float]
     is_right: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """Points as far as a run came, and why it came no further."""
 
     points: tuple[_Point, ...]

@@ -24,6 +24,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from benchmarks.recursion.circuit import Kept, RecursiveQuery, recursive_query
 from benchmarks.recursion.searches import (
@@ -39,7 +40,6 @@ from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import CallTimes, cpu_of, ratios, single, timed, wall_of
 from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.types import TableName
-from impctl.values import dataclass
 
 _ASKED_ANEW = 3
 
@@ -56,8 +56,7 @@ _RATIOS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
+class _Options(Struct, frozen=True, kw_only=True):
     changes: tuple[int, ...]
     changed: TableName | None
     steps: int
@@ -67,8 +66,7 @@ class _Options:
     duckdb: str
 
 
-@dataclass(slots=True)
-class _Checks:
+class _Checks(Struct):
     """What comparing has found so far."""
 
     sketches: list[AgainstRecapture]

@@ -21,6 +21,7 @@ from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from benchmarks.measures.recursion_cost import are_same_rows
 from benchmarks.recursion.circuit import recursive_query
@@ -36,15 +37,13 @@ from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_rows
 from impctl.tables.schema import to_arrow_type
 from impctl.types import TableName
-from impctl.values import dataclass
 
 _FILES = "impctl_files"
 _RATIOS = {"gain_ratio": "duckdb_plain_ms", "loaded_ratio": "duckdb_loaded_ms"}
 _CPU_RATIOS = {"cpu_gain_ratio": "duckdb_plain_cpu_ms", "loaded_cpu_ratio": "duckdb_loaded_cpu_ms"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """Of the sketches: rows in their ranges and all, and per table the ranges held and all."""
 
     rows: int

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.record import Cell, Metric
@@ -36,7 +37,6 @@ from impctl.service.verify import same_rows
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile, bytes_of
-from impctl.values import dataclass
 
 _FEW_ROWS = 100
 _FILES_AT_ONCE = 500
@@ -143,8 +143,7 @@ def _needed(measured: MeasuredQuery, whole: pa.Table) -> list[DataFile]:
     return [snapshot.files[number] for number in sorted(result)]
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(Struct, frozen=True):
     """The view of one query, beside the copy of its table."""
 
     measured: MeasuredQuery

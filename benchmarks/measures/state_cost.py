@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from msgspec import Struct
+
 from benchmarks.state.held_back import (
     Change,
     commit,
@@ -43,15 +45,13 @@ from impctl.measure.scratch import AgainstRecapture, RestoredQuery, scratch_copy
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.types import TableName
-from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 _UNBOUNDED = {KEPT: 1, READ: 0, RECAPTURE: 0}
 """What ways that no budget means anything to come to, as a share of all state."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
+class _Options(Struct, frozen=True, kw_only=True):
     tables: tuple[TableName, ...]
     shares: tuple[float, ...]
     late: bool
@@ -63,8 +63,7 @@ class _Options:
     ways: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(Struct, frozen=True):
     """What one cell is about: the changes, and what is expected."""
 
     shares: tuple[float, ...]
@@ -74,8 +73,7 @@ class _Setting:
     expected_share: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """One way through the changes."""
 
     capture_ms: float
@@ -217,8 +215,7 @@ def _told(
         yield ground.cell(metrics, {**labels, "share": share}, checked=first.checked, note=note)
 
 
-@dataclass(frozen=True, slots=True)
-class _PhaseOptions:
+class _PhaseOptions(Struct, frozen=True):
     tables: tuple[TableName, ...]
     steps: int
     share: float
@@ -226,8 +223,7 @@ class _PhaseOptions:
     budget: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
+class _Phase(Struct, frozen=True):
     """One way through the changes of one table."""
 
     convert_ms: float

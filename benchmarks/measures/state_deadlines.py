@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.state.held_back import commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import captured_under
@@ -37,14 +38,12 @@ from impctl.service.schedule.simulate import (
     trigger_from,
 )
 from impctl.types import TableName
-from impctl.values import dataclass
 
 ON_COMMIT = "commit"
 _SIZES = (1, 4, 16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
+class _Options(Struct, frozen=True, kw_only=True):
     tables: tuple[TableName, ...]
     share: float
     steps: int

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from msgspec import Struct
+
 from benchmarks.fresh_process import ProcessRun, maintain_afresh
 from benchmarks.state.held_back import (
     Change,
@@ -40,14 +42,12 @@ from impctl.measure.scratch import AgainstRecapture, RestoredQuery, scratch_copy
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.types import TableName
-from impctl.values import dataclass
 
 _BYTES = 1000
 _CATALOG = ".sqlite"
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     warm: tuple[ProcessRun, ...]
     cold: tuple[ProcessRun, ...]
     stored: int

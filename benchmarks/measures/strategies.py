@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import reduce
 
+from msgspec import Struct
+
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Metric
 from impctl.measure.figures import CaseContext
@@ -26,22 +28,19 @@ from impctl.measure.scratch import (
     worse_of,
 )
 from impctl.service.prepare import prepare
-from impctl.values import dataclass
 
 LAZY = "lazy"
 """The label `batch` of the cell that maintains once."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
+class _Options(Struct, frozen=True):
     updates: int
     changes: int
     batches: tuple[int, ...]
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """All updates once: the maintenances, and the sketch at the end."""
 
     steps: Sequence[MeasuredStep]

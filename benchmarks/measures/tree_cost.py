@@ -19,9 +19,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import reduce
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.fresh_process import capture_afresh
 from benchmarks.trees.side_by_side import INDEX_MS, TREE_MS, Bounds, SideBySide
@@ -40,7 +42,6 @@ from impctl.measure.kinds import single
 from impctl.measure.scratch import changed_table, scratch_copy, worse_of
 from impctl.service.prepare import prepare
 from impctl.types import TableName
-from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 
 BOTH, WINDOW, OUTLIVED = "both", "window", "outlived"
@@ -53,8 +54,7 @@ _ASKED_ANEW = 3
 """Times that DuckDB is timed at most: once takes as long as many steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
+class _Options(Struct, frozen=True, kw_only=True):
     changes: int
     kind: str
     changed: tuple[TableName, ...]

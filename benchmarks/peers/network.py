@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from benchmarks.peers.programs import Row
-from impctl.values import dataclass
 
 NUMBER_BYTES = 8
 _KIND_BYTES = 1
@@ -49,8 +50,7 @@ class CutOff(Exception):  # noqa: N818  # a finding of a measurement, never an e
     """A limit was reached; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Where a step is given up: processor time, messages, nodes of all diagrams at once."""
 
     seconds: float = 60.0

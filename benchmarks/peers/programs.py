@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from impctl.values import dataclass
+from msgspec import Struct
 
 Fact = tuple[int, ...]
 Row = tuple[int, ...]
@@ -95,8 +95,7 @@ class Reach(_Unpruned):
         return [(fact[1], head[1]) for fact in facts]
 
 
-@dataclass(frozen=True, slots=True)
-class Regions(_Unpruned):
+class Regions(_Unpruned, Struct, frozen=True):
     """Query 3: rows (sensor, region) by triggered sensors (sensor,), as the datalog has it.
 
     A seed that is triggered is in its region, and so is every neighbour of a triggered sensor in
@@ -128,8 +127,7 @@ class Regions(_Unpruned):
         return [(sensor, head[1]) for sensor in self.near.get(head[0], ())]
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(Struct, frozen=True):
     """Query 2 without the path itself: rows (x, y, cost, hops) by links (x, z, cost).
 
     `minimised` are the columns whose least values are wanted, a group's rows that have none of them

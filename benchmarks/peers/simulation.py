@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Protocol
 
+from msgspec import Struct
+
 from benchmarks.peers.network import Kind, Limits, Message, Network
 from benchmarks.peers.programs import Fact, Program, Row
 from benchmarks.peers.provenance import Absorption, Provenance, Relative
 from benchmarks.peers.rederived import RederivingPeer
 from benchmarks.peers.tracked import TrackedPeer, provenance_of_row
-from impctl.values import dataclass
 
 _DEPTH = 20_000
 """Calls within calls: diagrams are as deep as they have variables."""
@@ -43,8 +44,7 @@ class Scheme(StrEnum):
         return self in (Scheme.RELATIVE_EAGER, Scheme.ABSORPTION_EAGER)
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+class StepCost(Struct, frozen=True):
     """Tuples and bytes that crossed peers, and milliseconds of processor time."""
 
     messages: int

@@ -9,10 +9,11 @@ Out of scope: which rows (`measures.recursion_cost`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Dataflow, compile_plan
@@ -32,7 +33,6 @@ from impctl.sketch.sketch import compare
 from impctl.sql.statement import parse_query
 from impctl.tables.rows import read_rows
 from impctl.types import AccessId, TableName
-from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 Tables = Mapping[TableName, pa.Table]
@@ -41,8 +41,7 @@ _SAMPLE = 1_000_000
 """Rows that boundaries are found by, where there are twice as many."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecursiveQuery:
+class RecursiveQuery(Struct, frozen=True):
     """A query over its tables: the plan whose rows are its answer's, and its sketches' ranges."""
 
     spec: QuerySpec

@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
+from msgspec import Struct
 
 from benchmarks.peers.programs import COST, HOPS, Fact, Paths, Program, Reach, Regions
 from impctl.errors import UnsupportedError
 from impctl.measure.figures import CaseContext
 from impctl.tables.rows import read_rows
-from impctl.values import dataclass
 
 REACH, REGIONS, PATHS = "reach", "regions", "paths"
 NONE, SINGLE, MULTI = "none", "single", "multi"
@@ -27,8 +27,7 @@ NONE, SINGLE, MULTI = "none", "single", "multi"
 _MINIMISED = {NONE: (), SINGLE: (COST,), MULTI: (COST, HOPS)}
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """A program, and the facts that come first and those that come and go."""
 
     program: Program

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.measure.figures import CaseContext
 from impctl.measure.scratch import scratch_copy, sync_commit
@@ -20,11 +21,9 @@ from impctl.service.prepare import prepare
 from impctl.tables.rows import read_rows
 from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
 from impctl.types import TableName
-from impctl.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One change of one table: rows that come, and how many of the last that came go before."""
 
     comes: pa.Table

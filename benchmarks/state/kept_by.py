@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
 from impctl.bench.timing import milliseconds
@@ -26,7 +28,6 @@ from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.stopwatch import Stopwatch
 from impctl.types import TableName
-from impctl.values import dataclass
 from impctl.workload.models import ExpectedChanges, QuerySpec
 
 CHOSEN, KEPT, READ, RECAPTURE = "chosen", "kept", "read", "recapture"
@@ -37,8 +38,7 @@ BOUNDED = (CHOSEN, *SIMPLER_CHOICES)
 _EVERY = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """What the workload file says of a table's changes: rows, and how many are deletions."""
 
     rows: int

@@ -11,10 +11,11 @@ Out of scope: UNION, LIMIT, and plans without a tree, each told by its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlglot import exp, parse_one
 
 from benchmarks.trees.streams import Tables
@@ -42,7 +43,6 @@ from impctl.spark.expressions import DIALECT
 from impctl.spark.render import Renderer
 from impctl.tables.schema import to_arrow_type
 from impctl.types import AccessId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
@@ -56,8 +56,7 @@ class NoSemiJoinsError(Exception):
     """There is no such text; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class SketchQuestion:
+class SketchQuestion(Struct, frozen=True):
     """Statements that leave a table per node, and per access the SELECT of its values there.
 
     `has_groups` says that they ask for groups that pass a condition, by the query itself.
@@ -123,8 +122,7 @@ def _survivors(block: PlannedBlock, renderer: Renderer) -> tuple[exp.Select, lis
     return _translated(renderer.select(decided)), [renderer.name(key) for key in keys]
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
+class _Writer(Struct, frozen=True):
     """Statements for the nodes of one tree: `up_i` has what is alive, `down_i` what is live."""
 
     shape: TreeShape

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from functools import reduce
 
 import pyarrow as pa
+from msgspec import Struct, field
 from sqlglot.errors import SqlglotError
 
 from benchmarks.trees.joined_rows import MOST, joined_rows
@@ -32,7 +32,6 @@ from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.plan.nodes import Plan
 from impctl.sketch.sketch import RangeSet, compare
 from impctl.types import AccessId, TableName
-from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 
 TREE_MS, INDEX_MS = "tree_ms", "index_ms"
@@ -41,16 +40,14 @@ ALONE = "compared with a separately filled tree"
 Sketches = Mapping[AccessId, RangeSet]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """Joined rows beyond which the index join is not run, and DuckDB not asked for groups."""
 
     joined: int
     asked: int
 
 
-@dataclass(slots=True)
-class SideBySide:
+class SideBySide(Struct):
     """The ways that follow one stream, and what is said of those that do not."""
 
     stream: Stream

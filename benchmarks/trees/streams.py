@@ -18,18 +18,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.compile.session import TableChange
 from impctl.types import ColumnName, TableName
-from impctl.values import dataclass
 
 Tables = Mapping[TableName, pa.Table]
 
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Rows that come and go, by table, and the changed tables after it."""
 
     came: Tables
@@ -52,8 +51,7 @@ class Step:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Struct, frozen=True):
     """All tables before the first step, and the steps."""
 
     start: Tables
@@ -104,8 +102,7 @@ def _moving(rings: Mapping[TableName, _Ring], sizes: Mapping[TableName, int]) ->
         )
 
 
-@dataclass(slots=True)
-class _Ring:
+class _Ring(Struct):
     """Rows in a circle, of which a window is there."""
 
     rows: pa.Table

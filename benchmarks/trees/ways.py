@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.trees.streams import Step, Tables
 from impctl.compile.compile import Dataflow, MaintenancePlan
@@ -27,15 +28,13 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.tables.rows import read_rows
 from impctl.types import AccessId, TableName
-from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec
 
 _SLICE = 1_000_000
 """Rows with which a circuit is filled at once, as a capture reads them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Struct, frozen=True):
     """A query with its ranges: what all its circuits have in common."""
 
     ctx: Context

@@ -10,11 +10,12 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError, UsageError
 from impctl.service.context import (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from impctl.bench.quantity import Unit, is_number, named, number, readable, times
 from impctl.bench.timing import side_of, time_band
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Metric, Record
@@ -51,8 +52,7 @@ SIZES = ("changes", "share")
 """Labels for the size of a change: rows, and their share of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class BreakEven:
+class BreakEven(Struct, frozen=True):
     """Break-even of one series, in the label `size`: the share of the table, else changed rows.
     Exactly one is set: `at`, where the costs cross; `beyond`, the largest size measured, if
     maintaining is always cheaper; `before`, the smallest, if it never is."""
@@ -110,8 +110,7 @@ def _crossing(left: float, low: float, right: float, high: float) -> float:
     return math.exp(math.log(left) + part * (math.log(right) - math.log(left)))
 
 
-@dataclass(frozen=True, slots=True)
-class WayComparison:
+class WayComparison(Struct, frozen=True):
     """`ratio` is how many times as fast `ours` was as `other`; differences within `band` mean
     nothing. `case` are the labels except the one on x, which is `place`. `side` is 1 if `ours` was
     faster, -1 if slower, 0 if noise or the spread of the runs may explain the difference."""
@@ -250,8 +249,7 @@ def _are_amounts(*metrics: Metric | None) -> bool:
 # both costs and the sizes of changes are amounts above zero.
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(Struct, frozen=True):
     """A series with its figure and one of its cells."""
 
     even: BreakEven

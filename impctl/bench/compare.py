@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.bench.timing import band_of, side_of
 from impctl.errors import UsageError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Label, Metric, Record
@@ -37,8 +38,7 @@ class Difference(StrEnum):
     UNJUDGED = "unjudged"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricChange:
+class MetricChange(Struct, frozen=True):
     """One metric of one cell in both records; `ratio` is new over old."""
 
     figure: str
@@ -50,14 +50,12 @@ class MetricChange:
     verdict: Difference
 
 
-@dataclass(frozen=True, slots=True)
-class CellPlace:
+class CellPlace(Struct, frozen=True):
     figure: str
     labels: Mapping[str, Label]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordComparison:
+class RecordComparison(Struct, frozen=True, kw_only=True):
     """All metrics of matched cells, and cells without a partner. `noise` is that of both whole runs
     together; `differences` names facts of the runs that differ and may explain changes. `wrong` are
     cells of the new record whose check failed, `edited` cells in both records that measured another

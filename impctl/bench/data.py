@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.errors import UsageError
-from impctl.values import dataclass
 
 # The running example: seven sales, small enough to follow by hand. Law: the rows never change;
 # documents, demo and tests rest on them. Partitioned on price at 601, 1001 and 1501, brands whose
@@ -253,8 +253,7 @@ _FREE = 8
 Keys = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Refresh:
+class Refresh(Struct, frozen=True):
     """New rows of both tables; `size` is the requested number of rows."""
 
     size: int

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, field
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct, field, to_builtins
+
 from impctl.errors import UsageError
-from impctl.values import dataclass
 
 # What one run measured: cells with labels and metrics, and the figures that show them. Law: a
 # record is complete in itself: machine, versions, commit, seed, scale and noise stand beside the
@@ -30,8 +30,7 @@ class RecordKind(StrEnum):
     WORKLOAD = "workload"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """The median, least and greatest of `runs` measurements; one run or a computed number has no
     spread."""
 
@@ -59,8 +58,7 @@ class Metric:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One point of one figure. `covers` says whether the sketch covered recapture before anything
     was timed, None without a sketch to check; `slack` counts unneeded ranges. `equal` says whether
     results with and without sketch were equal. `note` is what a reader must know of this cell.
@@ -70,7 +68,6 @@ class Cell:
     figure: str
     labels: Mapping[str, Label]
     metrics: Mapping[str, Metric]
-    _: KW_ONLY
     covers: bool | None = None
     slack: int | None = None
     equal: bool | None = None
@@ -78,8 +75,7 @@ class Cell:
     fingerprint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """How cells become lines: `x` is a label, `y` are metrics, with a line per metric and `series`.
     `log` names the axes ("x", "y") on a logarithmic scale. A text label makes bars."""
 
@@ -89,8 +85,7 @@ class Chart:
     log: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A figure of a report; `claim` is what the papers print, `source` where (empty: nothing)."""
 
     name: str
@@ -101,8 +96,7 @@ class Figure:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """One run: `started` is an ISO 8601 time in UTC. `noise` is the share by which equal work took
     longer at its slowest than at its fastest over the whole run, `figure_noise` that right before
     and after a figure. `suite` is the name of the suite or the workload, as `kind` says. `tables`
@@ -122,7 +116,7 @@ class Record:
     figures: tuple[Figure, ...]
     cells: tuple[Cell, ...]
     failures: tuple[str, ...] = ()
-    format: int = field(default=RECORD_FORMAT)
+    format: int = RECORD_FORMAT
     tables: Mapping[str, int] = field(default_factory=dict)
     figure_noise: Mapping[str, float] = field(default_factory=dict)
     kind: RecordKind = RecordKind.SUITE
@@ -146,7 +140,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def record_to_json(record: Record) -> str:
     """Convert the record to an indented JSON document."""
-    return json.dumps(_plain(asdict(record)), indent=1, allow_nan=False) + "\n"
+    return json.dumps(_plain(to_builtins(record)), indent=1, allow_nan=False) + "\n"
 
 
 def record_from_json(text: str, name: str) -> Record:

@@ -15,12 +15,14 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.bench.break_even import (
     BY_ENGINE,
@@ -60,7 +62,6 @@ from impctl.bench.record import Cell, Chart, Figure, Label, Record, RecordKind
 from impctl.bench.summary import Summary, range_text, summarize
 from impctl.bench.timing import LEAST, SINGLE
 from impctl.errors import UsageError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -73,8 +74,7 @@ _NAMED = 4
 """Maximum cases listed beside a chart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """`command` made the page from the figures and cells of `record`. `here` is the heading of
     measured values of a figure. `method` are paragraphs below the heading `how`; without any, the
     page explains how `impctl bench` measures."""
@@ -215,8 +215,7 @@ def _moment(started: str) -> str:
     return f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(Struct, frozen=True):
     """A column of the table; a field is its text and the range beside it. `kind` is `label`,
     `metric`, `check`, `note`, or empty."""
 
@@ -226,8 +225,7 @@ class _Column:
     fields: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(Struct, frozen=True):
     """A figure as the template shows it; `rows` are panels of one unit each."""
 
     figure: Figure
@@ -398,8 +396,7 @@ _SCALES: Mapping[Unit, Sequence[float]] = {
 """Sizes of the units in which an axis counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class LegendKey:
+class LegendKey(Struct, frozen=True):
     """An entry of a legend: what it hides, and its mark; without a `color` it is grey."""
 
     value: str
@@ -410,16 +407,14 @@ class LegendKey:
     opacity: float
 
 
-@dataclass(frozen=True, slots=True)
-class KeyGroup:
+class KeyGroup(Struct, frozen=True):
     """Groups or metrics in a legend."""
 
     title: str
     keys: tuple[LegendKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """One chart as its library takes it, except colours; `words` describe it."""
 
     number: int
@@ -429,8 +424,7 @@ class Panel:
     chart: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """The panels of a figure and their shared legend; `hidden` counts points without a place."""
 
     keys: tuple[KeyGroup, ...]
@@ -438,8 +432,7 @@ class Drawing:
     hidden: int
 
 
-@dataclass(frozen=True, slots=True)
-class _ChartLine:
+class _ChartLine(Struct, frozen=True):
     """The points of one group and metric, by their positions in the figure's lists."""
 
     group: int
@@ -544,8 +537,7 @@ def _points(
     return tuple(sorted(points, key=lambda point: point["x"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Look(Struct, frozen=True, kw_only=True):
     """Colours, shapes, dashes and fills of a figure's lines.
 
     `is_ordered` says that groups are amounts, `has_metrics` that a chart has several metrics.

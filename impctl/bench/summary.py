@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.bench.break_even import (
     BY_ENGINE,
     DUCKDB_RECAPTURE,
@@ -50,7 +52,6 @@ from impctl.bench.quantity import (
     unit_of,
 )
 from impctl.bench.timing import side_of, time_band
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Record
@@ -106,8 +107,7 @@ _USUAL = 1000
 """Changed rows that the papers' figures have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
+class Headline(Struct, frozen=True):
     """A number to remember, its meaning, and where it holds."""
 
     value: str
@@ -115,8 +115,7 @@ class Headline:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class AtSize:
+class AtSize(Struct, frozen=True):
     """Contests at one size of a change; `words` is empty if none has a size."""
 
     words: str
@@ -338,8 +337,7 @@ _VALUES = 6
 """Maximum values of a label to list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A heading with paragraphs, points and a table; `numbers` are columns of numbers."""
 
     title: str
@@ -350,8 +348,7 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """`alarms` are wrong answers: nothing else counts while there is one."""
 
     alarms: tuple[str, ...]

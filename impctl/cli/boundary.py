@@ -16,10 +16,10 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
+from msgspec.structs import replace
 
 from impctl.cli.application import COMPLETION_VARIABLE, PENDING
 from impctl.cli.interrupt import (

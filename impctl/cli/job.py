@@ -6,15 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.cli.interrupt import delay_interrupts
 from impctl.cli.output.terminal import can_move, has_colour
 from impctl.errors import UsageError
 from impctl.service.text import RowsFormat, duration_text, plain
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.context import Context, Reporter
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 # never passes through the argument parser, which would treat it as its own.
 
 
-@dataclass(frozen=True, slots=True)
-class Display:
+class Display(Struct, frozen=True):
     """How to show results. `verbosity`: -1 quiet, 0, 1 steps, 2 also traces and Spark's log."""
 
     json: bool = False
@@ -38,8 +38,7 @@ class Display:
     """Whether text in CSV is escaped so that spreadsheets do not evaluate it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A command ready to run. `work` returns an outcome, a text to print unchanged, or None if it
     has printed everything; nothing else is printed to a terminal meanwhile. With `detailed`, a run
     that found work and did not do it exits with 2."""

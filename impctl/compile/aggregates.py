@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.flows import BlockedError, Column, Flow, known_type, known_type_of
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
@@ -35,7 +37,6 @@ from impctl.expr.nodes import (
 from impctl.expr.types import sum_type, type_of
 from impctl.plan.nodes import Aggregate, AggregateCall, AggregateOutput, Attribute
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
@@ -50,8 +51,7 @@ _BY = {"min_by": False, "max_by": True}
 _TAKEN = ("count", "sum", "min", "max", *_BY, *accumulators.FUNCTIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(Struct, frozen=True):
     arguments: tuple[tuple[AttributeId, Expr], ...]
     columns: tuple[AggregateColumn, ...]
     inexact: frozenset[AttributeId]
@@ -257,8 +257,7 @@ def _is_integral(argument: Expr) -> bool:
 _Spans = Mapping[AttributeId, tuple[AttributeId, AttributeId]]
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """A grouping whose extremes are over exact values, its input, and how its output is mapped."""
 
     node: Aggregate

@@ -9,10 +9,10 @@ query, so there everything is kept, as without a bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from impctl.compile.flows import Flow, Source
 from impctl.data.vector import Vector
@@ -20,7 +20,6 @@ from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.lookups import owners_of
 from impctl.stopwatch import Stopwatch
 from impctl.types import AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Operator
@@ -30,8 +29,7 @@ TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
 one of these values each; it may return more. Columns come in any order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffers:
+class Buffers(Struct, frozen=True):
     """How many of the best rows or values are kept, if they can be refilled; None is all. Of each
     group of several, and where all rows are one group; of groups `of_piece` overrides single pieces
     of state, by name."""
@@ -58,8 +56,7 @@ read once more then. For many groups the bound depends on their sizes, which onl
 author knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class BufferChoice:
+class BufferChoice(Struct, frozen=True):
     """What is kept of a piece with first rows, or with values of MIN and MAX, per group: the best
     `size`, all if that is None. `wanted` are always held. `pinned` says why the size is no choice,
     empty if it is one; `is_values` that it is of a grouping's values, and not of first rows."""
@@ -79,8 +76,7 @@ OVER_MORE = (
 ONE_GROUP = "its rows are one group, and the best rows of it are stored in any case"
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Struct, frozen=True):
     """The path from a table, or an operator that knows its output, to a bounded operator."""
 
     origin: Source | Operator
@@ -122,8 +118,7 @@ def prefix_of(
     return Prefix(sources[-1 - at], tuple(reversed(steps)))
 
 
-@dataclass(slots=True)
-class Refilled:
+class Refilled(Struct):
     """A bounded operator, what it reads, by which keys and with how many tags, and how often.
     `rows` counts those of the table; a grouping's come from memory. `ms` is the time taken."""
 

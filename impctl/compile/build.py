@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.compile.aggregates import Calls, read_calls, refuse_choice, split_extremes
 from impctl.compile.answers import check_ending, kept_rows

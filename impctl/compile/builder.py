@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.buffers import (
     KEEP_ALL,
@@ -83,7 +84,6 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.rules.pushdown import is_narrowed
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,8 +107,7 @@ def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
     return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
 
 
-@dataclass(frozen=True, slots=True)
-class TracedFixpoint:
+class TracedFixpoint(Struct, frozen=True):
     """A fixpoint that is sketched for the answer alone: its operator, its rows, and the accesses
     below it; `numbers` is the access that the numbers of its rows stand for."""
 
@@ -413,8 +412,7 @@ def _projected(
 _Call = tuple[PartialColumn, SqlType, AggregateCall]
 
 
-@dataclass(frozen=True, slots=True)
-class Partials:
+class Partials(Struct, frozen=True):
     """The pass: its plan, and what its result columns mean, in order. `columns` come after `keys`
     key columns and, if `has_range`, the range id; the first of them counts rows. `key` is the
     position of the key column that gives the range if no column does. The scan of the plan reads
@@ -474,8 +472,7 @@ class Partials:
         return table.column(len(self.key_types) + int(self.has_range) + index)
 
 
-@dataclass(frozen=True, slots=True)
-class FirstGrouping:
+class FirstGrouping(Struct, frozen=True):
     """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
 
     operator: AggregateOperator

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.buffers import KEEP_ALL, BufferChoice, Buffers, Refilled
 from impctl.compile.build import PlanBuilder
@@ -29,7 +31,6 @@ from impctl.plan.nodes import Aggregate, Plan, Scan, TopK, attributes_of, nodes_
 from impctl.plan.recursion import keyed_rows
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.jointree.build import PlannedBlock
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
 # access: then a change can only concern the ranges of the changed rows themselves.
 
 
-@dataclass(frozen=True, slots=True)
-class MaintenancePlan:
+class MaintenancePlan(Struct, frozen=True):
     """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
     `accesses` are all of the query's with their tables, even those that the circuit does not read;
     `core` is the plan that maintains the sketches, if not the query's own. `answer` is how the
@@ -186,8 +186,7 @@ KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]
 _TURNED_OUT = "it turned out small enough to keep"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataflow:
+class Dataflow(Struct, frozen=True, kw_only=True):
     """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
     `sides` are the choices for the sides of all joins; `distant` the joins with a side that is not
     kept, and groupings whose groups are not, in circuit order."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from impctl.compile.build import PlanBuilder
 from impctl.compile.builder import FirstGrouping, Partials, grouped_pass, row_counts
@@ -18,7 +19,6 @@ from impctl.engine.range_counts import DenseCounts
 from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.plan.nodes import Plan, Project, Scan, Select, Sort
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 # change of the circuit's output; whoever has the sketches counts it in.
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """The plan from `scan` up to its `top`, the circuit, and the first grouping, if any. `key` is
     the position of the grouping column that equals the partition attribute, if that gives each
     group one range."""

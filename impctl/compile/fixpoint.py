@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.builder import CircuitBuilder, TracedFixpoint
 from impctl.compile.flows import BlockedError, Column, Flow, known_type, typed
@@ -43,7 +45,6 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
@@ -154,8 +155,7 @@ def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Keyed:
+class Keyed(Struct, frozen=True):
     """The column that a fixpoint is keyed on, the accesses below, and the ranges of all of them."""
 
     column: AttributeId
@@ -243,8 +243,7 @@ def _step(
     return as_rows(inner, flow, plan, node, (rank, _greatest(taken.ranks)), *bodies)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
+class _Own(Struct, frozen=True):
     """The ranks (the greatest is a row's own) and numbers of the rows that a row is made of."""
 
     ranks: tuple[Attribute, ...] = ()
@@ -258,8 +257,7 @@ class _Own:
 _Ranked = tuple[Plan, _Own]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranking:
+class _Ranking(Struct, frozen=True):
     """Carries ranks and numbers through a step; `leaves` replace what is `beside` the fixpoint."""
 
     fixpoint: FixpointId

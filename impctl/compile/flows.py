@@ -11,11 +11,12 @@ stepped by rows. Source: shared rule of state that is left out (docs/decisions/0
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, Kind, SqlType
 from impctl.errors import ImpctlError
@@ -37,7 +38,6 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +64,7 @@ class BlockedError(ImpctlError):
         self.span = span
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Where changes of one table access enter the circuit, restricted to rows that meet
     `conditions`."""
 
@@ -79,8 +78,7 @@ class Source:
         return self.scan.read(rows, np.ones(len(rows), dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """The output of the operator (below zero: source) at position `at`. `whole` are the approximate
     columns whose bounds are zero unless magnitudes add up to 2^53. `plan` yields the same rows from
     the tables if there are only selections, projections and inner joins; `computed` does so in the
@@ -166,8 +164,7 @@ RANGE_COLUMN: ColumnName = "__impctl_fragment"
 """The column of a table's rows that holds their range id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(Struct, frozen=True):
     """Rows that can be read again: `columns`, then the range id of each access, from `plan`. `name`
     is that of the side or join; `keys` are the columns a side is looked up by. `rows` is the plan
     without range ids and may yield more columns. Above a grouping, another join or a set operation,
@@ -185,8 +182,7 @@ class Readable:
         return any(scan.access == access for scan in scans_of(self.rows))
 
 
-@dataclass(frozen=True, slots=True)
-class DistantJoin:
+class DistantJoin(Struct, frozen=True):
     """An operator with inputs that are not kept, its output rows, and the rows of such an input.
     `joined` is None if the operator finds its pairs itself while it is filled."""
 
@@ -288,8 +284,7 @@ class Strategy(StrEnum):
     SPARK = "spark"
 
 
-@dataclass(frozen=True, slots=True)
-class SideFacts:
+class SideFacts(Struct, frozen=True):
     """One side of a join: its name in the circuit, the tables below it, the bytes of a row.
     `readers` can read its rows by key. Or a grouping and the rows below it; `pinned` says why its
     groups must be kept, if they must; `is_passed` that a pass of partial aggregates may fill them
@@ -306,8 +301,7 @@ class SideFacts:
     by_scalars: bool = False  # Whether its rows are selected by scalars, and so need not be kept
 
 
-@dataclass(frozen=True, slots=True)
-class SideChoice:
+class SideChoice(Struct, frozen=True):
     """The choice for a side or grouping, and why; `rows` and `bytes` are upper estimates. `readers`
     could read its rows; `is_whole`: every read reads all rows, since no key narrows it."""
 
@@ -338,8 +332,7 @@ class Chooser(Protocol):
     def choose(self, facts: SideFacts) -> SideChoice: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChoices:
+class StoredChoices(Struct, frozen=True):
     """Stored choices: Spark reads the rows of `distant` sides, the engine those of sides
     `from_files`, others are kept. `reasons` are by side, as far as stored. A circuit that
     `is_to_fill` keeps the groups that a pass may fill; they are read from then on. It keeps no rows
@@ -363,8 +356,7 @@ class StoredChoices:
         return SideChoice(facts.name, facts.tables, strategy, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class ChooseBySize:
+class ChooseBySize(Struct, frozen=True):
     """As the workload asks; where it leaves that open, a side is kept while it is small enough. A
     side of unknown size is kept, too."""
 

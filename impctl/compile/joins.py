@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.flows import (
     BlockedError,
@@ -67,7 +69,6 @@ from impctl.plan.nodes import (
 )
 from impctl.rules.pushdown import is_narrowed
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
@@ -120,8 +121,7 @@ def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
 # only where an equality connects it, so that nothing is multiplied without need.
 
 
-@dataclass(frozen=True, slots=True)
-class JoinInput:
+class JoinInput(Struct, frozen=True):
     """One input of a chain of inner joins, its columns, and conditions on its rows."""
 
     plan: Plan
@@ -129,8 +129,7 @@ class JoinInput:
     implied: tuple[Expr, ...]  # Conditions on this relation alone that conditions on several imply
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """Relations in join order, and all conditions. `equal` are plain columns of one type that the
     conditions make equal, in classes."""
 
@@ -320,8 +319,7 @@ def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join |
 # are read elsewhere, or carry ranges.
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarSelection:
+class ScalarSelection(Struct, frozen=True):
     """A relation, the relations whose columns are its scalars, and the conditions on both."""
 
     relation: JoinInput
@@ -415,15 +413,13 @@ def _is_of_one_table(plan: Plan) -> bool:
 # NULL on the right leaves nothing, a NULL on the left stays only while the right side is empty.
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(Struct, frozen=True):
     left: Expr
     right: Expr
     null_safe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Condition:
+class _Condition(Struct, frozen=True):
     keys: tuple[_Key, ...]
     left: tuple[Expr, ...]  # Conjuncts on the left side alone
     right: tuple[Expr, ...]
@@ -552,8 +548,7 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
     return parts.filtered(result, waiting)
 
 
-@dataclass(frozen=True, slots=True)
-class _JoinParts:
+class _JoinParts(Struct, frozen=True):
     builder: CircuitBuilder
     node: Join
     must_be_sure: bool

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.compile.fill import Chain, RangeRows
 from impctl.compile.flows import Readable, Source
@@ -26,7 +27,6 @@ from impctl.plan.properties import indispensable
 from impctl.rules.pushdown import ColumnTie, column_behind, tied_columns
 from impctl.sketch.sketch import RangeSet, Renumbering
 from impctl.types import AccessId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import TableRows
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 # hands out is all that changed since the last one was saved.
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """State to write: runs to put, as (arrangement, sequence, table), and to drop; counters."""
 
     put: tuple[tuple[str, int, pa.Table], ...]
@@ -137,8 +136,7 @@ def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
 # changed, on.
 
 
-@dataclass(frozen=True, slots=True)
-class MovedAbove:
+class MovedAbove(Struct, frozen=True):
     """The positions of operators whose constants moved, and the circuit with the old ones."""
 
     before: Circuit
@@ -214,8 +212,7 @@ def _are_alike(before: Dataflow, after: Dataflow) -> bool:
 # to go on as if never stopped. Nothing here touches a disk.
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
+class TableChange(Struct, frozen=True):
     """Rows of one table with a weight each; has at least the columns its sources read. With
     `shared`, other queries step with the same rows."""
 
@@ -224,8 +221,7 @@ class TableChange:
     shared: Once | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedRows:
+class GroupedRows(Struct, frozen=True):
     """Rows of one table, grouped by a pass of partial aggregates; and how many are in each range.
     `range_rows` has shape (ranges,) and counts all rows, before any selection."""
 
@@ -233,8 +229,7 @@ class GroupedRows:
     range_rows: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """The rows of a table for one turn of filling a circuit, and the source positions they are
     for."""
 

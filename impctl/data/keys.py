@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.data.memory import reserve
 from impctl.data.schema import Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
-from impctl.values import dataclass
 
 # Key columns as 64-bit codes, and rows grouped by key. Law: equal keys have equal codes; unequal
 # keys nearly always have different ones, and whoever uses a code compares the keys on a hit
@@ -164,8 +164,7 @@ def _same_column(left: Vector, right: Vector) -> Bools:
     return np.asarray((same & mine & theirs) | (~mine & ~theirs), dtype=np.bool_)
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
+class Grouping(Struct, frozen=True):
     """Rows of a batch by key: `order` sorts rows so that groups are runs from `starts`.
 
     `codes` are the groups' codes, ascending; `first` a row of each group; shapes (rows,) for

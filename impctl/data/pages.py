@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-
-from impctl.values import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
@@ -167,8 +166,7 @@ class CheckedPages:
         self._left = int(np.count_nonzero(self._is_open))
 
 
-@dataclass(frozen=True, slots=True)
-class PagedTable:
+class PagedTable(Struct, frozen=True):
     """A table in pages that are not verified yet."""
 
     table: pa.Table

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 
-from impctl.values import dataclass
+from msgspec import Struct
 
 # Value types as Spark SQL and Delta name them, columns and schemas. Law: a `SqlType` is a plain
 # value; two types are equal exactly when Spark calls them the same.
@@ -47,8 +47,7 @@ _SPARK_NAMES = {
 _DELTA_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class SqlType:
+class SqlType(Struct, frozen=True):
     """One Spark SQL type; precision and scale only for decimals, detail only for OTHER."""
 
     kind: Kind
@@ -125,14 +124,12 @@ def from_spark(name: str) -> SqlType | None:
     return None if result.kind is Kind.OTHER else result
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     name: str
     type: SqlType
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """The columns of a table, in order; names are unique without regard to case, as in Spark."""
 
     columns: tuple[Column, ...]

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.memory import reserve
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
-from impctl.values import dataclass
 
 # One column of values in the form the engine computes with. Law: `values` is a NumPy array for
 # everything but strings and binary, which stay Arrow arrays; `valid` is None when no value is
@@ -39,8 +39,7 @@ _NARROW_DIGITS = 18
 """Decimals of at most this precision always fit int64."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(Struct, frozen=True):
     """A typed column of n values; see the module for the canonical forms."""
 
     type: SqlType

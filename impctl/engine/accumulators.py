@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import Grouping, group_rows, normalise
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
@@ -28,7 +29,6 @@ from impctl.engine.lookups import Refill, no_refill, owners_of, refill_differs, 
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.nodes import Expr, Literal, minus, plus, times
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -55,8 +55,7 @@ class Meaning(StrEnum):
     MINUS_INFINITY = "ninf"
 
 
-@dataclass(frozen=True, slots=True)
-class PartialColumn:
+class PartialColumn(Struct, frozen=True):
     """A column of partial aggregates; `slot` is that of the accumulator of the argument."""
 
     meaning: Meaning
@@ -130,8 +129,7 @@ _EXACT_DOUBLE = 2.0**53
 _SPECIALS = ("nan", "pinf", "ninf")
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     argument: AttributeId
     slot: int
 
@@ -160,8 +158,7 @@ class Count:
         return Vector(kind, state[f"count{self.slot}"])
 
 
-@dataclass(frozen=True, slots=True)
-class ExactSum:
+class ExactSum(Struct, frozen=True):
     """Exact sum of an integral or decimal argument; `result` is SUM's type."""
 
     argument: AttributeId
@@ -208,8 +205,7 @@ class ExactSum:
         return Vector(kind, values)
 
 
-@dataclass(frozen=True, slots=True)
-class FloatSum:
+class FloatSum(Struct, frozen=True):
     """Compensated sum of a double argument.
 
     Where every value is a whole number the sum is exact, in Spark too, as long as the magnitudes
@@ -641,8 +637,7 @@ _TINY = 1e-250
 """An upper bound on what products of denormal size lose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A function of `FUNCTIONS` over the argument of `count` and `total`.
 
     `squares` sums the argument's squares; its argument has twice the scale of `total`'s. `residues`
@@ -790,8 +785,7 @@ Part = Accumulator | Extreme | Spread | FirstValue
 """The source of an output's value."""
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateColumn:
+class AggregateColumn(Struct, frozen=True):
     """An output: the part that gives its value, NULL where `guard` counts nothing."""
 
     id: AttributeId
@@ -850,8 +844,7 @@ def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) ->
 # in.
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedGroups:
+class ChangedGroups(Struct, frozen=True):
     """Changed groups: their numbers, the group of each row, their keys and the key columns."""
 
     groups: Ints

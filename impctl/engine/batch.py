@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.keys import Grouping, group_normal, group_rows, in_order, key_codes, same_keys
 from impctl.data.memory import reserve
@@ -16,7 +17,6 @@ from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Once, Vector, concat, once
 from impctl.engine.tags import RowTags, SetTags, Tags, no_ranges, stacked
 from impctl.errors import CountBelowZeroError, StateCorruptError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -63,8 +63,7 @@ def loading() -> Iterator[None]:
 # its rows; two batches are equal when their consolidated sums are. Batches never change.
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Columns by identity, weights of shape (n,), and one tag column per sketched access.
 
     Several circuits may read one batch; results that they have in common are `shared`.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.data.keys import group_rows, key_codes, starts_in
 from impctl.data.pages import CheckedPages, StoredTable, check_each, search, table_of
@@ -18,7 +19,6 @@ from impctl.engine.batch import Batch, never_held
 from impctl.engine.lookups import COMPLETE, edge_after
 from impctl.engine.trace import LoggedState, RowIndex, Spine
 from impctl.errors import NotExactError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 _PREFIX = 8
 
 
-@dataclass(frozen=True, slots=True)
-class OrderKey:
+class OrderKey(Struct, frozen=True):
     """One ORDER BY term: a column, its direction and the position of NULL."""
 
     column: AttributeId
@@ -106,8 +105,7 @@ _MOST_TIES = 64
 """Different values beside one extreme; each becomes a row that the query may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstValue:
+class FirstValue(Struct, frozen=True):
     """The value of one argument where another is least, or with `reverse` greatest.
 
     MIN and MAX are their own key. `slot` is that of the key's count.
@@ -248,8 +246,7 @@ def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
     return np.where(ranks < 0, -sizes, sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Extreme:
+class Extreme(Struct, frozen=True):
     """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value.
 
     With `size`, only the best so many values are guaranteed to be kept, and the edge of what is.
@@ -278,8 +275,7 @@ class Extreme:
         return Vector(kind, values_of(state[self.name], kind, reverse=self.reverse))
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
+class _Counts(Struct, frozen=True):
     """One run: counts by (group, rank), ascending, each pair once."""
 
     sequence: int
@@ -421,8 +417,7 @@ def _merged(runs: Sequence[_Counts]) -> _Counts:
 # needs a refill. Cost: the changed values, and the buffers of the groups they are in.
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
+class Best(Struct, frozen=True):
     """Per group: the best rank, whether the buffer has one, and the buffer's edge."""
 
     ranks: Ints

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.keys import normalise
 from impctl.data.memory import reserve
@@ -30,7 +31,6 @@ from impctl.expr.nodes import (
     columns_of,
     with_children,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.vector import Bools, Ints, Vector
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 # with the outer, semi and anti joins, which are put together from this one.
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """One input: the kept columns, its keys, and the number of its sketched accesses.
 
     The rows of a distant side are not kept but read on request. Where it is `is_held` they are at
@@ -228,8 +227,7 @@ class JoinOperator(Operator):
         return tuple(held)
 
 
-@dataclass(frozen=True, slots=True)
-class _Keyed:
+class _Keyed(Struct, frozen=True):
     rows: Batch
     codes: Ints
 

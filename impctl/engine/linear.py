@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import same_keys
 from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow, once
@@ -17,7 +18,6 @@ from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.sketch.partition import RangeIds, RangePartition
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -282,8 +282,7 @@ class Repeat(Operator):
 # Not to be confused with UNION, which has a DISTINCT on top.
 
 
-@dataclass(frozen=True, slots=True)
-class UnionBranch:
+class UnionBranch(Struct, frozen=True):
     """One input: the column behind each output, its sign, and the tag behind each output tag."""
 
     columns: tuple[tuple[AttributeId, AttributeId], ...]
@@ -322,8 +321,7 @@ def _moved(branch: UnionBranch, batch: Batch) -> Batch:
 # An empty batch changes nothing.
 
 
-@dataclass(frozen=True, slots=True)
-class SketchDelta:
+class SketchDelta(Struct, frozen=True):
     """Ranges that entered and left one access's sketch; ascending ids."""
 
     added: Ints

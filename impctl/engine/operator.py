@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.engine.trace import RowIndex, RunChange
 from impctl.errors import UnsupportedError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.pages import StoredTable
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 # the rows.
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits on the rounds of a step that insert rows, and on the number of rows."""
 
     rounds: int = 100_000
@@ -52,8 +52,7 @@ class Limits:
 LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class LevelLimits:
+class LevelLimits(Struct, frozen=True):
     """Limits of UNION ALL: the number of levels with rows, and the number of rows that is too many.
 
     As in Spark (4.3: `spark.sql.cteRecursionLevelLimit`, `cteRecursionRowLimit`), so that they are

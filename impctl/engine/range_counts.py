@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from impctl.data.keys import ascending, in_order, starts_in
 from impctl.engine.batch import disagreement, never_held
 from impctl.engine.tags import RANGE_BITS, Pairs, SetTags
 from impctl.engine.trace import Arrangement, Run, slices
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
@@ -33,8 +33,7 @@ _FEW = 8
 """Ranges per pair from which sorting the pairs is faster than scanning all ranges."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountChange:
+class CountChange(Struct, frozen=True):
     """Ranges whose count changed, ascending, and the counts before and after."""
 
     ranges: Ints
@@ -88,8 +87,7 @@ class DenseCounts:
 _RANGE_MASK = (1 << RANGE_BITS) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSets:
+class GroupSets(Struct, frozen=True):
     """Range sets of the changed groups before the change, and the crossings since."""
 
     runs: Sequence[Run]

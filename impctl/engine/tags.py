@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from impctl.data.vector import Bools, Ints, slice_positions
-from impctl.values import dataclass
 
 RangeIds = npt.NDArray[np.int32]
 
@@ -28,8 +28,7 @@ RANGE_BITS = 24
 workload may ask for 100,000 (`workload.sections`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """Signed (slot, range) pairs; three arrays of one length, in no order, not consolidated."""
 
     slots: Ints
@@ -54,8 +53,7 @@ class Tags(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RowTags:
+class RowTags(Struct, frozen=True):
     """One range per row; shape (n,), int32."""
 
     ranges: RangeIds
@@ -74,8 +72,7 @@ class RowTags:
         return SetTags(ends, self.ranges.astype(np.int32, copy=False))
 
 
-@dataclass(frozen=True, slots=True)
-class SetTags:
+class SetTags(Struct, frozen=True):
     """Any set per row: that of row i is `ranges[offsets[i]:offsets[i + 1]]`, ascending."""
 
     offsets: Ints
@@ -99,8 +96,7 @@ class SetTags:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class SpanTags:
+class SpanTags(Struct, frozen=True):
     """One range per row for consecutive rows from `start` on, and none for the other `rows`."""
 
     rows: int
@@ -162,8 +158,7 @@ class SetSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTags:
+class GroupTags(Struct, frozen=True):
     """The old or new range set of a changed group, by reference; shapes (n,)."""
 
     source: SetSource

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import start_of, starts_in
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
@@ -33,7 +34,6 @@ from impctl.engine.lookups import (
 from impctl.engine.operator import Operator
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import unsure_value
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -49,8 +49,7 @@ _EDGE = "edge"
 _EVERYTHING = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedGroups:
+class RequestedGroups(Struct, frozen=True):
     """Requested groups: codes, ascending, and key columns; shapes (groups,)."""
 
     codes: Ints
@@ -60,8 +59,7 @@ class RequestedGroups:
         return RequestedGroups(self.codes[at], [key.take(at) for key in self.keys])
 
 
-@dataclass(frozen=True, slots=True)
-class BufferSize:
+class BufferSize(Struct, frozen=True):
     """Buffers of `kept` to twice as many rows, of which `needed` are needed; `by_code`: rows of one
     code count as one."""
 
@@ -199,8 +197,7 @@ class Cut(StrEnum):
     """Different standings, with all rows that have one of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """How many first rows: `size` as `cut` counts, without the first `offset` (ROW only)."""
 
     size: int
@@ -208,8 +205,7 @@ class Limit:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRowsOfGroups:
+class FirstRowsOfGroups(Struct, frozen=True):
     """First rows with their group, and the code beyond which rows change nothing, per group."""
 
     owners: Ints

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.keys import (
     MANY,
@@ -57,7 +58,6 @@ from impctl.engine.batch import (
 )
 from impctl.engine.tags import RowTags, Tags, apart, stacked
 from impctl.errors import JoinTooLargeError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -72,8 +72,7 @@ CODE = "code"
 _KEY = "key"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays.
 
     Codes are those of `data.keys`; `keys` is empty where the code is the whole key. `sequence`
@@ -312,8 +311,7 @@ _SMALLEST_TIER = 64
 """Rows below which all runs count as equally small: less than a page is not worth ordering."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunChange:
+class RunChange(Struct, frozen=True):
     """What a checkpoint has to write: runs to keep under their sequence, sequences to drop."""
 
     put: tuple[tuple[int, pa.Table], ...]
@@ -450,8 +448,7 @@ _MANY = 1 << 14
 """Rows of runs from which memory is reserved before a merge."""
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(Struct, frozen=True):
     """Positions of keys, run by run: (the run, requested rows, their positions in it).
 
     A row in no part was not found; `length` is the number of requested rows.
@@ -660,16 +657,14 @@ _FEWER = 4
 """Codes looked up, per code held, from which absent ones are mostly filtered out first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """Matching rows of the index: `owners[i]` is the requesting row of the i-th one."""
 
     owners: Ints
     rows: Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Leading:
+class Leading(Struct, frozen=True):
     """First rows per key, each once with its sum, sorted by key and then by the order.
 
     For the i-th key they are complete for ranks below `limits[i]`, and the whole key if
@@ -681,8 +676,7 @@ class Leading:
     is_whole: Bools
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRun:
+class IndexRun(Struct, frozen=True):
     """One run: a batch sorted by the codes of its keys."""
 
     sequence: int
@@ -710,8 +704,7 @@ class IndexRun:
         return self.batch
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(Struct, frozen=True):
     """The layout of runs, apart from the index: merging does not hold the index, so that it can be
     freed."""
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import group_rows, normalise, start_of, starts_in
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
@@ -22,7 +23,6 @@ from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
 from impctl.errors import NotExactError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -34,8 +34,7 @@ CHOOSING = frozenset({"row_number", "lag", "lead"})
 """Functions whose result depends on the order of tied rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowValue:
+class WindowValue(Struct, frozen=True):
     """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before).
 
     Where there is no such row, it is the row's own `otherwise`, NULL if None.
@@ -119,8 +118,7 @@ class WindowOperator(Operator):
         return (self._rows,)
 
 
-@dataclass(frozen=True, slots=True)
-class _PartitionPlaces:
+class _PartitionPlaces(Struct, frozen=True):
     """Sorted rows: where partitions and peers begin, and which copy of a row each one is."""
 
     parts: Bools

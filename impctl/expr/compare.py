@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.data.schema import BOOLEAN, Kind
 from impctl.data.vector import Bools, Vector
 from impctl.errors import NotExactError
 from impctl.expr.nodes import CompareOp
 from impctl.expr.numeric import both_valid, rescale, to_double
-from impctl.values import dataclass
 
 # Three-valued logic that also knows when it is not sure. Law: for each row the flags name every
 # outcome Spark might reach; exactly one is set where the answer is certain. Connectives are
@@ -23,8 +23,7 @@ from impctl.values import dataclass
 # keep the row (MAYBE keeps the group in the sketch).
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(Struct, frozen=True):
     """Possible outcomes of a predicate per row; three masks of shape (n,)."""
 
     may_true: Bools

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector, all_null
@@ -50,7 +51,6 @@ from impctl.expr.types import (
     wider_type,
 )
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 # Which expressions the evaluator computes exactly as Spark does, and why not where it does not.
 # Law: what is not listed here is refused before any row is looked at, with the part of the
@@ -60,8 +60,7 @@ from impctl.values import dataclass
 _TRUTH_VALUES = (BOOLEAN, SqlType(Kind.NULL))
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
+class Blocker(Struct, frozen=True):
     """The part of an expression that the evaluator does not compute, and why."""
 
     part: Expr

@@ -7,21 +7,20 @@ A node never holds a value of a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
 from decimal import Decimal
 from enum import StrEnum
 from math import copysign
 from typing import TYPE_CHECKING
 
-from impctl.values import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
     from impctl.types import AttributeId
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A stretch of the SQL text: character offsets, and line and column (1-based) of its start."""
 
     start: int
@@ -78,17 +77,35 @@ LiteralValue = bool | int | float | str | Decimal | bytes | None
 """DATE literals hold days, timestamps microseconds since 1970-01-01 (UTC for TIMESTAMP)."""
 
 
-def _span() -> Span | None:
-    return field(default=None, compare=False, kw_only=True)
+class Node(Struct, frozen=True, eq=False, kw_only=True):
+    """A node of an expression or plan; `span` is its place in the SQL text.
+
+    Nodes are equal if they mean the same: the span does not count.
+    """
+
+    span: Span | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self.__class__ is other.__class__ and _meaning(self) == _meaning(other)
+
+    def __ne__(self, other: object) -> bool:
+        # Struct has its own, which does not ask `__eq__`.
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_meaning(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+def _meaning(node: Node) -> tuple[object, ...]:
+    names: tuple[str, ...] = type(node).__match_args__
+    return tuple([getattr(node, name) for name in names])
+
+
+class Literal(Node, frozen=True):
     """A typed constant; NULL has value None. 0.0 and -0.0 are two, though they compare equal."""
 
     value: LiteralValue
     type: SqlType
-    span: Span | None = _span()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Literal) and self._meaning == other._meaning
@@ -103,116 +120,87 @@ class Literal:
         return value, self.type, is_below_zero
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnRef:
+class ColumnRef(Node, frozen=True):
     """A column of the input, by its identity in the plan."""
 
     id: AttributeId
     type: SqlType
     nullable: bool = True
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(Node, frozen=True):
     op: ArithmeticOp
     left: Expr
     right: Expr
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Negate:
+class Negate(Node, frozen=True):
     operand: Expr
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Node, frozen=True):
     op: CompareOp
     left: Expr
     right: Expr
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Node, frozen=True):
     operands: tuple[Expr, ...]
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Node, frozen=True):
     operands: tuple[Expr, ...]
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Node, frozen=True):
     operand: Expr
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(Node, frozen=True):
     operand: Expr
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class InList:
+class InList(Node, frozen=True):
     """`operand IN (option, ...)`; the options are expressions, normally literals."""
 
     operand: Expr
     options: tuple[Expr, ...]
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Like:
+class Like(Node, frozen=True):
     operand: Expr
     pattern: str
     escape: str = "\\"
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Node, frozen=True):
     """Searched CASE; `CASE x WHEN v` and IF are brought to this form. No ELSE is a NULL literal."""
 
     branches: tuple[tuple[Expr, Expr], ...]
     default: Expr
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Coalesce:
+class Coalesce(Node, frozen=True):
     operands: tuple[Expr, ...]
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Node, frozen=True):
     """CAST under ANSI rules: a misfit is an error, not NULL. `zone` is the session's time zone."""
 
     operand: Expr
     type: SqlType
     zone: str = "UTC"
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(Node, frozen=True):
     """AVG after splitting: `total / count`, NULL for count 0, in AVG's result type."""
 
     total: Expr
     count: Expr
     type: SqlType
-    span: Span | None = _span()
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Node, frozen=True):
     """Any other deterministic scalar function, by name so that Spark can evaluate it. `type` is
     None if impctl does not know the result type; `zone` is the session's time zone."""
 
@@ -220,7 +208,6 @@ class Call:
     arguments: tuple[Expr, ...]
     type: SqlType | None = None
     zone: str = "UTC"
-    span: Span | None = _span()
 
 
 Expr = (

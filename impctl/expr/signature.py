@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.schema import BOOLEAN, TEMPORAL, Kind, SqlType
 from impctl.data.vector import Bools, Vector
 from impctl.errors import EvaluationError
 from impctl.expr.nodes import Call, Expr, Literal, Span
 from impctl.expr.types import type_of
-from impctl.values import dataclass
 
 # What a listed function takes and how it is computed, and pieces that all lists share. Law:
 # `takes` looks at expressions, never at rows; what it takes, `compute` gives as Spark does, or
@@ -28,8 +28,7 @@ EXACT = WHOLE | {Kind.LONG, Kind.DECIMAL}
 NUMBER = EXACT | {Kind.FLOAT, Kind.DOUBLE}
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """`takes` says whether these argument expressions are computed here; `compute` does it."""
 
     takes: Takes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import sqlglot
+from msgspec import Struct, field
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
@@ -34,7 +34,6 @@ from impctl.tables.schema import to_arrow_type
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
 from impctl.types import AccessId, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.measure.scratch import MeasuredQuery
@@ -59,8 +58,7 @@ _TARGET = "duckdb"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class DuckDbRun(Generic[T]):
+class DuckDbRun(Generic[T], Struct, frozen=True):
     """How DuckDB computes the same result; `run` is None, for `reason`, if it cannot."""
 
     run: Callable[[], T] | None
@@ -225,8 +223,7 @@ def _column(table: str, name: str) -> exp.Column:
 # there is neither metric nor note.
 
 
-@dataclass(frozen=True, slots=True)
-class DuckDbMetrics:
+class DuckDbMetrics(Struct, frozen=True):
     """Metrics to add to a cell, and a note on them."""
 
     metrics: Mapping[str, Metric] = field(default_factory=dict)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.bench.break_even import SIZES, break_even_words
 from impctl.bench.quantity import label_text, plain_name, readable, unit_of
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Record
 
 
-@dataclass(frozen=True, slots=True)
-class FigureTable:
+class FigureTable(Struct, frozen=True):
     """A figure's table: `labels` and `metrics` are its columns, `rows` their values in order.
 
     `break_evens` are cases with their break-even; the name of the only case may be empty.

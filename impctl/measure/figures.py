@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import Location, Problem, WorkloadError
-from impctl.values import dataclass
 from impctl.workload.yaml import shown, suggestion
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CaseSpec:
+class CaseSpec(Struct, frozen=True):
     """One line or group of bars of a figure: a query and the labels of its cells."""
 
     query: QueryName
@@ -34,8 +33,7 @@ class CaseSpec:
     location: Location
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSpec:
+class ChartSpec(Struct, frozen=True):
     """`x` is a label, `y` are metrics, `series` labels, `log` axes on a logarithmic scale."""
 
     x: str
@@ -44,8 +42,7 @@ class ChartSpec:
     log: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureSpec:
+class FigureSpec(Struct, frozen=True, kw_only=True):
     """What to measure (`measure`, shaped by `options`), on which cases, and how to draw it."""
 
     name: str
@@ -73,8 +70,7 @@ def words_of(sql: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", sql.lower()))
 
 
-@dataclass(frozen=True, slots=True)
-class CaseContext:
+class CaseContext(Struct, frozen=True):
     """One case of one figure, the only one in `figure.cases`. Tables are already scaled by `scale`;
     sizes among the options go through `scaled`."""
 

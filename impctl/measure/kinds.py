@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Label, Metric
@@ -32,7 +34,6 @@ from impctl.service.kept_answer import materialized_result
 from impctl.service.spark_answer import answer_of
 from impctl.service.stored import known_ending
 from impctl.service.verify import same_rows
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +57,7 @@ T = TypeVar("T")
 # Law: both are of the same run. On a busy machine the wall has what others took, too.
 
 
-@dataclass(frozen=True, slots=True)
-class CallTimes:
+class CallTimes(Struct, frozen=True):
     cpu_ms: float
     wall_ms: float
 
@@ -211,8 +211,7 @@ _RECAPTURES = 3
 """Maximum recaptures timed: one takes as long as hundreds of runs of `maintain`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
+class _Size(Struct, frozen=True):
     """A change of so many rows, checked by kind and maintained; each run with its kind."""
 
     rows: int
@@ -361,8 +360,7 @@ _DUCKDB, _DUCKDB_SKETCH = "DuckDB, all files", "DuckDB with the sketch"
 _ENGINE, _MATERIALIZED = "impctl's engine with the sketch", "materialized result"
 
 
-@dataclass(frozen=True, slots=True)
-class _TimedWay:
+class _TimedWay(Struct, frozen=True):
     """One way to the result; `files` is how many data files it reads."""
 
     name: str

@@ -8,11 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.bench.machine import UNSTEADY, describe_machine, noise_of, yardstick
 from impctl.bench.record import (
@@ -49,7 +51,6 @@ from impctl.service.prepare import prepare
 from impctl.service.results import Failure, Outcome
 from impctl.spark.session import find_java, shown
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
-from impctl.values import dataclass
 from impctl.workload.models import LineageMode, PartitionSpec, QuerySpec
 from impctl.workload.yaml import suggestion
 
@@ -63,8 +64,7 @@ if TYPE_CHECKING:
 # label and metric that the cells of a measure may have is listed.
 
 
-@dataclass(frozen=True, slots=True)
-class Drawable:
+class Drawable(Struct, frozen=True):
     """Labels that a measure adds to those of the case, and its metrics. With `operators` there are
     more metrics, named after operators (`join_bytes`)."""
 
@@ -76,8 +76,7 @@ class Drawable:
         return metric in self.metrics or (self.operators and metric.endswith("_bytes"))
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """What a figure does with each case. `labelled` are options whose every value has cells
     labelled with it, or only adds a metric to one; not those whose values act together on a cell,
     as `changes` of `memory`. A fingerprint does not include them."""
@@ -236,8 +235,7 @@ DataFacts = Sequence[Mapping[str, object]]
 """How the tables of a case were generated; part of its fingerprint."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFigure:
+class PlannedFigure(Struct, frozen=True):
     """A figure with its cases, each with the cells that measuring it yields."""
 
     spec: FigureSpec
@@ -245,13 +243,11 @@ class PlannedFigure:
     cases: tuple[tuple[CaseSpec, Iterator[Cell]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
+class PlannedRun(Struct, frozen=True):
     """A run that is ready to start; the noise of the machine is measured in `folder`."""
 
     ctx: Context
     figures: tuple[PlannedFigure, ...]
-    _: KW_ONLY
     name: str
     title: str
     scale: float
@@ -391,8 +387,7 @@ def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -
     return Outcome((record, *written), tuple(warnings), tuple(run.failures))
 
 
-@dataclass(slots=True)
-class _MeasuredRun:
+class _MeasuredRun(Struct, dict=True):
     """One run: what was measured so far, and what failed."""
 
     planned: PlannedRun
@@ -401,11 +396,11 @@ class _MeasuredRun:
     cells: list[Cell] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
     tables: dict[str, int] = field(default_factory=dict)
-    machine: Mapping[str, str] = field(init=False)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    def __post_init__(self) -> None:
-        self.machine = machine_facts(self.planned.ctx)
+    @cached_property
+    def machine(self) -> Mapping[str, str]:
+        return machine_facts(self.planned.ctx)
 
     def records(self) -> Iterator[Record]:
         """Measure figure by figure; yield the record so far after every cell, finally the whole."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
 from impctl.service.capture import capture_query
@@ -41,7 +42,6 @@ from impctl.tables.log import commit_mark
 from impctl.tables.rows import read_rows
 from impctl.tables.storage import local_path
 from impctl.tables.write.maintenance import append_rows, checkpoint, clone_table, rewind
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
@@ -155,8 +155,7 @@ def sync_commit(tables: PinnedTables, table: TableName, commits: int) -> None:
 # by the policy do not count here (they do in `benchmarks.fresh_process`).
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
+class MeasuredStep(Struct, frozen=True):
     """One step: its times and what it did."""
 
     read_ms: float
@@ -167,8 +166,7 @@ class MeasuredStep:
         return self.read_ms + self.done.engine_ms + self.done.commit_ms
 
 
-@dataclass(frozen=True, slots=True)
-class AgainstRecapture:
+class AgainstRecapture(Struct, frozen=True):
     """The sketches of a query compared with recapture."""
 
     covers: bool

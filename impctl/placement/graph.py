@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
 from enum import IntEnum, StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from impctl.types import AttributeId, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
 # are known. Off by 2 to 3 times in the median, up to 30 at worst (M).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priors:
+class Priors(Struct, frozen=True, kw_only=True):
     """Times of steps and reads. (M: measured.)"""
 
     read_value_ns: float = 40  # Reading a table, per row and column (M: 10-40)
@@ -86,16 +87,14 @@ class Work(StrEnum):
     KEYED = "keyed"  # One piece: a grouping, first rows, values; or what can only be kept
 
 
-@dataclass(frozen=True, slots=True)
-class KindOfChange:
+class KindOfChange(Struct, frozen=True):
     """Tables that change in one run, and how many such runs a day are expected."""
 
     tables: frozenset[TableName]
     rate: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """One operator's state under one name, and its cost per run in each mode. An empty tuple of
     costs is zero. What is only done in some runs is multiplied with `hit`."""
 
@@ -132,8 +131,7 @@ class Piece:
         return str(PieceMode.REBUILT if mode is PieceMode.READ and self.is_whole else mode)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostNode:
+class CostNode(Struct, frozen=True, kw_only=True):
     """One operator: its work, the nodes it reads, its pieces, and costs that no mode changes.
     `delta`, `keys` and `whole` are what it adds for each demand; of a scan, `keys` is a keyed read
     of its `table` and `whole` one of all of it."""
@@ -147,8 +145,7 @@ class CostNode:
     whole: PerKind = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True, dict=True):
     """The operators of a query, each after its inputs, and the expected kinds of change. `runs` are
     how many runs of each kind its costs were learned from, empty for prior times. ValueError if
     wires and pieces are no valid graph."""
@@ -156,24 +153,27 @@ class Graph:
     nodes: tuple[CostNode, ...]
     kinds: tuple[KindOfChange, ...]
     runs: tuple[int, ...] = ()
-    active: tuple[tuple[bool, ...], ...] = field(init=False)
-    """Per node and kind of change, whether its output may change."""
 
     def __post_init__(self) -> None:
-        result: list[tuple[bool, ...]] = []
         for at, node in enumerate(self.nodes):
             _check(node, at, len(self.kinds))
-            if node.work is Work.SCAN:
-                result.append(tuple(node.table in kind.tables for kind in self.kinds))
-                continue
-            below = [result[wire] for wire in node.inputs]
-            result.append(tuple(any(one) for one in zip(*below, strict=True)))
-        object.__setattr__(self, "active", tuple(result))
         names = [piece.name for piece in self.pieces]
         if len(self.runs) not in (0, len(self.kinds)):
             raise ValueError("`runs` is not for these kinds of change")
         if len(set(names)) < len(names):
             raise ValueError("two pieces of state have one name")
+
+    @cached_property
+    def active(self) -> tuple[tuple[bool, ...], ...]:
+        """Per node and kind of change, whether its output may change."""
+        result: list[tuple[bool, ...]] = []
+        for node in self.nodes:
+            if node.work is Work.SCAN:
+                result.append(tuple(node.table in kind.tables for kind in self.kinds))
+                continue
+            below = [result[wire] for wire in node.inputs]
+            result.append(tuple(any(one) for one in zip(*below, strict=True)))
+        return tuple(result)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -262,8 +262,7 @@ def _check(node: CostNode, at: int, kinds: int) -> None:
 _MS = 1e-6  # Milliseconds of a nanosecond
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded:
+class Bounded(Struct, frozen=True):
     """A buffer of `size`: its bytes, the chance that a run of each kind uses it up, and the cost of
     a refill; and if not all is kept now, the bytes of all."""
 
@@ -274,8 +273,7 @@ class Bounded:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class Numbers(Struct, frozen=True, kw_only=True):
     """What is known of a circuit's flows and state; `wire` is an operator's, or -1 - source's.
     `rows(wire)` are all rows; `changed(wire, kind)` those of the change in one run; `bytes(name)`
     are those of one stored piece (`Keeper.name`), or of groups that are not kept, if they were, and
@@ -563,8 +561,7 @@ class _Maker:
 Read = tuple[tuple[TableName, ...], float]  # Tables that are read together, and the milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(Struct, frozen=True):
     """What one operator costs in a run, without those below: work, reads of tables, demands."""
 
     work: float

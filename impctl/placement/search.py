@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from itertools import combinations, product
 from math import log1p
 from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.bench.quantity import number
 from impctl.placement.graph import (
@@ -24,7 +25,6 @@ from impctl.placement.graph import (
     own,
 )
 from impctl.types import TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.vector import Bools, Floats, Ints
@@ -76,8 +76,7 @@ def _scans(graph: Graph, wire: int) -> set[int]:
 Asked = tuple[int, ...]  # The `Demand` on a flow for each kind of change
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOption:
+class NodeOption(Struct, frozen=True):
     """Modes of an operator's pieces: bytes, milliseconds a day, and the demands on its inputs."""
 
     modes: tuple[tuple[str, PieceMode], ...]
@@ -153,8 +152,7 @@ _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
 """What a piece costs except reads of tables, for buffers too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class Learned(Struct, frozen=True, kw_only=True):
     """What recorded runs show, for each kind of change in the graph's order. `times` are the ratios
     of a node's real work to prior times, reads not counted; `reads` and `hits` are milliseconds of
     a read and its chance, by piece, `refills` those of refilling a buffer; `beside` are the
@@ -217,8 +215,7 @@ def _times(costs: PerKind, times: PerKind) -> PerKind:
 _AT_ONCE = 1 << 20  # Pairs of points compared in one array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(Struct, frozen=True, eq=False):
     """Where points come from: modes chosen here, and points of up to two other frontiers."""
 
     modes: tuple[tuple[str, PieceMode], ...]
@@ -226,8 +223,7 @@ class Part:
     right: Frontier | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Frontier:
+class Frontier(Struct, frozen=True, eq=False):
     """Points by rising `bytes` (int64) and falling `cost` (float64), both of shape (points,).
     `part` is the position of each in `parts`, `left` and `right` the points of that part's
     frontiers."""
@@ -388,8 +384,7 @@ def _apart(cost: Floats, thin: float) -> Bools:
 Modes = Mapping[str, PieceMode]  # The mode of each piece, by its name
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Milliseconds per run of each kind of change: work, and reads by the tables read together."""
 
     work: tuple[float, ...]
@@ -538,8 +533,7 @@ _MOST_POINT_PAIRS = 1 << 16  # Pairs of demands of two readers that are tried
 Assumed = tuple[tuple[int, Asked], ...]  # A demand for each of some shared flows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankedChoices:
+class RankedChoices(Struct, frozen=True, eq=False):
     """Undominated choices for one query, and whether no better one exists."""
 
     frontier: Frontier
@@ -822,8 +816,7 @@ _Sharers = Mapping[tuple[tuple[TableName, ...], int], int]
 """How many queries read the same tables in runs of a kind of change."""
 
 
-@dataclass(frozen=True, slots=True)
-class PieceChoice:
+class PieceChoice(Struct, frozen=True):
     """The choice for one piece: bytes now and if kept, and why."""
 
     name: str
@@ -833,8 +826,7 @@ class PieceChoice:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueryChoice:
+class QueryChoice(Struct, frozen=True):
     """The choice for one query: its pieces, bytes, and milliseconds a day, reads not shared.
     `is_exact`: all its choices were considered, so none of as many bytes is cheaper except for
     thinned points; else the choice is approximate."""
@@ -850,8 +842,7 @@ class QueryChoice:
         return {name: piece.mode for name, piece in self.pieces.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class StateChoice:
+class StateChoice(Struct, frozen=True):
     """The choice for all queries: bytes, and the expected milliseconds a day of maintaining. If it
     `exceeds` the budget, nothing fits: `least` are the fewest bytes needed. A kept byte counted as
     `per_byte` milliseconds a day."""

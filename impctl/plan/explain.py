@@ -9,6 +9,8 @@ from datetime import date, datetime, timedelta
 from itertools import count
 from typing import assert_never
 
+from msgspec import Struct
+
 from impctl.data.schema import DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ
 from impctl.errors import count_text
 from impctl.expr.nodes import (
@@ -61,7 +63,6 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 # Expressions as short text for people: messages, `explain`, logs. Law: the text reads like the
 # SQL it came from; it is never parsed or run.
@@ -225,8 +226,7 @@ def _instant_text(micros: int) -> str:
 # input or output.
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLine:
+class PlanLine(Struct, frozen=True):
     """One operator: name, detail, place in the SQL text, and inputs."""
 
     operator: str

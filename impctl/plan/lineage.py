@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts, substitute
 from impctl.plan.nodes import (
@@ -34,7 +36,6 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.types import AccessId, AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import Column
@@ -53,8 +54,7 @@ class NotFollowedError(Exception):
     """The part of the plan that is not followed, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeafWay:
+class LeafWay(Struct, frozen=True):
     """One way; `leaf` are the leaf's columns, None where it reads no row of the leaf."""
 
     leaf: tuple[Attribute, ...] | None
@@ -155,8 +155,7 @@ _LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)
 _RIGHT_KEPT = (JoinKind.INNER, JoinKind.RIGHT)
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(Struct, frozen=True):
     """A plan with columns that all equal the partition attribute in the rows a row stems from."""
 
     plan: Plan

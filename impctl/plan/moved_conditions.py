@@ -10,8 +10,10 @@ result is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN
 from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts, transform
@@ -31,7 +33,6 @@ from impctl.plan.nodes import (
     map_inputs,
     nodes_of,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId
@@ -40,8 +41,7 @@ _TRUE = Literal(True, BOOLEAN)
 _OPEN = "?"
 
 
-@dataclass(frozen=True, slots=True)
-class MovedConditions:
+class MovedConditions(Struct, frozen=True):
     """The predicates of the selections above one scan, the lowest first, before and after."""
 
     before: tuple[Expr, ...]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from operator import is_
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from impctl.data.schema import Schema, SqlType, other
-from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Span
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Node, Span
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
-from impctl.values import dataclass
 
 # Which rows of a fixpoint stay where only the best of each group count. Law: rows with equal
 # `keys` are a group. A row stays if one of its `values` is the least of its group's (or
@@ -20,8 +21,7 @@ from impctl.values import dataclass
 # Columns are told by their places.
 
 
-@dataclass(frozen=True, slots=True)
-class BestValue:
+class BestValue(Struct, frozen=True):
     """A column whose least value is the best, or its greatest."""
 
     place: int
@@ -33,8 +33,7 @@ class BestValue:
         return "max" if self.greatest else "min"
 
 
-@dataclass(frozen=True, slots=True)
-class BestOnly:
+class BestOnly(Struct, frozen=True):
     """Group columns, ascending, and the values that decide. With `keeps_null` rows whose value is
     NULL stay beside the best ones: rows derived from them may be better."""
 
@@ -54,8 +53,7 @@ class BestOnly:
 # nothing else need know of it. NULL is not later than anything, and equal is not later.
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRows:
+class LiveRows(Struct, frozen=True):
     """Rows are live whose `column`, a TIMESTAMP or DATE, is later than a constant of its type."""
 
     column: ColumnName
@@ -70,8 +68,7 @@ class LiveRows:
 # has part in it, so nothing of it is sketched.
 
 
-@dataclass(frozen=True, slots=True)
-class OneRow:
+class OneRow(Struct, frozen=True):
     attributes: tuple[()] = ()
     span: None = None
     """It has no place in the text."""
@@ -86,8 +83,7 @@ Catalog = Mapping[TableName, Schema]
 """Schemas of the tables a query may name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(Struct, frozen=True):
     """An output column of a node. `type` is None where impctl does not know it."""
 
     id: AttributeId
@@ -100,16 +96,14 @@ class Attribute:
         return ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
 
 
-@dataclass(frozen=True, slots=True)
-class ComputedColumn:
+class ComputedColumn(Struct, frozen=True):
     """A computed output column: `expr AS attribute`."""
 
     attribute: Attribute
     expr: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateCall:
+class AggregateCall(Node, frozen=True):
     """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
     `function` is lower case: count, sum, avg, min, max, or any other name Spark knows."""
 
@@ -117,11 +111,9 @@ class AggregateCall:
     arguments: tuple[Expr, ...] = ()
     distinct: bool = False
     condition: Expr | None = None
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateOutput:
+class AggregateOutput(Struct, frozen=True):
     """`call AS attribute`."""
 
     attribute: Attribute
@@ -143,36 +135,29 @@ class SetKind(StrEnum):
     INTERSECT = "intersect"
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Node, frozen=True):
     """One occurrence of a table; `span` covers the table's name in the SQL text."""
 
     access: AccessId
     table: TableName
     attributes: tuple[Attribute, ...]
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(Node, frozen=True):
     """Rows for which the predicate is true (WHERE, HAVING)."""
 
     child: Plan
     predicate: Expr
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(Node, frozen=True):
     """Exactly these output columns, in this order; keeps duplicates."""
 
     child: Plan
     outputs: tuple[ComputedColumn, ...]
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Node, frozen=True):
     """Join; `condition` None is a cross join. SEMI and ANTI output the left columns only.
     `null_aware` marks NOT IN, whose anti join yields nothing for a left row once any comparison is
     NULL."""
@@ -182,11 +167,9 @@ class Join:
     right: Plan
     condition: Expr | None
     null_aware: bool = False
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
+class Aggregate(Node, frozen=True):
     """GROUP BY `keys`; no keys is one global group, which exists on empty input too.
     `grouping_sets` lists index tuples into `keys`; None is plain GROUP BY."""
 
@@ -194,17 +177,13 @@ class Aggregate:
     keys: tuple[ComputedColumn, ...]
     aggregates: tuple[AggregateOutput, ...]
     grouping_sets: tuple[tuple[int, ...], ...] | None = None
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Distinct:
+class Distinct(Node, frozen=True):
     child: Plan
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SetOperation:
+class SetOperation(Node, frozen=True):
     """UNION, EXCEPT or INTERSECT, with or without ALL. Output i of `attributes` comes from column i
     of either side."""
 
@@ -213,11 +192,9 @@ class SetOperation:
     left: Plan
     right: Plan
     attributes: tuple[Attribute, ...]
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
+class SortKey(Struct, frozen=True):
     """One ORDER BY term with explicit direction and place of NULLs."""
 
     expr: Expr
@@ -225,17 +202,14 @@ class SortKey:
     nulls_first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(Node, frozen=True):
     """ORDER BY without LIMIT: no effect on which rows there are."""
 
     child: Plan
     order: tuple[SortKey, ...]
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TopK:
+class TopK(Node, frozen=True):
     """ORDER BY ... LIMIT count OFFSET offset; an empty order is LIMIT alone. `count` None is OFFSET
     alone. With `rank` (row_number, rank or dense_rank), the rows of each window partition whose
     rank is at most `count`, and the rank as one more column; `order` is the call's and `offset`
@@ -246,7 +220,6 @@ class TopK:
     count: int | None
     offset: int = 0
     rank: WindowCall | None = None
-    span: Span | None = field(default=None, compare=False)
 
     @property
     def partition_by(self) -> tuple[Expr, ...]:
@@ -254,8 +227,7 @@ class TopK:
         return () if self.rank is None else self.rank.partition_by
 
 
-@dataclass(frozen=True, slots=True)
-class WindowCall:
+class WindowCall(Node, frozen=True):
     """`function(arguments) OVER (PARTITION BY ... ORDER BY ... frame)`."""
 
     attribute: Attribute
@@ -264,20 +236,16 @@ class WindowCall:
     partition_by: tuple[Expr, ...]
     order: tuple[SortKey, ...]
     frame: str | None = None
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Node, frozen=True):
     """The child's columns and one more per call."""
 
     child: Plan
     calls: tuple[WindowCall, ...]
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Explode:
+class Explode(Node, frozen=True):
     """The child's rows once per element of an array or map, with columns `made` by the function;
     with `outer` a row without an element once, with NULL."""
 
@@ -286,31 +254,25 @@ class Explode:
     array: Expr
     made: tuple[Attribute, ...]
     outer: bool
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
+class Witness(Node, frozen=True):
     """Rows that are first by one of the `orders` among rows with equal `partition_by`. Ties are all
     first; a row first by two orders comes twice. Only `rules.witnesses` makes it."""
 
     child: Plan
     partition_by: tuple[Expr, ...]
     orders: tuple[tuple[SortKey, ...], ...]
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Recursive:
+class Recursive(Node, frozen=True):
     """In a step, the rows of the innermost enclosing `Fixpoint` with this id."""
 
     fixpoint: FixpointId
     attributes: tuple[Attribute, ...]
-    span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Fixpoint:
+class Fixpoint(Node, frozen=True):
     """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
     Columns match by position. `is_set`: each row once (NULL equals NULL), or the `best` alone; else
     every derivation counts (UNION ALL), in at most `levels` levels (None: 100). Sketched by one
@@ -325,7 +287,6 @@ class Fixpoint:
     best: BestOnly | None = None
     chooses: bool = False
     answers: bool = False
-    span: Span | None = field(default=None, compare=False)
 
 
 Plan = (
@@ -347,8 +308,7 @@ Plan = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True):
     """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
     `nondeterministic`: constructs, with spans, whose result may differ between runs; `mentions`:
     tables that the text names and where, read or not; `live`: conditions on rows of those with an

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import TEMPORAL, Kind, SqlType
 from impctl.expr.nodes import (
@@ -45,7 +47,6 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.types import AccessId, AttributeId, FixpointId
-from impctl.values import dataclass
 
 # What the plan of a fixpoint says of its rows: how steps read them, which columns stay. Law: a
 # column is stable if every row that a step derives has in it the very value of the rows it is
@@ -62,8 +63,7 @@ _Origin = tuple[AttributeId, int]
 """A leaf, by its first column, and the position of one of its columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class _StepWay:
+class _StepWay(Struct, frozen=True):
     """One way through the UNIONs of a step: the leaves read, and what equals their columns."""
 
     leaves: tuple[AttributeId, ...]
@@ -353,8 +353,7 @@ class NotBestOnlyError(Exception):
     """Why all rows of a fixpoint count, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequiredRows:
+class RequiredRows(Struct, frozen=True):
     """Rows required of a fixpoint: the best of these values, in groups by at least these columns.
     `has_bounds` where conditions above bound the value."""
 
@@ -496,8 +495,7 @@ def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
     return {place[name] for expr in exprs for name in columns_of(expr) if name in place}
 
 
-@dataclass(frozen=True, slots=True)
-class _ValueGrowth:
+class _ValueGrowth(Struct, frozen=True):
     """A value with what is added to it, or compared with it by a function."""
 
     others: tuple[Expr, ...] = ()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import field
 from datetime import datetime, timedelta
 from decimal import Decimal
+
+from msgspec import Struct, field
 
 from impctl.data.schema import BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP, TIMESTAMP_NTZ, SqlType
 from impctl.expr.nodes import (
@@ -41,7 +42,6 @@ from impctl.safety.direction import (
 )
 from impctl.safety.facts import normalised
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 # Constants of conditions, compared as the condition would compare them. Law: `surely_at_least`
 # and `surely_above` hold only if, in the type in which Spark compares either constant with the
@@ -56,8 +56,7 @@ Rank = tuple[bool, bool | int | float | Decimal | bytes]
 """Sorts as Spark sorts: NaN last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """A constant somewhere from `low` to `high`; two of the same `text` are the same value."""
 
     low: Rank
@@ -207,8 +206,7 @@ def _may_see_the_sign_of_zero(expr: Expr) -> bool:
 _STRICT = (CompareOp.GREATER, CompareOp.LESS)
 
 
-@dataclass(frozen=True, slots=True)
-class Restriction:
+class Restriction(Struct, frozen=True):
     """`operand op constant`; EQUAL means one of the constants, NOT_EQUAL none of them."""
 
     operand: Expr
@@ -223,8 +221,7 @@ def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
     return _ImplicationSearch(columns).gap(normalised(premise), normalised(conclusion))
 
 
-@dataclass(slots=True)
-class _ImplicationSearch:
+class _ImplicationSearch(Struct):
     """One search; pairs are judged once, so that nesting costs their number and no more."""
 
     columns: Columns

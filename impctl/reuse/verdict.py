@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar, assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.expr.nodes import ColumnRef, Expr, Span, transform
 from impctl.plan.fingerprint import fingerprint, is_same, template
@@ -49,7 +51,6 @@ from impctl.safety.judge import PlanJudge, Verdict, check_safety, verdict_of_cor
 from impctl.safety.messages import Wording, condition_name
 from impctl.safety.transfer import branch, relation_of
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.safety.facts import Fact, KnownSigns
@@ -248,8 +249,7 @@ class _Renaming:
 # reason names the first place found, in the texts of both.
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """Why the captured rows need not contain the requested ones; spans are places in either
     text."""
 
@@ -346,8 +346,7 @@ class _Mismatched(Exception):
         self.mismatch = Mismatch(reason, requested, captured)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(Struct, frozen=True):
     """What is known of a pair of nodes."""
 
     difference: Difference
@@ -704,8 +703,7 @@ _UNREAD = "the recursion that both queries share reads no table that has a sketc
 _KEYED = "its recursion is keyed, so the sketch holds only the rows that its own result needs"
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseVerdict:
+class ReuseVerdict(Struct, frozen=True):
     """Whether the sketch may be used, and why (not); `span` is a place in the requested query.
     `accesses`: per access of the requested query that a sketch may serve, the captured one with
     that sketch."""

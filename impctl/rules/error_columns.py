@@ -12,7 +12,8 @@ only one of the computations, by a condition on such a sum, is not covered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, Kind
 from impctl.expr.nodes import (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import And, ArithmeticOp, CompareOp, Expr, columns_of, substitute
@@ -23,7 +25,6 @@ from impctl.plan.nodes import (
     TopK,
     attributes_of,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 # and told again without the plan (`rules.finalize`). Its expressions are of `columns`.
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRows:
+class FirstRows(Struct, frozen=True):
     """The first `count` rows (None: all) by an order, without the first `offset`."""
 
     order: tuple[SortKey, ...]
@@ -43,8 +43,7 @@ class FirstRows:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FinalSteps:
+class FinalSteps(Struct, frozen=True):
     """Final steps over rows with `columns`: filter by `predicates`, cut, order, cut, output."""
 
     columns: tuple[Attribute, ...]
@@ -79,7 +78,7 @@ class FinalSteps:
 Written = Any
 """JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
 
-_RECORDS: Mapping[str, type] = {
+_RECORDS: Mapping[str, type[Struct]] = {
     record.__name__: record
     for record in (
         FinalSteps,
@@ -163,7 +162,7 @@ _SINGLE: Mapping[str, Callable[[str], Any]] = {
 
 @lru_cache
 def _fields(name: str) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(_RECORDS[name]) if field.name != "span")
+    return tuple(field for field in _RECORDS[name].__struct_fields__ if field != "span")
 
 
 # A plan taken apart for its answer: which rows suffice, and what is made of these at the end.
@@ -174,8 +173,7 @@ def _fields(name: str) -> tuple[str, ...]:
 # conditions and the LIMIT at the plan's end nothing may be unsure (`AnswerPlan.decided`).
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPlan:
+class AnswerPlan(Struct, frozen=True):
     """The plan of the rows, and the final steps, whose expressions read its columns."""
 
     kept: Plan

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.expr.nodes import (
@@ -61,7 +63,6 @@ from impctl.plan.recursion import (
 )
 from impctl.safety.transfer import rank_bound
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 # LIMIT, ORDER BY and DISTINCT over at most one row, left out. Law: the bag of rows stays the
 # same. One row by the plan's form: an aggregate without GROUP BY, and what filters, computes,
@@ -291,8 +292,7 @@ def _look_back(plan: Join, on: Sequence[Expr], result: _Kept) -> None:
                 continue
 
 
-@dataclass(frozen=True, slots=True)
-class _BestValues:
+class _BestValues(Struct, frozen=True):
     """Best values of a fixpoint by groups: for each column its position, or the value."""
 
     fixpoint: Fixpoint

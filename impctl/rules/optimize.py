@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import Schema
 from impctl.plan.nodes import Catalog, LiveRows, Plan, Project, Query, TopK
@@ -15,7 +17,6 @@ from impctl.rules.pushdown import common_parts, push_selections
 from impctl.sql.names import TableNames
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.types import QueryName, TableName
-from impctl.values import dataclass
 
 # The rules, and the order in which they run. Law: a rule is total, keeps the bag of rows a plan
 # yields on every database, and never changes the root's attributes (identities, names, order).
@@ -64,8 +65,7 @@ KEPT = 256
 """Queries remembered; some tens of kilobytes each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A query as written, with its plan after the rules, and that plan's core (`core_of`)."""
 
     query: Query
@@ -73,8 +73,7 @@ class Planned:
     core: Plan
 
 
-@dataclass(frozen=True, slots=True)
-class _LookedUp:
+class _LookedUp(Struct, frozen=True):
     """What parsing a query read of a catalog: all names in it, and the schemas looked up."""
 
     names: TableNames

@@ -12,8 +12,9 @@ projections and windows are dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (

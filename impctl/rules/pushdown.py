@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import Kind
 from impctl.expr.nodes import (
@@ -57,7 +59,6 @@ from impctl.plan.nodes import (
 from impctl.plan.properties import can_fail, scan_conditions
 from impctl.plan.recursion import stable_columns
 from impctl.types import AccessId, AttributeId
-from impctl.values import dataclass
 
 # Conditions that every side of an OR asks for, put beside it. Law: the bag of rows stays the
 # same. `(a AND b) OR (a AND c)` is `a AND (b OR c)` in three-valued logic too; what can fail
@@ -401,14 +402,12 @@ def _placed(
 # Several ties hold together: each is a predicate that drops no row with a partner.
 
 
-@dataclass(frozen=True, slots=True)
-class ScanColumn:
+class ScanColumn(Struct, frozen=True):
     access: AccessId
     attribute: Attribute
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnTie:
+class ColumnTie(Struct, frozen=True):
     """Rows of `column` are needed only for values that `to` has."""
 
     column: ScanColumn
@@ -445,8 +444,7 @@ def tied_columns(root: Plan) -> tuple[ColumnTie, ...]:
     return tuple(sorted(ties, key=lambda tied: (tied.column.access, tied.to.access)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Marking:
+class _Marking(Struct, frozen=True):
     """Puts placeholders above sides of joins; each is identified by the literal object in it."""
 
     sources: dict[int, frozenset[ScanColumn]]

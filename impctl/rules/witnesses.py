@@ -12,8 +12,10 @@ values are taken, so that the choice is always the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, Column, Kind
 from impctl.expr.nodes import (
@@ -56,7 +58,6 @@ from impctl.plan.nodes import (
 from impctl.safety.direction import Relation, SafetyState, Status
 from impctl.safety.judge import Verdict, states_of
 from impctl.safety.transfer import LARGEST, SMALLEST, grouped_keys
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId
@@ -65,8 +66,7 @@ _CHOOSES = "its sketch holds one derivation of each row (all derivations if Spar
 _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Witnessed:
+class Witnessed(Struct, frozen=True):
     """The query with witness nodes in its plan, and remarks on what its nodes keep. `notes` are by
     position in `nodes_of` of the original plan; some nodes have none."""
 
@@ -88,8 +88,7 @@ def first_by(node: Witness, order: tuple[SortKey, ...]) -> TopK:
     return TopK(node.child, order, 1, rank=rank, span=node.span)
 
 
-@dataclass(slots=True)
-class _Placer:
+class _Placer(Struct):
     """Walks the plan; `states` are in the order of `nodes_of`."""
 
     states: Sequence[SafetyState]

@@ -8,8 +8,10 @@ that the user requests is taken or refused with the reason, never replaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import Location, UnsafeSketchError
 from impctl.plan.lineage import for_all
@@ -31,7 +33,6 @@ from impctl.plan.nodes import (
 from impctl.safety.judge import Judges, Verdict, check_kept, hint_of
 from impctl.sketch.partition import PARTITIONABLE
 from impctl.types import AccessId, ColumnName, QueryName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.expr.nodes import Span
@@ -47,8 +48,7 @@ Costs = Mapping[tuple[TableName, ColumnName], float]
 """Estimated cost of using a sketch on a column, for instance the bytes it leaves to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A column considered for one access, and the decision on it."""
 
     access: AccessId
@@ -59,8 +59,7 @@ class Candidate:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SafeChoice:
+class SafeChoice(Struct, frozen=True):
     """The column to sketch per access, the verdict on all of them together, and why."""
 
     sketched: Mapping[AccessId, ColumnName]
@@ -68,8 +67,7 @@ class SafeChoice:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class _CandidateJudge:
+class _CandidateJudge(Struct, frozen=True):
     """What every candidate is judged by."""
 
     query: Query
@@ -82,8 +80,7 @@ class _CandidateJudge:
         return check_kept(self.query, self.core, sketched, self.facts, self.judges)
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedCandidate:
+class JudgedCandidate(Struct, frozen=True):
     """A candidate judged alone; smaller rank is better."""
 
     scan: Scan

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from decimal import Decimal
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import Kind
 from impctl.expr.nodes import (
@@ -34,7 +37,6 @@ from impctl.expr.nodes import (
 from impctl.expr.types import MAX_PRECISION, common_type, loses_values, type_of
 from impctl.safety.facts import KnownSigns, Signs, may_be_nan, normalised, number_of, signs_of
 from impctl.types import AccessId, AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Attribute
@@ -172,15 +174,15 @@ DOWNWARD = (CompareOp.LESS, CompareOp.LESS_EQUAL)
 """Comparisons that a lesser left side can only make true."""
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True, dict=True):
     """What is known of a node's columns; a column not named is unknown."""
 
     relations: Mapping[AttributeId, Relation]
     signs: KnownSigns
-    _made: dict[tuple[int, ...], tuple[tuple[object, ...], Columns]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, ...], tuple[tuple[object, ...], Columns]]:
+        return {}
 
     def once(self, make: Callable[[], Columns], *of: object) -> Columns:
         """Result of `make` for these columns with `of`, computed once per objects. States with the
@@ -317,8 +319,7 @@ def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
 # pair of rows related as the columns say.
 
 
-@dataclass(frozen=True, slots=True)
-class Objection:
+class Objection(Struct, frozen=True):
     """The part of a condition that a sketch could make true, and the value behind it."""
 
     atom: Expr
@@ -444,8 +445,7 @@ class Status(StrEnum):
     UNSAFE = "unsafe"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why a sketch is not safe: one sentence without a full stop, and the place in the SQL text."""
 
     reason: str
@@ -455,8 +455,7 @@ class Refusal:
 Keys = Mapping[AccessId, frozenset[AttributeId]]
 
 
-@dataclass(frozen=True, slots=True)
-class SafetyState:
+class SafetyState(Struct, frozen=True):
     """The state of one node. `sketched` are all sketched accesses below, `keys` only means
     something for KEYED. `identifiers` are sets of columns that each identify rows uniquely. `ties`
     is set where the rows depend on a choice among tied rows that may differ between runs. `causes`

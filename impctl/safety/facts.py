@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, Kind, SqlType
 from impctl.expr.nodes import (
@@ -34,7 +36,6 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import as_decimal, common_type, loses_values, narrowed, type_of
 from impctl.types import AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Scan
@@ -155,8 +156,7 @@ def _zero(column: ColumnRef) -> Literal:
     return Literal(0, column.type)
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """Something known about all values of a column."""
 
     table: TableName
@@ -169,8 +169,7 @@ _ZERO = Decimal(0)
 _ENDLESS = Decimal("Infinity")
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """What is known about the values of an expression; False and None mean not known. `least` and
     `most` are whole numbers that bound all values but NULL; `most` excludes NaN."""
 

@@ -14,6 +14,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
 from impctl.expr.nodes import (
     Arithmetic,
@@ -61,7 +63,6 @@ from impctl.safety.facts import Fact, learn, number_of, signs_of
 from impctl.safety.judge import Judged, node_states
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import relation_of
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, ColumnName
@@ -81,8 +82,7 @@ _OF_ANY_VALUE = frozenset({"count", "count_if", "max", "min", *_OVERFLOWING})
 """Aggregates that fail on no value of an argument."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """What statistics say of the tables at the versions read; names not present are unknown.
     `rows`: no access has more; `bounds`: all numbers of a scan's column are between these."""
 
@@ -107,8 +107,7 @@ def part_failure(
     return finder.first(query.root, result.judged)
 
 
-@dataclass(frozen=True, slots=True)
-class _Finder:
+class _Finder(Struct, frozen=True):
     ranges: Mapping[AttributeId, Interval]
     calls: Mapping[AttributeId, AggregateCall]
     wording: Wording

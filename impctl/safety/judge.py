@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import Kind
 from impctl.errors import InvariantError, UsageError
@@ -49,7 +51,6 @@ from impctl.safety.transfer import (
     state_of,
 )
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.safety.direction import Columns
@@ -158,8 +159,7 @@ def keyed_groups(
 # matter to a state.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class Judged(Struct, frozen=True, eq=False):
     """A node's state with those of everything below it."""
 
     state: SafetyState
@@ -175,8 +175,7 @@ class Judged:
         return tuple(result)
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(Struct, frozen=True, dict=True):
     """States of all nodes, in the order of `nodes_of(root)`."""
 
     nodes: tuple[Plan, ...]
@@ -191,8 +190,7 @@ class Analysis:
         return self.judged.flat()
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(Struct):
     """A node with what never changes of it, and the results cached for it."""
 
     node: Plan
@@ -234,8 +232,7 @@ class _Place:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     """A request: the sketches, what is known, and how first ranks are treated."""
 
     sketched: Mapping[AccessId, ColumnName]
@@ -499,8 +496,7 @@ _CUT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Whether the sketches are safe, and how capture and maintenance may use them. `keyed`: per
     access, the root's output columns that equal its partition attribute. `key_columns`: for an
     Aggregate at that position of `nodes_of(root)`, per access the grouping output that equals its
@@ -584,8 +580,7 @@ def check_safety(
     return _accepted(judge, judge.of(known), known)
 
 
-@dataclass(frozen=True, slots=True)
-class _SketchJudge:
+class _SketchJudge(Struct, frozen=True):
     """Everything a plan is judged by but the facts."""
 
     query: Query

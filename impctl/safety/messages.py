@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
 from impctl.expr.signature import ONE_ROW
 from impctl.plan.explain import shortened
@@ -24,7 +26,6 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.safety.direction import Objection, Relation
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 _LONGEST = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Wording:
+class Wording(Struct, frozen=True):
     """The SQL text and a name for each column that has one worth showing."""
 
     sql: str

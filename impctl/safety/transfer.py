@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Span, walk
@@ -68,7 +70,6 @@ from impctl.safety.facts import (
     signs_of_scan,
 )
 from impctl.safety.messages import Wording, condition_name, difference, objection_text
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, ColumnName
@@ -683,8 +684,7 @@ def first_rows_per_partition(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RankBound:
+class RankBound(Struct, frozen=True):
     """What a predicate lets through: no rank beyond `count`, and `is_all` every one up to it."""
 
     count: int

@@ -6,10 +6,11 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, StateCorruptError, count_text
 from impctl.service.context import Context, Isolated
@@ -19,7 +20,6 @@ from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stor
 from impctl.service.text import size_text
 from impctl.sketch.sketch import exact_filter
 from impctl.tables.snapshot import Snapshot, bytes_of
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import Refilled
@@ -190,8 +190,7 @@ _BACK, _USED, _ROWS = ".back.", ".used.", "rows"
 """Pieces of the backward state (`compile.fixpoint`): what follows back, what arrives above."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardFixpoint:
+class BackwardFixpoint(Struct, frozen=True):
     name: str
     rows: int
     led: int
@@ -249,8 +248,7 @@ _MOST_COLUMNS = 4
 """With more columns, a Z-order hardly separates anything."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredSketchUse:
+class StoredSketchUse(Struct, frozen=True, eq=False):
     """A sketch with its query, and the table's rows in each of its ranges."""
 
     prepared: PreparedQuery
@@ -265,8 +263,7 @@ class StoredSketchUse:
         return filters_of(ctx.tables, self.prepared, self.sketches, versions)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterForecast:
+class ClusterForecast(Struct, frozen=True):
     """A table in the order of `columns`, and what each sketch would then read. `obstacle` says why
     nothing is gained, or is empty; with `is_done` the files have that order already."""
 
@@ -458,8 +455,7 @@ _EVERY_ROW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     message: str
     fix: str
 

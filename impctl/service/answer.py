@@ -6,15 +6,15 @@ request only, and showing the table never changes it.
 
 from __future__ import annotations
 
-from dataclasses import field
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from impctl.errors import EvaluationError, UsageError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,14 +36,16 @@ def rows_of(table: pa.Table) -> tuple[tuple[RowValue, ...], ...]:
     return tuple(zip(*columns, strict=True)) if columns else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArrowAnswer:
+class ArrowAnswer(Struct, frozen=True, kw_only=True, dict=True):
     """An answer that DuckDB, Polars and pandas read through its Arrow stream. `limit`: how many
     rows are shown or written, None for all; `written`: the file they went to."""
 
-    answer: pa.Table = field(repr=False)
+    answer: pa.Table
     limit: int | None = None
     written: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.row_count} rows of {', '.join(self.columns)}>"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.errors import count_text
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
@@ -27,7 +29,6 @@ from impctl.service.stored import result_bytes
 from impctl.store.disk import StoreLayout
 from impctl.store.ledger import AnswerRun, Ledger
 from impctl.tables.storage import local_path
-from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ _LATEST = 3
 """Runs whose median is the estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerEstimate:
+class AnswerEstimate(Struct, frozen=True):
     """Milliseconds, with `start_ms` to start Spark; from `runs` recorded runs, or by rates if 0."""
 
     ms: float
@@ -64,8 +64,7 @@ class AnswerEstimate:
     start_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Struct, frozen=True):
     """Milliseconds: `first` for a Spark's first query, `start` to start it if never recorded."""
 
     query: float
@@ -155,8 +154,7 @@ def _is_amount(ms: object) -> bool:
 # where it would be clearly quicker over all files, that is said.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """Milliseconds per query, per value read, and per row in operators."""
 
     query: float
@@ -188,8 +186,7 @@ _GROUPS = 0.1
 """Groups per input row, if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
+class EngineChoice(Struct, frozen=True):
     """The estimates, why the quicker one wins, and in `quicker` what would be clearly quicker."""
 
     engine: AnswerEstimate

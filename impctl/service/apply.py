@@ -9,8 +9,9 @@ commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
 from impctl.service.output import held_signals

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.build import circuit_id, template_id, with_answer
 from impctl.compile.compile import MaintenancePlan
@@ -61,7 +63,6 @@ from impctl.store.records import (
     TablePin,
 )
 from impctl.tables.log import files_mark
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.context import Partitions, RangesByAccess, Versions
@@ -227,8 +228,7 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
 # maintained exactly, one pass gives both sketch and state.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class Captured(Struct, frozen=True, kw_only=True):
     sketches: tuple[StoredSketch, ...]
     way: MaintenancePlan
     chosen: AttributeChoice

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
@@ -53,7 +55,6 @@ from impctl.service.stored import (
 from impctl.service.table_deltas import SharedChanges
 from impctl.service.text import duration_text
 from impctl.stopwatch import Stopwatch
-from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ if TYPE_CHECKING:
 # from the tables' files. What neither can tell is an error, never a guess.
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """Changes between versions of the tables; `moments` are the clock's values at the end."""
 
     changes: pa.Table
@@ -422,8 +422,7 @@ def follow_changes(
             stop.wait(request.interval)
 
 
-@dataclass(slots=True)
-class _Looking:
+class _Looking(Struct):
     ctx: Context
     answer: FollowedAnswer
     query: QueryName

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.safety.judge import Judges

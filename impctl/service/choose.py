@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
@@ -21,7 +23,6 @@ from impctl.service.results import CandidateEntry
 from impctl.sketch.sketch import RangeSet
 from impctl.tables.sample import clustered_columns
 from impctl.types import AccessId, ColumnName, TableName
-from impctl.values import dataclass
 from impctl.workload.models import LineageMode
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ _CLUSTERED, _OTHERS = 0.25, 4
 """Unread columns are candidates if files overlap by them this little; at most so many."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeChoice:
+class AttributeChoice(Struct, frozen=True):
     sketched: Mapping[AccessId, ColumnName]
     verdict: Verdict
     candidates: tuple[CandidateEntry, ...]

@@ -9,8 +9,9 @@ goes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from impctl.compile.build import with_answer
 from impctl.compile.session import (
@@ -33,7 +34,6 @@ from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_tex
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.tables.rows import read_batches
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,8 +58,7 @@ _NO_GROUPS = (
 )
 
 
-@dataclass(slots=True)
-class FilesRead:
+class FilesRead(Struct):
     """Files read for rows that move, each counted once."""
 
     uris: set[str] = field(default_factory=set)
@@ -78,8 +77,7 @@ class FilesRead:
         return sum(self.of.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """What moves with the clock. `conditions` are by access. `way` has the circuit after the move,
     which the earlier state fits. `above` are its operators whose constants moved (exact mode);
     `touched` reads what moves (touch mode). `answer` is the materialized result before the move.

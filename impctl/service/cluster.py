@@ -8,8 +8,9 @@ gains from is not rewritten unless named, and never one that has that order alre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, UsageError, count_text
 from impctl.service.advice import StoredSketchUse, cluster_forecast, sketch_uses, sketched_most

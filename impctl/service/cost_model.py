@@ -11,10 +11,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.service.stored import layout_of
 from impctl.service.text import duration_text
 from impctl.store.records import RunCost, RunKind, StoredQuery
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.store.records import StoreReader
@@ -36,8 +37,7 @@ _ROUNDING = 1e-18
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class CostLine:
+class CostLine(Struct, frozen=True):
     fixed: float
     per_row: float
     runs: int
@@ -115,8 +115,7 @@ _SPARK_START_MS = 8_000.0
 """Milliseconds to start Spark, if never measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class MaintenanceSize:
+class MaintenanceSize(Struct, frozen=True):
     """The change to be maintained; `rows` is None if only its bytes are known."""
 
     rows: int | None
@@ -128,8 +127,7 @@ def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
     return tuple(cost for cost in store.costs(stored.query) if cost.layout == layout)
 
 
-@dataclass(frozen=True, slots=True)
-class RunEstimates:
+class RunEstimates(Struct, frozen=True):
     """Milliseconds, None if no run was recorded, and the number of runs."""
 
     maintain_ms: float | None = None

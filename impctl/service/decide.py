@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import (
     EvaluationError,
@@ -34,7 +36,6 @@ from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
 from impctl.tables.log import FilesMark
 from impctl.tables.schema import read_schema
-from impctl.values import dataclass
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
@@ -55,15 +56,13 @@ GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadChange:
+class ReadChange(Struct, frozen=True):
     need: ChangeRequest
     changes: Changes
     elapsed_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """`action` is exact, touch or recapture; `by` computes it, None if not yet decided. `needs` are
     the changes to maintain, `read` those already read; a change that Spark groups is not read."""
 
@@ -104,8 +103,7 @@ def changed_rows(read: Sequence[ReadChange]) -> int:
 # reads the store, the tables' logs and the SQL; it reads no change and writes nothing.
 
 
-@dataclass(slots=True)
-class StaleQuery:
+class StaleQuery(Struct):
     spec: QuerySpec
     stored: StoredQuery
     taken: QueryState | None = None
@@ -380,8 +378,7 @@ def _recapture_stage(task: StaleQuery) -> Stage:
 # of versions.
 
 
-@dataclass(frozen=True, slots=True)
-class TableDelta:
+class TableDelta(Struct, frozen=True):
     """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
     run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
     With `grouped`, Spark has grouped the change, and `changes` has no rows."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.errors import RecaptureNeededError
 from impctl.service.choose import AttributeChoice, choose
 from impctl.service.fill import is_loaded_here
@@ -19,7 +21,6 @@ from impctl.service.results import ENGINE, SPARK, CaptureResult, ReadEntry, Sket
 from impctl.service.stored import is_captured_alike, is_current, moved_moments
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.snapshot import bytes_of, rows_in
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureStage:
+class CaptureStage(Struct, frozen=True):
     """The choice, its partitions by access, and how sketch and state are computed and kept."""
 
     prepared: PreparedQuery

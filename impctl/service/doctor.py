@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
@@ -39,7 +41,6 @@ from impctl.tables.log import (
 )
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.apply import check_writable
-from impctl.values import dataclass
 from impctl.workload.load import load_workload
 
 if TYPE_CHECKING:
@@ -236,8 +237,7 @@ _COMPARED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(Struct, frozen=True):
     """A requirement; `found` is None if not installed, `wanted` the range."""
 
     name: str

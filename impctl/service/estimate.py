@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -12,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.compile import compile_plan
 from impctl.compile.flows import BlockedError
@@ -43,7 +44,6 @@ from impctl.tables.sample import FileSample, file_sample, mean_overlap
 from impctl.tables.snapshot import ColumnBounds, DataFile
 from impctl.tables.statistics import file_bounds, line_of
 from impctl.types import AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.safety.choose import JudgedCandidate
@@ -118,8 +118,7 @@ _LEAST_SPARE = 30
 """Rows beyond one per group from which they show how much rows of a group differ."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DrawnGroups:
+class DrawnGroups(Struct, frozen=True, eq=False):
     """Rows, the group number of each, and how many rows of the files each represents."""
 
     rows: pa.Table
@@ -185,8 +184,7 @@ def _lying_together(
     return whole[runs.of_row], stands[runs.of_row]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Runs:
+class _Runs(Struct, frozen=True, eq=False):
     """Runs: rows of one value in one window, as arrays in window order."""
 
     of_row: Ints
@@ -257,8 +255,7 @@ class _Runs:
         return np.asarray(self.rows == np.maximum.reduceat(self.rows, self.starts)[self.window])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Apart:
+class _Apart(Struct, frozen=True, eq=False):
     """Rows of scattered groups, ordered by group values."""
 
     rows: pa.Table
@@ -384,8 +381,7 @@ _AS_GOOD = 1.01
 """Fewer ranges may read so many times the files of the finest ranges."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FilesLeft:
+class FilesLeft(Struct, frozen=True, eq=False):
     """Probability that each file is read (likely, least, most) by the share of groups in the
     provenance, and the files by which its borders may be off."""
 
@@ -448,8 +444,7 @@ _VALUES = 2_500
 """Values of a candidate from which its ranges are made."""
 
 
-@dataclass(frozen=True, slots=True)
-class SketchEstimates:
+class SketchEstimates(Struct, frozen=True):
     """Expected readings by column, and proposed ranges to merge into one; `reason` if there are
     none."""
 
@@ -498,8 +493,7 @@ def _large(
     return own[0].scan, own
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SampleRun:
+class _SampleRun(Struct, frozen=True, eq=False):
     """Groups after the circuit: which rows are in the provenance, the probability that they are,
     and how many rows of the files each represents."""
 
@@ -527,8 +521,7 @@ class _SampleRun:
         return result[0], result[1], result[2]
 
 
-@dataclass(frozen=True)
-class _Estimate:
+class _Estimate(Struct, frozen=True, dict=True):
     """One query over one large table, and its safe attributes."""
 
     ctx: Context

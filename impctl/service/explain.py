@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.answers import kept_rows
 from impctl.compile.compile import MaintenancePlan
@@ -77,7 +79,6 @@ from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import live_condition
 from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.tables.storage import local_path
-from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _bytes(kept: StoredPieces, piece: str) -> int:
     return sum(kept.pieces[name] for name in names)
 
 
-_NODE = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")
+_NODE = tuple(name for name in TreeNodeEntry.__struct_fields__ if name != "bytes")
 # The join trees of a query, as `explain` tells them: whether there are any, and what each keeps.
 # Law: told of every query that joins, whether it asks for trees or not; what stands in the way of
 # one is named with its place.
@@ -290,8 +291,7 @@ def extra_findings(queries: Mapping[QueryName, QuerySpec]) -> Iterator[Finding]:
 _NO_NOTES: Mapping[int, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPieces:
+class StoredPieces(Struct, frozen=True):
     """Stored state: bytes by piece name, and the fixpoints followed back from the answer."""
 
     stored: StoredQuery

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.jointree.cost import TreesAsRecorded
 from impctl.compile.session import MaintainedQuery, TouchedQuery, Turn
@@ -30,7 +32,6 @@ from impctl.spark.render import render_plan
 from impctl.tables.prune import known_counts, spread_counts
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
-from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, Policy
 
 if TYPE_CHECKING:
@@ -348,8 +349,7 @@ _STOPPED = (Policy.STRICT, Policy.INCREMENTAL)
 _AS_TREES = "its joins are trees, because their other inputs could not be stored"
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(Struct, frozen=True):
     session: MaintainedQuery
     uses_spark: bool
 

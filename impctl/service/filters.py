@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
-from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 
 from impctl.data.vector import Vector, from_arrow
 from impctl.expr.nodes import And, Expr, columns_of, substitute
@@ -26,7 +26,6 @@ from impctl.tables.rows import ReadPart, parted_read, read_rows
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,8 +170,7 @@ def narrow(ties: Sequence[ColumnTie], snapshots: Snapshots, left: Uris) -> None:
             return
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
+class _Joined(Struct, frozen=True):
     snapshots: Snapshots
     left: Uris
 
@@ -237,8 +235,7 @@ _SHOWN = MAX_INTERVALS
 """Intervals of a filter shown to people; a read in parts may have hundreds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(Struct, frozen=True):
     """Filters by access, and per table the files that some access may need. `parts`: how a table is
     read whose only access has a filter; together these may have more intervals than a text can."""
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.errors import StorageError, UnsupportedError
 from impctl.service.output import check_output, whole_file
 from impctl.service.text import RowsFormat, ending_of, plain
-from impctl.values import dataclass
 
 # Arrow columns as values that JSON can say. Law: strict JSON, with every digit: decimals are
 # texts, numbers that JSON lacks the texts "NaN", "Infinity" and "-Infinity", dates and times ISO
@@ -171,8 +171,7 @@ def _objects(array: pa.Array) -> list[Json]:
 Texts = list[str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class TextColumn:
+class TextColumn(Struct, frozen=True):
     name: str
     is_number: bool
     texts: Texts

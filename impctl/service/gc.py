@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.service.results import Failure, GcEntry, GcResult, Outcome

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from sqlglot.dialects.spark import Spark
 
 from impctl.bench.data import orders_files
@@ -25,7 +26,6 @@ from impctl.service.settings import DEFAULT_FILE, InitRequest, Settings
 from impctl.tables.source import open_source
 from impctl.tables.statistics import extreme, file_bounds
 from impctl.tables.write.maintenance import create_laid_out_table
-from impctl.values import dataclass
 from impctl.workload.load import DEFAULT_STORE
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ _RANGES = ((100_000, 1000), (1_000, 100))
 _FEW_RANGES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True):
     """A column worth trying: distinct values at most, and the share of files with a value."""
 
     column: Column
@@ -207,8 +206,7 @@ _SQL_WORDS = frozenset(word for entry in Spark.Tokenizer.KEYWORDS for word in en
 SCHEMA_FILE = "impctl.schema.json"
 
 
-@dataclass(frozen=True, slots=True)
-class FirstTable:
+class FirstTable(Struct, frozen=True):
     """A table of the file; its example query groups by `group_by` and sums `measure`, if any."""
 
     name: TableName

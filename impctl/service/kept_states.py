@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.data.memory import held_memory
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 _Form = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptState:
+class _KeptState(Struct, frozen=True):
     """Restored state, what the store had after its last commit, and the tables' metadata then."""
 
     taken: QueryState

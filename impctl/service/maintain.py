@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.context import Context, Isolated, is_refused, remember_histories

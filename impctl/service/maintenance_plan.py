@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.buffers import FEWEST, KEEP_ALL, USUAL, BufferChoice, Buffers
 from impctl.compile.build import with_answer
@@ -53,7 +55,6 @@ from impctl.service.stored import (
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.changes import schema_change
 from impctl.tables.lookup import KeyCounts, fan_out, one_in
-from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, StateKept
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ if TYPE_CHECKING:
 # keys on both sides.
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedFanOuts:
+class PinnedFanOuts(Struct, frozen=True):
     tables: PinnedTables
 
     def met(self, changed: KeySide, other: KeySide) -> float:
@@ -112,8 +112,7 @@ _PARTS_OF_BUDGET = 20
 """A side that may take this share of the budget is not built before it is known to pay."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinChooser:
+class JoinChooser(Struct, frozen=True):
     """Chooses for every join, and for blocks of joins that could be trees."""
 
     sides: Chooser
@@ -508,8 +507,7 @@ def restored_verdict(
 # (`chosen_way.check_circuit`).
 
 
-@dataclass(frozen=True, slots=True)
-class Reopened:
+class Reopened(Struct, frozen=True):
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Partitions

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.errors import INTERRUPTED, ImpctlError, UnsoundSketchError, with_limit
 from impctl.service.results import (
@@ -18,7 +20,6 @@ from impctl.service.results import (
     Result,
     VerifyResult,
 )
-from impctl.values import dataclass
 
 # Which failure decides how a run ends, and unsound sketches as failures. Law: a result that shows
 # an unsound sketch never ends a run well, whichever use case it came from.
@@ -93,8 +94,7 @@ def _is_to_do(result: Result) -> bool:
 # units are seconds and bytes. What failed is told as 0 of `impctl_maintain_success`.
 
 
-@dataclass(slots=True)
-class _Metric:
+class _Metric(Struct):
     name: str
     kind: str
     meaning: str

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from numbers import Integral, Real
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.errors import UsageError
 from impctl.expr.types import fixed_offset

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from impctl.compile.fill import Transient
 from impctl.compile.flows import RANGE_COLUMN, Readable, Source, Strategy
@@ -31,7 +31,6 @@ from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches, read_rows
 from impctl.tables.schema import arrow_type
 from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,8 +77,7 @@ _MANY_KEYS = 100_000
 """So many keys occur in most files and take longer to sort than a search by them saves."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkPartners:
+class SparkPartners(Struct, frozen=True):
     """Reads sides of a circuit's joins, and whole joins, in Spark at `versions` (else pinned)."""
 
     ctx: Context
@@ -174,8 +172,7 @@ def _typed(key: Vector) -> pa.Array:
 # with the ranges that the engine's own scan gives them; rows of other keys may come along.
 
 
-@dataclass(frozen=True, slots=True)
-class FilePartners:
+class FilePartners(Struct, frozen=True):
     """Reads sides of one circuit's joins from files at `versions` (others: pinned)."""
 
     ctx: Context
@@ -243,8 +240,7 @@ class FilePartners:
 # whoever asks; what files are read for is counted and timed.
 
 
-@dataclass(frozen=True, slots=True)
-class PartnerReader:
+class PartnerReader(Struct, frozen=True):
     """Reads a side from files where that was chosen, else through Spark."""
 
     by_files: FilePartners

@@ -8,8 +8,9 @@ have no sketch is reported and, unless `strict`, is no failure, as in `check`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.service.budget.choice import with_state
 from impctl.service.context import Context, Isolated, Texts, is_refused

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import Column, Schema, quoted
 from impctl.data.vector import Bools, Ints, from_arrow
@@ -26,7 +27,6 @@ from impctl.tables.changes import netted
 from impctl.tables.rows import read_batches
 from impctl.tables.statistics import ColumnStatistics, column_statistics
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
 
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 # values. Law: a place in the text leads to the one in the workload file, in a view's text too.
 
 
-@dataclass(frozen=True, slots=True)
-class QuerySource:
+class QuerySource(Struct, frozen=True):
     """The query, the file's views, and the text of each rewriting so far."""
 
     spec: QuerySpec
@@ -256,8 +255,7 @@ def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
 # `query.sql` is the text with them, which Spark runs.
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedQuery:
+class PreparedQuery(Struct, frozen=True):
     """A parsed query, `planned` with the plan after the rules, and what a sketch depends on. `core`
     has the same rows without output columns: these decide nothing about the sketch, so neither
     engine nor capture keeps them. Both record whether only the answer's lineage is wanted."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import (
     EvaluationError,
@@ -27,7 +29,6 @@ from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResul
 from impctl.service.stored import is_captured_alike
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
-from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, Policy, SketchPolicy
 
 if TYPE_CHECKING:
@@ -128,8 +129,7 @@ _ATTEMPTS = 10
 """Retries when other processes maintain an answer while it is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The answer, by whom and why; `read` counts what was read of the tables, None from state.
     `quicker` says who would have been clearly faster, where impctl chose."""
 

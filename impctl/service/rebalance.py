@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.session import (
     MaintainedQuery,
@@ -41,7 +42,6 @@ from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.tables.prune import prune
 from impctl.tables.rows import read_batches
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
 # ranges follow from those kept. The counts after that are exact again.
 
 
-@dataclass(frozen=True, slots=True)
-class NewRanges:
+class NewRanges(Struct, frozen=True):
     """The new range of each old one, and the counts that the old ones give: without split
     ranges."""
 

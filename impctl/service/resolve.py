@@ -7,10 +7,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from numbers import Integral
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
 from impctl.errors import (
@@ -68,7 +70,6 @@ from impctl.tables.rows import ReadPart
 from impctl.tables.snapshot import bytes_of
 from impctl.tables.source import oldest_version
 from impctl.types import AttributeId, TableName, TableVersion
-from impctl.values import dataclass
 from impctl.version import is_stamped_alike
 from impctl.workload.models import (
     JoinStrategy,
@@ -275,8 +276,7 @@ _ONE_MORE_COLUMN = 4.0
 """Extra cost of decoding and testing a column that the query does not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadChoice:
+class ReadChoice(Struct, frozen=True):
     """What to read, what it would be by conditions alone, and per unused sketch the reason."""
 
     pruned: Pruned
@@ -862,8 +862,7 @@ _ATTEMPTS = 10
 """Retries when other processes maintain a sketch while it is restored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedSketch:
+class ResolvedSketch(Struct, frozen=True, kw_only=True):
     """A query with its current sketches, and what maintaining them took. `sketches` are by its own
     accesses, none where no sketch serves; `action` and `reason` say how they were maintained.
     `reuse` is set if they may be another query's. `generation` is the commit of the query's own
@@ -1060,8 +1059,7 @@ _MOST_INTERVALS = 256
 """For a filter that Spark does not compile: DuckDB's time grows slowly with the intervals."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenQuery:
+class WrittenQuery(Struct, frozen=True):
     """The text, and what it leaves to read."""
 
     sql: str

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.compile.answers import answer_rows, arrow_column, arrow_type, kept_rows
 from impctl.compile.compile import MaintenancePlan, compile_answer
@@ -38,7 +39,6 @@ from impctl.service.output import check_output, whole_file
 from impctl.service.prepare import prepare
 from impctl.service.stored import check_definition, stored_moments
 from impctl.store.disk import sync_entries
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.result_rows import AnswerRows
@@ -123,8 +123,7 @@ def changes_by_rows(
     return _put_out(ending, [_AnswerPart(ending, rows, 1)], unsure[kept] if bounded else None, zone)
 
 
-@dataclass(frozen=True, slots=True)
-class RowsOf:
+class RowsOf(Struct, frozen=True):
     """Materialized rows, how the answer is made of them, and which columns may have bounds."""
 
     ending: FinalSteps
@@ -145,8 +144,7 @@ def whole_answer(after: RowsOf, zone: str) -> pa.Table:
     return changes_between(RowsOf(after.ending, NO_ROWS), after, zone)
 
 
-@dataclass(frozen=True, slots=True)
-class _AnswerPart:
+class _AnswerPart(Struct, frozen=True):
     """Rows of an answer, and the factor of their weights."""
 
     ending: FinalSteps
@@ -405,8 +403,7 @@ _SAID = b"impctl"
 """The key of a file's description, in its schema."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitInfo:
+class CommitInfo(Struct, frozen=True):
     """The query, commit number, versions before and after, and then the clock's values
     (`moments`)."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct, field
 
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.bench.record import RecordKind as RecordKind
 from impctl.errors import ImpctlError, Location, ProblemsFoundError
 from impctl.service.answer import ArrowAnswer, RowValue
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +43,7 @@ class Area(StrEnum):
     STORE = "store"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing checked; `check` is its stable name, `subject` the table or query. `exit_code` is
     that of a command that fails for this problem, else 0."""
 
@@ -57,8 +56,7 @@ class Finding:
     exit_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """Makes the findings about one thing."""
 
     area: Area
@@ -106,8 +104,7 @@ def problems_error(findings: Iterable[Finding], gravity: tuple[int, ...]) -> Imp
 # What join trees did: in one run, and since the capture. Law: values only.
 
 
-@dataclass(frozen=True, slots=True)
-class TreeWork:
+class TreeWork(Struct, frozen=True):
     """`touched` tuples, `flips` of their liveness, reported `pairs` of tuple and range."""
 
     touched: int
@@ -115,8 +112,7 @@ class TreeWork:
     pairs: int
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRecord:
+class TreeRecord(Struct, frozen=True):
     """Work of a query's trees for all `changes` since the capture. `expected` tuples touched per
     changed row, by the capture's estimate; None where the trees were requested, not estimated."""
 
@@ -146,8 +142,7 @@ STATE = "state"
 """`by` of changes that the stored rows produced."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangesResult(ArrowAnswer):
+class ChangesResult(ArrowAnswer, frozen=True, kw_only=True):
     """Rows inserted and deleted between versions; `since` is empty for a whole answer. `by`: state
     (stored rows were maintained) or engine (answers were compared); `by_reason` says why."""
 
@@ -164,8 +159,7 @@ class ChangesResult(ArrowAnswer):
 # whose documents they are part of.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusteredSketch:
+class ClusteredSketch(Struct, frozen=True, kw_only=True):
     """Files and bytes that one query reads of the table through its sketch and conditions.
     `files_after` and `bytes_after` are None if nothing was written."""
 
@@ -179,8 +173,7 @@ class ClusteredSketch:
     bytes_after: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterResult:
+class ClusterResult(Struct, frozen=True, kw_only=True):
     """One table: `action` is cluster, or none (a dry run, or nothing to gain: see `reason`).
     `bytes` is the size of the table's files, all of which are rewritten."""
 
@@ -211,8 +204,7 @@ class ClusterResult:
 # part of.
 
 
-@dataclass(frozen=True, slots=True)
-class GcEntry:
+class GcEntry(Struct, frozen=True):
     """Something that is no longer needed. `kind` is versions (old sketch versions of query `name`),
     partitions (used by no sketch), file (unreferenced state) or folder (scratch of a killed run);
     for the last two `name` is the path. `bytes` is what its removal frees."""
@@ -224,8 +216,7 @@ class GcEntry:
     removed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class GcResult:
+class GcResult(Struct, frozen=True):
     """What was removed from the store and beside the tables; with `foreseen` it still exists."""
 
     store: str
@@ -243,8 +234,7 @@ NOT_DUE = "not_due"
 """Reason code of a stale query that `maintain --due` postpones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueResult:
+class DueResult(Struct, frozen=True, kw_only=True):
     """When a query is maintained next, and why. `due`: a run would start for it now. `due_at` is
     what its `trigger` names (a commit, a moment, the end of a bound), `due_by` the deadline,
     `start_at` when a run starts for it. `rows` are pending, None where a log does not count them;
@@ -264,8 +254,7 @@ class DueResult:
     margin: float
 
 
-@dataclass(frozen=True, slots=True)
-class FreshEntry:
+class FreshEntry(Struct, frozen=True):
     """Age in seconds of the oldest change missing from a sketch; 0 without any. `bound_s` is what
     `fresh_within` allows, None without it; `late`: it is exceeded."""
 
@@ -282,8 +271,7 @@ ANSWERS = "answers"
 """The materialized result was read, and saved less than its maintenance so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GainResult:
+class GainResult(Struct, frozen=True, kw_only=True):
     """Uses of one query's sketches since a moment, and the runs that maintained them. `files`,
     `rows` and `bytes` were read, `..._plain` would have been by the query's conditions alone; of
     `uses`, `used` went through a sketch. `kept_answers` counts reads of the materialized result,
@@ -320,8 +308,7 @@ class GainResult:
 # documents they are part of.
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateResult:
+class GenerateResult(Struct, frozen=True):
     """A table written for the demo or a benchmark."""
 
     table: str
@@ -330,8 +317,7 @@ class GenerateResult:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenResult:
+class WrittenResult(Struct, frozen=True):
     """A file written beside the result: `kind` is record or report."""
 
     kind: str
@@ -342,8 +328,7 @@ class WrittenResult:
 # Law: as for `service.results`, whose documents they are part of; times are UTC.
 
 
-@dataclass(frozen=True, slots=True)
-class PendingEntry:
+class PendingEntry(Struct, frozen=True):
     """Commits to a table since the sketch's version, by the log; None is unknown. `rows` are those
     that maintenance reads: an updated row counts twice, and so does every row of a file that was
     rewritten without a change feed and without the writer's own count."""
@@ -356,8 +341,7 @@ class PendingEntry:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunEntry:
+class RunEntry(Struct, frozen=True):
     """A run; `at` is its start (UTC), `changes` the changed rows, None if it read whole tables."""
 
     action: str
@@ -377,8 +361,7 @@ VERIFIED = "verified"
 """The reason code of a verification that found nothing wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedEntry:
+class VerifiedEntry(Struct, frozen=True):
     """The last recorded verification: result, time and versions."""
 
     sound: bool
@@ -391,8 +374,7 @@ class VerifiedEntry:
 # `service.results`, of which these are a part; what nobody can tell is None.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedSetting:
+class SimulatedSetting(Struct, frozen=True, kw_only=True):
     """One budget with one trigger, and its figures over the replayed time. `disk_bytes` None keeps
     all, `trigger` None is each query's own. `steps` are queries maintained, `work_ms` their time;
     ages are of the oldest change in a step at its end: median, 99th percentile and maximum. `late`
@@ -416,8 +398,7 @@ class SimulatedSetting:
     conversions: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRuns:
+class RecordedRuns(Struct, frozen=True, kw_only=True):
     """Recorded runs from `since` on, compared with the model of the same time. Shares are the
     model's error: 0.1 is a tenth too much, None is unknown."""
 
@@ -433,8 +414,7 @@ class RecordedRuns:
     work_off: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateResult:
+class SimulateResult(Struct, frozen=True, kw_only=True):
     """What was replayed, and what each setting comes to, the present one first.
 
     `commits` are by table, `costs_by` says of each query what tells what its steps take: `runs`,
@@ -456,8 +436,7 @@ class SimulateResult:
 # part of.
 
 
-@dataclass(frozen=True, slots=True)
-class StartedResult:
+class StartedResult(Struct, frozen=True):
     """The workload file that `init` wrote, its tables and queries, and the next command."""
 
     file: str
@@ -471,8 +450,7 @@ class StartedResult:
 # None, never a guess.
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEntry:
+class ReadEntry(Struct, frozen=True):
     """What would be read of a table; `rows` is None if its log does not count them."""
 
     table: str
@@ -482,8 +460,7 @@ class ReadEntry:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedChange:
+class PlannedChange(Struct, frozen=True):
     """A change of a table missing from the sketch; None if its log does not say."""
 
     table: str
@@ -494,8 +471,7 @@ class PlannedChange:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextChange:
+class NextChange(Struct, frozen=True, kw_only=True):
     """The next change of a query's tables, in seconds from now, with 80% intervals. `by` and
     `rows_by` name the evidence for time and rows. `unknown` says why all values are None, if they
     are."""
@@ -512,8 +488,7 @@ class NextChange:
     unknown: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPiece:
+class PlannedPiece(Struct, frozen=True):
     """A piece of state under a budget: the chosen `mode`, the present one (`now`), bytes in the
     chosen mode and when stored in full, and why. `buffer` is how many of the best rows or values
     per group are stored where it is bounded."""
@@ -527,8 +502,7 @@ class PlannedPiece:
     buffer: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanResult:
+class PlanResult(Struct, frozen=True, kw_only=True):
     """What `maintain` would do with a query now, under its policy. `action` is exact, touch,
     recapture, none, capture (no sketch to maintain), or refused where there can be none (`hint`
     says what to do); `by` is who would compute. Estimates are milliseconds, None without a recorded
@@ -568,8 +542,7 @@ REFUSED = "refused"
 # `service.results`, whose documents they are part of; nothing was run or stored to say it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedReading:
+class ExpectedReading(Struct, frozen=True, kw_only=True):
     """Expected reads of a table through a sketch of an attribute, from a sample. `files` lie
     between `files_low` and `files_high` nine times out of ten, as far as a sample of files can
     tell. `upkeep` is the stored state of the sketch in bytes, which every run of `maintain` reads.
@@ -585,8 +558,7 @@ class ExpectedReading:
     is_measured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateEntry:
+class CandidateEntry(Struct, frozen=True):
     """A candidate attribute of a sketch: safe or not, chosen or not, and why. `expected` is None if
     there was no choice or no estimate. `occurrence` is the alias, else the number, of one of
     several places where the query reads the table."""
@@ -600,8 +572,7 @@ class CandidateEntry:
     occurrence: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """Whether a query can have a sketch; `mode` is how it would be maintained. `hint` says what to
     do about a query that can have none, `place` where the obstacle is in the file. `answer` says
     whether its answer would be materialized, None where it is not to be. `answered` says who
@@ -618,8 +589,7 @@ class CheckResult:
     answered: AnsweredEntry | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanEntry:
+class PlanEntry(Struct, frozen=True, kw_only=True):
     """A line of the plan tree; `how` an operator is maintained, why, and its place. `state_bytes`
     is its stored state (None where nothing is stored), `pushed` what is done early at a scan or on
     a change: columns, conditions, the sketch's ranges, files."""
@@ -634,8 +604,7 @@ class PlanEntry:
     pushed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JoinSideEntry:
+class JoinSideEntry(Struct, frozen=True):
     """How one side of a join finds partners: `index` stores its rows, `files` and `spark` read
     them; *rebuilt* (`mode`) of all rows where no key narrows these. `rows` and `bytes` are upper
     bounds of the index, None if unknown."""
@@ -649,8 +618,7 @@ class JoinSideEntry:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsEntry:
+class GroupsEntry(Struct, frozen=True):
     """The groups of a grouping or DISTINCT over these tables: *kept*, or *read* from files when
     they change, or *rebuilt* of all rows where no key narrows these; and why. Without tables the
     rows below it are computed."""
@@ -661,8 +629,7 @@ class GroupsEntry:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class BuffersEntry:
+class BuffersEntry(Struct, frozen=True):
     """First rows over these tables, or values of MIN and MAX: all *kept*, or *bounded* to the best
     `buffer` of each group; and why. `chosen`: a budget or `state: least` bounds them; `state_bytes`
     is their stored size, None where the query is not captured in this form."""
@@ -676,8 +643,7 @@ class BuffersEntry:
     state_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TreeNodeEntry:
+class TreeNodeEntry(Struct, frozen=True):
     """A node of a join tree: the accesses of its `bag` (none of a virtual root) and its state.
     `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
     kind; the root's are the group columns. Its tuples differ in `kept`, `calls` are aggregated over
@@ -696,8 +662,7 @@ class TreeNodeEntry:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TreeResultEntry:
+class TreeResultEntry(Struct, frozen=True):
     """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring`
     where counts and sums decide, `bits` where nothing does; `height` counts edges. `nodes` has the
     root first; `drawn` shows them as lines. `joined` rows are joined to a changed row, which
@@ -719,8 +684,7 @@ class TreeResultEntry:
     tree_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerEntry:
+class AnswerEntry(Struct, frozen=True):
     """Whether a query's answer is `kept` with its state; `reason` says why not. A row takes about
     `row_bytes`, none where a join tree gives it; there are `most_rows` but for ties, None without a
     LIMIT. `state_bytes` is the stored size, None where the query is not captured in this form."""
@@ -733,8 +697,7 @@ class AnswerEntry:
     state_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredEntry:
+class AnsweredEntry(Struct, frozen=True):
     """Who answers a query by default: `state`, `engine` or `spark`, and why. Times of engine and
     Spark are estimates in milliseconds; None where one cannot."""
 
@@ -744,8 +707,7 @@ class AnsweredEntry:
     spark_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainResult:
+class ExplainResult(Struct, frozen=True, kw_only=True):
     """Whether a query is sketchable and maintainable, and the obstacles. `state_bytes` is all that
     is stored for it, with the range counts outside of operators; None if it is not captured in its
     present form. `answer` is set where it is to be materialized, `provenance` where recursion is to
@@ -771,16 +733,14 @@ class ExplainResult:
 # for `service.results`.
 
 
-@dataclass(frozen=True, slots=True)
-class WhyEntry:
+class WhyEntry(Struct, frozen=True):
     """A row of a table, by the columns that the query reads."""
 
     table: str
     row: Mapping[str, RowValue]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhyResult:
+class WhyResult(Struct, frozen=True, kw_only=True):
     """Rows of tables that together derive a row of the answer: the first `limit` of `row_count`.
     `claim`: smallest (no fewer rows do), minimal (no subset does), or group (all rows of its
     groups). `lineage`: the number of rows in any derivation. `by`: engine (read tables) or
@@ -803,8 +763,7 @@ class WhyResult:
     by: str = ENGINE
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithoutResult(ArrowAnswer):
+class WithoutResult(ArrowAnswer, frozen=True, kw_only=True):
     """Rows of the answer inserted or deleted if rows that satisfy a condition were missing; each
     with `_change` and `_copies`. `without`: the conditions by table; `removed`: how many rows that
     is, of those read, or of those in the state where `by` is state."""
@@ -829,8 +788,7 @@ class WithoutResult(ArrowAnswer):
 # predicate the query would see groups in part.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFiles:
+class TableFiles(Struct, frozen=True, kw_only=True):
     """What to read of one table; `path` is its folder or URI. `listing` has a row per file: `file`
     (absolute path or URI), `size`, `rows` (deleted ones too, NULL if not in the log), `deleted`
     (positions of deleted rows from 0, NULL for none), and for a partitioned table
@@ -842,7 +800,7 @@ class TableFiles:
     path: str
     version: int
     files_total: int
-    listing: pa.Table = field(repr=False)
+    listing: pa.Table
     predicate: str | None
     names_in_files: Mapping[str, str]
 
@@ -877,8 +835,7 @@ class TableFiles:
         return dict(zip(self.files, values, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryFiles:
+class QueryFiles(Struct, frozen=True, kw_only=True):
     """What a query needs of its tables, by name; `action`, `reuse` and the like as for `rewrite`.
     `sql` is the query in Spark SQL with parameter values; ranges are the tables' predicates.
     `left_away`: why a table is read without its sketch."""
@@ -915,8 +872,7 @@ NO_SKETCH = "no_sketch"
 """Action of a query that has no sketch to read through now."""
 
 
-@dataclass(frozen=True, slots=True)
-class SketchEntry:
+class SketchEntry(Struct, frozen=True):
     """The ranges in a sketch, of `total` ranges."""
 
     table: str
@@ -925,8 +881,7 @@ class SketchEntry:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftEntry:
+class LeftEntry(Struct, frozen=True, kw_only=True):
     """What a query reads of a table through its sketch and conditions. `expected` is the estimate
     when the attribute was chosen, None without one."""
 
@@ -938,8 +893,7 @@ class LeftEntry:
     expected: ExpectedReading | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangesEntry:
+class RangesEntry(Struct, frozen=True, kw_only=True):
     """How evenly the ranges of a sketch are filled, without NULL rows. `imbalance` is the largest
     range over the mean, 0 without rows; `at_capture` is that when the ranges were chosen. `drifted`
     ranges exceed the run's threshold; `hint` says what to do."""
@@ -955,8 +909,7 @@ class RangesEntry:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureResult:
+class CaptureResult(Struct, frozen=True, kw_only=True):
     """A captured sketch; `action` is capture, rebalance, or none (a dry run, or nothing to do).
     `moments`, here as in others, are the query's clock constants with their values. A dry run
     (`foreseen`) says who would capture it (`by`), what it would read, and what is `stored` now:
@@ -983,8 +936,7 @@ class CaptureResult:
     moments: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyResult:
+class ApplyResult(Struct, frozen=True, kw_only=True):
     """One update batch; `version` is the one that it made, None where nothing was committed. With
     `already_applied` an earlier run made that version, and this one did nothing. A dry run gives
     the `foreseen_version` that its `statement` would make, and counts the rows of an insert; a
@@ -1001,8 +953,7 @@ class ApplyResult:
     already_applied: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MaintainStep:
+class MaintainStep(Struct, frozen=True):
     """The versions and cost of one step of a run."""
 
     action: str
@@ -1014,8 +965,7 @@ class MaintainStep:
     answer_changed: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaintainResult:
+class MaintainResult(Struct, frozen=True, kw_only=True):
     """One maintained sketch of `total` ranges; `action` is exact, touch, recapture or none. `since`
     are the versions before the run, `versions` those after it; `steps` has an entry per version
     where the query is maintained eagerly. `foreseen` marks a dry run: the action is the planned
@@ -1053,8 +1003,7 @@ class MaintainResult:
     """Files of the answer's changes, one per step (`--changes`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseCandidate:
+class ReuseCandidate(Struct, frozen=True):
     """A stored sketch and why it is (not) used; `rows` of the files that it keeps."""
 
     query: str
@@ -1065,8 +1014,7 @@ class ReuseCandidate:
     rows: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseEntry:
+class ReuseEntry(Struct, frozen=True):
     """Which query's sketch was used for another query, and why; `query` None is none."""
 
     query: str | None
@@ -1074,8 +1022,7 @@ class ReuseEntry:
     candidates: tuple[ReuseCandidate, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteResult:
+class RewriteResult(Struct, frozen=True, kw_only=True):
     """The query with its range predicates; `intervals` has the text of each. `action`: how the
     sketch was maintained; `reuse` is set for constants of its own; `left_away` is as for `query`.
     `runs_on_spark` is false for some queries that impctl reads."""
@@ -1095,8 +1042,7 @@ class RewriteResult:
     runs_on_spark: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueryResult(ArrowAnswer):
+class QueryResult(ArrowAnswer, frozen=True, kw_only=True):
     """The answer; `action` and `reuse` are as for `rewrite`. Its JSON has rows instead of Arrow.
     `left_away`: why a table was read without its sketch. `elapsed_ms` is the query alone, after
     `spark_start_ms`, which is 0 where Spark was running. `by`: who answered, `by_reason` why; by
@@ -1118,8 +1064,7 @@ class QueryResult(ArrowAnswer):
     quicker: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusResult:
+class StatusResult(Struct, frozen=True, kw_only=True):
     """What the store knows of a query; without `versions` it was never captured. `pending_versions`
     counts the table versions committed since, `pending` has their changes; `runs` are the latest,
     newest first; `verified` is None if the sketch was never verified. `kept_answers` counts reads
@@ -1157,8 +1102,7 @@ class StatusResult:
     """No row expires before this instant, or `never`; None where none can, or unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult:
+class VerifyResult(Struct, frozen=True, kw_only=True):
     """A stored sketch against recapture; `results_equal` is None if not requested, or where only
     the sketch makes the query fail. `counts_only`: only row counts were compared, because a LIMIT
     without ORDER BY may select any rows. `answer_equal` is about the materialized result, None
@@ -1212,16 +1156,14 @@ Result = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """What went wrong with one query (or update); None where it concerns the whole run."""
 
     query: str | None
     error: ImpctlError
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Results of a run, warnings, and the failures, which hide no results."""
 
     results: tuple[Result, ...] = ()
@@ -1315,8 +1257,7 @@ def unsketched_status(query: str, policy: str) -> StatusResult:
 # `service.results`: plain values, field names that are the keys of the JSON document.
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedRun:
+class FollowedRun(Struct, frozen=True):
     """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC. `retry_ms` is the pause
     until the first query with a temporary failure is retried. `late_ms` is the largest excess over
     a bound of its queries, 0 without excess; None without bounds."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.schema import Column, Kind
 from impctl.errors import StorageError, TableError
@@ -32,7 +33,6 @@ from impctl.spark.predicates import plain_condition, plain_live
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.rows import partition_literal, why_not_plain
 from impctl.tables.schema import arrow_type
-from impctl.values import dataclass
 from impctl.workload.models import SketchPolicy
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
 # it.
 
 
-@dataclass(frozen=True, slots=True)
-class Framed:
+class Framed(Struct, frozen=True):
     frame: DataFrame
     warnings: tuple[str, ...]
 
@@ -124,8 +123,7 @@ _NO_TEXT = "other engines may interpret its boundary values differently"
 _NAN = "its files may contain NaN, and engines that read Parquet may skip such rows"
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     files: QueryFiles
     warnings: tuple[str, ...]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.errors import UsageError
-from impctl.values import dataclass
+from impctl.types import Secrets
 from impctl.workload.models import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
@@ -50,8 +51,7 @@ MEMORY = "IMPCTL_MEMORY"
 BY = "IMPCTL_BY"
 
 
-@dataclass(frozen=True, slots=True)
-class EnvVar:
+class EnvVar(Struct, frozen=True):
     """One variable: what it sets, the flag that takes precedence (if any), and its release."""
 
     name: str
@@ -100,8 +100,7 @@ ENVVARS = (
 # opened.
 
 
-@dataclass(frozen=True, slots=True)
-class DueRequest:
+class DueRequest(Struct, frozen=True):
     """The named queries (none: all); of these what is due, or a point. `look`: pause between
     looks."""
 
@@ -187,12 +186,10 @@ DEFAULT_MAX_WAIT = 60.0
 """Seconds after which a change is maintained although fewer rows than requested are pending."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The options of one run; `dry_run` promises that nothing at all is written."""
 
     workload: Path
-    _: KW_ONLY
     store: Path | None = None
     policy: Policy | None = None
     lock_timeout: float | None = None
@@ -216,8 +213,7 @@ class Settings:
     """Whether a query that can have no sketch fails a run of `maintain`."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowRequest:
+class FollowRequest(Struct, frozen=True):
     """The options of `maintain --follow`; durations in seconds. Tables are looked at every
     `interval`. `pending_rows` and `max_wait` give queries without a trigger one: so many rows, or
     `fresh_within`. `max_runs` counts runs that had something to do."""
@@ -295,11 +291,10 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
     if profile is None:
         return workload.spark
     master = workload.spark.master if profile.master is None else profile.master
-    return SparkSpec(master, {**workload.spark.conf, **profile.conf})
+    return SparkSpec(master, Secrets(workload.spark.conf | profile.conf))
 
 
-@dataclass(frozen=True, slots=True)
-class SimulateRequest:
+class SimulateRequest(Struct, frozen=True):
     """What `simulate` replays, and in which settings; texts are as the flags have them.
 
     Commits of the last `since` seconds; None: all that are known. Every one of `disks` by every one
@@ -312,8 +307,7 @@ class SimulateRequest:
     look: float = DEFAULT_INTERVAL
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorRequest:
+class DoctorRequest(Struct, frozen=True):
     """What `doctor` checks; without `settings` only impctl's environment. `every` is the interval
     between runs of `maintain`; `spark` starts a session; without `state` only the heads of state
     files are read."""
@@ -324,8 +318,7 @@ class DoctorRequest:
     state: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class InitRequest:
+class InitRequest(Struct, frozen=True):
     """The workload file to write: for `tables`, or with `demo`, the folder of a demo."""
 
     tables: tuple[str, ...] = ()
@@ -344,15 +337,13 @@ class Example(StrEnum):
     TPCH = "tpch"
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
+class GenerateRequest(Struct, frozen=True):
     """A table to write below `folder`; None leaves a choice to the example. `rows`, `groups`,
     `sort_rows` and `seed` shape the synthetic table, `rows` and `seed` the orders; `source` is what
     `crimes` and `tpch` are made from. The running example has no choices."""
 
     folder: Path
     example: Example
-    _: KW_ONLY
     table: str | None = None
     rows: int | None = None
     groups: int | None = None
@@ -361,8 +352,7 @@ class GenerateRequest:
     source: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureRequest:
+class MeasureRequest(Struct, frozen=True):
     """The figures that `bench` measures, repetitions, and the files of the record and its page;
     None leaves a choice to the workload."""
 

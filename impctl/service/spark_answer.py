@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.flows import BlockedError
 from impctl.errors import (
@@ -25,7 +27,6 @@ from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
 from impctl.tables.footers import hiding_columns
 from impctl.tables.snapshot import bytes_of
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
 # Arrow, and as plain Python values where two are compared.
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRows:
+class ResultRows(Struct, frozen=True):
     columns: tuple[ColumnName, ...]
     rows: tuple[tuple[RowValue, ...], ...]
 
@@ -210,8 +210,7 @@ def answer_of(table: pa.Table) -> ResultRows:
 _VIEW = "impctl_rows_of"
 
 
-@dataclass(frozen=True, slots=True)
-class DerivedEntry:
+class DerivedEntry(Struct, frozen=True):
     """An entry's position in the text, and the view of its rows."""
 
     span: Span
@@ -334,8 +333,7 @@ def _rows(
 # those of the workload, at the pinned versions, read whole. Nothing is known of it but that.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passthrough:
+class Passthrough(Struct, frozen=True, kw_only=True):
     """The text to run, the versions of its tables, and what impctl does not read in it."""
 
     spec: QuerySpec

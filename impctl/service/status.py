@@ -6,9 +6,10 @@ Law: reads the store and the tables' logs, never a data file; never starts Spark
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from impctl.errors import RecaptureNeededError
 from impctl.service.context import Context, Isolated

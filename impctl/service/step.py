@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
 from impctl.errors import count_text
@@ -27,7 +29,6 @@ from impctl.store.records import (
     buffer_name,
 )
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,8 +49,7 @@ if TYPE_CHECKING:
 # only; whoever tells of steps need not know how one is made.
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
+class StepDone(Struct, frozen=True):
     """What one step did and cost; ranges by access."""
 
     action: str

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from impctl.data.schema import Column, quoted
 from impctl.errors import (
@@ -27,7 +29,6 @@ from impctl.tables.log import FilesMark, commit_mark, files_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import refresh
 from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
-from impctl.values import dataclass
 from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workload
 
@@ -51,8 +52,7 @@ if TYPE_CHECKING:
 # Law: a plain record, so that what reads the store needs no context for it.
 
 
-@dataclass(frozen=True, slots=True)
-class RangeDepth:
+class RangeDepth(Struct, frozen=True):
     """How evenly one partition's ranges are filled. `at_capture` is the imbalance when the ranges
     were chosen, 0 for a table without rows."""
 
@@ -116,8 +116,7 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
 # a corrupt state, never a default.
 
 
-@dataclass(frozen=True, slots=True)
-class StateMeta:
+class StateMeta(Struct, frozen=True):
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
     `circuit` identifies the circuit of the state, `answer` whether it has the rows of the query's
     answer, `template` the release that captured the sketch and the queries that may use it with
@@ -305,7 +304,7 @@ def _depth(value: Any) -> RangeDepth:
 
 
 def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
-    if type(value) is not dict or value.keys() != {field.name for field in fields(record)}:
+    if type(value) is not dict or value.keys() != set(record.__struct_fields__):
         raise TypeError("not a record of the expected form")
 
 
@@ -345,8 +344,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 # verification keep sketches by the same one. Queries themselves never run by it.
 
 
-@dataclass(frozen=True, slots=True)
-class MaterializedPlan:
+class MaterializedPlan(Struct, frozen=True):
     """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
     the nodes of the query's own plan store, by their position."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
 
 from impctl.compile.session import GroupedRows
 from impctl.errors import SchemaChangedError, TableError, count_text
@@ -31,7 +31,6 @@ from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
 from impctl.tables.source import other_history
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +55,7 @@ if TYPE_CHECKING:
 _MEGABYTE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedChange:
+class GroupedChange(Struct, frozen=True):
     """Inserted and deleted rows between two versions, grouped by one pass."""
 
     pass_: Partials
@@ -168,8 +166,7 @@ Span = tuple[TableName, TableVersion, TableVersion]
 """A table's change: after one version, up to another."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRequest:
+class ChangeRequest(Struct, frozen=True):
     """What one query reads: columns of a table between two versions. `held` marks the table's files
     when its sketch reached `since`. `net_by` are all columns of the table that the query reads,
     output ones included: a row that is the same in these did not change. None if unknown."""
@@ -200,8 +197,7 @@ def need_of(
     )
 
 
-@dataclass(slots=True)
-class SharedChanges:
+class SharedChanges(Struct):
     """Changes read so far in this run, and those announced."""
 
     tables: PinnedTables
@@ -306,8 +302,7 @@ class SharedChanges:
         return self._commits[span]
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedChange:
+class VersionedChange(Struct, frozen=True):
     """A part of a change that ends at `version`."""
 
     version: TableVersion

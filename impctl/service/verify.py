@@ -9,6 +9,8 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
+
 from impctl.errors import EvaluationError, ImpctlError, RetryableError
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.nodes import Plan, Project, TopK, attributes_of, scans_of
@@ -36,7 +38,6 @@ from impctl.sketch.sketch import compare
 from impctl.spark.render import render_plan
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import QueryName, TableName, TableVersion
@@ -51,8 +52,7 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[RowValue]]
 
 
-@dataclass(frozen=True, slots=True)
-class CutOrder:
+class CutOrder(Struct, frozen=True):
     """Output columns of ORDER BY by position, and where rows are cut off."""
 
     places: tuple[int, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -14,6 +13,8 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.compile import compile_answer
 from impctl.compile.flows import BlockedError
@@ -78,7 +79,6 @@ from impctl.service.spark_answer import Passthrough
 from impctl.service.stored import StateMeta
 from impctl.stopwatch import Stopwatch
 from impctl.tables.rows import read_rows
-from impctl.values import dataclass
 from impctl.workload.models import LineageMode as LineageRecord
 from impctl.workload.models import SketchPolicy
 from impctl.workload.yaml import suggestion
@@ -243,8 +243,7 @@ _SHOWN = 3
 """Rows of an answer that are listed where several match."""
 
 
-@dataclass(frozen=True, slots=True)
-class DerivedRow:
+class DerivedRow(Struct, frozen=True):
     """A row of the answer, the rows that derive it, and what was read, or that it came from the
     state. `lineage`: the number of rows in any derivation."""
 
@@ -383,8 +382,7 @@ _OF_TABLE = re.compile(r"\s*(?P<table>[\w.`-]+?)\s*:(?!:)\s*(?P<condition>.*)", 
 _OPTION = "--without"
 
 
-@dataclass(frozen=True, slots=True)
-class Without:
+class Without(Struct, frozen=True):
     """The answer's changes without the rows, and how many of those read, or stored, were
     removed."""
 

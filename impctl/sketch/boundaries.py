@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.sketch.sketch import Renumbering
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 # decides how even ranges get, never soundness.
 
 
-@dataclass(frozen=True)
-class ValueWeights:
+class ValueWeights(Struct, frozen=True, dict=True):
     """Values and the rows that each stands for."""
 
     values: tuple[BoundaryValue, ...]
@@ -118,8 +117,7 @@ def aligned_boundaries(
     return tuple(result)
 
 
-@dataclass(frozen=True, slots=True)
-class _Starts:
+class _Starts(Struct, frozen=True):
     """Values where files start, ascending, and the rows before each."""
 
     values: tuple[BoundaryValue, ...]

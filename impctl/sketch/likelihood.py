@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-
-from impctl.values import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
@@ -40,8 +39,7 @@ _MODELS = 2
 _FAR_LESS = 100.0  # Maximal ratio of average hits to those where no hit was seen
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Mixture:
+class Mixture(Struct, frozen=True, eq=False):
     """Alternative models of the ranges: how likely each is, and the chance that a range is in the
     sketch under it. Neighbouring ranges are correlated, so their chances must not be multiplied
     before the model is known. Both of shape (ways, ranges)."""
@@ -70,8 +68,7 @@ class Mixture:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chances:
+class Chances(Struct, frozen=True, eq=False):
     """Chances of ranges to be in the sketch, expected and at both ends of the possible rate of
     groups in the provenance; `off` is the deviation, in shares of all rows, of where provenance
     starts and ends between places that were seen."""
@@ -123,8 +120,7 @@ def chances(
     return Chances(mixtures[0], mixtures[1], mixtures[2], off=places.off(mixtures[0], rows))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SeenPlaces:
+class _SeenPlaces(Struct, frozen=True, eq=False):
     """Where groups were seen: neighbouring ranges, at most as many as contain a fortieth of the
     groups. Arrays of (ranges,) per range: the place to the left and to the right, both its own
     if it lies in one, and the weight of the right one."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import INT64_MIN, Bools, Vector
 from impctl.errors import UsageError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName
@@ -44,8 +44,7 @@ _TABLE = 1 << 20  # Integers from the first boundary to the last that a look-up 
 _PER_VALUE = 8  # Table entries allowed per value looked up
 
 
-@dataclass(frozen=True)
-class RangePartition:
+class RangePartition(Struct, frozen=True, dict=True):
     """A partition of `table` on `attribute` by strictly increasing canonical boundaries."""
 
     table: TableName

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 from bitarray import bitarray, frozenbitarray
-
-from impctl.values import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
@@ -35,8 +34,7 @@ class MaintenanceMode(StrEnum):
 # changes.
 
 
-@dataclass(frozen=True, slots=True)
-class RangeSet:
+class RangeSet(Struct, frozen=True):
     """A subset of ranges 0 .. size-1."""
 
     bits: frozenbitarray
@@ -100,8 +98,7 @@ class RangeSet:
 # large, never too small); slack is the excess.
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """One sketch compared with the accurate one: `missing` is unsound, `extra` is slack."""
 
     missing: tuple[int, ...]
@@ -129,16 +126,14 @@ def compare(held: RangeSet, accurate: RangeSet) -> Comparison:
 MAX_INTERVALS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """`low <= v < high`; None is unbounded. The interval unbounded above holds NaN too."""
 
     low: BoundaryValue | None
     high: BoundaryValue | None
 
 
-@dataclass(frozen=True, slots=True)
-class RangeFilter:
+class RangeFilter(Struct, frozen=True):
     """The rows of an access to read: intervals in order, and whether NULL is wanted."""
 
     partition: RangePartition
@@ -215,8 +210,7 @@ def _interval(partition: RangePartition, first: int, last: int) -> Interval:
 # NaN is in the last range before and after.
 
 
-@dataclass(frozen=True)
-class Renumbering:
+class Renumbering(Struct, frozen=True, dict=True):
     """Map from the ranges of `old` to those of `new`, both on one attribute of one table."""
 
     old: RangePartition

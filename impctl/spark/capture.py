@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, LONG, Column, SqlType, other
 from impctl.errors import QueryError, UnsafeSketchError
@@ -58,7 +60,6 @@ from impctl.plan.nodes import (
 )
 from impctl.spark.render import with_ties
 from impctl.types import AccessId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.safety.judge import Verdict
@@ -73,8 +74,7 @@ _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")
 
 
-@dataclass(frozen=True, slots=True)
-class Annotated:
+class Annotated(Struct, frozen=True):
     """A plan whose column `ranges` annotates each row, with an id or with an array of them."""
 
     plan: Plan
@@ -104,8 +104,7 @@ def distinct_ranges(annotated: Annotated) -> Plan:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Collector:
+class _Collector(Struct, frozen=True):
     source: Scan
     range_id: AttributeId
     ids: Iterator[AttributeId]
@@ -311,7 +310,7 @@ class _Collector:
         left: Expr = Call("least", (mine, theirs), LONG)
         if plan.kind is SetKind.EXCEPT:
             left = Arithmetic(ArithmeticOp.SUBTRACT, mine, theirs)
-        some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), plan.span)
+        some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), span=plan.span)
         copies = Call("array_repeat", (once.ranges.ref(), Cast(left, INTEGER)), _SETS_TYPE)
         back = tuple(
             ComputedColumn(out, key.attribute.ref())
@@ -415,8 +414,7 @@ class PassKind(StrEnum):
     """Ranges are collected along the whole plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class SketchPass:
+class SketchPass(Struct, frozen=True):
     """One pass. `keys` has, per access, the column of `rows` that gives a row's range. ROWS, KEYED:
     the ranges of all rows. GROUPS: of rows whose columns `group` equal a row of `groups`, NULL
     equal to NULL. COLLECTED: of one access, the only column of `above`, which reads `rows` as the
@@ -487,8 +485,7 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Basis:
+class _Basis(Struct, frozen=True):
     """The basis of a sketch: the rows of `plan`, those of surviving groups if it has any. Without a
     plan to trace the access in, ranges are collected along `whole`."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlglot import exp, parse_one
 
 from impctl.data.schema import Kind, SqlType, name_parts
@@ -20,7 +21,6 @@ from impctl.sketch.sketch import Interval, RangeFilter, RangeSet, range_filter, 
 from impctl.spark.expressions import DIALECT, boundary, bracketed, column, literal
 from impctl.sql.text import without_recursion_limits
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
@@ -141,8 +141,7 @@ def _cast(text: str, kind: str) -> Sql:
 # as `COALESCE(d, d)`, which is `d` and which Spark hands down to no file.
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """Guarded columns of a table, and all of its columns, in order."""
 
     guarded: frozenset[ColumnName]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import LONG
 from impctl.engine.operator import LIMITS, Limits, level_limits
@@ -33,7 +35,6 @@ from impctl.spark.render import render_plan
 from impctl.spark.run import plain_failures, selected
 from impctl.spark.sketches import capture_sketches, with_range_id
 from impctl.types import AccessId, TableName, TableVersion
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,8 +60,7 @@ def tell_nobody(line: str) -> None:
 _ROUND = "round {:,} of {}, rows so far: {:,}, new: {:,}"
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Struct, frozen=True):
     """The recursive queries of one plan, each derived once. All methods run inside
     `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits. `frames` are always the
     rows of a plan's own accesses. Counting rows for `tell` costs no extra job."""
@@ -207,8 +207,7 @@ def capture_recursive(
     return {a: RangeSet.of(result[a], p.size) for a, p in partitions.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _RecursiveCapture:
+class _RecursiveCapture(Struct, frozen=True):
     """The results so far for `partitions`, those of tables that represent fixpoints included."""
 
     rounds: Rounds
@@ -303,8 +302,7 @@ def _numbered(rows: DataFrame, fixpoint: Fixpoint) -> tuple[DataFrame, RangePart
     return numbered, RangePartition(table_of(fixpoint).table, _NUMBER, LONG, boundaries)
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyedTable:
+class _KeyedTable(Struct, frozen=True):
     """The table of a keyed fixpoint's rows: its accesses, and their ranges."""
 
     access: AccessId

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, assert_never
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlglot import exp, parse_one
 
 from impctl.data.schema import INTEGER, Kind
@@ -45,7 +46,6 @@ from impctl.plan.nodes import (
 from impctl.rules.prune import prune_columns
 from impctl.rules.witnesses import first_by
 from impctl.spark.expressions import DIALECT, bracketed, column, render_expr
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
@@ -206,8 +206,7 @@ _SET_NODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(Struct, frozen=True):
     """A SELECT and the names of its columns, and of all columns below."""
 
     select: exp.Select
@@ -218,8 +217,7 @@ class Rendered:
         return self.select.sql(DIALECT)
 
 
-@dataclass(frozen=True, slots=True)
-class Renderer:
+class Renderer(Struct, frozen=True):
     """Turns nodes into SELECTs, naming columns as they appear. `views` names the relation each
     access reads. A fixpoint that is written twice is two entries."""
 

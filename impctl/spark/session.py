@@ -19,7 +19,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen
@@ -27,10 +26,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct, field
+
 from impctl.errors import RetryableError, UsageError
 from impctl.store.disk import SPARK_SCRATCH, lasting_scratch_folder, scratch_folder
 from impctl.unneeded import enable_pandas
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +45,7 @@ _VARIABLE = "SPARK_LOCAL_DIRS"
 """What Spark reads before the setting."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFolders:
+class LocalFolders(Struct, frozen=True):
     """Java's folder for temporary files, and settings and variables for the JVM."""
 
     temporary: Path
@@ -114,8 +113,7 @@ exec {java} "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Java:
+class Java(Struct, frozen=True):
     """A usable Java: its launcher program, its major version, and where it was found."""
 
     program: Path
@@ -622,8 +620,7 @@ OLDEST = (4, 1)
 """The first release that the engine's semantics were compared with (decision 0058)."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
+class SparkSettings(Struct, frozen=True):
     """Where Spark runs (a master, or an address of Spark Connect) and its settings. `log_level` is
     Spark's (off, error, warn, ...); a server elsewhere has its own log."""
 

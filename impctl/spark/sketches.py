@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa  # Spark reads the annotations of the function that it calls.
+from msgspec import Struct
 
 from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind, SqlType, quoted
@@ -21,7 +22,6 @@ from impctl.spark.capture import RANGE_ID, STAGED, PassKind, SketchPass, sketch_
 from impctl.spark.render import render_plan
 from impctl.spark.run import plain_failures, selected
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -239,8 +239,7 @@ def capture_sketches(
 _RangeIds = dict[AccessId, set[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Capture:
+class _Capture(Struct, frozen=True):
     spark: SparkSession
     frames: Mapping[AccessId, DataFrame]
     views: Mapping[AccessId, str]

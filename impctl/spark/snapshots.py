@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind, quoted
@@ -18,7 +19,6 @@ from impctl.spark.run import plain_failures
 from impctl.spark.session import few_listing_tasks, reader_options, spark_uri
 from impctl.tables.footers import hiding_columns
 from impctl.tables.rows import DataFiles
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,8 +121,7 @@ _DIRECTORY_KINDS = frozenset(
 """Types whose text in a directory's name is the log's own text for the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileGroup:
+class FileGroup(Struct, frozen=True):
     """Files that are read alike: one partition tuple (or checked directories), deletions or not."""
 
     files: tuple[DataFile, ...]

@@ -8,10 +8,11 @@ refuses it. While a block is read, aggregate results are placeholders.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, Kind, SqlType, other
@@ -23,7 +24,6 @@ from impctl.plan.nodes import AggregateCall
 from impctl.sql import literals
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import known_type
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
@@ -41,8 +41,7 @@ _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 
 
-@dataclass(slots=True)
-class AggregateCollector:
+class AggregateCollector(Struct):
     """Collects the aggregate calls of expressions; an `ExprReader.special`."""
 
     calls: list[AggregateCall] = field(default_factory=list)
@@ -156,8 +155,7 @@ def call_is_nullable(call: AggregateCall) -> bool:
     return call.function not in _COUNTING
 
 
-@dataclass(frozen=True, slots=True)
-class GroupingClause:
+class GroupingClause(Struct, frozen=True):
     """Grouping expressions, each once, and the grouping sets as positions among them."""
 
     keys: tuple[Expr, ...]
@@ -268,8 +266,7 @@ def _grouping(
     return GroupingClause(tuple(keys), tuple(chosen))
 
 
-@dataclass(frozen=True, slots=True)
-class Lift:
+class Lift(Struct, frozen=True):
     """Rewrites an expression over FROM columns to one above the grouping."""
 
     text: SqlText

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import (
@@ -58,7 +59,6 @@ from impctl.plan.functions import (
 )
 from impctl.sql import literals
 from impctl.sql.scope import Names, ParseContext, did_you_mean
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
@@ -106,8 +106,7 @@ class Special(Protocol):
     def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ExprReader:
+class ExprReader(Struct, frozen=True):
     """Reads expressions of one clause; `clause` names it in messages."""
 
     reading: ParseContext

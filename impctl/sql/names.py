@@ -10,11 +10,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Self
 
+from msgspec import Struct, field
+
 from impctl.data.schema import name_parts
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import TableName
@@ -33,12 +33,11 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _ONE_STORE = {"s3a": "s3", "s3n": "s3"}
 
 
-@dataclass(frozen=True, slots=True)
-class TableNames:
+class TableNames(Struct, frozen=True):
     """All names of tables; `paths` are keys of `path_key`."""
 
     tables: Mapping[FullName, TableName]
-    paths: Mapping[str, TableName] = field(default_factory=dict, repr=False)
+    paths: Mapping[str, TableName] = field(default_factory=dict)
     catalog: str = SPARK_CATALOG
     schema: str = SPARK_SCHEMA
 

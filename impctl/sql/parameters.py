@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from difflib import get_close_matches
@@ -13,9 +12,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from msgspec import Struct, field
+
 from impctl.errors import Location, UsageError
 from impctl.expr.types import fixed_offset
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from sqlglot.tokens import Token  # type: ignore[attr-defined]  # re-exported silently
@@ -46,8 +46,7 @@ NAMES_WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 """Names that need no parentheses, so that a column may have them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockUse:
+class ClockUse(Struct, frozen=True):
     """A place in the text, with offsets, of a constant of the clock."""
 
     moment: str
@@ -57,8 +56,7 @@ class ClockUse:
     """Index of the previous token; None at the start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """An instant (UTC) in a session's zone; values in `held` override it."""
 
     instant: datetime
@@ -244,8 +242,7 @@ _BEFORE = frozenset(
 become a typed literal, `day :key` a call)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True):
     """One replaced parameter: its place and its literal's, on the same line."""
 
     line: int
@@ -255,8 +252,7 @@ class Binding:
     bound: int
 
 
-@dataclass(frozen=True, slots=True)
-class BoundSql:
+class BoundSql(Struct, frozen=True):
     """A text without parameters, and how its places map to the original."""
 
     sql: str
@@ -409,8 +405,7 @@ def _too_long() -> UsageError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
+class _Parameter(Struct, frozen=True):
     name: str
     start: int
     end: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal, localcontext
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import LONG, Kind, SqlType
@@ -44,7 +45,6 @@ from impctl.sql.aggregates import (
 )
 from impctl.sql.expressions import ExprReader
 from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, attribute_for, known_type
-from impctl.values import dataclass
 
 # Values after IN of a PIVOT: the constant each stands for in its column's type, and its name.
 # Law: a value is taken only where Spark's cast of it to the column's type changes nothing, so
@@ -143,8 +143,7 @@ _SKIPPING_NULL = frozenset(
 _ALIAS_HINT = "give it a name with AS"
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """Computed for every value: expressions over placeholders of calls."""
 
     calls: tuple[AggregateCall, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
@@ -37,7 +38,6 @@ from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
 from impctl.sql.text import SqlText, as_invalid_query
 from impctl.types import AttributeId, FixpointId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.expr.nodes import Span
@@ -144,8 +144,7 @@ _ONE_ROW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """Checks the step of a WITH entry; `is_set` with UNION, not UNION ALL."""
 
     fixpoint: FixpointId
@@ -369,8 +368,7 @@ def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
     return CommonTable(entry, environment, refuse)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A WITH entry that reads itself, and what is visible there."""
 
     node: exp.CTE

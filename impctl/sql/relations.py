@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
@@ -38,7 +39,6 @@ from impctl.sql.scope import (
     side_by_side,
     table_hint,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
@@ -156,8 +156,7 @@ def is_generator(node: exp.Expression) -> bool:
     return function_name(node) in _GENERATORS
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(Struct, frozen=True):
     """A generator of a SELECT list: its item, the exploded rows, and the new columns."""
 
     item: exp.Expression
@@ -206,8 +205,7 @@ def _called(item: exp.Expression) -> exp.Expression:
     return inner if isinstance(inner, exp.Expression) else item
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """A generator as written: clause, call, and column names."""
 
     clause: str
@@ -367,8 +365,7 @@ _SUBQUERY_PARTS = frozenset({"this", "alias", "joins", "pivots"})
 _VALUES_PARTS = frozenset({"expressions", "alias"})
 
 
-@dataclass(frozen=True, slots=True)
-class CommonTable:
+class CommonTable(Struct, frozen=True):
     """A WITH entry and what is visible there."""
 
     node: exp.CTE
@@ -383,8 +380,7 @@ class CommonTable:
         return self.environment.read_query(self.node.this, self.environment)
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """Context of a query: the reading, visible WITH entries, how to read a query."""
 
     reading: ParseContext
@@ -397,8 +393,7 @@ class Environment:
         return self.reading.text
 
 
-@dataclass(frozen=True, slots=True)
-class FromSource:
+class FromSource(Struct, frozen=True):
     """Result of a FROM clause: a plan, and the names of its columns."""
 
     plan: Plan

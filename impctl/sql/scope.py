@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, transform
 from impctl.expr.types import is_nullable, type_of
 from impctl.plan.nodes import Attribute, Catalog, ComputedColumn, JoinKind, LiveRows, Plan
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.errors import QueryError
@@ -31,8 +31,7 @@ MAX_ACCESSES = 1_000
 """WITH entries that use each other twice multiply to 2 to the n."""
 
 
-@dataclass(slots=True)
-class ParseContext:
+class ParseContext(Struct):
     """The only mutable state of parsing: counters and volatile constructs."""
 
     text: SqlText
@@ -150,8 +149,7 @@ Qualifier = tuple[str, ...]
 """Parts of a relation's name in lower case: an alias has one, a table three."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeEntry:
+class ScopeEntry(Struct, frozen=True):
     """One nameable column: its relation's name, its name, and what it reads. A column merged by
     USING has one entry without its relation's name, and another with it that `*` and plain names do
     not see."""
@@ -168,8 +166,7 @@ class ScopeEntry:
         return self.relation is not None and is_called(self.relation, relation)
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Columns of a FROM clause, in the order of `*`; `outer` is the enclosing block."""
 
     entries: tuple[ScopeEntry, ...]
@@ -247,8 +244,7 @@ class Prefer(StrEnum):
     """A FROM column if it is a grouping expression, else the alias, else the FROM column."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """Name resolution for one clause: FROM columns, and select aliases where Spark sees them."""
 
     text: SqlText

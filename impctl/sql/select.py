@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
@@ -74,7 +75,6 @@ from impctl.sql.subqueries import (
     without_parentheses,
 )
 from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
@@ -84,8 +84,7 @@ if TYPE_CHECKING:
 # that is carried along hidden. ORDER BY without LIMIT is a Sort, with LIMIT or OFFSET a TopK.
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """End of a block: sort keys, and how many rows to skip and to keep."""
 
     keys: tuple[SortKey, ...] = ()
@@ -321,8 +320,7 @@ _BLOCK_PARTS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """One column of the SELECT list, read over FROM columns."""
 
     name: str
@@ -350,8 +348,7 @@ def read_select(select: exp.Select, environment: Environment) -> Plan:
     return _planned(select, block, environment)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """Everything of a block, read before any of it is planned."""
 
     source: FromSource

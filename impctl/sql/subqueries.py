@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN, LONG
@@ -44,15 +45,13 @@ from impctl.plan.nodes import (
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
 from impctl.sql.scope import Names, Scope
-from impctl.values import dataclass
 
 # What a condition reads beside its row: values and marks of subqueries, joined to every row. Law:
 # such a join neither drops a row nor repeats one, unless no condition on what it brings could be
 # true of that row. So what is read beside rows can be joined below the condition, in any order.
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedSubquery:
+class JoinedSubquery(Struct, frozen=True):
     """A plan joined to the rows: INNER without condition has one row, LEFT at most one partner."""
 
     kind: JoinKind
@@ -65,8 +64,7 @@ class JoinedSubquery:
         return attributes_of(self.plan)
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarCondition:
+class ScalarCondition(Struct, frozen=True):
     """A condition that reads plans joined beside the rows."""
 
     beside: tuple[JoinedSubquery, ...]
@@ -221,8 +219,7 @@ def read_single(
     return ScalarCondition(tuple(beside), predicate, span)
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarValue:
+class ScalarValue(Struct, frozen=True):
     """A subquery's value, its plan, and equalities with the row."""
 
     value: Expr
@@ -455,8 +452,7 @@ def _pair(
 # is refused.
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipMark:
+class MembershipMark(Struct, frozen=True):
     """A plan beside the rows, and the expression that is true of rows with a partner."""
 
     beside: JoinedSubquery
@@ -543,13 +539,11 @@ def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     predicate: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True):
     """An IN or EXISTS subquery: rows with (SEMI) or without (ANTI) a partner on the right."""
 
     kind: JoinKind

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from difflib import get_close_matches
 from itertools import accumulate
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
@@ -17,7 +18,6 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
-from impctl.values import dataclass
 
 # MAX RECURSION LEVEL n behind the name of a WITH entry, which sqlglot does not know. Law: the
 # clause is read where Spark reads it: four words between the name of an entry (with its columns)
@@ -26,8 +26,7 @@ from impctl.values import dataclass
 _WORDS = ["MAX", "RECURSION", "LEVEL"]
 
 
-@dataclass(frozen=True, slots=True)
-class RecursionLimit:
+class RecursionLimit(Struct, frozen=True):
     """A MAX RECURSION LEVEL clause: the number of levels, and its place."""
 
     most: int
@@ -124,8 +123,7 @@ Place = tuple[int, int]
 """Offsets of the first character and of the one after the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Struct, frozen=True):
     """Tokens of a text, in order, with their depth in parentheses."""
 
     all: tuple[Token, ...]
@@ -279,8 +277,7 @@ def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class SqlText:
+class SqlText(Struct, frozen=True):
     """A query's text and tokens; `name` is used in messages."""
 
     name: str

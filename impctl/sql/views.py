@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
@@ -25,7 +26,6 @@ from impctl.sql.names import FullName, TableNames
 from impctl.sql.relations import part
 from impctl.sql.text import SqlText, read_text
 from impctl.types import QueryName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.expr.nodes import Span
@@ -42,8 +42,7 @@ Views = Mapping[FullName, tuple[TableName, str]]
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRange:
+class SourceRange(Struct, frozen=True):
     """Text from `start` on, taken from `source` on in the view, or in the query (None)."""
 
     start: int
@@ -51,8 +50,7 @@ class SourceRange:
     source: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExpandedSql:
+class ExpandedSql(Struct, frozen=True):
     """A text without views, and the sources of its stretches; none where nothing changed."""
 
     sql: str
@@ -69,8 +67,7 @@ class ExpandedSql:
         return result.view, result.source + max(0, offset - result.start)
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(Struct, frozen=True):
     """A place that names a view; `node` is None for a column's qualifier."""
 
     span: Span
@@ -78,8 +75,7 @@ class _Use:
     node: exp.Table | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Struct, frozen=True):
     """A parsed text: its tokens, the views it names, its WITH entries."""
 
     name: TableName | None
@@ -215,8 +211,7 @@ def _entry_names(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _TextWriter:
+class _TextWriter(Struct, frozen=True):
     texts: list[str]
     stretches: list[SourceRange]
 

@@ -8,8 +8,9 @@ window results are placeholders.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGER, SqlType
@@ -20,7 +21,6 @@ from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nu
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import ParseContext, known_type
 from impctl.sql.subqueries import as_truth
-from impctl.values import dataclass
 
 _WINDOW_PLACEHOLDER = "?window"
 _RANKING = {
@@ -29,8 +29,7 @@ _RANKING = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class WindowCollector:
+class WindowCollector(Struct):
     """Collects window and aggregate calls of expressions; an `ExprReader.special`."""
 
     aggregates: AggregateCollector

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from impctl.errors import (
     OPEN_FILES,
     ImpctlError,
@@ -25,7 +27,6 @@ from impctl.errors import (
     pass_out_of_memory,
 )
 from impctl.store.records import Leftover
-from impctl.values import dataclass
 
 # What the two families of operating systems call differently: locks, open flags, users,
 # processes. Law: every name that one of them lacks is asked for here and inside a function or
@@ -542,8 +543,7 @@ def _link(path: Path, what: str) -> UsageError:
 RUN_SUFFIX = ".arrow"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLayout:
+class StoreLayout(Struct, frozen=True):
     root: Path
 
     @property

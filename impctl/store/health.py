@@ -7,11 +7,13 @@ import shutil
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data import pages
 from impctl.data.pages import whole_table
@@ -30,7 +32,6 @@ from impctl.store.disk import (
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun, WrittenRun, run_files
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.store.records import StoreReader
@@ -148,8 +149,7 @@ MOST_FILES = 100_000
 """Limit of files and folders inspected in a store, which has a few per query."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """The folder of a store, or its future place: rights and space."""
 
     path: Path
@@ -162,8 +162,7 @@ class Folder:
     """Whether all of the folder was inspected; a folder with too many files is only sampled."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCheck:
+class StoreCheck(Struct, frozen=True):
     """The content of an open store; `damaged` are queries with damaged rows or state."""
 
     queries: tuple[QueryName, ...]
@@ -245,16 +244,14 @@ _FILES = (
 _FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file IS NOT NULL)"
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubResult:
+class ScrubResult(Struct, frozen=True):
     """Bytes verified, and what was damaged."""
 
     size: int = 0
     damaged: tuple[tuple[QueryName, StateCorruptError], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     """A file that is due: its run, and how far it was verified already."""
 
     since: float

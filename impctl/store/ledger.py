@@ -13,12 +13,13 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import astuple
+
 from impctl.store.disk import CAREFUL, StoreLayout
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import QueryName
@@ -66,8 +67,7 @@ DO UPDATE SET answers = answers + excluded.answers, last = max(last, excluded.la
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """What one use read, and what the query's own conditions would have read. `is_used` is false if
     the sketch was not used. `elapsed_ms` is 0 if unknown: a text or a frame was returned."""
 
@@ -85,8 +85,7 @@ class Use:
     elapsed_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRun:
+class AnswerRun(Struct, frozen=True):
     """What one answer read; of a materialized result also its size. `text` identifies the query's
     text, `by` who answered. Starting Spark took `start_ms` beyond `elapsed_ms`, 0 if it was
     running."""
@@ -102,8 +101,7 @@ class AnswerRun:
     start_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Uses:
+class Uses(Struct, frozen=True):
     """Sums over the uses of one query, and the number of answers from a materialized result. `last`
     is the latest of either, None without any."""
 
@@ -130,7 +128,7 @@ class Ledger:
         """Record one use; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
-            marks = ", ".join("?" * len(fields(Use)))
+            marks = ", ".join("?" * len(Use.__struct_fields__))
             connection.execute(f"INSERT INTO use VALUES (NULL, {marks})", astuple(use))
             self._fold(connection, use.query)
 
@@ -149,7 +147,7 @@ class Ledger:
         """Record what an answer took; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
-            marks = ", ".join("?" * len(fields(AnswerRun)))
+            marks = ", ".join("?" * len(AnswerRun.__struct_fields__))
             connection.execute(f"INSERT INTO run VALUES (NULL, {marks})", astuple(run))
             for alike, most in (
                 ({"query": run.query, "text": run.text, "by": run.by}, _RUNS),
@@ -165,14 +163,14 @@ class Ledger:
 
     def runs(self, query: QueryName, text: int) -> tuple[AnswerRun, ...]:
         """What the latest answers of this text of a query took, newest first."""
-        names = ", ".join(field.name for field in fields(AnswerRun))
+        names = ", ".join(AnswerRun.__struct_fields__)
         wanted = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
         made: Callable[..., AnswerRun] = AnswerRun
         return tuple(made(*row) for row in self._rows(wanted, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
         """Single uses, newest first; older ones are summed per day."""
-        names = ", ".join(field.name for field in fields(Use))
+        names = ", ".join(Use.__struct_fields__)
         rows = self._rows(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
         made: Callable[..., Use] = Use
         return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)

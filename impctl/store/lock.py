@@ -9,6 +9,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from msgspec import Struct
+
 from impctl.errors import LockHeldError
 from impctl.store.disk import (
     CAREFUL,
@@ -21,7 +23,6 @@ from impctl.store.disk import (
     translate_errors,
     without_locks,
 )
-from impctl.values import dataclass
 
 # Does the file system below a store keep locks, and for every machine that sees it? Law: a lock
 # that two holders can have at once is none, so a store is not written there. Asked of the file
@@ -92,8 +93,7 @@ _GRACE = 0.5
 """How long a dead owner's note must stay unchanged: a new owner writes its own at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """Who holds the lock; `process_start` distinguishes processes with the same pid."""
 
     pid: int
@@ -123,8 +123,7 @@ class Owner:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLock:
+class HeldLock(Struct, frozen=True):
     recovered: Owner | None = None
 
     @property

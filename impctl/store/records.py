@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-
-from impctl.values import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from impctl.data.pages import StoredTable
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 Run = tuple[str, int, pa.Table]
 
 
-@dataclass(frozen=True, slots=True)
-class TablePin:
+class TablePin(Struct, frozen=True):
     """The version of a table that sketch and state are valid for."""
 
     table: TableName
@@ -40,8 +38,7 @@ class TablePin:
     schema_json: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSketch:
+class StoredSketch(Struct, frozen=True):
     """The sketch of one access."""
 
     access: AccessId
@@ -51,8 +48,7 @@ class StoredSketch:
     ranges: RangeSet
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
+class Assumption(Struct, frozen=True):
     """A fact about the data that the sketch's safety relies on."""
 
     table: TableName
@@ -61,8 +57,7 @@ class Assumption:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunRef:
+class RunRef(Struct, frozen=True):
     """A stored run of state, without its rows."""
 
     arrangement: str
@@ -81,8 +76,7 @@ class RunKind(StrEnum):
     RECAPTURE = "recapture"
 
 
-@dataclass(frozen=True, slots=True)
-class SideRead:
+class SideRead(Struct, frozen=True):
     """Reads of one run on a side of a join in files: `keys` requested, `hits` with rows, and the
     rows; all 0 if its filter excluded all keys. Of `buffer_name` pieces the keys are refilled
     groups."""
@@ -99,8 +93,7 @@ def buffer_name(piece: str) -> str:
     return f"{piece}.buffer"
 
 
-@dataclass(frozen=True, slots=True)
-class RunParts:
+class RunParts(Struct, frozen=True):
     """Milliseconds per operator of the circuit, in order, and reads from files. The reads are part
     of their operators' times. Stored sides are not listed."""
 
@@ -108,8 +101,7 @@ class RunParts:
     reads: tuple[SideRead, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RunCost:
+class RunCost(Struct, frozen=True):
     """What a run took and its amount of work: the basis of estimates. `rows` and `bytes` are the
     change's, of a recapture the tables'. Starting Spark took `start_ms` beyond `elapsed_ms`, 0 if a
     session was running; `spark` is whether the run used one. `moved` are the tables whose changes
@@ -127,8 +119,7 @@ class RunCost:
     layout: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateChoiceBasis:
+class StateChoiceBasis(Struct, frozen=True, kw_only=True):
     """The basis of the last choice of state, so that it is repeated only after a change. `rates`
     are runs a day by the tables that move in one, `pins` what queries say of their state, `bytes`
     the size of all state afterwards, `least` that of the smallest choice. `settled` is false if a
@@ -142,8 +133,7 @@ class StateChoiceBasis:
     settled: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True, kw_only=True):
     """What a command did to a query, why, and its cost; without `cost` nothing to learn from."""
 
     action: str
@@ -161,8 +151,7 @@ class RunRecord:
     cost: RunCost | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredQuery:
+class StoredQuery(Struct, frozen=True, kw_only=True):
     """A stored query without its state and history; times in seconds since 1970."""
 
     query: QueryName
@@ -187,8 +176,7 @@ class StoredQuery:
         return {sketch.access: sketch.partition for sketch in self.sketches}
 
 
-@dataclass(frozen=True, slots=True)
-class KeptVersion:
+class KeptVersion(Struct, frozen=True):
     """A commit whose sketches are still stored, their versions, and their basis."""
 
     generation: int
@@ -196,8 +184,7 @@ class KeptVersion:
     basis: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewCapture:
+class NewCapture(Struct, frozen=True, kw_only=True):
     """The result of a capture; replaces all of the query but its history. `basis` decides later
     whether the sketches of these versions are still usable."""
 
@@ -212,8 +199,7 @@ class NewCapture:
     basis: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MaintainCommit:
+class MaintainCommit(Struct, frozen=True):
     """The result of maintenance. `pins` name every table of the query. Accesses missing in
     `sketches` keep their sketch; None for `state_meta` keeps what is stored. Runs are dropped
     before others are put; a run put under the arrangement and sequence of another replaces it.
@@ -231,8 +217,7 @@ class MaintainCommit:
     at: float = field(default_factory=time.time)
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(Struct, frozen=True):
     """An unreferenced file or folder; `bytes` is what its removal frees."""
 
     path: Path
@@ -240,8 +225,7 @@ class Leftover:
     removed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OldVersions:
+class OldVersions(Struct, frozen=True):
     """Sketch versions of a query before the latest few, and the bytes of their rows."""
 
     query: QueryName
@@ -249,8 +233,7 @@ class OldVersions:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """What `collect` removed (or would remove); each file says whether it is gone."""
 
     versions: tuple[OldVersions, ...] = ()

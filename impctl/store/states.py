@@ -18,6 +18,7 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
 from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_of_memory
@@ -34,7 +35,6 @@ from impctl.store.disk import (
     translate_errors,
 )
 from impctl.store.records import Run, RunRef
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import QueryName
@@ -54,8 +54,7 @@ _MARK_BYTES = 8
 NO_RUNS = digest_of(())
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenRun:
+class WrittenRun(Struct, frozen=True):
     """A run ready for the catalog: `content`, or synced on disk in `file`. With `sums`, the
     checksums of the file's pages, `checksum` is theirs; else the content's."""
 
@@ -69,8 +68,7 @@ class WrittenRun:
     sums: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+class StoredRun(Struct, frozen=True):
     """A run in the catalog; without `sums` its checksum is that of all bytes."""
 
     arrangement: str

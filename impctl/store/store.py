@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
 
 from impctl.errors import StateCorruptError
 from impctl.store import states

@@ -7,11 +7,13 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from sqlite3 import Connection
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import ImpctlError, RetryableError
@@ -38,7 +40,6 @@ from impctl.store.records import (
     TablePin,
 )
 from impctl.store.states import WrittenRun
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, QueryName, TableName, TableVersion
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
 # the query and never goes back.
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRow:
+class QueryRow(Struct, frozen=True):
     id: int
     name: QueryName
     fingerprint: str
@@ -65,8 +65,7 @@ _SAYS_NOTHING = 0
 them, and a migration in SQL could not renew it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """What every commit changes; texts are JSON as stored."""
 
     generation: int
@@ -857,8 +856,7 @@ def _rate(value: object) -> float:
 # checked before anything is written. Files are only named here, never touched.
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """What a transaction did: the new generation, and unreferenced files."""
 
     generation: int

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import STRING, TEMPORAL, Column, Kind, SqlType
 from impctl.data.vector import Once
@@ -51,7 +53,6 @@ from impctl.tables.snapshot import (
 )
 from impctl.tables.source import DeltaSource, other_history, recreated
 from impctl.tables.storage import READ_FAILURES, failure_text, file_uri, is_missing
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -246,8 +247,7 @@ def _rows(after: Snapshot, paths: Sequence[str]) -> int:
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class DiffRows:
+class DiffRows(Struct, frozen=True):
     """The requested columns and a weight per row."""
 
     table: pa.Table
@@ -285,8 +285,7 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
     return DiffRows(pa.concat_tables(tables) if names else bare_rows(len(total)), total)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedFiles:
+class ChangedFiles(Struct, frozen=True):
     """Files with removed live rows and with added live rows; both may hold the same rows."""
 
     went: tuple[DataFile, ...]
@@ -325,8 +324,7 @@ CHANGE_TYPE = "_change_type"
 _WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
-@dataclass(frozen=True, slots=True)
-class FeedRows:
+class FeedRows(Struct, frozen=True):
     """The requested columns, a weight per row, and on request the versions of the commits."""
 
     table: pa.Table
@@ -334,8 +332,7 @@ class FeedRows:
     versions: _Versions | None
 
 
-@dataclass(frozen=True, slots=True)
-class _FeedPart:
+class _FeedPart(Struct, frozen=True):
     """A file with changed rows; `weight` is None if its rows have their own."""
 
     file: DataFile
@@ -562,8 +559,7 @@ def _may_serve_otherwise(error: BaseException) -> bool:
 _RECREATED_HINT = "the path now holds another table; run `impctl capture`"
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True, dict=True):
     """Weighted rows: above 0 inserted, below deleted; from the feed a row may be on both sides."""
 
     table: pa.Table
@@ -575,8 +571,11 @@ class Changes:
     """Version of each row's commit, if requested and known (change feed only)."""
     ending: Snapshot | None = None
     """The columns at the end of the range; its files may still be those of the start."""
-    shared: Once = field(default_factory=Once, init=False, compare=False, repr=False)
-    """Results shared by the queries that read these rows."""
+
+    @cached_property
+    def shared(self) -> Once:
+        """Results shared by the queries that read these rows."""
+        return Once()
 
     @property
     def rows(self) -> int:

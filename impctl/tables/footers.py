@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from impctl.data.schema import Column, Kind
 from impctl.tables.rows import DataFiles, hybrid_columns, is_surely_modern, read_failure
 from impctl.tables.schema import PHYSICAL_NAME
 from impctl.tables.storage import READ_FAILURES
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 # Cost: one small read per file.
 
 
-@dataclass(frozen=True, slots=True)
-class Miscopied:
+class Miscopied(Struct, frozen=True):
     """The columns that deltalake would copy wrongly, by reason."""
 
     as_int96: frozenset[ColumnName] = frozenset()
@@ -58,8 +58,7 @@ def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = Non
     return reduce(Miscopied.__or__, result, Miscopied())
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedNames:
+class ExpectedNames(Struct, frozen=True):
     """The names that a table's data files should use."""
 
     columns: Mapping[str, ColumnName]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import (
     HistoryGoneError,
@@ -19,7 +20,6 @@ from impctl.tables.snapshot import (
 )
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import READ_FAILURES, file_uri
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
@@ -72,8 +72,7 @@ Action = tuple[str, Any]
 _OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
 
 
-@dataclass(frozen=True)
-class LogCommits:
+class LogCommits(Struct, frozen=True, dict=True):
     """The texts of consecutive commits, oldest first; TableError for a damaged entry."""
 
     # Without slots: the parsed actions are kept beside the texts.
@@ -245,8 +244,7 @@ def _seconds(milliseconds: Any) -> float | None:
 _Stat = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedTable:
+class PinnedTable(Struct, frozen=True):
     """A table as pinned by a run: its source, and the log entry of that version. `mark` and `entry`
     are None if there is no readable entry, and then prove nothing."""
 
@@ -328,8 +326,7 @@ def _stat(path: str) -> _Stat | None:
 # does not tell is None. Times are as written (`tables.log`).
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     version: TableVersion
     at: float | None
     rows: int | None
@@ -381,8 +378,7 @@ _DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
 """What entries raise that are not JSON, or whose parts have other types than Delta's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
+class _Entries(Struct, frozen=True):
     """The readable entries after `since`, oldest first, and whether more were expected."""
 
     commits: LogCommits
@@ -552,8 +548,7 @@ _SIGNS_OF_METRIC = {
 """Metrics of deltalake and Spark, with the rows each inserts and deletes; an update does both."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeSize:
+class ChangeSize(Struct, frozen=True):
     """Changed rows (None if the log does not say), and the files that hold them."""
 
     rows: int | None
@@ -561,8 +556,7 @@ class ChangeSize:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SignedRows:
+class SignedRows(Struct, frozen=True):
     """Rows inserted and rows deleted; None if the log does not say."""
 
     inserted: int | None
@@ -674,8 +668,7 @@ def _records_of(body: Mapping[str, Any]) -> int | None:
 # a data file.
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCommits:
+class PendingCommits(Struct, frozen=True):
     """Commits since a version, and what they changed; None if the log does not say."""
 
     versions: int
@@ -736,8 +729,7 @@ _UNITS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Struct, frozen=True):
     """A retention duration: the setting, its text, and its meaning, None if unknown."""
 
     setting: str
@@ -842,8 +834,7 @@ _PIECE = 4096
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True, slots=True)
-class FilesMark:
+class FilesMark(Struct, frozen=True):
     """A digest of a table's files at one version; `rows` by statistics, None if one is missing."""
 
     digest: str

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.keys import ascending, key_codes, normalise, starts_in
 from impctl.data.schema import Column, Kind
@@ -19,7 +20,6 @@ from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import FileReader, bare_rows, read_batches
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 # the column.
 
 
-@dataclass(frozen=True, slots=True)
-class WantedValues:
+class WantedValues(Struct, frozen=True):
     """The distinct values of `values`, prepared for comparison with many rows."""
 
     values: Vector
@@ -83,8 +82,7 @@ def _comparable(column: Vector) -> Any:
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The least and the greatest value of a column, dates in days since 1970."""
 
     low: int
@@ -92,8 +90,7 @@ class Bounds:
     has_null: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(Struct, frozen=True):
     """Rows of a group, including deleted ones, and known bounds of columns."""
 
     rows: int
@@ -291,8 +288,7 @@ _LARGE, _LEFT_OUT = 100_000, 0.01
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyColumns:
+class KeyColumns(Struct, frozen=True):
     """The columns of a key, with their types and where NULL equals NULL. With `counted`, more
     columns, their distinct combinations count once per key: tuples. None counts rows. With `where`,
     whose columns use their names in the table, only rows that may satisfy it count."""
@@ -308,8 +304,7 @@ class KeyColumns:
         return tuple(dict.fromkeys(name for name, _ in every))
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCounts:
+class KeyCounts(Struct, frozen=True):
     """How often keys occur: `codes` ascend, shape (keys,), `counts` are parallel. One in `one_in`
     keys is sampled; `rows` of the table's `read` satisfy the condition, whatever their key."""
 

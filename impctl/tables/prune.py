@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector
@@ -34,7 +35,6 @@ from impctl.tables.snapshot import (
     places_in,
 )
 from impctl.tables.statistics import Density, file_bounds, line_of, prefix_sums
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sketch.likelihood import Mixture
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FileSpans:
+class FileSpans(Struct, frozen=True, eq=False):
     """Files against the ranges of one partition; all arrays of shape (files,)."""
 
     first: Ints
@@ -207,8 +206,7 @@ def _deleted(file: DataFile) -> int:
 # statistics, so it is told apart. What is not known is everything.
 
 
-@dataclass(frozen=True, slots=True)
-class KeySpans:
+class KeySpans(Struct, frozen=True):
     """Ascending disjoint spans, not adjacent, both ends included."""
 
     lows: tuple[BoundaryValue, ...]
@@ -253,8 +251,7 @@ _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP
 """Types whose constants need no conversion beside a column of the same type."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Outcomes:
+class _Outcomes(Struct, frozen=True, eq=False):
     """What a condition may be for some row of each file, shape (files,); NULL never matters."""
 
     may_be_true: Flags
@@ -273,8 +270,7 @@ def prune_by_condition(
     return snapshot.files_at(_FilePruner(snapshot, columns, {}).of(condition).may_be_true)
 
 
-@dataclass(frozen=True, slots=True)
-class _FilePruner:
+class _FilePruner(Struct, frozen=True):
     """Evaluates conditions over one snapshot's statistics, looked up once per column."""
 
     snapshot: Snapshot

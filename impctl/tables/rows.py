@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.data.memory import SMALL, reserve
 from impctl.data.schema import Column, Kind, SqlType
@@ -43,7 +44,6 @@ from impctl.tables.storage import (
     local_path,
     object_store,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -590,8 +590,7 @@ MAX_PARTS = 16
 """Parts with a filter: each is planned by Spark and read by its own tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPart:
+class ReadPart(Struct, frozen=True):
     """Files, and the filter that their rows need; None if all their rows are selected."""
 
     files: tuple[DataFile, ...]
@@ -602,8 +601,7 @@ class ReadPart:
         return ReadPart(tuple(file for file in self.files if file.uri in uris), self.filter)
 
 
-@dataclass(frozen=True, slots=True)
-class PartedRead:
+class PartedRead(Struct, frozen=True):
     """The parts, and the ranges of which they return all rows."""
 
     wanted: RangeFilter
@@ -655,8 +653,7 @@ def _parted(
     return tuple(parts) if len(parts) <= MAX_PARTS + bool(inside) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _FilePlaces:
+class _FilePlaces(Struct, frozen=True):
     """The intervals that each file may hold rows of, from `first` to before `end`; all of shape
     (files,). Only the first interval may be unbounded below, and only the last one above, where NaN
     is."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.vector import Ints, from_arrow
 from impctl.sketch.boundaries import ValueWeights
@@ -21,7 +22,6 @@ from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import UNKNOWN, ColumnBounds, DataFile, Snapshot, places_in
 from impctl.tables.statistics import Density, Line, file_bounds, line_of
 from impctl.tables.storage import local_path
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
@@ -174,8 +174,7 @@ _AT_ONCE = 4
 """Slices read concurrently: most of the time is waiting and opening the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileSample:
+class FileSample(Struct, frozen=True):
     """The files to draw from, and the rows drawn: windows, each of parts of so many rows."""
 
     snapshot: Snapshot
@@ -352,8 +351,7 @@ _POINTS = 4
 """Values that represent the rows of a file with too few sampled ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnSpread:
+class ColumnSpread(Struct, frozen=True):
     """The weighted values of a column, the bounds of all `files`, their least values (`starts`),
     and `depth`: how many files may hold the value of a row, on average: 1 in a table sorted by the
     column, all files if it is not sorted at all."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other, quoted
 from impctl.errors import TableError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import ColumnName
@@ -92,8 +92,7 @@ _READABLE_CHANGES = frozenset(
 _FROM_FLOAT = ("float", "double")
 
 
-@dataclass(frozen=True, slots=True)
-class TableSchema:
+class TableSchema(Struct, frozen=True):
     """Columns in Delta order, with physical names and facts from the log."""
 
     schema: Schema

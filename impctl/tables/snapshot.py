@@ -22,7 +22,6 @@ import re
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import unquote, urlsplit
@@ -30,6 +29,8 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import Column, Kind, Schema
 from impctl.errors import (
@@ -56,7 +57,7 @@ from impctl.tables.storage import (
     read_text,
     unknown_feature,
 )
-from impctl.values import dataclass
+from impctl.types import Secrets
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -74,8 +75,7 @@ UNKNOWN = -1
 _EXACT: dict[type, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
-@dataclass(frozen=True, slots=True)
-class FileBounds:
+class FileBounds(Struct, frozen=True):
     """What one file may hold in one column."""
 
     minimum: BoundaryValue | None
@@ -97,8 +97,7 @@ class FileBounds:
 
 
 # Without slots: derived values are cached beside the arrays.
-@dataclass(frozen=True, eq=False)
-class ColumnBounds(Sequence[FileBounds]):
+class ColumnBounds(Struct, frozen=True, eq=False, dict=True):
     """The bounds of one column in each file; all arrays of shape (files,)."""
 
     lows: Values
@@ -387,8 +386,7 @@ CHANGE_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(Struct, frozen=True):
     """One data file of a snapshot."""
 
     uri: str
@@ -398,7 +396,7 @@ class DataFile:
     """Rows in the file, including deleted ones; None if the log does not say."""
     partition_values: Mapping[ColumnName, str | None]
     """Text per partition column (logical name) that casts to the value; None is NULL."""
-    deleted: Positions | None = field(default=None, compare=False)
+    deleted: Positions | None = None
     """Positions that the deletion vector removes, ascending; None without one."""
 
 
@@ -406,8 +404,7 @@ def bytes_of(files: Iterable[DataFile]) -> int:
     return sum(file.size for file in files)
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, eq=False, dict=True):
     """A table at one version."""
 
     table: TableName
@@ -421,18 +418,19 @@ class Snapshot:
     configuration: Mapping[str, str]
     reader_features: frozenset[str]
     writer_features: frozenset[str]
-    storage_options: Mapping[str, str] | None = field(repr=False)
+    storage_options: Secrets | None
     clone_of: tuple[str, ...]
     """Folders of other tables whose files this shallow clone may name."""
-    actions: pa.Table = field(repr=False, compare=False)
+    actions: pa.Table
     """deltalake's add actions, one row a file, statistics as nested columns."""
-    uris: tuple[str, ...] = field(repr=False, compare=False)
+    uris: tuple[str, ...]
     """The files' paths, in the order of `actions`."""
-    deletions: Mapping[str, Positions] = field(repr=False, compare=False)
-    bounds: dict[ColumnName, ColumnBounds] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    """A cache of `tables.statistics`, by column."""
+    deletions: Mapping[str, Positions]
+
+    @cached_property
+    def bounds(self) -> dict[ColumnName, ColumnBounds]:
+        """A cache of `tables.statistics`, by column."""
+        return {}
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -595,7 +593,7 @@ def take_snapshot(
         configuration=configuration,
         reader_features=reader_features,
         writer_features=frozenset(protocol.writer_features or ()),
-        storage_options=storage_options,
+        storage_options=None if storage_options is None else Secrets(storage_options),
         clone_of=clone_of,
         actions=actions,
         uris=uris,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import (
     HistoryGoneError,
@@ -34,7 +35,7 @@ from impctl.tables.storage import (
     unknown_feature,
     without_values,
 )
-from impctl.values import dataclass
+from impctl.types import Secrets
 
 if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
@@ -43,16 +44,15 @@ _VERSION = re.compile(r"\bversion: (\d+)")
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*json)")
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaSource:
+class DeltaSource(Struct, frozen=True, eq=False):
     """An open table; `version` is the newest one when opened, or a requested one."""
 
     name: TableName
     path: str
-    storage_options: Mapping[str, str] | None = field(repr=False)
+    storage_options: Secrets | None
     version: TableVersion
     table_id: str
-    delta: DeltaTable = field(repr=False, compare=False)
+    delta: DeltaTable
     """deltalake's table at `version`; it must not be moved to another version."""
     clone_of: tuple[str, ...] = ()
     """Folders of other tables whose files the log may name."""
@@ -101,7 +101,8 @@ def open_source(
     except READ_FAILURES as error:
         raise open_failure(name, path, error) from error
     table_id, roots = str(delta.metadata().id), clone_roots(clone_of)
-    return DeltaSource(name, path, storage_options, delta.version(), table_id, delta, roots)
+    secrets = None if storage_options is None else Secrets(storage_options)
+    return DeltaSource(name, path, secrets, delta.version(), table_id, delta, roots)
 
 
 def clone_roots(clone_of: Iterable[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.data.schema import FLOAT, NUMERIC, TEMPORAL, Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, from_arrow
@@ -25,7 +26,6 @@ from impctl.tables.snapshot import (
     partition_array,
 )
 from impctl.tables.storage import is_unsure
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue
@@ -45,8 +45,7 @@ _TEXT_BYTES = 6
 """Bytes of a text behind the common prefix that are distinguished: as many as a double holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A mapping from values to numbers, relative to the least value."""
 
     least: Any
@@ -147,8 +146,7 @@ _ROOM = 1 << 62
 """Integers up to which 64 bits suffice for what is added here."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnStatistics:
+class ColumnStatistics(Struct, frozen=True):
     """Bounds of a snapshot's column, not necessarily reached."""
 
     minimum: BoundaryValue | None
@@ -346,8 +344,7 @@ def line_of(bounds: ColumnBounds) -> Line | None:
     return Line.of([*filled.lows.tolist(), *filled.highs.tolist()])
 
 
-@dataclass(frozen=True, slots=True)
-class Density:
+class Density(Struct, frozen=True):
     """Rows per unit of a line: what begins at each start, minus what ends at each end."""
 
     starts: Floats

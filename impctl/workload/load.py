@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from impctl.errors import Location, UsageError, WorkloadError
+from impctl.types import Secrets
 from impctl.workload.models import DEFAULT_FILE, SparkSpec, Workload, store_path_problem
 from impctl.workload.sections import (
     is_name,
@@ -190,7 +191,7 @@ def read_workload(
     store: str | None = resolve_path(base, DEFAULT_STORE)
     if "store" in fields:
         store = _read_store(fields["store"], base, reading)
-    spark: SparkSpec | None = SparkSpec(None, {})
+    spark: SparkSpec | None = SparkSpec(None, Secrets())
     if "spark" in fields:
         spark = _read_spark(fields["spark"], "`spark`", reading)
     if name is None or store is None or spark is None or declared is None:
@@ -264,4 +265,4 @@ def _read_spark(node: Node, path: str, reading: FileReading) -> SparkSpec | None
                 f"Spark has no setting `{name}`, and would ignore it",
                 f"did you mean `{_SPARK_SETTINGS[close[0]]}`?",
             )
-    return SparkSpec(master, conf)
+    return SparkSpec(master, Secrets(conf))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from datetime import UTC, date, datetime, tzinfo
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from impctl.values import dataclass
+from msgspec import Struct, field
+
+from impctl.types import Secrets
 
 if TYPE_CHECKING:
     from impctl.errors import Location
@@ -90,8 +91,7 @@ class CronFault(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(Struct, frozen=True):
     """Minutes, hours, days of the month, months and days of the week (0 Sunday), each ascending.
     `either` means that a day need match only one of its two fields."""
 
@@ -111,8 +111,7 @@ class Cron:
         return is_day or is_weekday if self.either else is_day and is_weekday
 
 
-@dataclass(frozen=True, slots=True)
-class _CronField:
+class _CronField(Struct, frozen=True):
     """A field: its bounds, and the names of its values from `least` on."""
 
     what: str
@@ -223,8 +222,7 @@ class SimpleTrigger(StrEnum):
     USE = "use"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
+class Trigger(Struct, frozen=True, kw_only=True):
     """When to maintain: the first that occurs of what is not None. `rows` pending, a multiple of
     `every` since midnight, a time of `cron`, at most `fresh_within` after a commit, or when the
     `point` is named. `cheap`: earlier, if nothing else is due. `ready_within` bounds the work left
@@ -378,8 +376,7 @@ class ShipMode(StrEnum):
     EAGER = "eager"
 
 
-@dataclass(frozen=True, slots=True)
-class ProvenanceSpec:
+class ProvenanceSpec(Struct, frozen=True):
     """Recursion is maintained by absorption, with at most `nodes` of decision diagrams."""
 
     ship: ShipMode = ShipMode.LAZY
@@ -400,8 +397,7 @@ _FOLLOWED = {
 """Names as in `sql.parameters`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedChanges:
+class ExpectedChanges(Struct, frozen=True):
     """Expected changes of a table; None is unspecified. One `every` so many seconds, of so many
     `rows`, the share `deletes` of them deleted; from `since` to before `until`, in seconds since
     1970."""
@@ -413,8 +409,7 @@ class ExpectedChanges:
     until: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpirySpec:
+class ExpirySpec(Struct, frozen=True):
     """Rows of a table are live until `after` microseconds after their `column`."""
 
     column: ColumnName
@@ -422,15 +417,14 @@ class ExpirySpec:
     location: Location
 
 
-@dataclass(frozen=True, slots=True)
-class TableSpec:
+class TableSpec(Struct, frozen=True):
     """A Delta table; `path` is absolute or a URI, `names` are its other names in SQL. `coming` are
     the changes that the file expects: none if it says that the table never changes, None if it says
     nothing. With an `expiry` queries see its live rows only."""
 
     name: TableName
     path: str
-    storage_options: Mapping[str, str] = field(repr=False)
+    storage_options: Secrets
     location: Location
     names: tuple[str, ...] = ()
     ambient: bool = False
@@ -445,8 +439,7 @@ class TableSpec:
         return self.coming == ()
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSpec:
+class PartitionSpec(Struct, frozen=True):
     """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`. `is_old_key`:
     the file uses `ranges`, the old name of that key."""
 
@@ -458,8 +451,7 @@ class PartitionSpec:
     is_old_key: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SqlRun:
+class SqlRun(Struct, frozen=True):
     """Characters of a scalar from `offset` on that are contiguous on one line of the file."""
 
     offset: int
@@ -467,8 +459,7 @@ class SqlRun:
     column: int
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     """A piece of resolved text: literal from `source` on, or the value of a variable there."""
 
     offset: int
@@ -476,8 +467,7 @@ class TextPiece:
     is_literal: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SqlOrigin:
+class SqlOrigin(Struct, frozen=True):
     """Where a SQL text is in the file; without `runs` only its start is known."""
 
     start: Location
@@ -485,18 +475,16 @@ class SqlOrigin:
     pieces: tuple[TextPiece, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ViewSpec:
+class ViewSpec(Struct, frozen=True):
     """A SELECT text under a name that queries and other views may read as a table."""
 
     name: TableName
     sql: str
     location: Location
-    sql_origin: SqlOrigin = field(repr=False)
+    sql_origin: SqlOrigin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuerySpec:
+class QuerySpec(Struct, frozen=True, kw_only=True):
     """One query; `sketch` names the attribute per table and is empty if impctl chooses. `params`
     are the values of the named parameters in `sql`, for which sketches are captured; `moves` are
     the parameters that sketches follow. `buffer` is how many values or rows MIN, MAX and top-k keep
@@ -513,7 +501,7 @@ class QuerySpec:
     maintain: MaintainMode
     join: JoinStrategy
     location: Location
-    sql_origin: SqlOrigin = field(repr=False)
+    sql_origin: SqlOrigin
     params: Mapping[str, ParameterValue] = field(default_factory=dict)
     moves: Mapping[str, ParameterMoves] = field(default_factory=dict)
     buffer: int | Everything | None = None
@@ -531,8 +519,7 @@ class QuerySpec:
         return {name: _FOLLOWED[moves] for name, moves in self.moves.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class InsertSpec:
+class InsertSpec(Struct, frozen=True):
     """A batch of new rows: written out (`rows`), or in a file beside the workload (`file`)."""
 
     name: str
@@ -542,8 +529,7 @@ class InsertSpec:
     location: Location
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSpec:
+class DeleteSpec(Struct, frozen=True):
     """A batch that deletes the rows for which `where` is true."""
 
     name: str
@@ -552,8 +538,7 @@ class DeleteSpec:
     location: Location
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeSpec:
+class ChangeSpec(Struct, frozen=True):
     """A batch that sets columns to SQL expressions, on all rows or where `where` is true."""
 
     name: str
@@ -569,16 +554,14 @@ UpdateSpec = InsertSpec | DeleteSpec | ChangeSpec
 """One update batch of the workload; `apply` commits each as one table version."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkSpec:
+class SparkSpec(Struct, frozen=True):
     """Settings of the Spark session; `master` is None if the file does not say."""
 
     master: str | None
-    conf: Mapping[str, str] = field(repr=False)
+    conf: Secrets
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetSpec:
+class BudgetSpec(Struct, frozen=True):
     """Limits of the state of all queries: bytes on `disk`; None is unlimited. `memory` is the limit
     of a process, as written: a size, or a share of the machine's such as `25%`."""
 
@@ -586,16 +569,14 @@ class BudgetSpec:
     memory: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LimitSpec:
+class LimitSpec(Struct, frozen=True):
     """Limits of WITH RECURSIVE of UNION: rounds at once, and rows derived."""
 
     rounds: int = 100_000
     rows: int = 20_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """A whole workload file; mappings keep the order of the file."""
 
     name: str

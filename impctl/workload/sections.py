@@ -6,13 +6,14 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.data.schema import name_parts
@@ -25,7 +26,7 @@ from impctl.sql.names import (
     TableNames,
     path_key,
 )
-from impctl.values import dataclass
+from impctl.types import Secrets
 from impctl.workload.models import (
     DURATION_PATTERN,
     EVERYTHING,
@@ -147,8 +148,7 @@ TABLE_PATTERN = rf"{_PART}(?:\.{_PART}){{0,2}}"
 """Names of tables and views: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredTables:
+class DeclaredTables(Struct, frozen=True):
     """The tables of the file, including invalid ones, and their names."""
 
     listed: tuple[TableName, ...]
@@ -836,8 +836,7 @@ def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
 # expressions as SQL text.
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(Struct, frozen=True):
     """What is known of an update before its action is read; None for invalid values."""
 
     name: str | None
@@ -1043,8 +1042,7 @@ _NAME_HINT = (
 )
 
 
-@dataclass(slots=True)
-class _Names:
+class _Names(Struct):
     catalog: str
     schema: str
     tables: dict[FullName, TableName] = field(default_factory=dict)
@@ -1184,7 +1182,9 @@ def _read_table_section(
         # The catalog's name of the table is one of its names, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
-    spec = TableSpec(name, path, options or {}, at, names, is_ambient, coming, expiry, clone_of)
+    spec = TableSpec(
+        name, path, Secrets(options or {}), at, names, is_ambient, coming, expiry, clone_of
+    )
     return spec, others
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from difflib import get_close_matches
 from typing import Never
 
 import yaml
+from msgspec import Struct, field
 from yaml.composer import Composer
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.errors import Location, Problem
-from impctl.values import dataclass
 from impctl.workload.models import CellValue, QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
 from impctl.workload.scalars import ScalarFault, kind_of, plain_value
 
@@ -223,8 +222,7 @@ _REFERENCE = re.compile(r"\$\$|\$\{([^}]*)(\}?)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """An invalid reference; `offset` is its position in the text as written."""
 
     message: str
@@ -232,8 +230,7 @@ class Fault:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """Text with its variables resolved, and the origin of each piece."""
 
     text: str
@@ -409,8 +406,7 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MappingEntry:
+class MappingEntry(Struct, frozen=True):
     """One key of a mapping: its text, its node and its value."""
 
     name: str
@@ -418,16 +414,14 @@ class MappingEntry:
     value: Node
 
 
-@dataclass(frozen=True, slots=True)
-class YamlScalar:
+class YamlScalar(Struct, frozen=True):
     """A scalar value; wrapped because NULL is a value too."""
 
     value: CellValue
     written: str
 
 
-@dataclass(slots=True)
-class FileReading:
+class FileReading(Struct):
     """One pass over a file: positions, variables, and the problems so far."""
 
     lines: Lines

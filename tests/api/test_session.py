@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from datetime import date, timedelta
 from decimal import Decimal
 from importlib import import_module
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import asdict
 
 import impctl
 from impctl import errors

@@ -26,7 +26,7 @@ INTERFACES: Mapping[str, int] = {
     "api": 2, "bench": 45, "cli": 1, "compile": 90, "data": 80, "engine": 115, "errors": 45,
     "expr": 70, "forecast": 10, "measure": 10, "placement": 25, "plan": 100, "reuse": 5,
     "rules": 20, "safety": 45, "service": 210, "sketch": 25, "spark": 50, "sql": 25, "stopwatch": 1,
-    "store": 45, "tables": 110, "types": 10, "unneeded": 2, "values": 1, "version": 3,
+    "store": 45, "tables": 110, "types": 10, "unneeded": 2, "version": 3,
     "workload": 55,
 }  # fmt: skip
 """How many names of a package others may import."""

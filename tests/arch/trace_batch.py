@@ -136,11 +136,11 @@ class Trace:
 
 
 def _is_record(value: object) -> bool:
-    """Whether it is a frozen dataclass, a frozen msgspec struct or a named tuple of `impctl`."""
+    """Whether it is a frozen struct or a named tuple of `impctl`."""
     made = type(value)
     if made.__module__.split(".")[0] != "impctl":
         return False
-    config = getattr(made, "__dataclass_params__", None) or getattr(made, "__struct_config__", None)
+    config = getattr(made, "__struct_config__", None)
     return isinstance(value, tuple) or getattr(config, "frozen", False)
 
 

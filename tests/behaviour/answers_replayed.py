@@ -21,7 +21,6 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct, field
 
 from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryError, UsageError
 from impctl.rules.finalize import answer_plan
@@ -133,8 +133,7 @@ def _literal(value: object) -> str:
 _WAYS = (AnsweredBy.STATE, AnsweredBy.ENGINE)
 
 
-@dataclass
-class ReplayTally:
+class ReplayTally(Struct, dict=True):
     """What a run came to; `cannot` and `not_captured` by query, `wrong` in words."""
 
     batches: int = 0

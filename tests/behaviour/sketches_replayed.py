@@ -17,9 +17,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from impctl.service.capture import capture
 from impctl.service.maintain import maintain
@@ -33,8 +34,7 @@ RESTART = 10
 _COMMAND = "import sys; from impctl.cli.main import main; sys.exit(main())"
 
 
-@dataclass
-class SketchTally:
+class SketchTally(Struct, dict=True):
     """What a run came to; `cannot` by query, `wrong` in words."""
 
     batches: int = 0

@@ -6,13 +6,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import (
@@ -58,8 +59,7 @@ Answer = Counter[tuple[object, ...]]
 _TIES = 300
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """Everything random about one case; `facts` are true before the batch and after it."""
 
     captured: Plan
@@ -75,8 +75,7 @@ class Case:
         return {access: result.attribute for access, result in self.partitions.items()}
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A plan to be answered over the tables before the batch or after it, and its sketches."""
 
     plan: Plan
@@ -84,8 +83,7 @@ class Asked:
     sketches: Sketches
 
 
-@dataclass
-class SparkTally:
+class SparkTally(Struct, dict=True):
     """What a run of cases came to; every case ends in one of the first five."""
 
     cases: int = 0
@@ -359,8 +357,7 @@ _WAYS_OF_TIES = 20_000
 """Ways of breaking ties that are tried before an answer counts as wrong."""
 
 
-@dataclass
-class AnswerTally:
+class AnswerTally(Struct, dict=True):
     """What a run came to: `kept` beside a sketch, `run` once, `ordered`; and other ends."""
 
     cases: int = 0

@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +15,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from msgspec import Struct
 
 from impctl.service import fill
 from impctl.service.memory_limit import too_large
@@ -412,8 +412,7 @@ def test_what_gc_collects_is_no_part_of_it(
     check_followed(tmp_path, capsys, provenance, "gc", "--keep", "1")
 
 
-@dataclass
-class _Memory:
+class _Memory(Struct, dict=True):
     """Enough for so many batches."""
 
     batches: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -16,6 +15,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct, field
 
 from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import duck, stored
@@ -537,8 +537,7 @@ def _ranges(ran: Ran) -> dict[tuple[str, str], list[int]]:
     return {(r["query"], s["table"]): s["ranges"] for r in ran.results for s in r["sketches"]}
 
 
-@dataclass
-class Lived:
+class Lived(Struct, dict=True):
     """Times of a day's rows alone, and of rows and the day together; days on which Spark agreed."""
 
     plain: list[float] = field(default_factory=list)

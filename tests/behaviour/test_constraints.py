@@ -7,7 +7,6 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +18,8 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.compile import plan_maintenance
 from impctl.data.schema import LONG, Column, Schema
@@ -375,8 +376,7 @@ _PROTOCOLS: tuple[Mapping[str, Any], ...] = (
 _CHECKS = ("x >= 0", "x <= 0", "x > -5", "x IS NOT NULL AND x >= 0", "x >= 0 OR g > 1")
 
 
-@dataclass
-class HandWritten:
+class HandWritten(Struct, dict=True):
     """A table whose log and files are written one by one."""
 
     folder: Path

@@ -7,7 +7,6 @@ import math
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct
 
 from impctl.service import fill as loading
 from impctl.sketch.partition import RangePartition
@@ -214,8 +214,7 @@ CONDITIONS = (
 UsedRow = tuple[int | None, int, int, float | None, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class RandomUse:
+class RandomUse(Struct, frozen=True):
     """The files of a table, one query over it, and how many ranges are asked for, if any."""
 
     files: tuple[pa.Table, ...]

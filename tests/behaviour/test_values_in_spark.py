@@ -7,7 +7,6 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from functools import cache
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from deltalake import DeltaTable, WriterProperties, write_deltalake
+from msgspec.structs import replace
 
 import impctl
 from impctl.errors import (

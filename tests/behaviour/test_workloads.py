@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct
+from msgspec.structs import replace
 
 import impctl
 from benchmarks.data import _generator
@@ -385,8 +386,7 @@ def test_every_answer_is_the_same(tmp_path: Path, spark: Any) -> None:
     sys.stderr.write(f"{said}\n")
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(Struct, frozen=True):
     workload: impctl.OpenWorkload
     names: list[str]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 from impctl.bench.quantity import number
 from impctl.bench.record import Cell, Label, Record, record_from_json
@@ -16,8 +17,7 @@ FACTOR = 2.5
 """How many times worse a ratio may become before it counts as broken, beyond the run's noise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What a ratio usually is."""
 
     figure: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import dist
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from msgspec.structs import replace
 
 from benchmarks.data import make_data, requests_of
 from benchmarks.large_joins.partners import partners_table

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
@@ -17,8 +17,7 @@ from impctl.service.results import Outcome
 from impctl.service.settings import ENVVARS
 
 
-@dataclass
-class Ran:
+class Ran(Struct, dict=True):
     """What a run of the command line left behind."""
 
     code: int
@@ -26,8 +25,7 @@ class Ran:
     stderr: str
 
 
-@dataclass
-class FakeApp:
+class FakeApp(Struct, dict=True):
     """Use cases that record how they were called and answer what a test says."""
 
     answer: Any = field(default_factory=Outcome)

@@ -7,13 +7,13 @@ import json
 import os
 import random
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from impctl.bench.compare import Difference
 from impctl.cli.application import build_app

@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache, partial
 from random import Random
@@ -14,6 +13,8 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.buffers import Buffers
 from impctl.compile.compile import Dataflow, compile_plan
@@ -103,8 +104,7 @@ def changes_of(
     return result
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """The plan whose lineage is the sketch, and of which of its top-k and fixpoints all rows do."""
 
     oracle: Plan
@@ -160,8 +160,7 @@ def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
     return Judged.of(trial, kept, carried_verdict(verdict, Query("", kept), trial.sketched), kept)
 
 
-@dataclass(frozen=True)
-class SomeDistant:
+class SomeDistant(Struct, frozen=True):
     """Leaves a random part of the sides, and of the groupings, that can be read to the reader."""
 
     rng: Random
@@ -228,8 +227,7 @@ SMALL, LARGE = (1, 2, 3, 4), (2, 4, 6, 8, 10)
 ALL_KEPT = StoredChoices()
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A query as it is kept at one instant."""
 
     core: Plan
@@ -247,8 +245,7 @@ class Planned:
         )
 
 
-@dataclass(frozen=True)
-class Kept(Planned):
+class Kept(Planned, Struct, frozen=True):
     """With the query itself, and what is said of all of it."""
 
     query: Query
@@ -290,8 +287,7 @@ def random_row(rng: random.Random, table: TableName) -> Mapping[str, Value]:
     return {"g": number(6), "day": number(12), "x": number(6), "d": sum_of}
 
 
-@dataclass
-class Case:
+class Case(Struct, dict=True):
     """The tables as they are, and a query's state, moved on together."""
 
     rng: random.Random

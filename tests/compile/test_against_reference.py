@@ -6,12 +6,12 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from impctl.compile.builder import Partials
 from impctl.compile.compile import Dataflow, compile_plan

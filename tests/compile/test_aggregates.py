@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.buffers import Buffers
 from impctl.compile.compile import Dataflow, compile_plan
@@ -117,8 +118,7 @@ def readable(result: Dataflow) -> tuple[str, ...]:
     return tuple(one.side for one in result.pieces if Strategy.FILES in one.readers)
 
 
-@dataclass
-class Tables:
+class Tables(Struct, dict=True):
     """The tables as they are."""
 
     rng: random.Random

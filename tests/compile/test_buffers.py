@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct, field
 
 from impctl.compile.buffers import Buffers
 from impctl.compile.compile import Dataflow, compile_plan
@@ -63,8 +63,7 @@ def compiled(name: str, buffer: int | None) -> Dataflow:
     return compile_plan(root, sketched, {}, buffers=Buffers.of(buffer))
 
 
-@dataclass
-class Tables:
+class Tables(Struct, dict=True):
     """Tables in memory, as a refill reads them; `asked` are the keys it was asked for."""
 
     found: dict[str, pa.Table]

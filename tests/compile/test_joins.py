@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from random import Random
@@ -12,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import ChooseBySize, SideFacts, StoredChoices, Strategy
@@ -80,8 +81,7 @@ def compiled(
     return compile_plan(root, sketched, {}, StoredChoices(by_spark, has_filter, by_files))
 
 
-@dataclass
-class Tables:
+class Tables(Struct, dict=True):
     """The tables as they are, and the change that brings them on."""
 
     rng: random.Random

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile import session
 from impctl.compile.compile import compile_plan, plan_maintenance
@@ -112,8 +113,7 @@ def arrow_of(table: TableName, rows: list[Row]) -> pa.Table:
     return arrow_rows(CATALOG[table], rows)
 
 
-@dataclass
-class ExpiringCase:
+class ExpiringCase(Struct, dict=True):
     """Tables in files, a query's state over them, and the instant of the run."""
 
     rng: random.Random

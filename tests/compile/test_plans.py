@@ -6,7 +6,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from math import copysign
 from random import Random
@@ -15,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.aggregates import read_calls
 from impctl.compile.answers import answer_of_rows
@@ -693,8 +694,7 @@ def test_only_sums_of_whole_numbers_are_exact_as_doubles(argument: str, is_whole
     assert part.integral is is_whole
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A query, its answer taken apart, the circuit that keeps it beside a sketch."""
 
     query: Query

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
@@ -153,8 +154,7 @@ EXCEPT_LINKS = {"optional side": ("seeds",)}
 """Tables whose accesses may be sketched, where not all."""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A query and the circuits that keep its sketches, and its rows besides."""
 
     query: Query

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from functools import cache, partial
 from random import Random
@@ -13,6 +12,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.session import MaintainedQuery, TableChange

@@ -12,12 +12,12 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct
 
 from impctl.service.answer import rows_of
 from impctl.service.context import open_context
@@ -29,8 +29,7 @@ from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Struct, frozen=True):
     """A process that ended."""
 
     code: int

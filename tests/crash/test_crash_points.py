@@ -7,11 +7,11 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from impctl.service import capture as amend
 from impctl.service.settings import FUZZ
@@ -26,8 +26,7 @@ _CATALOG = ("catalog.sqlite", "catalog.sqlite-wal")
 _SYNCHRONOUS_FULL = 2
 
 
-@dataclass(frozen=True)
-class Photo:
+class Photo(Struct, frozen=True):
     """`steps` were complete when it was taken; `synced` commits had been made safe by then."""
 
     path: Path

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from msgspec import Struct
 
 from impctl.service.settings import FUZZ
 from impctl.store.disk import SPARK_SCRATCH, abandoned
@@ -165,8 +165,7 @@ def programs_of(folder: Path, names: tuple[str, ...]) -> dict[str, Reader]:
     return result
 
 
-@dataclass
-class Scene:
+class Scene(Struct, dict=True):
     """A folder with a run to make."""
 
     folder: Path
@@ -270,8 +269,7 @@ def test_killed_at_some_writes_each_change_is_read_once(tmp_path: Path, capsys: 
 LEAST = ("--disk", "0")
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """Queries beside twins of which all is kept, and what of theirs is converted."""
 
     names: tuple[str, ...]

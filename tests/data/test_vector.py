@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from random import Random
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from impctl.data import memory
 from impctl.data.pages import PAGE, CheckedPages, PagedTable, checked_places, table_of, whole_table
@@ -42,8 +42,7 @@ from tests.support.random_cases import FEW
 LONGEST = 10**38 - 1
 
 
-@dataclass(frozen=True)
-class Sort:
+class Sort(Struct, frozen=True):
     """A column as it is delivered, and its canonical values."""
 
     type: SqlType

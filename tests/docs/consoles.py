@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
 _CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```)", re.MULTILINE | re.DOTALL)
@@ -23,8 +24,7 @@ _FILE = re.compile(r"^```\w+\n(# (\w+\.\w+)\n.*?)^```", re.MULTILINE | re.DOTALL
 _TIME = re.compile(r"\d[\d.,]* (ms|s)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A page with commands; `columns` is the width of its terminal."""
 
     name: str
@@ -46,8 +46,7 @@ PAGES = (
 """Pages whose commands need neither Spark nor data from elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A command of a page with the lines below it, and what it printed now."""
 
     command: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from impctl.cli.options import settings_of
 from impctl.errors import ImpctlError
@@ -51,8 +52,7 @@ Each file is a workload with the texts as its queries.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """What became of one query; `seconds` of CPU time."""
 
     query: str

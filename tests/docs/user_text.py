@@ -9,9 +9,10 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 30
@@ -43,8 +44,7 @@ ASIDE = frozenset({"soundness.md"})
 """Documents whose sentences may be long: proofs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True):
     """A sentence, and where it stands."""
 
     file: str

@@ -6,12 +6,12 @@ import math
 import random
 import struct
 from collections import Counter
-from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct, field
 
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.data.vector import Ints, Vector
@@ -158,8 +158,7 @@ Sets = list[set[int]]
 Signed = dict[tuple[int, int], int]
 
 
-@dataclass
-class Remembered:
+class Remembered(Struct, dict=True):
     """Old and new sets of groups, spelled out; counts the old sets that were asked for."""
 
     old: Sets
@@ -196,8 +195,7 @@ def summed_pairs(pairs: Pairs) -> Signed:
     return {key: weight for key, weight in total.items() if weight}
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     old: Sets
     new: Sets
     rows: list[tuple[int, bool, int, int]]

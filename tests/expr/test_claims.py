@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from itertools import product
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct
 
 from impctl.compile.answers import arrow_column, arrow_type
 from impctl.data.schema import (
@@ -96,8 +96,7 @@ _OPERATORS = (
 _FIELDS = ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DOW", "DOY", "HOUR", "MINUTE", "SECOND")
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A text that the engine says it computes, in sessions of this time zone."""
 
     sql: str

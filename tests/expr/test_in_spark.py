@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
 from random import Random
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import Struct
 
 from impctl.data.schema import (
     BOOLEAN,
@@ -454,8 +454,7 @@ def rows_of(rng: Random, count: int) -> pa.Table:
     return pa.table({"at": pa.array(range(count), pa.int32()), **arrays})
 
 
-@dataclass
-class TextMaker:
+class TextMaker(Struct, dict=True):
     """Draws one expression after another."""
 
     rng: Random
@@ -544,8 +543,7 @@ BESIDE_LITERALS = [
 """Every literal form in every place where its type counts."""
 
 
-@dataclass
-class Case:
+class Case(Struct, dict=True):
     """An expression, the rows on which it does not fail, and its values there; None if refused."""
 
     sql: str

@@ -7,28 +7,26 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 HERE = Path(__file__).parent
 _WIDTH = 100
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """The values of a script, by the names of its steps, and its wording."""
 
     values: dict[str, Any]
     wording: str
 
 
-@dataclass(frozen=True)
-class Golden:
+class Golden(Struct, frozen=True):
     """The two files of one script."""
 
     name: str
@@ -77,8 +75,7 @@ If the new wording is intended, record it again: python -m tests.golden wording 
 """
 
 
-@dataclass(frozen=True)
-class Renames:
+class Renames(Struct, frozen=True):
     """What has been renamed since the values were recorded, old names to new ones.
 
     `keys` are keys of JSON objects. An entry may name the enclosing keys too (`steps.action`); the
@@ -176,8 +173,7 @@ _DIGITS = 9
 """Significant digits of a double that do not depend on the processor."""
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Struct, frozen=True):
     """What one command printed, and its exit code."""
 
     words: Sequence[str]

@@ -13,7 +13,6 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from json import loads
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 import typer
 import yaml
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct, field
 
 from impctl.cli.application import build_app, commands_for
 from impctl.cli.boundary import run
@@ -305,8 +305,7 @@ _OUTSIDE = ("IMPCTL_", "SPARK_", "AWS_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_
 _WHERE_SPARK_IS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_SUBMIT_OPTS", "SPARK_HOME")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """A command to run, a file to show that a command wrote, or a change of the folder."""
 
     name: str
@@ -318,8 +317,7 @@ class Step:
     columns: int | None = None
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(Struct, frozen=True):
     """Steps over the tables of a world; `files` are copied beside these."""
 
     name: str
@@ -332,8 +330,7 @@ class Script:
     """Optional packages without which the script cannot run."""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A command that must fail, after the commands of `setup` and a change of the folder."""
 
     name: str

@@ -6,7 +6,6 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
+from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.bench.break_even import break_evens

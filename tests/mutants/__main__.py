@@ -26,11 +26,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 import coverage
+from msgspec import Struct
 
 from tests.mutants.mutants import Mutant, read_mutants
 
@@ -45,8 +45,7 @@ DATA = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES")
 """Variables that name real data for tests; all others of impctl are withheld from them."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """`by` is the test that failed; `tests` counts those that were selected."""
 
     verdict: str
@@ -55,8 +54,7 @@ class Verdict:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """For each mutant, the tests that execute its function, with their seconds."""
 
     tests: dict[str, dict[str, float]]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 LISTS = Path(__file__).parent
 PRODUCT = "impctl"
@@ -27,8 +27,7 @@ class StaleMutantError(Exception):
     """The function or its old text is missing or ambiguous, or the change is no Python."""
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(Struct, frozen=True):
     """`name` is unique in all lists; `survives` says why no test can notice a harmless change."""
 
     name: str

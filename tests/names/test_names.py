@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from io import StringIO
@@ -19,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from msgspec import Struct
 
 import impctl
 from impctl.cli.application import build_app
@@ -49,8 +49,7 @@ PARTITIONS = {
 }
 
 
-@dataclass(frozen=True)
-class BiText:
+class BiText(Struct, frozen=True):
     """What a tool sends, called by the tool and the question."""
 
     name: str

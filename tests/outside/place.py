@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct
 
 from impctl.plan.nodes import scans_of
 from impctl.service.text import named_before
@@ -89,8 +89,7 @@ spark: {{master: "local[2]"}}
 POLICIES = ("strict", "incremental", "full", "auto")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Everything of one case."""
 
     folder: Path

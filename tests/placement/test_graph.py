@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.compile.flows import SideChoice, SideFacts, StoredChoices, Strategy
 from impctl.placement.graph import (
@@ -33,15 +34,15 @@ from tests.placement import tpch
 from tests.placement.graphs import Exhaustive, dag, tree
 
 
-class Recorded(StoredChoices):
+class Recorded(StoredChoices, frozen=True, dict=True):
     """Chooses as recorded, and keeps what it was asked."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "asked", [])
+    @cached_property
+    def asked(self) -> list[SideFacts]:
+        return []
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        self.asked.append(facts)  # type: ignore[attr-defined]
+        self.asked.append(facts)
         return super().choose(facts)
 
 
@@ -70,7 +71,7 @@ def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) ->
 def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
     chooser = Recorded()
     compiled = tpch.compiled(name, chooser)
-    asked: list[SideFacts] = chooser.asked  # type: ignore[attr-defined]
+    asked: list[SideFacts] = chooser.asked
     graph = graph_of(compiled, tpch.KINDS, tpch.numbers(compiled))
     pieces = pieces_of(graph)
     readable = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import prod
@@ -12,6 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
 from impctl.placement.graph import CostNode, Graph, KindOfChange, Piece, PieceMode, Work, graph_of

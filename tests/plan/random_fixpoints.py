@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN, INTEGER, LONG, SHORT
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Cast, Compare, CompareOp, Expr, Literal
@@ -271,9 +272,7 @@ class KeyedMaker(FixpointMaker):
     With a `deepest` level fixpoints are of UNION ALL, and have the level as one more column.
     """
 
-    def __init__(self, rng: Random, deepest: int | None = None) -> None:
-        super().__init__(rng)
-        self.deepest = deepest
+    deepest: int | None = None
 
     def above(self, fixpoint: Fixpoint) -> Plan:
         """Something above the fixpoint that keys, or rows of keys, can fail."""
@@ -444,7 +443,7 @@ class WitnessMaker(FocusedMaker):
     With `casts`, conditions on the rows of EXISTS cast these to a narrower type.
     """
 
-    casts = False
+    casts: bool = False
 
     def plan(self) -> Plan:
         rng = self.rng

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from random import Random
+
+from msgspec import Struct, field
 
 from impctl.data.schema import (
     BOOLEAN,
@@ -111,8 +112,7 @@ ORDERED = (
 EQUALITIES = (CompareOp.EQUAL, CompareOp.NOT_EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
-@dataclass
-class ExprMaker:
+class ExprMaker(Struct, dict=True):
     """Makes one expression after another from one source of randomness."""
 
     rng: Random
@@ -224,8 +224,7 @@ CATALOG = {
 _CALLS = (*("count", "sum") * 3, *("min", "max", "max", "avg", "bool_or", "bool_and", "count_if"))
 
 
-@dataclass
-class PlanMaker(ExprMaker):
+class PlanMaker(ExprMaker, Struct, dict=True):
     """Makes one plan after another from one source of randomness."""
 
     accesses: dict[str, int] = field(default_factory=dict)

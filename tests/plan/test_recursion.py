@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError

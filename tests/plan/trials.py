@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
 from random import Random
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, STRING, Schema
 from impctl.plan.lineage import is_sketched_for_answer
@@ -174,8 +176,7 @@ def instances_of(
     return result
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """Everything random about one trial."""
 
     root: Plan
@@ -378,8 +379,7 @@ def _true_facts(values: Sequence[Value]) -> list[tuple[FactKind, FactSource]]:
     return result
 
 
-@dataclass
-class Tally:
+class Tally(Struct, dict=True):
     """What a run of trials came to."""
 
     trials: int = 0

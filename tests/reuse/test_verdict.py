@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import (
     BOOLEAN,
@@ -89,8 +90,7 @@ POSITIVE = Fact("t", "v", FactKind.NONNEGATIVE, FactSource.STATISTICS)
 TABLE = {"t": ("g p v x", (("A", 1, 10, 5), ("B", 2, 3, 7)))}
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A text with the values that were captured and that are asked for, sketched on `t#1`."""
 
     name: str

@@ -8,9 +8,11 @@ nothing of the rules under test.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from random import Random
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, STRING, decimal
 from impctl.expr.nodes import (
@@ -66,8 +68,7 @@ _GUARD = Compare(CompareOp.GREATER, Literal(1, INTEGER), Literal(0, INTEGER))
 """Reads no column: all rows pass, or none."""
 
 
-@dataclass
-class ReuseTally:
+class ReuseTally(Struct, dict=True):
     """What a run of trials came to."""
 
     trials: int = 0

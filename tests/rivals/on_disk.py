@@ -18,13 +18,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct, field
 
 import impctl
 from benchmarks.large_joins.partners import partners_table
@@ -56,8 +56,7 @@ store: .impctl
 """
 
 
-@dataclass(frozen=True)
-class Wall:
+class Wall(Struct, frozen=True):
     """Milliseconds on the wall, and of processor time of all threads of the process."""
 
     wall_ms: float
@@ -87,8 +86,7 @@ def clocked(into: list[Wall]) -> Iterator[None]:
     into.append(Wall(wall * 1000.0, cpu * 1000.0))
 
 
-@dataclass
-class OnDisk:
+class OnDisk(Struct, dict=True):
     """The folder with both tables, and what NumPy knows of them."""
 
     folder: Path

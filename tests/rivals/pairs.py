@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from benchmarks.large_joins.partners import MEASURES, partners_table
 from benchmarks.trees.streams import Step
@@ -34,8 +34,7 @@ _CATALOG = {name: Schema(tuple(Column(c, LONG) for c in ("id", "a", "c", "b"))) 
 _RANGES = 100
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """Two tables `r` and `s` of so many rows, of which every key has `partners` in each."""
 
     rows: int
@@ -144,8 +143,7 @@ class PeerFailedError(Exception):
     """It ended, or its answer never became right; the message says which."""
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """Milliseconds of a step: processor time of all threads, and on the wall."""
 
     cpu_ms: float
@@ -230,8 +228,7 @@ class DifferentAnswersError(Exception):
     """Somebody's answer or sketch is not what the rows come to."""
 
 
-@dataclass(frozen=True)
-class Turns:
+class Turns(Struct, frozen=True):
     """How many steps are taken before the clock counts, how many are timed, rows of each."""
 
     warm: int
@@ -239,8 +236,7 @@ class Turns:
     changed: int = 1_000
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """Median milliseconds of a step; `rest_ms` is the rival's processor time of an idle second."""
 
     tree_ms: float

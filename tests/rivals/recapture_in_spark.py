@@ -15,9 +15,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 import impctl
 from impctl.errors import ImpctlError

@@ -8,12 +8,12 @@ import random
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from random import Random
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, STRING, Column, Schema, decimal
 from impctl.errors import QueryError

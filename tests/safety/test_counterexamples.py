@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, SqlType, decimal
 from impctl.safety.facts import Fact, FactKind, FactSource
@@ -19,8 +20,7 @@ from tests.support.reference_plan import Value, annotate, bag, evaluate
 Rows = Sequence[tuple[Value, ...]]
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(Struct, frozen=True):
     """Tables by name (columns, rows), a query, and a sketch per access: column, bounds, ids."""
 
     name: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.errors import UnsafeSketchError
 from impctl.plan.lineage import for_all, for_answer
@@ -45,8 +46,7 @@ from tests.support.random_cases import random_cases
 from tests.support.reference_plan import ReferenceFailure, annotate, bag, evaluate
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(Struct, frozen=True):
     """A query over a few rows, the accesses sketched, and what the answer's lineage gives."""
 
     sql: str

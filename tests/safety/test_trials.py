@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.plan.nodes import Plan, Query, Select, scans_of
 from impctl.rules.optimize import apply_rules

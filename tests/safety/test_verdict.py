@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import Column, Schema, other
 from impctl.errors import UnsafeSketchError, UsageError

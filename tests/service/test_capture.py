@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
 from random import Random
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct, field
 
 from benchmarks.layout import Order, layout_files
 from impctl.engine.range_counts import DenseCounts
@@ -394,8 +394,7 @@ ROWS = 3_000
 SQL = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 1"
 
 
-@dataclass
-class ShortMemory:
+class ShortMemory(Struct, dict=True):
     """Enough for two batches; an index join of these tables passes more slices."""
 
     bytes: int | None = None
@@ -496,8 +495,7 @@ def test_an_index_that_was_asked_for_leaves_the_sketch_alone(
     assert cli_short_of_memory("capture").error["message"] == "Spark was asked"
 
 
-@dataclass
-class Joining:
+class Joining(Struct, dict=True):
     """A compiled query whose rows are joined to so many each."""
 
     partners: int

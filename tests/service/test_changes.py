@@ -9,7 +9,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -22,6 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Dataflow, compile_answer
@@ -804,8 +805,7 @@ _OTHERS = (
 )
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A query and the circuit that keeps its rows."""
 
     sql: str

@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +15,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
 
 from impctl.data import pages
 from impctl.errors import TableError

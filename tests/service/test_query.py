@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import permutations
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import (
     BINARY,

@@ -10,16 +10,16 @@ import multiprocessing
 import os
 import random
 import time
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from msgspec import Struct
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.soak.preloaded"])
 
 
-@dataclass(frozen=True)
-class Shot:
+class Shot(Struct, frozen=True):
     """A child that was to be killed; `code` is -9 where it was still running."""
 
     code: int

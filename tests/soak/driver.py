@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from deltalake import DeltaTable
+from msgspec import Struct, field
 
 import impctl
 from impctl.errors import ImpctlWarning
@@ -194,8 +194,7 @@ _WEIGHTS = {
 """Of a hundred operations."""
 
 
-@dataclass
-class Soak:
+class Soak(Struct, dict=True):
     """One store, and what happened to it."""
 
     folder: Path

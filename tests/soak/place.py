@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import write_deltalake
+from msgspec import Struct
 
 WORKLOAD = """\
 version: 1
@@ -103,8 +103,7 @@ _COLUMNS: dict[str, Callable[[random.Random], object]] = {
 }
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """One commit to a table; `text` is a predicate, `updates` SQL by column."""
 
     kind: str

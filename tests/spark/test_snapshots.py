@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
 from functools import reduce
 from itertools import product
 from pathlib import Path
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, WriterProperties, convert_to_deltalake, write_deltalake
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, FLOAT
 from impctl.errors import HistoryGoneError, TableError

@@ -8,10 +8,10 @@ import random
 import sqlite3
 import stat
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.store import ledger as ledgers
 from impctl.store.catalog import sealed

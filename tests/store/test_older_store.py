@@ -13,7 +13,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from deltalake import DeltaTable
+from msgspec.structs import replace
 
 from impctl.data.pages import whole_table
 from impctl.store.records import MaintainCommit, Run

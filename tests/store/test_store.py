@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, STRING, decimal
 from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError, UsageError

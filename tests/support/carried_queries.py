@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Dataflow
@@ -77,8 +78,7 @@ BOUNDARIES = (1, 2, 3)
 """Of the fragments by f."""
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """Tables of these columns, whose rows are drawn at random."""
 
     columns: Mapping[str, Sequence[str]]
@@ -192,8 +192,7 @@ def best_ranked(held: BestFixpointRows) -> list[tuple[dict[str, int | None], int
     return list(zip(rows, ranks, lows, strict=True))
 
 
-@dataclass(frozen=True)
-class ReferencePartners:
+class ReferencePartners(Struct, frozen=True):
     """Reads sides and joins of a circuit from the tables as they are when it is asked."""
 
     compiled: Dataflow

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.keys import normalise
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
@@ -104,8 +104,7 @@ BY_ID = RangePartition("t", "id", LONG, (2, 4, 6))
 BY_G = RangePartition("t", "g", LONG, (1, 2))
 
 
-@dataclass(frozen=True)
-class Rooted:
+class Rooted(Struct, frozen=True):
     """A circuit with the merge on top."""
 
     circuit: Circuit

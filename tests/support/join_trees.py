@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
@@ -28,8 +29,7 @@ from impctl.sketch.partition import RangePartition
 from tests.support.circuits import Rooted, Runs, load_all, save_all
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """One row of a node: values by column, copies, and a fragment per access of the node."""
 
     values: Mapping[str, Any]
@@ -37,8 +37,7 @@ class Held:
     ranges: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """A joined row of a subtree: kept columns of its top, arguments, copies, rows it is made of."""
 
     kept: Mapping[str, Any]
@@ -167,8 +166,7 @@ COMPARE = {
 }
 
 
-@dataclass(frozen=True)
-class Having:
+class Having(Struct, frozen=True):
     """`column op bound` over a group's outputs; no column lets every group pass."""
 
     column: str | None
@@ -183,8 +181,7 @@ class Having:
         return value is not None and bool(COMPARE[self.op](value, self.bound))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A tree, per node the table and the table's column behind each of its columns, a HAVING."""
 
     tree: JoinTree
@@ -530,8 +527,7 @@ def node(
     )
 
 
-@dataclass
-class Grown:
+class Grown(Struct, dict=True):
     """A tree with what decides over it, and counts of what steps did."""
 
     nodes: Sequence[TreeNode]

@@ -9,7 +9,6 @@ import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct, field
 
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
@@ -70,8 +70,7 @@ def applied(answer: Answer, changes: pa.Table) -> Answer:
     return +after
 
 
-@dataclass
-class Reader:
+class Reader(Struct, dict=True):
     """Stands at a commit of a query, with the answer of then; reads on as commits are made."""
 
     folder: Path

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
@@ -260,8 +261,7 @@ def _condition(rng: random.Random) -> str:
     )
 
 
-@dataclass(frozen=True)
-class RandomCircuit:
+class RandomCircuit(Struct, frozen=True):
     """`query` is as it was read, `compiled` made from it after the rules."""
 
     query: Query

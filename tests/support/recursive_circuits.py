@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.keys import key_codes
 from impctl.data.schema import BOOLEAN, DOUBLE, LONG, STRING, SqlType
@@ -39,8 +41,7 @@ _NAN, _ODD = 4, 1
 """The nodes that are NaN among doubles, and what has NULL's code among numbers that collide."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What nodes are."""
 
     type: SqlType
@@ -81,8 +82,7 @@ Row = tuple[Value, ...]
 Tables = Mapping[str, Counter[Row]]
 
 
-@dataclass(frozen=True)
-class Derivation:
+class Derivation(Struct, frozen=True):
     """One way to derive `head`."""
 
     head: Row
@@ -312,8 +312,7 @@ FRAGMENTS = (1, 2, 3)
 Values = Mapping[str, Sequence[int | None]]
 
 
-@dataclass
-class Recursive:
+class Recursive(Struct, dict=True):
     """A program's circuit: `tables` are those of its sources, in their order."""
 
     kind: Kind
@@ -324,11 +323,11 @@ class Recursive:
     accesses: int
     arity: int
     scans: Mapping[str, TableScan]
-    merge: Merge = field(init=False)
     stored: dict[str, dict[int, pa.Table]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.merge = Merge([len(FRAGMENTS) + 2] * self.accesses)
+    @cached_property
+    def merge(self) -> Merge:
+        return Merge([len(FRAGMENTS) + 2] * self.accesses)
 
     def step(self, changes: Mapping[str, Counter[Row]]) -> Counter[Row]:
         """Step by signed rows; the rows that came and went, and the sketches are counted."""

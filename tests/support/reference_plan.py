@@ -7,13 +7,14 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import LONG, Kind, SqlType, decimal
 from impctl.expr.nodes import (
@@ -623,8 +624,7 @@ MOST_ROWS = 5_000
 """Of a bag fixpoint, from which on nobody waits for it; the engine's limit is higher."""
 
 
-@dataclass(frozen=True)
-class Tuple:
+class Tuple(Struct, frozen=True):
     """A row of some node and what it comes from."""
 
     values: Mapping[AttributeId, Value]
@@ -739,8 +739,7 @@ Instances = Mapping[AccessId, Collection[int]]
 """Row numbers an access may see; an access not named sees the whole table."""
 
 
-@dataclass(frozen=True)
-class Annotated:
+class Annotated(Struct, frozen=True):
     """Result rows with lineage, and that of each barrier's rows (by position in `nodes_of`)."""
 
     rows: tuple[tuple[tuple[Value, ...], Lineage], ...]
@@ -792,8 +791,7 @@ def size_of(plan: Plan) -> int:
     return sum(1 for _ in nodes_of(plan))
 
 
-@dataclass
-class _Run:
+class _Run(Struct, dict=True):
     tables: Tables
     instances: Instances
     shuffle: Callable[[list[Tuple]], None] | None

@@ -7,13 +7,13 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import Struct
 
 from impctl.bench.data import running_example_table
 from impctl.cli.application import build_app
@@ -46,8 +46,7 @@ def interruptible() -> Iterator[None]:
 Capsys = pytest.CaptureFixture[str]
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """One call: its exit code, its JSON document, its stderr."""
 
     code: int

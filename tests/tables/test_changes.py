@@ -6,7 +6,6 @@ import math
 import shutil
 import struct
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from impctl.errors import (
     HistoryGoneError,

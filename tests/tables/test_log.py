@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
 
 from impctl.errors import TableError
 from impctl.forecast import KEPT, Arrival, History, effective_times

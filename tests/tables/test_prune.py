@@ -8,7 +8,6 @@ import json
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from impctl.data.schema import (
     BOOLEAN,

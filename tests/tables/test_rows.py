@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from decimal import Decimal
 from functools import cache
 from itertools import combinations
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import Vector, from_arrow

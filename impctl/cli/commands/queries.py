@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from msgspec.structs import replace
 
 from impctl.cli.application import INPUT, OUTPUT, SCHEDULE
 from impctl.cli.commands.sketches import Interval

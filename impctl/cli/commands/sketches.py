@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from msgspec.structs import replace
 
 from impctl.cli.application import INPUT, LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.follow import follow_job, follow_request

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TextIO
+
+from msgspec import Struct
 
 from impctl.errors import Location, Problem, WorkloadError
 from impctl.service.results import (
@@ -101,8 +102,8 @@ def to_json(value: object) -> Json:
             return [to_json(inner) for inner in value]
         case QueryResult() | ChangesResult() | WithoutResult():
             return _answered(value)
-        case _ if is_dataclass(value):
-            return {part.name: to_json(getattr(value, part.name)) for part in fields(value)}
+        case Struct():
+            return {name: to_json(getattr(value, name)) for name in value.__struct_fields__}
     raise TypeError(f"A result holds a value of type `{type(value).__name__}`")
 
 
@@ -110,7 +111,7 @@ def _answered(result: QueryResult | ChangesResult | WithoutResult) -> Json:
     """Convert a result with rows; columns and rows replace the Arrow table."""
     from impctl.service.formats import json_rows
 
-    others = [part.name for part in fields(result) if part.name not in ("query", "answer")]
+    others = [name for name in result.__struct_fields__ if name not in ("query", "answer")]
     return {
         "query": result.query,
         "columns": list(result.columns),

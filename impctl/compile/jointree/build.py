@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.compile.aggregates import Calls, read_calls
 from impctl.compile.flows import (
     Column,
@@ -28,7 +30,6 @@ from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.linear import ProjectOperator as ProjectNode
 from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of, conjuncts, substitute
 from impctl.plan.nodes import ComputedColumn, Plan, Scan, Select, attributes_of
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
 _Source = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Relation:
+class _Relation(Struct, frozen=True):
     """A relation's rows and what is kept of them, in the form that relations with the same `source`
     share: by `names` of the table's columns."""
 
@@ -139,8 +139,7 @@ def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
 # on them, without ranges: these go beside. Of a plan that only puts joined rows out nothing is.
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedBlock:
+class PlannedBlock(Struct, frozen=True):
     """One branch of a plan, its block, and its shape or the reason why it has none."""
 
     branch: Plan
@@ -148,8 +147,7 @@ class PlannedBlock:
     shape: TreeShape | NoTree
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(Struct, frozen=True):
     """A node's rows as a flow with the columns it keeps and its arguments, by name and type."""
 
     flow: Flow | None
@@ -233,8 +231,7 @@ def rows_from_tree(
     return operator, Flow(builder.put(JoinedRowTags(operator), rows), (), grown.accesses)
 
 
-@dataclass(frozen=True, slots=True)
-class _BuiltTree:
+class _BuiltTree(Struct, frozen=True):
     """The engine's tree of a shape, the flows of its inputs, and the accesses of all of them."""
 
     tree: JoinTree

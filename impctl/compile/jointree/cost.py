@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct
 
 from impctl.compile.flows import row_bytes
 from impctl.compile.joins import chain_of
@@ -32,7 +33,6 @@ from impctl.plan.nodes import (
 )
 from impctl.tables.lookup import KeyColumns
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.jointree.build import PlannedBlock
@@ -45,16 +45,14 @@ if TYPE_CHECKING:
 # side, since an estimate chooses between two right ways.
 
 
-@dataclass(frozen=True, slots=True)
-class KeySide:
+class KeySide(Struct, frozen=True):
     """The columns of one table that a join looks its rows up by."""
 
     table: TableName
     columns: KeyColumns
 
 
-@dataclass(frozen=True, slots=True)
-class SideSize:
+class SideSize(Struct, frozen=True):
     """Size of a side after its condition: a `share` of the table's rows, the number of distinct
     `keys`, and `tuples` where a side counts these, else rows with a key."""
 
@@ -168,8 +166,7 @@ def _selecting(rows: Plan, made: _Made) -> Iterator[Expr]:
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedAccess:
+class JoinedAccess(Struct, frozen=True):
     """The cost of one changed row of an access. Conditions keep a `share` of the rows. A row passes
     `joins` joins; all but the last write `kept` rows, which are looked up later; the last writes
     `last` rows."""
@@ -181,8 +178,7 @@ class JoinedAccess:
     last: float
 
 
-@dataclass(frozen=True, slots=True)
-class IndexCost:
+class IndexCost(Struct, frozen=True):
     """The cost per access, and the bytes of all kept rows."""
 
     accesses: tuple[JoinedAccess, ...]
@@ -225,15 +221,13 @@ def _row_bytes(plans: Sequence[Plan]) -> int:
     return row_bytes([(name, kind) for name, kind in columns if kind is not None], len(plans))
 
 
-@dataclass(frozen=True, slots=True)
-class _Arc:
+class _Arc(Struct, frozen=True):
     ends: tuple[int, int]
     columns: tuple[Expr, Expr]
     null_safe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
+class _Chain(Struct, frozen=True):
     """Relations in join order, and the equalities between them."""
 
     plans: tuple[Plan, ...]
@@ -305,8 +299,7 @@ PAIR_BYTES = 24  # Bytes of a range beside a tuple or a group
 _TUPLE, _VALUE, _SLOT = 24, 8, 16  # Bytes of a tuple, of each kept column and of each sum
 
 
-@dataclass(frozen=True, slots=True)
-class TouchingAccess:
+class TouchingAccess(Struct, frozen=True):
     """The tuples that one changed row of an access touches, by node, its own node first. Conditions
     keep a `share` of the access's rows. On the way down `woken` rows of other nodes start or stop
     counting."""
@@ -317,8 +310,7 @@ class TouchingAccess:
     woken: float
 
 
-@dataclass(frozen=True, slots=True)
-class TreeCost:
+class TreeCost(Struct, frozen=True):
     """The cost per access, the number of `tuples` per node, and the bytes of them all."""
 
     accesses: tuple[TouchingAccess, ...]
@@ -447,8 +439,7 @@ def _tuple_bytes(shape: TreeShape, at: int) -> int:
 STEP_ROWS = 1_000  # Rows that a step is assumed to change
 
 
-@dataclass(frozen=True, slots=True)
-class IndexTimes:
+class IndexTimes(Struct, frozen=True):
     """Microseconds of an index join: per step; per join that an access's rows pass; per joined row
     kept for the next join; per row of the last join; per joined row of a table with several
     accesses, where those that cancel are removed; per group that changes."""
@@ -461,8 +452,7 @@ class IndexTimes:
     group: float
 
 
-@dataclass(frozen=True, slots=True)
-class TreeTimes:
+class TreeTimes(Struct, frozen=True):
     """Microseconds of a tree: per step, per node, per distinct tuple touched on the way up, and per
     row woken on the way down."""
 
@@ -577,8 +567,7 @@ def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
 # two right ways, so it may be wrong; what is not known is None, never a guess.
 
 
-@dataclass(frozen=True, slots=True)
-class CountedAccess:
+class CountedAccess(Struct, frozen=True):
     """Of an access only these rows were counted, a `share` of its table's."""
 
     access: AccessId
@@ -586,8 +575,7 @@ class CountedAccess:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class JoinEstimate:
+class JoinEstimate(Struct, frozen=True):
     """Rows written and tuples touched per changed row, on average over what changes; the processor
     time of a step of `STEP_ROWS` of them, and the bytes of state, both ways. `kept` are the
     accesses whose rows conditions restrict."""
@@ -658,15 +646,14 @@ LARGER = 1.5  # A state so many times larger decides where times are equal
 _LONGEST = 80  # Characters of a condition shown in a reason
 
 
-@dataclass(frozen=True, slots=True)
-class TreeChoice:
+class TreeChoice(Struct, frozen=True):
     """The choice, the reason, and the estimate behind it if there is one. `blocks` are the plan's,
     if computed for the choice; building reuses them."""
 
     is_tree: bool
     reason: str
     estimate: JoinEstimate | None = None
-    blocks: tuple[PlannedBlock, ...] = field(default=(), repr=False, compare=False)
+    blocks: tuple[PlannedBlock, ...] = ()
 
 
 class TreeChooser(Protocol):
@@ -677,8 +664,7 @@ class TreeChooser(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TreesAsRecorded:
+class TreesAsRecorded(Struct, frozen=True):
     is_tree: bool
     reason: str = "as captured"
 
@@ -686,8 +672,7 @@ class TreesAsRecorded:
         return TreeChoice(self.is_tree, self.reason)
 
 
-@dataclass(frozen=True, slots=True)
-class TreesByFanOut:
+class TreesByFanOut(Struct, frozen=True):
     """Choose trees where changes would be joined many to many; `rows` weighs the changed tables."""
 
     fan_outs: FanOuts

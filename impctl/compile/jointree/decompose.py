@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import reduce
 from itertools import chain
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.jointree.graph import (
     CircleRows,
@@ -59,7 +61,6 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.types import AttributeId, TableName
-from impctl.values import dataclass
 
 # Joins taken apart for a tree: classes, edges, and the bags that conditions and calls ask for.
 # Law: a condition is an equality of a class, or is over one bag; a join beside is an edge that
@@ -73,8 +74,7 @@ Shown = tuple[tuple[ColumnRef, Expr], ...]
 """Columns of joined rows, each in terms of the relations below."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedRows:
+class RequestedRows(Struct, frozen=True):
     """What is requested of joined rows: columns that one bag must have, arguments of calls, and
     columns that any bag may have. `one_by_one` are the calls that need individual values of columns
     the root has: DISTINCT and ordered ones."""
@@ -104,8 +104,7 @@ class RequestedRows:
         return {at: self.arguments[at] for at in sorted(self.one_by_one)}
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGraph:
+class JoinGraph(Struct, frozen=True):
     """`conditions` are those that are no equality of a class, `inside` the positions of joins
     beside that belong to a bag's rows; `edges` has the others. `asked` is in terms of the
     relations."""
@@ -281,8 +280,7 @@ def _read_together(asked: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str
 Relation = int
 
 
-@dataclass(frozen=True, slots=True)
-class Bags:
+class Bags(Struct, frozen=True):
     """Sets of relations by their first ones, and why any of them were merged, in order."""
 
     members: tuple[frozenset[Relation], ...]
@@ -475,8 +473,7 @@ def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
 Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
 
 
-@dataclass(frozen=True, slots=True)
-class Rooted:
+class Rooted(Struct, frozen=True):
     """Per bag its parent (None: the root) and its distance from the root."""
 
     parents: tuple[int | None, ...]
@@ -495,8 +492,7 @@ class Rooted:
         return tuple(result)
 
 
-@dataclass(frozen=True, slots=True)
-class Hung:
+class Hung(Struct, frozen=True):
     """Per node below a bag, how far `below` it is and how many of its rows `changed`."""
 
     below: tuple[int, ...] = ()
@@ -717,8 +713,7 @@ def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
 # joined rows that are shown; columns of one class are one, but for doubles that are shown.
 
 
-@dataclass(frozen=True, slots=True)
-class SubTree:
+class SubTree(Struct, frozen=True):
     """A tree with its root last. `columns` are the positions of the requested columns in what the
     root keeps, `calls` the arguments of calls by node, `merged` why relations were merged;
     `one_by_one` are the positions in what the root keeps of arguments of `Asked.one_by_one`, by
@@ -731,8 +726,7 @@ class SubTree:
     one_by_one: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TreeLayout:
+class TreeLayout(Struct, frozen=True):
     """Acyclic bags on their root, and the branches of the edges by join position. With a `virtual`
     root, whose classes these are, it is the tree's first bag."""
 
@@ -1035,8 +1029,7 @@ def all_of(conditions: Sequence[Expr]) -> Expr | None:
 # a grouping over the joins, or DISTINCT, is the block's, so that its groups have their values.
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """The grouping whose groups something decides on (None: nothing decides), and the joins.
     `decided` is the uppermost condition on groups or LIMIT: nothing above decides. `place` is the
     plan node whose rows the groups are: the grouping, or the DISTINCT it is made of."""

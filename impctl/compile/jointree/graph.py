@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.engine import accumulators
@@ -53,7 +54,6 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.properties import part_can_fail
 from impctl.types import AccessId, AttributeId, ColumnName
-from impctl.values import dataclass
 
 # The shape of a join tree as frozen values, or why a plan has none. Law: a shape follows from the
 # plan and from how many rows of each table change, and says all that its operators are built
@@ -73,8 +73,7 @@ class Reason(StrEnum):
     UNSURE = "unsure"  # An expression reads a sum of doubles, which is known within a bound only
 
 
-@dataclass(frozen=True, slots=True)
-class NoTree:
+class NoTree(Struct, frozen=True):
     """The reason, its text, and the place in the SQL."""
 
     reason: Reason
@@ -82,8 +81,7 @@ class NoTree:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CircleRows:
+class CircleRows(Struct, frozen=True):
     """Relations that equal columns join in a circle, and nothing else does. `keys` are per relation
     its classes, ascending, and its column of each; `null_safe` says per class whether NULL equals
     NULL."""
@@ -93,8 +91,7 @@ class CircleRows:
     null_safe: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeNode:
+class ShapeNode(Struct, frozen=True):
     """One bag of the tree. `rows` is the plan of the bag's rows; None for a virtual root, whose
     rows are all combinations of what it keeps. `kept` are distinct expressions over these rows
     (virtual root: over those of its children). `key` are positions in `kept`, pairwise equal to the
@@ -120,8 +117,7 @@ class ShapeNode:
         return self.rows is None
 
 
-@dataclass(frozen=True, slots=True)
-class TreeShape:
+class TreeShape(Struct, frozen=True):
     """A tree for a block of a plan. In ring mode `aggregate` is the block's grouping, its
     expressions over the rows of the nodes; `groups[i]` is the position in the root's `kept` of the
     i-th grouping column. It may be another integral type there: values of groups that have rows
@@ -154,8 +150,7 @@ class TreeShape:
         return tuple(i for i, node in enumerate(self.nodes) if node.parent == at)
 
 
-@dataclass(frozen=True, slots=True)
-class Merging:
+class Merging(Struct, frozen=True):
     """Why relations are one bag, and the place in the SQL."""
 
     text: str
@@ -173,8 +168,7 @@ Values = dict[AttributeId, Expr]  # Columns in terms of others
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
 
-@dataclass(frozen=True, slots=True)
-class Equality:
+class Equality(Struct, frozen=True):
     """Two expressions over different relations that a condition makes equal."""
 
     sides: tuple[Expr, Expr]
@@ -182,8 +176,7 @@ class Equality:
     span: Span | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyClass:
+class KeyClass(Struct, frozen=True):
     """Equal expressions in the order of the SQL, with the relation of each."""
 
     members: tuple[tuple[int, Expr], ...]
@@ -251,8 +244,7 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
 _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
 
 
-@dataclass(frozen=True, slots=True)
-class OuterOrSemiJoin:
+class OuterOrSemiJoin(Struct, frozen=True):
     """A semi, anti or left join: its other side, and the parts of its condition. `padded` are the
     output columns of the other side, NULL without a partner: those of a left join. A right join is
     turned into a left one."""
@@ -272,8 +264,7 @@ class OuterOrSemiJoin:
         return self.ids if self.kind is JoinKind.LEFT else frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Relations:
+class Relations(Struct, frozen=True):
     """Relations in the order of the SQL, conditions, joins beside them, and columns on top. `late`
     are conditions that stood above a join, so that only its rows met them; `values` are the columns
     of projections in terms of the relations' own."""
@@ -413,8 +404,7 @@ def _is_bounded(
 _EDGES = {JoinKind.SEMI: Edge.SEMI, JoinKind.ANTI: Edge.ANTI, JoinKind.LEFT: Edge.LEFT}
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeKey:
+class EdgeKey(Struct, frozen=True):
     """An equality between a column above the edge and one below."""
 
     above: Expr
@@ -422,8 +412,7 @@ class EdgeKey:
     null_safe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeJoin:
+class EdgeJoin(Struct, frozen=True):
     """A join beside as an edge, and the conditions on its other side."""
 
     edge: Edge

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.aggregates import is_ordered, plain_call, read_calls
 from impctl.compile.flows import BlockedError, known_type_of
@@ -41,7 +43,6 @@ from impctl.plan.nodes import (
     attributes_of,
     nodes_of,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName
@@ -218,8 +219,7 @@ def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
 # parents in order.
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEntry:
+class NodeEntry(Struct, frozen=True):
     """One node: its relations, its edge to the parent, what it keeps and sums. `bag` has no
     relation at a virtual root; `parent` is the parent's position. `ranges` has for each sketched
     access the column and whether the node counts its rows or keeps the column; of `probed`
@@ -238,8 +238,7 @@ class NodeEntry:
     probed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TreeDescription:
+class TreeDescription(Struct, frozen=True):
     mode: str
     height: int
     nodes: tuple[NodeEntry, ...]

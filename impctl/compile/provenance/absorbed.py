@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.compile.answers import arrow_column, arrow_type
 from impctl.compile.fixpoint import Keyed, rows_of, untagged
@@ -53,7 +54,6 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import reads_fixpoint
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
@@ -71,16 +71,14 @@ if TYPE_CHECKING:
 NUMBER = "_impctl_number"  # The column with the numbers of a table's rows
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedPlan:
+class NumberedPlan(Struct, frozen=True):
     """A plan and those of its columns that are row numbers."""
 
     plan: Plan
     numbers: tuple[Attribute, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RowNumbering:
+class RowNumbering(Struct, frozen=True):
     """Rewrites plans; `evaluated` gives what to read in place of a node that gives rows once."""
 
     evaluated: Callable[[Plan], Scan]
@@ -112,7 +110,7 @@ class RowNumbering:
             case Distinct() | Aggregate() | Fixpoint():
                 return self.of(self.evaluated(plan))
             case SetOperation(kind=SetKind.UNION):
-                return self.of(self.evaluated(Distinct(replace(plan, all=True), plan.span)))
+                return self.of(self.evaluated(Distinct(replace(plan, all=True), span=plan.span)))
         raise BlockedError(_reason(plan), plan.span)
 
     def _joined(self, plan: Join, is_counted: bool) -> NumberedPlan:
@@ -123,7 +121,7 @@ class RowNumbering:
             return NumberedPlan(joined, numbers)
         # Every partner is a separate way in which EXISTS or IN is true.
         own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(plan.left))
-        return NumberedPlan(Project(joined, (*own, *_passed(numbers)), plan.span), numbers)
+        return NumberedPlan(Project(joined, (*own, *_passed(numbers)), span=plan.span), numbers)
 
     def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
         sides = [self.of(one, is_counted=is_counted) for one in (plan.left, plan.right)]
@@ -140,7 +138,7 @@ class RowNumbering:
                 ComputedColumn(_number(f"{name}{at}/{place}"), expr)
                 for at, expr in enumerate(result)
             )
-            wide.append(Project(side.plan, (*own, *made), plan.span))
+            wide.append(Project(side.plan, (*own, *made), span=plan.span))
         left, right = wide
         attributes = (*plan.attributes, *numbers)
         return NumberedPlan(replace(plan, left=left, right=right, attributes=attributes), numbers)
@@ -187,8 +185,7 @@ def _reason(plan: Plan) -> str:
 # may make the same row by chance, or another one.
 
 
-@dataclass(frozen=True, slots=True)
-class Makings:
+class Makings(Struct, frozen=True):
     """Making i makes `heads[i]` of `bodies[starts[i] : starts[i + 1]]`; shape (makings,) for
     `heads` and `are_groups`, one more for `starts`."""
 
@@ -298,16 +295,14 @@ class BestSoFar:
 # whose rows are leaves though they are no rows of a table.
 
 
-@dataclass(frozen=True, slots=True)
-class OfTable:
+class OfTable(Struct, frozen=True):
     """Which table the rows of an ingredient are from, and the columns that identify them."""
 
     table: TableName
     columns: tuple[ColumnName, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IngredientOfPlan:
+class IngredientOfPlan(Struct, frozen=True):
     """An ingredient, the leaf that stands for it, and the columns that identify its rows. `of` is
     None if they are no rows of a table; without `has_scans` they never change."""
 
@@ -318,8 +313,7 @@ class IngredientOfPlan:
     has_scans: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
+class Apart(Struct, frozen=True):
     """A fixpoint's base and step as one plan, over its own rows and those of ingredients."""
 
     plan: Plan
@@ -338,8 +332,7 @@ def taken_apart(node: Fixpoint) -> Apart:
     return Apart(both, tuple(taking.ingredients))
 
 
-@dataclass(frozen=True, slots=True)
-class _Taking:
+class _Taking(Struct, frozen=True):
     node: Fixpoint
     read: Mapping[TableName, Mapping[ColumnName, Attribute]]
     """The columns that are read of each table."""
@@ -379,7 +372,7 @@ class _Taking:
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(own):
             return leaf
-        return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), plan.span)
+        return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), span=plan.span)
 
     def _with_columns_of_table(self, plan: Plan) -> Plan | None:
         """Conditions and columns over a table, with all columns read of it; None for other
@@ -430,7 +423,7 @@ def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
         kind, ref = new.type, old.ref()
         expr = ref if kind is None or kind == old.type else Cast(ref, kind)
         outputs.append(ComputedColumn(new, expr))
-    return Project(plan, tuple(outputs), plan.span)
+    return Project(plan, tuple(outputs), span=plan.span)
 
 
 # Fixpoints kept by absorption: their ingredients, and what derives rows in their circuit. Law: T,
@@ -442,8 +435,7 @@ def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
 _ABSORBED = "cannot be maintained with `provenance: absorption`"
 
 
-@dataclass(frozen=True, slots=True)
-class AbsorbedRows:
+class AbsorbedRows(Struct, frozen=True):
     """A fixpoint of a plan that is kept by absorption; `of` has the tables of its ingredients."""
 
     fixpoint: FixpointId
@@ -532,8 +524,7 @@ def _refused(node: Plan) -> Scan:
 _ZONE = "UTC"  # The time zone of reported times: that of times in tables
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRows:
+class KnownRows(Struct, frozen=True):
     """Rows of a fixpoint with their numbers, shape (rows,), which are below `end`, and all makings
     of them: heads, shape (makings,), and bodies, shape (makings, longest body), -1 for none."""
 
@@ -549,8 +540,7 @@ class KnownRows:
         makings.add(self.heads, self.bodies)
 
 
-@dataclass(frozen=True, slots=True)
-class TableRows:
+class TableRows(Struct, frozen=True):
     """Rows of one table: the number of each, how many copies there are, and its values."""
 
     columns: tuple[ColumnName, ...]

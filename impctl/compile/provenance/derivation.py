@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.vector import Ints, slice_positions
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.provenance.absorbed import Makings
@@ -39,8 +39,7 @@ class Claim(StrEnum):
     GROUP = "group"
 
 
-@dataclass(frozen=True, slots=True)
-class Derivation:
+class Derivation(Struct, frozen=True):
     """Numbers of table rows that derive a row together, and what is proved of them. They come in
     order of use, of a line from its start; of groups they ascend. `lineage` is how many table rows
     take part in any derivation of it."""

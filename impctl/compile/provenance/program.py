@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.answers import arrow_column, arrow_type
 from impctl.compile.build import PlanBuilder
@@ -50,7 +51,6 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.recursion import reads_fixpoint
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import AccessId
@@ -61,8 +61,7 @@ if TYPE_CHECKING:
 # never again to another.
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
+class Met(Struct, frozen=True):
     """The number of each row seen, shape (rows,), and the numbers and columns of the new ones."""
 
     numbers: Ints
@@ -121,8 +120,7 @@ class ProgramRows:
 # Cost: the makings, which may be many more than the rows.
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """The rows of a query, each once: their numbers, shape (rows,), their columns, and all makings
     of them and of what they are made of."""
 
@@ -212,7 +210,7 @@ class _Program:
     def _standing_for(self, node: Plan) -> Scan:
         name = f"made/{len(self._held)}"
         self._held[name] = empty_batch(0)
-        return Scan(name, name, attributes_of(node), node.span)
+        return Scan(name, name, attributes_of(node), span=node.span)
 
     def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
         own = {one.id: column for one, column in zip(scan.attributes, columns, strict=True)}
@@ -247,7 +245,7 @@ class _Program:
         below = self._numbering.of(node.child, is_counted=True)
         keys = tuple(key.attribute for key in node.keys)
         passed = (ComputedColumn(one, one.ref()) for one in below.numbers)
-        keyed = Project(below.plan, (*node.keys, *passed), node.span)
+        keyed = Project(below.plan, (*node.keys, *passed), span=node.span)
         of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
         whole = replace(node, child=below.plan)
         of_groups = self._run(NumberedPlan(whole, ()), attributes_of(node))
@@ -333,7 +331,8 @@ class _PlanRun:
         passed = (ComputedColumn(one, one.ref()) for one in (*attributes, *numbered_plan.numbers))
         # Above a bare table there would be no operator.
         builder.build(
-            Project(numbered_plan.plan, tuple(passed), numbered_plan.plan.span), must_be_sure=True
+            Project(numbered_plan.plan, tuple(passed), span=numbered_plan.plan.span),
+            must_be_sure=True,
         )
         self._sources = tuple(builder.sources)
         self._circuit = Circuit(builder.operators, builder.inputs)

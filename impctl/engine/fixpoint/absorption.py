@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG, SqlType
@@ -32,7 +33,6 @@ from impctl.engine.operator import LIMITS, Keeper, Limits
 from impctl.engine.tags import no_ranges
 from impctl.engine.trace import RowIndex
 from impctl.errors import EvaluationError, UsageError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.circuit import Circuit
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 # round for each level of them; afterwards what is asked for, plus a binary search.
 
 
-@dataclass(frozen=True, slots=True)
-class Grounded:
+class Grounded(Struct, frozen=True):
     """One derivation: the derived row, and the fixpoint's rows and leaves it uses, as the caller's
     numbers."""
 
@@ -283,16 +282,14 @@ class Shipping(StrEnum):
     EAGER = "eager"
 
 
-@dataclass(frozen=True, slots=True)
-class Absorbs:
+class Absorbs(Struct, frozen=True):
     """How functions are handed on, and the limit of nodes."""
 
     ship: Shipping = Shipping.LAZY
     nodes: int = NODES
 
 
-@dataclass(frozen=True, slots=True)
-class _After:
+class _After(Struct, frozen=True):
     """The new functions of some rows, and the leaves that these may mention."""
 
     functions: dict[int, _Function]
@@ -635,8 +632,7 @@ _HEAD = "head"
 _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
 
 
-@dataclass(frozen=True, slots=True)
-class Ingredient:
+class Ingredient(Struct, frozen=True):
     """An input whose rows are leaves, identified by `columns`; their numbers go on in the column
     `number`.
 

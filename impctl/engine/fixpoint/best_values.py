@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from impctl.data.keys import (
     Grouping,
@@ -46,7 +47,6 @@ from impctl.engine.join import JoinOperator
 from impctl.engine.linear import ProjectOperator
 from impctl.engine.trace import IndexRun, check_size
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.circuit import Circuit
@@ -64,8 +64,7 @@ _MOST = 1 << 50
 """Constants lie within this: sums of a few of them are far from overflowing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(Struct, frozen=True):
     """What is added to a value: a column of the table times `sign` (None for none), and a
     constant."""
 
@@ -74,8 +73,7 @@ class Offset:
     constant: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ValuedStep(JoinedStep):
+class ValuedStep(JoinedStep, frozen=True):
     """The columns of a step by their roles.
 
     `key` and `value` are columns of the fixpoint, `rows` has for each column of that side the index
@@ -129,8 +127,7 @@ def valued_step(
     return ValuedStep(join, side, key, value, own, head.id, offset, is_greatest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
+class _Sum(Struct, frozen=True):
     own: AttributeId
     column: AttributeId | None = None
     sign: int = 1
@@ -640,8 +637,7 @@ _IS_RANK, _IS_LOW, _WAS_RANK, _WAS_LOW, _ALL, _GROUP, _FIRST_VALUE = range(7)
 _IS_HELD, _HAS, _HAD, _FIRST_BEST = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class _Derived:
+class _Derived(Struct, frozen=True):
     """Derived rows, with their weights and tags, and their slots."""
 
     rows: Batch

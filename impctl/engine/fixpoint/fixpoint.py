@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG
@@ -46,7 +47,6 @@ from impctl.engine.linear import ProjectOperator
 from impctl.engine.operator import LEVEL_LIMITS, LIMITS, Keeper, LevelLimits, Limits, Operator
 from impctl.engine.range_counts import RangeCounts
 from impctl.expr.nodes import ColumnRef
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
@@ -78,8 +78,7 @@ quarter, a step took about twice as long as without this rule.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NumberColumns:
+class NumberColumns(Struct, frozen=True):
     """Column names: of a row's number as input of the step, and of the numbers of the rows used in
     a derivation as its output (0: none)."""
 

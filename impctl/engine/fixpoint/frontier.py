@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from impctl.data.keys import (
     ascending,
@@ -35,7 +36,6 @@ from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
 from impctl.engine.operator import Operator
 from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_ranges
 from impctl.engine.trace import RowIndex
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.circuit import Circuit
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 # those of one row lie side by side, for as long as the step lasts. Memory: 32 bytes each.
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(Struct, frozen=True):
     """Derivations: the index of the row that is each body, the slots of their heads, the weights.
 
     `source` and `place` locate the tags: which list of tags, and which row there.
@@ -328,8 +327,7 @@ class ToldOfChoices(ToldInTheEnd):
             self.keep(change)
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """Derivations of some rows, old and new: sorted by row and then from the best on, each once;
     shapes (n,)."""
 

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import ascending, distinct_values, starts_in
 from impctl.data.schema import LONG
@@ -37,7 +38,6 @@ from impctl.engine.fixpoint.best_values import (
 from impctl.engine.fixpoint.frontier import NO_BODY
 from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, IndexView, view_of
 from impctl.engine.tags import Tags, no_ranges, stacked
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Limits
@@ -60,8 +60,7 @@ _PART = 4
 a link adds on average."""
 
 
-@dataclass(frozen=True, slots=True)
-class Derivations:
+class Derivations(Struct, frozen=True):
     """Derivations: the heads' slots, values, and weights; shapes (n,)."""
 
     heads: Ints

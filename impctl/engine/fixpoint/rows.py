@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import (
     are_codes,
@@ -24,7 +25,6 @@ from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, sta
 from impctl.engine.tags import RANGE_BITS, RowTags
 from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
 from impctl.errors import UnsupportedError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
@@ -128,8 +128,7 @@ def view_of(array: Any) -> Numbers:
     return memoryview(array)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexView:
+class IndexView(Struct, frozen=True):
     """One run of an index: its codes, the requested columns, and weights."""
 
     codes: Numbers
@@ -141,8 +140,7 @@ class IndexView:
         return first, bisect_right(self.codes, code, first)
 
 
-@dataclass(frozen=True, slots=True)
-class RowsView:
+class RowsView(Struct, frozen=True):
     """One run of an arrangement: its codes, keys, and values; None for an all-zero column."""
 
     codes: Numbers
@@ -243,8 +241,7 @@ Fresh = Callable[[int], Ints]
 """Gives so many unused numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedNumbers:
+class AssignedNumbers(Struct, frozen=True):
     """The number of each row, shape (rows,), and the numbers whose last copy was deleted."""
 
     numbers: Ints
@@ -358,8 +355,7 @@ _RANK, _ALL, _LOW = "rank", "all", "low"
 NAMES = (_RANK, _ALL, _LOW)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """All rows: codes, columns, and the stored values of each; shapes (rows,)."""
 
     codes: Ints
@@ -418,8 +414,7 @@ RANK_COLUMN, LOW_COLUMN, HAS_COLUMN = "rank", "low", "has"
 """Columns of rows that are in, and of groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grouped:
+class Grouped(Struct, frozen=True):
     """How rows are grouped and ranked: the columns of the group, and the values that decide, each
     with whether the greatest is best; with `keeps_null`, rows whose value is NULL are included."""
 
@@ -484,8 +479,7 @@ class BestFixpointRows:
 _WEIGHT = "weight"
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
+class _Counted(Struct, frozen=True):
     codes: Ints
     keys: Sequence[Vector]
     weights: Ints

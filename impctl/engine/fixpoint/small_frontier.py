@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import ascending, code_of, when_many
 from impctl.data.pages import search
@@ -33,7 +34,6 @@ from impctl.engine.fixpoint.rows import (
 from impctl.engine.join import JoinOperator
 from impctl.engine.linear import ProjectOperator
 from impctl.engine.trace import IndexRun, RowIndex, check_size
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.circuit import Circuit
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Matching rows: which code each matches, the run's number, and the position in it."""
 
     owners: Ints
@@ -244,8 +243,7 @@ _Span = tuple[int, IndexView, int, int]
 """A run's number, the run, and the rows' span in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedRows:
+class ChangedRows(Struct, frozen=True):
     """Changed rows of the table: their keys, the columns that heads take, and weights."""
 
     keys: list[int]
@@ -532,8 +530,7 @@ _ROWS, _TABLE = -1, -2
 """The sources of the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedStep:
+class JoinedStep(Struct, frozen=True):
     """`side` is the fixpoint's input of the join."""
 
     join: JoinOperator
@@ -575,8 +572,7 @@ def ends_of(
     return side, own.names
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(Struct, frozen=True):
     """The position below projections, their number, and the columns' names there."""
 
     at: int
@@ -610,8 +606,7 @@ WHOLE_NUMBERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PlainStep(JoinedStep):
+class PlainStep(JoinedStep, frozen=True):
     """The columns of a step by their origins.
 
     `rows` has for each column of that side its index in the fixpoint's columns; the rank's is -1.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat
@@ -40,7 +41,6 @@ from impctl.engine.jointree.values import (
 )
 from impctl.engine.range_counts import GroupSets, numbered
 from impctl.engine.tags import Pairs
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.batch import Batch
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 # learns the number of its group, which stays the same while the group holds any tuple.
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True):
     old: Values
     new: Values
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import key_codes, normalise
 from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches, stacked_or_empty
 from impctl.engine.operator import Operator
 from impctl.engine.trace import Found, RowIndex
 from impctl.errors import InvariantError
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
@@ -29,8 +29,7 @@ Class = int
 Places = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(Struct, frozen=True):
     """One input: its columns, the class of some of them, and the number of its sketched accesses.
 
     `classes` are (class, place in `columns`), ascending, each class once. Inputs of one `store`
@@ -56,8 +55,7 @@ class Probed:
         return tuple(one for _, one in shared), tuple(place for place, _ in shared)
 
 
-@dataclass(frozen=True, slots=True)
-class Circle:
+class Circle(Struct, frozen=True):
     """All inputs; `null_safe[c]` says that NULL equals NULL in class c, `outputs` names the columns
     of joined rows."""
 
@@ -227,8 +225,7 @@ class Arriving:
                     index.add(rows, index.codes_of(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """The stores as they were, for inputs before `new` including the arriving rows."""
 
     stores: Stores
@@ -270,8 +267,7 @@ LOT = 1_000_000
 """Rows that are extended at once, unless one row has more matches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(Struct, frozen=True):
     """Joined rows of some inputs: of each its rows, and the row index of every partial row (None:
     in order).
 

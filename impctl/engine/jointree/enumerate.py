@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import Grouping, group_rows
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
@@ -19,7 +20,6 @@ from impctl.engine.operator import Keeper, Operator
 from impctl.engine.trace import MOST_PAIRS
 from impctl.errors import JoinTooLargeError
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 # each key on the way, of which some may not be alive.
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A column of the joined rows, and the kept column of the node at `node` that it shows.
 
     Integral types may differ; a column kept as the bits of doubles is shown as doubles.
@@ -49,8 +48,7 @@ class Shown:
     column: AttributeId
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Tuples of the node at `at` to begin with, ascending by code, and a signed weight of each."""
 
     at: int
@@ -179,8 +177,7 @@ _Held = dict[tuple[int, AttributeId], Vector]
 """Columns by their node and name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PartialRows:
+class _PartialRows(Struct, frozen=True):
     """Partially joined rows: copies, sign and columns so far; `absent` where a node has no
     tuple."""
 
@@ -220,8 +217,7 @@ def _both(first: _PartialRows, second: _PartialRows) -> _PartialRows:
 # Tuples by a key, from above and from below.
 
 
-@dataclass(frozen=True, slots=True)
-class _FoundTuples:
+class _FoundTuples(Struct, frozen=True):
     """Tuples by the position of their key among the requested ones, ascending; the number of rows
     of each."""
 
@@ -230,8 +226,7 @@ class _FoundTuples:
     own: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class _BelowParent:
+class _BelowParent(Struct, frozen=True):
     """Alive tuples of a node by its key; with `is_padded` there may be none."""
 
     node: TreeNodeState
@@ -245,8 +240,7 @@ class _BelowParent:
         return _living(node, result.owners, result.rows.columns, must_be_wanted=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _AboveChild:
+class _AboveChild(Struct, frozen=True):
     """Live tuples of a node by the key of its child at `place`."""
 
     node: TreeNodeState
@@ -348,8 +342,7 @@ def _joined(rows: _PartialRows, places: Ints, result: _FoundTuples, held: _Held)
 # step touched.
 
 
-@dataclass(frozen=True, slots=True)
-class TreeChange:
+class TreeChange(Struct, frozen=True):
     """A tree before and after a change of the input of one node, and the touched tuples per
     node."""
 

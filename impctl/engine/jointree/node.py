@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import Grouping, group_rows, key_codes, normalise, starts_in
 from impctl.data.schema import LONG
@@ -31,7 +32,6 @@ from impctl.engine.range_counts import GroupSets, RangeCounts, numbered
 from impctl.engine.tags import NO_PAIRS, Pairs
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.error_bounds import is_known, unsure_value
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
@@ -60,8 +60,7 @@ def lots(length: int, most: int) -> Iterator[tuple[int, int]]:
 # per different tuple.
 
 
-@dataclass(frozen=True, slots=True)
-class Entering:
+class Entering(Struct, frozen=True):
     """The kept rows of a batch, grouped by tuple; `places` gives each group's tuple."""
 
     rows: Batch
@@ -95,8 +94,7 @@ class Entering:
         return self.places[self.grouping.index()]
 
 
-@dataclass(frozen=True, slots=True)
-class TouchedTuples:
+class TouchedTuples(Struct, frozen=True):
     """Touched tuples with their own values, before and after."""
 
     tuples: Tuples
@@ -234,8 +232,7 @@ GLOBAL = 1
 """The number of the one group of a root without group columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyChange:
+class KeyChange(Struct, frozen=True):
     """Changed keys, ascending by code, with the value before and after."""
 
     codes: Ints
@@ -244,8 +241,7 @@ class KeyChange:
     new: Values
 
 
-@dataclass(frozen=True, slots=True)
-class TouchedNode:
+class TouchedNode(Struct, frozen=True):
     """What the way up leaves for the way down: touched tuples, shapes (tuples,)."""
 
     tuples: Tuples

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from impctl.data.schema import SqlType
 from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, parts_of
 from impctl.engine.extremes import Extreme, FirstValue, has_rank
 from impctl.errors import InvariantError, UnsupportedError
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
@@ -47,8 +48,7 @@ class TreeMode(StrEnum):
     """Only existence: nothing decides, and no column is computed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A child of a node: its position in `JoinTree.nodes`, the kind of edge, and the key.
 
     `columns` are kept columns of the parent, place by place equal to the child's `key`. Integral
@@ -60,8 +60,7 @@ class Link:
     columns: tuple[AttributeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """A sketched access of a node: the i-th one is the i-th tag of the node's batches.
 
     `position` is its place among all accesses of the tree, in the order of the output's tags. With
@@ -73,8 +72,7 @@ class Access:
     by: tuple[AttributeId, RangePartition] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TreeNode:
+class TreeNode(Struct, frozen=True):
     """One bag of the tree. `input` is the operator input of its rows.
 
     None is a virtual root: it has no rows, every combination of its kept columns exists once, and
@@ -114,8 +112,7 @@ class TreeNode:
         return set(self.key) == set(self.kept_names)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinTree:
+class JoinTree(Struct, frozen=True):
     """A whole tree; `nodes` has children before parents, the root last.
 
     `columns` are the outputs per group as for `Aggregate`, beside the group columns under the

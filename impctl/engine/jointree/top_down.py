@@ -11,10 +11,11 @@ of which there is no row yet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG
@@ -26,14 +27,12 @@ from impctl.engine.jointree.spec import Edge
 from impctl.engine.jointree.values import KeyedState, Tuples, different, stacked
 from impctl.engine.range_counts import GroupSets
 from impctl.engine.tags import NO_PAIRS, Pairs
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.accumulators import Values
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(Struct, frozen=True):
     """Different keys, at least one, ascending by code, and whether they were and are wanted.
 
     Includes all keys that flipped, and others that the node above knew.
@@ -55,8 +54,7 @@ class Wishes:
         return Wishes(self.codes[at], keys, self.was[at], self.now[at])
 
 
-@dataclass(frozen=True, slots=True)
-class Descent:
+class Descent(Struct, frozen=True):
     """The result at one node: wishes per child, signed ranges per access, tuples that flipped."""
 
     below: tuple[Wishes | None, ...]
@@ -64,8 +62,7 @@ class Descent:
     flipped: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
+class _Candidates(Struct, frozen=True):
     """Tuples that may be or have been live; those touched on the way up come first."""
 
     tuples: Tuples

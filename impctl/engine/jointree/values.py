@@ -7,6 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from msgspec import Struct
 
 from impctl.data.keys import Grouping, group_rows, key_codes
 from impctl.data.schema import INTEGRAL, TEMPORAL, Kind, SqlType
@@ -27,7 +28,6 @@ from impctl.engine.extremes import Extreme
 from impctl.engine.trace import Arrangement, Located, Run, find_in
 from impctl.errors import NotExactError
 from impctl.types import AttributeId
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.engine.jointree.spec import JoinTree
@@ -40,8 +40,7 @@ _NARROW_DIGITS = 18
 Columns = Mapping[AttributeId, Vector]
 
 
-@dataclass(frozen=True, slots=True)
-class Tuples:
+class Tuples(Struct, frozen=True):
     """Different tuples, ascending by the codes of their columns; `codes` of shape (n,)."""
 
     codes: Ints
@@ -167,8 +166,7 @@ def _is_whole(kind: SqlType) -> bool:
 # way round; found once per step, whoever asks (`engine.jointree.values`, `.ordered`).
 
 
-@dataclass(frozen=True, slots=True)
-class AliveChange:
+class AliveChange(Struct, frozen=True):
     """The tuples of a step, `grouping` them by group.
 
     `came` is +1 where a tuple became alive, -1 where it no longer is. `at` are their positions,
@@ -196,8 +194,7 @@ class AliveChange:
 # error.
 
 
-@dataclass(frozen=True, slots=True)
-class OnceColumn:
+class OnceColumn(Struct, frozen=True):
     """A kept column of the root whose values count once, and its aggregates per group."""
 
     kept: AttributeId

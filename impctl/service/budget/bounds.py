@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.placement.graph import Graph, PieceMode, restricted
 from impctl.placement.search import Modes, StateChoice, choices_of, choose, evaluate
 from impctl.service.schedule.due import LEAST_MARGIN
 from impctl.service.text import duration_text, size_text
 from impctl.types import QueryName, TableName
-from impctl.values import dataclass
 from impctl.workload.models import QuerySpec, written
 
 # Sizes that are told as enough. Law: what is told is never less than what is needed, and at most
@@ -38,8 +39,7 @@ _LIKELY = 0.05
 _TIMES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """How long a run for a query may take: milliseconds, and the workload file's text."""
 
     ms: float
@@ -51,8 +51,7 @@ Bounds = Mapping[QueryName, Bound]
 ModesByQuery = Mapping[QueryName, Modes]
 
 
-@dataclass(frozen=True, slots=True)
-class MissedBound:
+class MissedBound(Struct, frozen=True):
     """A bound that changes of these tables miss, taking `ms` with the choice. `enough` are bytes of
     all pieces that would meet it, in `enough_ms`; None if nothing would."""
 

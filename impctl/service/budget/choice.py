@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
@@ -27,7 +29,6 @@ from impctl.service.text import size_text
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import MaintainCommit, RunCost, RunKind, RunRecord, StateChoiceBasis
 from impctl.types import QueryName, TableName
-from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ Rates = Mapping[tuple[TableName, ...], float]
 """Runs per day, by the tables that change in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceInput:
+class ChoiceInput(Struct, frozen=True):
     """Input of a choice: budget and state in bytes, rates, and pins."""
 
     budget: int
@@ -205,8 +205,7 @@ def _pays(kept: WeighedState) -> bool:
 _ALLOWED = (PieceMode.KEPT, PieceMode.READ, PieceMode.BOUNDED)
 
 
-@dataclass(frozen=True, slots=True)
-class WeighedState:
+class WeighedState(Struct, frozen=True):
     """The weighed queries, the choice, and bytes that no choice changes. By query: `graphs` are its
     input, `now` the present modes, `conversions` the milliseconds to convert each piece to a mode,
     `sizes` the buffer sizes of bounded pieces. `unheld` are missed bounds; it `holds_more` of them
@@ -590,8 +589,7 @@ def _left(name: str, why: str) -> str:
 CONVERTED = "state_converted"
 
 
-@dataclass(frozen=True, slots=True)
-class StateTarget:
+class StateTarget(Struct, frozen=True):
     """How to keep a query's state: join sides and groups read from files, and the buffer sizes of
     bounded pieces. All others are kept, except sides that Spark reads."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.buffers import FEWEST as BUFFERS_FEWEST
 from impctl.compile.buffers import USUAL, BufferChoice
@@ -27,7 +29,6 @@ from impctl.service.maintenance_plan import Reopened, check_circuit, reopened, w
 from impctl.service.stored import catch_up, check_definition, check_pins
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.store.records import RunCost, RunKind, RunParts, StoredQuery, buffer_name
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow
@@ -45,14 +46,12 @@ if TYPE_CHECKING:
 # Law: nothing of its state is read but how large its runs are.
 
 
-@dataclass(frozen=True, slots=True)
-class PieceSize:
+class PieceSize(Struct, frozen=True):
     rows: int = 0
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedQuery:
+class OpenedQuery(Struct, frozen=True):
     """A query at its stored versions; `sizes` are by the names of stored pieces."""
 
     stored: StoredQuery
@@ -113,8 +112,7 @@ _MOST_TIMES = 30.0
 """Prior times were off by at most this factor; more is not due to a node's pieces."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
+class _Timed(Struct, frozen=True):
     rows: int
     elapsed_ms: float
     parts: RunParts

@@ -6,11 +6,13 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sortedcontainers import SortedKeyList
 
 from impctl.errors import ImpctlError, RetryableError, UsageError
@@ -51,7 +53,6 @@ from impctl.sql.parameters import HOUR, NEVER, RUN_INSTANT
 from impctl.stopwatch import Stopwatch
 from impctl.store.catalog import catalog_mark
 from impctl.tables.log import PinnedTable, has_new_log, log_end, open_newest
-from impctl.values import dataclass
 from impctl.workload.models import ON_COMMIT, QuerySpec, Trigger
 from impctl.workload.yaml import suggestion
 
@@ -352,8 +353,7 @@ _LONGEST_PAUSE = 60.0
 _MOST_DOUBLINGS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _PutOff:
+class _PutOff(Struct, frozen=True):
     """A query, the time of its next try, and its failures in a row."""
 
     query: QueryName
@@ -558,8 +558,7 @@ def follow(
             stop.wait(following.pause())
 
 
-@dataclass(slots=True)
-class _Following:
+class _Following(Struct, dict=True):
     """The runs of one process; `ctx` itself never runs, each run has its own."""
 
     ctx: Context
@@ -568,15 +567,17 @@ class _Following:
     request: FollowRequest
     kept: StateCache = field(default_factory=StateCache)
     watch: TableWatch = field(default_factory=TableWatch)
-    retries: Retries = field(init=False)
-    followed: FollowedQueries = field(init=False)
     runs: int = 0
     has_looked: bool = False
     """Whether the timetable has what the watch saw last."""
 
-    def __post_init__(self) -> None:
-        self.retries = Retries(self.request.interval)
-        self.followed = FollowedQueries(self.specs, self.request)
+    @cached_property
+    def retries(self) -> Retries:
+        return Retries(self.request.interval)
+
+    @cached_property
+    def followed(self) -> FollowedQueries:
+        return FollowedQueries(self.specs, self.request)
 
     def due(self) -> tuple[list[QueryName], list[Due]]:
         """What to run now: queries on `commit` where something is new or to be retried, and what
@@ -693,8 +694,7 @@ def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[Q
     return [name for name in queries if name in failed or None in failed]
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(Struct, frozen=True):
     """The configuration files as they were before they were read."""
 
     contents: tuple[tuple[Path, bytes | None], ...]

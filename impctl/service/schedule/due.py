@@ -6,11 +6,13 @@ import time as looking_time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError
 from impctl.service.results import DueResult, FreshEntry
@@ -20,7 +22,6 @@ from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import Committed, committed_since
-from impctl.values import dataclass
 from impctl.workload.models import ON_COMMIT, Cron, QuerySpec, SimpleTrigger, Trigger, written
 
 if TYPE_CHECKING:
@@ -148,8 +149,7 @@ _TOLERATED = 5.0
 """Clock difference of two machines in seconds: so much ahead is now."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingChange:
+class PendingChange(Struct, frozen=True):
     """A commit, or the clock that moved: seconds since 1970, rows (None: unknown) and bytes."""
 
     at: float
@@ -157,8 +157,7 @@ class PendingChange:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PendingChanges:
+class PendingChanges(Struct, frozen=True):
     """Changes by their times; `unsure` says why some may be missing, None if none are. `moved_at`
     is the time of the first version missing from the sketch, even if it changes no row. `mark` is
     equal for equal pending changes. `moved` are the tables that changed."""
@@ -189,8 +188,7 @@ class PendingChanges:
         return sum(change.bytes for change in self.changes)
 
 
-@dataclass(slots=True)
-class CommitLog:
+class CommitLog(Struct):
     """Cached commits: a long-running process reads each once."""
 
     _known: dict[tuple[TableName, str], dict[TableVersion, Committed]] = field(default_factory=dict)
@@ -328,8 +326,7 @@ _ALONG = 0.1
 """The share of its bound by which a query may be maintained early to join another one's run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Struct, frozen=True):
     """Seconds of maintenance: for what is pending, for rows `expected` until the next moment, and
     for the rows of one look. `is_known`: from recorded runs; `longest` of these."""
 
@@ -340,8 +337,7 @@ class Costs:
     is_known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A query, its trigger, what is pending, the cost of that, and its last maintenance."""
 
     query: QueryName
@@ -351,8 +347,7 @@ class Waiting:
     last: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How runs go: the cost of opening one, the error factor of costs, the pause between looks."""
 
     opening: float
@@ -360,8 +355,7 @@ class Pace:
     look: float
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """When a query is due, and why; None never comes by itself, or has no bound. `due_at` is what
     the trigger names: a commit, a moment, the end of a bound; `due_by` the deadline; `start_at`
     when a run starts for it. `is_pending`: there is something to do; `early`: only sharing a run or
@@ -381,8 +375,7 @@ class Due:
         return self.is_pending and self.start_at is not None and self.start_at <= now
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(Struct, frozen=True):
     """One reason to maintain: its time, its deadline, and how long before that to start. A run has
     to start `ahead` of the deadline; `at` is the start without a deadline. `left` is what a moment
     may leave undone."""
@@ -641,8 +634,7 @@ DEFAULT_LOOK = 60.0
 """Seconds until the next run of `--due`: the most frequent one of crontabs."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueReport:
+class DueReport(Struct, frozen=True):
     """What waits for each query, when it is due, and which of these a run takes that starts now."""
 
     waiting: Sequence[Waiting]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.forecast import Forecast, History, chance, effective_times, forecast, rate
 from impctl.service.context import Context, Texts, known_histories
 from impctl.service.results import NextChange
 from impctl.types import QueryName, TableName
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.store.records import StoreReader
@@ -38,16 +38,14 @@ _LATEST = 16
 Tables = frozenset[TableName]
 
 
-@dataclass(frozen=True, slots=True)
-class MovedRows:
+class MovedRows(Struct, frozen=True):
     """Rows of one commit, or of several of a change, in a table; None if not in the log."""
 
     rows: int | None
     deleted: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedCommits:
+class GroupedCommits(Struct, frozen=True):
     """Commits that one run carries on: the time of the first, and the tables they changed.
     `is_after_gap`: changes before it are unknown."""
 
@@ -62,8 +60,7 @@ class GroupedCommits:
         return sum(result) if len(result) == len(self.moved) else None
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeKind:
+class ChangeKind(Struct, frozen=True):
     """Changes of one set of tables, oldest first, and the days covered."""
 
     tables: Tables
@@ -71,8 +68,7 @@ class ChangeKind:
     changes: tuple[GroupedCommits, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The expected frequency per day of a kind, and rows of each table, None if its log does not
     tell; `deletes` is the share of deleted rows, `chance` the probability within a day."""
 
@@ -198,8 +194,7 @@ _LOOKED_AT = 4
 """Number of most frequent kinds that are forecast."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecasts:
+class Forecasts(Struct, frozen=True):
     """Cached forecasts: queries share tables, and so histories."""
 
     _known: dict[tuple[tuple[float, ...], tuple[float, ...]], Forecast | None] = field(
@@ -213,8 +208,7 @@ class Forecasts:
         return self._known[key]
 
 
-@dataclass(frozen=True, slots=True)
-class _Coming:
+class _Coming(Struct, frozen=True):
     """When a kind comes, in seconds from now on."""
 
     kind: ChangeKind
@@ -288,8 +282,7 @@ TAKES_OVER = 20
 BY_THE_FILE = "the workload file"
 
 
-@dataclass(frozen=True)
-class Expectations:
+class Expectations(Struct, frozen=True, dict=True):
     """Expected changes at `now` (seconds since 1970). `together` is the time in seconds within
     which commits are one change; None derives it from the tables."""
 

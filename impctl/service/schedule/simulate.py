@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
@@ -12,6 +11,9 @@ from itertools import accumulate, groupby
 from math import ceil, floor, inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.errors import UsageError, count_text
 from impctl.forecast import Arrival, History, effective_times
@@ -46,7 +48,6 @@ from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import moment_text, size_text
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.types import QueryName, TableName
-from impctl.values import dataclass
 from impctl.workload.models import QuerySpec, Trigger
 from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.sections import read_trigger
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
     from impctl.store.records import StoreReader
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedCommits:
+class ReplayedCommits(Struct, frozen=True):
     """The commits of one table: `times` ascending, `rows` and `bytes` of all before each, and of
     all. `guessed` counts those whose rows are not in the log."""
 
@@ -83,8 +83,7 @@ class ReplayedCommits:
 # commits of its table have them, and counted (`guessed`).
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """A replay from `since` to `until`; `source` is for people, `histories` for the choice of
     state."""
 
@@ -254,8 +253,7 @@ ALL = "all"
 """A budget that keeps all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """Bytes for all state (None: all is kept), and a trigger for all queries (None: their own)."""
 
     disk: int | None
@@ -351,8 +349,7 @@ class CostsBy(StrEnum):
     PRIORS = "priors"
 
 
-@dataclass(frozen=True, slots=True)
-class _CostLine:
+class _CostLine(Struct, frozen=True):
     """Milliseconds of a step of so many rows, and so many bytes."""
 
     fixed: float
@@ -363,8 +360,7 @@ class _CostLine:
         return self.fixed + max(self.per_row * rows, self.per_byte * size)
 
 
-@dataclass
-class QueryLines:
+class QueryLines(Struct, dict=True):
     """The lines of one query, by the tables that moved."""
 
     runs: Sequence[RunCost]
@@ -415,8 +411,7 @@ _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
 """Sizes of priced changes, as multiples of the expected one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """Price of a kind of change by ascending rows: milliseconds, those above now, and reads."""
 
     rows: tuple[float, ...]
@@ -429,8 +424,7 @@ Prices = Mapping[QueryName, Mapping[Tables, Price]]
 """Of each query, by the tables that move."""
 
 
-@dataclass(frozen=True)
-class ReplayedChoice:
+class ReplayedChoice(Struct, frozen=True):
     """The modes of all pieces under one budget; `bytes` are those of all state. `prices` are one
     object for all choices of the same modes. `conversions` counts queries whose mode changes."""
 
@@ -440,8 +434,7 @@ class ReplayedChoice:
     conversions: int
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(Struct, frozen=True, dict=True):
     """The queries whose state can be chosen, and their graphs for changes of all sizes."""
 
     kept: WeighedState
@@ -596,8 +589,7 @@ def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) ->
     return tuple(sum(column) for column in zip(*parts, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class MostPriced:
+class MostPriced(Struct, frozen=True):
     """Upper bounds of a step by its most rows, ascending: milliseconds, and those above now."""
 
     rows: tuple[float, ...]
@@ -638,16 +630,14 @@ def _at(price: Price, rows: float) -> tuple[float, float, float]:
     return between[0], between[1], between[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Seconds of one step, and its expected side reads."""
 
     seconds: float
     reads: float
 
 
-@dataclass(frozen=True)
-class StepCosts:
+class StepCosts(Struct, frozen=True, dict=True):
     """Step costs of one query in one setting."""
 
     lines: QueryLines
@@ -777,8 +767,7 @@ class Model:
 # where no trigger tells them apart.
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAmount:
+class PendingAmount(Struct, frozen=True):
     """Successive commits: the time of the first, their tables, rows and bytes."""
 
     oldest: float
@@ -787,8 +776,7 @@ class PendingAmount:
     bytes: int
 
 
-@dataclass(slots=True)
-class CommitStream:
+class CommitStream(Struct):
     """The commits of a query's tables in one order, and the table of each."""
 
     all: ReplayedCommits
@@ -817,8 +805,7 @@ class CommitStream:
         return self._told
 
 
-@dataclass(slots=True)
-class ReplayedQuery:
+class ReplayedQuery(Struct):
     """A query over commits; its sketch has the first `seen`, all that came by `last`."""
 
     name: QueryName
@@ -923,8 +910,7 @@ _STEPS = frozenset({"exact", "touch", "recapture"})
 _ALL_RUNS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """The steps of all queries from `since` on, in order."""
 
     since: float
@@ -992,8 +978,7 @@ _SLACK = 1e-6
 """Rounding error of sums of seconds."""
 
 
-@dataclass(slots=True)
-class RunTotals:
+class RunTotals(Struct):
     """Results of the runs; an age is that of a step's oldest change at its end, in seconds. `late`
     counts steps that ended after their bound, `left` are ages of what was pending at the end."""
 
@@ -1009,8 +994,7 @@ class RunTotals:
         return len(self.ages)
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """A time before which nothing starts; `is_start`: the process wakes at it."""
 
     until: float

@@ -12,13 +12,14 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction, write_deltalake
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import from_arrow
@@ -59,7 +60,6 @@ from impctl.tables.write.rows import (
     matched_rows,
     rows_to_insert,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Scan
@@ -267,8 +267,7 @@ def identity_of(source: DeltaSource, name: str, content: object, file: str | Non
     return f"{PREFIX}{digest.hexdigest()[:40]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Struct, frozen=True):
     """The mark of a named batch's commit: its identity, the expected version, the time."""
 
     identity: str
@@ -575,8 +574,7 @@ class UpdateKind(StrEnum):
     UPDATE = "update"
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateRequest:
+class UpdateRequest(Struct, frozen=True):
     """One batch: rows or a file to insert, a condition to delete by, or columns to set."""
 
     table: TableName
@@ -595,8 +593,7 @@ class UpdateRequest:
     """Commit the batch even if it is in the table already."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedUpdate:
+class AppliedUpdate(Struct, frozen=True):
     """What a batch did; `version` is the table's version afterwards. For a batch that was in the
     table already, only the version that committed it."""
 
@@ -606,8 +603,7 @@ class AppliedUpdate:
     updated: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedUpdate:
+class PreparedUpdate(Struct, frozen=True):
     """A batch that may be committed on top of `source`, in deltalake's form."""
 
     table: TargetTable

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, create_table_with_add_actions
+from msgspec import Struct
 
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
@@ -25,7 +26,6 @@ from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path
 from impctl.tables.write.apply import check_rewritable, check_writable
 from impctl.tables.write.predicates import plain_failures
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.types import ColumnName, TableVersion
@@ -227,8 +227,7 @@ CLUSTERED_BY = "impctl.clusteredBy"
 """The key of the commit's note; deltalake itself does not record the columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clustered:
+class Clustered(Struct, frozen=True):
     """The new version, and the rows before and after."""
 
     version: TableVersion

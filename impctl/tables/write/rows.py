@@ -17,6 +17,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from deltalake import QueryBuilder
 from deltalake import Schema as DeltaSchema
+from msgspec import Struct
 
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import Bools, Vector, from_arrow
@@ -36,7 +37,6 @@ from impctl.tables.write.predicates import (
     untranslatable,
     where_text,
 )
-from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from impctl.tables.source import DeltaSource
@@ -423,8 +423,7 @@ def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
 _NAME = "updated_table"
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedRows:
+class MatchedRows(Struct, frozen=True):
     """How many rows a batch matches, and the condition by which deltalake matches them."""
 
     rows: int

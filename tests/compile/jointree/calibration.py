@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
 from itertools import product
 from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from benchmarks.large_joins.partners import partners_table
 from benchmarks.large_joins.power_law import power_law_graph
@@ -42,16 +43,14 @@ _CATALOG = {name: Schema(tuple(Column(c, LONG) for c in ("id", "a", "c", "b"))) 
 _CATALOG["g"] = Schema(tuple(Column(c, LONG) for c in ("id", "src", "dst", "value")))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     sql: str
     tables: Tables
     changed: str
     is_window: bool
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Microseconds of both ways, and what each constant would be multiplied with."""
 
     mode: TreeMode
@@ -71,7 +70,9 @@ def main() -> None:
         constants = fitted(shares, wanted)
         errors = np.exp(np.abs(np.log(shares @ constants / wanted)))
         kind = cost.IndexTimes if way == "index" else cost.TreeTimes
-        said = ", ".join(f"{f.name}={c:.3g}" for f, c in zip(fields(kind), constants, strict=True))
+        said = ", ".join(
+            f"{name}={c:.3g}" for name, c in zip(kind.__struct_fields__, constants, strict=True)
+        )
         half, most = np.quantile(errors, [0.5, 0.8])
         told = f"{mode} {way}: {said}; {len(own)} cells, off by {half:.2f} and {most:.2f} times"
         sys.stdout.write(f"{told}\n")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from random import Random
+
+from msgspec.structs import replace
 
 from impctl.compile.aggregates import is_ordered
 from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import NoReturn
 
 import pyarrow as pa
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile import compile as compile_module
 from impctl.compile.compile import compile_plan
@@ -69,8 +70,7 @@ from tests.compile.jointree.test_build import table_of
 from tests.support.random_cases import random_cases, seen_in
 
 
-@dataclass(frozen=True)
-class OfRows:
+class OfRows(Struct, frozen=True):
     """Fan-outs of tables in memory."""
 
     tables: Mapping[str, pa.Table]
@@ -234,8 +234,7 @@ CIRCLE = PAIR.replace("GROUP", "JOIN t ON s.b = t.a AND t.b = r.b GROUP")
 NONE = "SELECT r.a FROM r JOIN s ON r.a < s.a GROUP BY r.a HAVING SUM(s.d) > 1"
 
 
-@dataclass(frozen=True)
-class Evenly:
+class Evenly(Struct, frozen=True):
     """Tables of a million rows, of which a share is kept; every key meets so many."""
 
     partners: float
@@ -666,7 +665,7 @@ def test_only_rows_that_conditions_keep_touch_and_are_woken() -> None:
     assert of(result, "s").woken == pytest.approx(3 / 7)
 
 
-NUMBERS = [one.name for one in fields(JoinEstimate) if one.name != "kept"]
+NUMBERS = [name for name in JoinEstimate.__struct_fields__ if name != "kept"]
 
 
 def look(seed: int, seen: Counter[str]) -> None:

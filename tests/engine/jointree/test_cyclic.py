@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import Struct
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
@@ -29,8 +29,7 @@ KEYS = 3
 _ARROW = {LONG: pa.int64(), INTEGER: pa.int32(), STRING: pa.string(), DOUBLE: pa.float64()}
 
 
-@dataclass(frozen=True)
-class CircleCase:
+class CircleCase(Struct, frozen=True):
     """A circle and, for each input, the table that it reads."""
 
     circle: Circle

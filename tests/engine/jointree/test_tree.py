@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.engine.accumulators import AggregateColumn, Count, ExactSum

@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ import pyarrow.fs as pa_fs
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
+from msgspec import Struct
 
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectStore:
+class ObjectStore(Struct, frozen=True):
     """An S3 server on this machine."""
 
     port: int
@@ -149,8 +148,7 @@ def mixed(count: int) -> list[Batch]:
     return result
 
 
-@dataclass(frozen=True)
-class Lake:
+class Lake(Struct, frozen=True):
     """A bucket of one test."""
 
     server: ObjectStore
@@ -207,8 +205,7 @@ class Lake:
         return Place(folder, Cli(self.capsys, file))
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A workload with its store."""
 
     folder: Path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.placement.graph import (
     PRIORS,

@@ -8,13 +8,13 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
 
 from impctl.errors import Location, StorageError
 from impctl.forecast import Arrival, History
@@ -158,7 +158,7 @@ def test_rows_that_no_log_tells_are_not_guessed() -> None:
 def test_a_time_that_is_not_known_counts_for_no_days() -> None:
     held = history(every(DAY, 20), days=20)
     gone = held.arrivals[10]
-    behind = Arrival(*[getattr(gone, name) for name in Arrival.__slots__[:7]], True)
+    behind = Arrival(*[getattr(gone, name) for name in Arrival.__struct_fields__[:7]], True)
     broken = History("x", 20, held.since, (*held.arrivals[:10], behind, *held.arrivals[11:]))
     (whole,), (kind,) = kinds_of({"t": held}, NOW), kinds_of({"t": broken}, NOW)
     assert (whole.days, kind.days) == pytest.approx((20.0, 19.0))

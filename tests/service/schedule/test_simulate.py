@@ -6,7 +6,6 @@ import itertools
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
 
 from impctl import stopwatch
 from impctl.errors import UsageError

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import inf
 from operator import itemgetter
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.forecast import Arrival
 from impctl.service.schedule.daemon import Timetable
@@ -44,8 +45,7 @@ from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
 from tests.support.random_cases import random_cases
 
 
-@dataclass
-class Query:
+class Query(Struct, dict=True):
     """A query over the arrivals of some tables; a step takes `fixed + per_row * rows` seconds."""
 
     trigger: Trigger
@@ -64,8 +64,7 @@ VirtualArrival = tuple[float, str, int]
 """When a commit comes, to which table, and how many rows."""
 
 
-@dataclass
-class PlayedRun:
+class PlayedRun(Struct, dict=True):
     """One run: when it started and ended, what it did, how late it was, how old changes were."""
 
     start: float
@@ -76,8 +75,7 @@ class PlayedRun:
     steps_late: int = 0
 
 
-@dataclass
-class Process:
+class Process(Struct, dict=True):
     """The loop of `service.schedule.daemon`, over a clock that is set forward."""
 
     queries: Mapping[QueryName, Query]
@@ -463,8 +461,7 @@ class Foreseeing(Process):
         return replace(result, costs=replace(result.costs, expected=query.per_row * rows))
 
 
-@dataclass(frozen=True)
-class Played:
+class Played(Struct, frozen=True):
     """A night: seconds from the moment until all is in that came before it, the runs, and the
     longest that a step took, times what was thought of it."""
 
@@ -514,8 +511,7 @@ Commit = tuple[float, str, int]
 """When it came, its table, and its rows."""
 
 
-@dataclass
-class SlowQuery:
+class SlowQuery(Struct, dict=True):
     trigger: Trigger
     tables: frozenset[str]
     costs: StepCosts
@@ -528,8 +524,7 @@ class SlowQuery:
         return self.costs.step(moved, sum(rows for _, _, rows in commits) + more, 0).seconds
 
 
-@dataclass
-class SlowRun:
+class SlowRun(Struct, dict=True):
     queries: Mapping[str, SlowQuery]
     commits: Sequence[Commit]
     look: float
@@ -653,8 +648,7 @@ def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[
 VirtualQuery = tuple[str, Trigger, frozenset[str], StepCosts]
 
 
-@dataclass(frozen=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Queries, and the commits after which they are run."""
 
     queries: list[VirtualQuery]

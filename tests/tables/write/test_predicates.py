@@ -8,7 +8,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from math import copysign, inf, isnan, nan
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct
 
 from impctl.data.schema import Schema
 from impctl.data.vector import Vector, from_arrow
@@ -52,15 +52,13 @@ KINDS: Mapping[str, tuple[pa.DataType, Sequence[object]]] = {
 """Column name to type and values; each name stands for a partition column `p_` and another `x_`."""
 
 
-@dataclass(frozen=True)
-class RandomCondition:
+class RandomCondition(Struct, frozen=True):
     text: str
     of: Callable[[Row], Truth]
     """What it is on a row."""
 
 
-@dataclass(frozen=True)
-class Drawer:
+class Drawer(Struct, frozen=True):
     """Draws conditions over these columns; the letter after `_` is the kind."""
 
     random: random.Random
