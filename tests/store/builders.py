@@ -243,12 +243,6 @@ class FailingDisk(RealDisk):
 
         self.step("remove", act, _nothing)
 
-    def create_empty(self, path: Path) -> None:
-        self.step("create_empty", lambda: super(FailingDisk, self).create_empty(path), _nothing)
-
-    def remove_folder(self, path: Path) -> None:
-        self.step("remove_folder", lambda: super(FailingDisk, self).remove_folder(path), _nothing)
-
     def put_note(self, descriptor: int, note: bytes) -> None:
         def half() -> None:
             super(FailingDisk, self).put_note(descriptor, note[: len(note) // 2])
@@ -261,17 +255,15 @@ class FailingDisk(RealDisk):
         self.step("use_log", lambda: modes.append(use(connection)), _nothing)
         return modes[0]
 
-    def vacuum(self, connection: sqlite3.Connection) -> None:
-        self.step("vacuum", lambda: super(FailingDisk, self).vacuum(connection), _nothing)
 
-    def checkpoint(self, connection: sqlite3.Connection) -> None:
-        self.step("checkpoint", lambda: super(FailingDisk, self).checkpoint(connection), _nothing)
+def _whole_step(name: str) -> Callable[..., None]:
+    """A step of the disk that is done as a whole or not at all."""
+    act = getattr(RealDisk, name)
+    return lambda self, on: self.step(name, lambda: act(self, on), _nothing)
 
-    def begin(self, connection: sqlite3.Connection) -> None:
-        self.step("begin", lambda: super(FailingDisk, self).begin(connection), _nothing)
 
-    def commit(self, connection: sqlite3.Connection) -> None:
-        self.step("commit", lambda: super(FailingDisk, self).commit(connection), _nothing)
+for _name in ("create_empty", "remove_folder", "vacuum", "checkpoint", "begin", "commit"):
+    setattr(FailingDisk, _name, _whole_step(_name))
 
 
 class _FailingFile:
