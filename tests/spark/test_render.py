@@ -77,7 +77,7 @@ from tests.compile.test_recursion import (
     some_row,
 )
 from tests.compile.test_recursion import Case as CarriedCase
-from tests.plan.catalogs import REACHED, net_plan, schema_of
+from tests.plan.catalogs import REACHED, listed, net_plan, schema_of
 from tests.support.carried_queries import Row, sketches_of
 from tests.support.random_cases import quarter_then_rest
 from tests.support.reference_plan import bag, evaluate
@@ -86,60 +86,7 @@ CATALOG = {
     "t": schema_of("id bigint, group name string, v int, d double, m decimal(10,2), day date"),
     "u": schema_of("id bigint, w int"),
 }
-QUERIES = [
-    "SELECT * FROM t",
-    "SELECT count(*) FROM t",
-    "SELECT 1 FROM t",
-    "SELECT id AS x, id AS y, v + 1, -v, 'it\\'s' AS s FROM t WHERE NOT (v > 3 AND d < 1.5)",
-    "SELECT id FROM t WHERE v BETWEEN 2 AND 5 OR v IN (7, 8) OR `group name` LIKE 'a%'",
-    "SELECT CASE v WHEN 1 THEN 'one' WHEN 2 THEN 'two' END AS c, coalesce(v, 0) FROM t",
-    "SELECT id FROM t WHERE day >= DATE'2024-01-10' AND day < '2024-01-20'",
-    "SELECT v / 2, v % 3, v div 2, m * 1.5, m / 3, d * 2 FROM t",
-    "SELECT upper(`group name`), substring(`group name`, 1, 1), year(day) FROM t",
-    "SELECT `group name`, sum(v), avg(m), avg(v), count(v), min(d), max(day) FROM t GROUP BY 1",
-    "SELECT v, avg(m) AS a, avg(m) * 2, sum(m) FROM t GROUP BY v"
-    " HAVING avg(m) > 1.5 OR count(m) > 9",
-    "SELECT v FROM t GROUP BY v ORDER BY avg(m) FILTER (WHERE id > 5) DESC NULLS LAST, v LIMIT 3",
-    "SELECT id FROM t WHERE m > (SELECT avg(m) FROM t)",
-    "SELECT u.id, a.x FROM u LEFT JOIN (SELECT v, avg(m) x FROM t GROUP BY v) a ON u.w = a.v"
-    " WHERE a.x IS NULL OR a.x > 2",
-    "SELECT avg(m) FROM t GROUP BY v UNION SELECT avg(x) FROM (SELECT avg(m) x FROM t GROUP BY v)",
-    "SELECT v % 2, count(DISTINCT d), sum(v) FILTER (WHERE id > 5) FROM t GROUP BY v % 2",
-    "SELECT sum(v) FROM t WHERE id < 0",
-    "SELECT `group name` FROM t GROUP BY `group name` HAVING sum(v) > 10 AND avg(d) IS NOT NULL",
-    "SELECT DISTINCT v, `group name` FROM t",
-    "SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 5",
-    "SELECT id, v FROM t ORDER BY v ASC NULLS FIRST, id DESC LIMIT 5 OFFSET 2",
-    "SELECT id, v FROM t ORDER BY v DESC NULLS FIRST, id LIMIT 3",
-    "SELECT id, v FROM t ORDER BY v NULLS LAST, id LIMIT 3",
-    "SELECT t.id, w FROM t JOIN u ON t.id = u.id",
-    "SELECT t.id, w FROM t LEFT JOIN u ON t.id = u.id AND w > 2",
-    "SELECT t.id, w FROM t RIGHT JOIN u ON t.id = u.id",
-    "SELECT t.id, w FROM t FULL JOIN u ON t.id = u.id",
-    "SELECT a.id, b.id FROM u a CROSS JOIN u b",
-    "SELECT id FROM t WHERE id IN (SELECT id FROM u)",
-    "SELECT id FROM t WHERE v NOT IN (SELECT w FROM u)",
-    "SELECT id FROM t WHERE v NOT IN (SELECT w FROM u WHERE w IS NOT NULL)",
-    "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.id = t.id AND u.w < t.v)",
-    "SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.id = t.id)",
-    "SELECT id FROM t UNION SELECT id FROM u",
-    "SELECT id FROM t UNION ALL SELECT w FROM u",
-    "SELECT v FROM t EXCEPT SELECT w FROM u",
-    "SELECT v FROM t EXCEPT ALL SELECT w FROM u",
-    "SELECT v FROM t INTERSECT ALL SELECT w FROM u",
-    "SELECT v FROM t UNION ALL (SELECT w FROM u ORDER BY w DESC NULLS LAST, id LIMIT 2)",
-    "SELECT `group name`, v, count(*) FROM t GROUP BY ROLLUP (`group name`, v)",
-    "SELECT `group name`, v, sum(v) FROM t GROUP BY CUBE (`group name`, v)",
-    "SELECT `group name`, v % 2, grouping(`group name`), grouping(v % 2), count(*) FROM t "
-    "GROUP BY ROLLUP (`group name`, v % 2)",
-    "SELECT grouping_id(`group name`, v), grouping_id(), sum(v) FROM t "
-    "GROUP BY GROUPING SETS ((`group name`, v), (v), ())",
-    "SELECT id, rank() OVER (PARTITION BY `group name` ORDER BY v DESC, id) AS r FROM t",
-    "SELECT id, sum(v) OVER (ORDER BY id ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) FROM t",
-    "WITH q AS (SELECT v, count(*) AS n FROM t GROUP BY v) SELECT a.v, b.n FROM q a JOIN q b "
-    "ON a.n = b.n",
-    "SELECT s FROM (SELECT `group name` AS g, sum(v) AS s FROM t GROUP BY `group name`) ORDER BY s",
-]
+QUERIES = [sql for (sql,) in listed("for_spark", "rendered")]
 
 
 @pytest.fixture(scope="module")

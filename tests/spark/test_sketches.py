@@ -46,6 +46,7 @@ from impctl.spark.run import run_sql
 from impctl.spark.sketches import CASE_TREE_BOUNDARIES, capture_sketches, with_range_id
 from impctl.sql.statement import parse_query
 from tests.compile.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
+from tests.plan.catalogs import listed
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
@@ -107,71 +108,7 @@ PARTITIONS = {
     ("u", "g"): RangePartition("u", "g", STRING, ("b", "c", "d")),
 }
 
-SKETCHED_QUERIES = {
-    "rows": "SELECT g, v + 1 AS x FROM t WHERE v > 9",
-    "distinct rows": "SELECT DISTINCT g FROM t WHERE v > 9",
-    "having avg": "SELECT g, avg(v) AS a FROM t GROUP BY g HAVING avg(v) > 5.5",
-    "having sum": "SELECT g, sum(v) AS s FROM t GROUP BY g HAVING sum(v) > 60",
-    "having by two": "SELECT g, h FROM t GROUP BY g, h HAVING sum(v) > 15 AND count(*) > 1",
-    "having count": "SELECT h, count(d) AS n FROM t WHERE v > 2 GROUP BY h HAVING count(d) >= 8",
-    "having max": "SELECT g FROM t GROUP BY g HAVING max(v) >= 12",
-    "having double key": "SELECT d, count(*) AS n FROM t GROUP BY d HAVING count(*) > 8",
-    "computed key": "SELECT v % 3 AS r, sum(m) AS s FROM t GROUP BY v % 3 HAVING sum(m) > 70",
-    "global": "SELECT sum(v) AS s FROM t WHERE h = 2",
-    "global having": "SELECT sum(v) AS s FROM t WHERE h = 2 HAVING sum(v) > 10000",
-    "global having kept": "SELECT sum(v) AS s FROM t WHERE h = 2 HAVING sum(v) > 10",
-    "top groups": "SELECT g, sum(v) AS s FROM t GROUP BY g ORDER BY s DESC NULLS LAST, g LIMIT 2",
-    "top rows": "SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 7",
-    "top rows offset": "SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 3 OFFSET 4",
-    "join": "SELECT t.id, u.w FROM t JOIN u ON t.id = u.k WHERE u.w > 3",
-    "join having": (
-        "SELECT t.g, sum(t.v) AS s FROM t JOIN u ON t.id = u.k GROUP BY t.g HAVING sum(t.v) > 20"
-    ),
-    "left join": "SELECT t.id, u.w FROM t LEFT JOIN u ON t.id = u.k WHERE t.v > 8",
-    "in": "SELECT id FROM t WHERE id IN (SELECT k FROM u WHERE w > 3)",
-    "exists": "SELECT t.h FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.w > 4)",
-    "not in": "SELECT id FROM t WHERE h NOT IN (SELECT w FROM u WHERE w > 2)",
-    "union all": "SELECT g FROM t WHERE v > 10 UNION ALL SELECT g FROM u WHERE w > 4",
-    "union": "SELECT g FROM t WHERE v > 10 UNION SELECT g FROM u WHERE w > 4",
-    "intersect": "SELECT g FROM t WHERE v > 11 INTERSECT SELECT g FROM u WHERE w > 4",
-    "except": "SELECT g FROM t WHERE v > 3 EXCEPT SELECT g FROM u WHERE w > 4",
-    "nested": (
-        "SELECT h, max(s) AS x FROM (SELECT h, g, sum(v) AS s FROM t GROUP BY h, g) q "
-        "GROUP BY h HAVING max(s) > 25"
-    ),
-    "nested filter": (
-        "SELECT count(*) AS n FROM (SELECT g, sum(v) AS s FROM t GROUP BY g HAVING sum(v) > 60) q"
-    ),
-    "groups joined": (
-        "SELECT q.g, u.w FROM (SELECT g, sum(v) AS s FROM t GROUP BY g) q JOIN u ON q.g = u.g "
-        "WHERE q.s > 60 AND u.w > 3"
-    ),
-    "nested top": (
-        "SELECT q.id, u.w FROM (SELECT id, v FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9) q "
-        "JOIN u ON q.id = u.k"
-    ),
-    "rollup": "SELECT g, h, count(*) AS n FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 5",
-    "window": "SELECT id, sum(v) OVER (PARTITION BY g) AS s FROM t WHERE v > 10",
-    "pivot": "SELECT * FROM (SELECT g, h, v FROM t) "
-    "PIVOT (sum(v) AS s, count(*) AS n FOR h IN (1 AS one, 2 AS two)) WHERE one_s > 20",
-    "lateral view": "SELECT t.id, w FROM t LATERAL VIEW explode(array(v, h)) e AS w WHERE w > 9",
-    "lateral groups": "SELECT g, w, count(*) AS n FROM t "
-    "LATERAL VIEW OUTER explode(split(g, 'c')) e AS w WHERE v > 3 "
-    "GROUP BY g, w HAVING count(*) > 5",
-    "lateral of groups": "SELECT g, i, x FROM (SELECT g, count(*) AS n FROM t GROUP BY g) q "
-    "LATERAL VIEW posexplode(sequence(1, n)) e AS i, x WHERE x > 12",
-    "qualify": "SELECT id, v FROM t QUALIFY v * 3 > sum(v) OVER (PARTITION BY g)",
-    "qualify groups": "SELECT g, rank() OVER (ORDER BY sum(v) DESC NULLS LAST) AS r FROM t "
-    "GROUP BY g QUALIFY r <= 3",
-    "qualify within groups": "SELECT g, h, count(*) AS n FROM t GROUP BY g, h "
-    "QUALIFY n > 2 AND sum(n) OVER (PARTITION BY g) > 12",
-    "generator": "SELECT id, posexplode(array(v, h)) AS (p, w) FROM t WHERE v > 9",
-    "generator of groups": "SELECT DISTINCT x, g FROM (SELECT explode_outer(sequence(1, n)) AS x, "
-    "g FROM (SELECT g, count(*) AS n FROM t GROUP BY g) q) r WHERE x > 12",
-    "self join": "SELECT a.id FROM t a JOIN t b ON a.id = b.v WHERE b.h = 1",
-    "common table twice": "WITH q AS (SELECT * FROM t WHERE v > 4) "
-    "SELECT a.id FROM q a JOIN q b ON a.id = b.v",
-}
+SKETCHED_QUERIES = dict(listed("for_spark", "sketched"))
 
 
 @pytest.fixture(scope="module")

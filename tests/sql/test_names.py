@@ -29,7 +29,7 @@ from impctl.sql.parameters import Clock, bind, instant_of, literal_text
 from impctl.sql.statement import parse_query
 from impctl.sql.views import Views, expand_views
 from impctl.types import ParameterValue
-from tests.plan.catalogs import refusal, schema_of
+from tests.plan.catalogs import cases, refusal, schema_of
 
 NAMES = TableNames(
     {
@@ -160,28 +160,7 @@ def test_tables_of_unused_entries_are_mentioned() -> None:
     assert result.tables == ("people", "hr.sales")
 
 
-@pytest.mark.parametrize(
-    ("sql", "message"),
-    [
-        ("SELECT x FROM other.sales", "Table `other.sales` is unknown"),
-        ("SELECT x FROM delta.`/lake/none`", "is unknown"),
-        ("SELECT x FROM a.b.c.d", "a name with more than three parts"),
-        ("SELECT shop.sales.x FROM sales s", "has no table `shop.sales`"),
-        ("SELECT hr.sales.x FROM sales", "has no table `hr.sales`"),
-        ("SELECT hr.sales.* FROM sales", "has no table `hr.sales`"),
-        ("SELECT shop.sales.y FROM sales", "Column `y` is unknown in `shop.sales`"),
-        ("SELECT note.x FROM sales", "nested field"),
-        ("SELECT sales.note.x FROM sales", "nested field"),
-        ("SELECT main.shop.sales.x.y FROM sales", "nested field"),
-        ("SELECT 1 FROM sales JOIN hr.sales ON TRUE", "two relations named `sales`"),
-        ("SELECT 1 FROM sales, hr.sales", "two relations named `sales`"),
-        (
-            "SELECT 1 FROM sales WHERE EXISTS (SELECT 1 FROM hr.sales "
-            "WHERE hr.sales.k = shop.sales.k)",
-            "the name of an inner table",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sql", "message"), cases("names", "refused"))
 def test_what_names_nothing_or_two_things_is_refused(sql: str, message: str) -> None:
     assert message in refusal(sql, read).message
 
@@ -208,31 +187,7 @@ def expanded(sql: str) -> str:
     return expand_views(sql, VIEWS, VIEWED_NAMES, name="q").sql
 
 
-@pytest.mark.parametrize(
-    ("sql", "same"),
-    [
-        ("SELECT k FROM big", f"SELECT k FROM {BIG} big"),
-        ("SELECT big.k FROM s.BIG", f"SELECT big.k FROM {BIG} big"),
-        ("SELECT c.s.big.k FROM c.s.big", f"SELECT big.k FROM {BIG} big"),
-        ("SELECT v.k FROM `big` AS v", f"SELECT v.k FROM {BIG} v"),
-        ("/* a */ WITH c AS (SELECT * FROM big) SELECT k FROM c", f"SELECT k FROM {BIG} c"),
-        ("(SELECT k FROM big) UNION ALL SELECT k FROM t",
-         f"(SELECT k FROM {BIG} b) UNION ALL SELECT k FROM t"),
-        ("SELECT k FROM twice",
-         f"SELECT k FROM (SELECT b.k, b.x FROM {BIG} b JOIN {BIG} big ON big.k = b.k) y"),
-        # A WITH entry of the query is nearer than a view, and no view sees it.
-        ("WITH big AS (SELECT * FROM t) SELECT k FROM big", "SELECT k FROM t"),
-        ("WITH t AS (SELECT * FROM t WHERE k = 1) SELECT big.k FROM big",
-         f"SELECT k FROM {BIG} big"),
-        ("WITH x AS (SELECT * FROM big), big AS (SELECT * FROM t) "
-         "SELECT x.k FROM x JOIN big ON x.k = big.k",
-         f"SELECT x.k FROM {BIG} x JOIN t big ON x.k = big.k"),
-        ("WITH big AS (SELECT * FROM big) SELECT k FROM big", f"SELECT k FROM {BIG} big"),
-        ("SELECT far.k FROM o.far", "SELECT far.k FROM (SELECT 1 AS k FROM t) far"),
-        ("SELECT k FROM t WHERE k IN (SELECT k FROM big)",
-         f"SELECT k FROM t WHERE k IN (SELECT k FROM {BIG} b)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sql", "same"), cases("names", "views"))
 def test_a_view_is_read_as_its_text_in_place_of_its_name(sql: str, same: str) -> None:
     query = parse_query(expanded(sql), VIEWED_TABLES, names=VIEWED_NAMES)
     wanted = parse_query(same, VIEWED_TABLES, names=VIEWED_NAMES)

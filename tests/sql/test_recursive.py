@@ -25,6 +25,7 @@ from impctl.sql.text import read_text, without_recursion_limits
 from tests.plan.catalogs import (
     CLOSURE,
     REACHED,
+    cases,
     fixpoint_of,
     fixpoints_of,
     net_plan,
@@ -228,128 +229,12 @@ def test_explain_places_the_fixpoint_and_its_leaves() -> None:
     assert describe(fixpoint).span == fixpoint.span
 
 
-REFUSED = [
-    # (step with » before the place, name of what is refused)
-    ("SELECT »MAX(l.dst) FROM r JOIN links l ON r.n = l.src", "an aggregate function"),
-    ("SELECT l.dst FROM r JOIN links l ON r.n = l.src GROUP BY »l.dst", "GROUP BY"),
-    (
-        "SELECT l.dst FROM r JOIN links l ON r.n = l.src GROUP BY »l.dst HAVING COUNT(*) > 1",
-        "an aggregate function",
-    ),
-    ("SELECT »SUM(n) OVER (ORDER BY n) FROM r", "a window function"),
-    ("SELECT DISTINCT ON »(n) n FROM r", "DISTINCT ON"),
-    ("(SELECT n FROM r ORDER BY »n)", "ORDER BY"),
-    ("(SELECT n FROM r ORDER BY »n LIMIT 3)", "LIMIT"),
-    ("(SELECT »n FROM r EXCEPT SELECT n FROM nodes)", "EXCEPT"),
-    ("(SELECT »n FROM nodes INTERSECT SELECT n FROM r)", "INTERSECT"),
-    ("SELECT dst FROM links WHERE »src NOT IN (SELECT n FROM r)", "NOT IN, NOT EXISTS"),
-    (
-        "SELECT dst FROM links WHERE NOT EXISTS (SELECT »1 FROM r WHERE n = src)",
-        "NOT IN, NOT EXISTS",
-    ),
-    ("SELECT l.dst FROM links l LEFT ANTI JOIN »r ON r.n = l.src", "an anti join"),
-    ("SELECT r.n FROM r FULL JOIN »links l ON r.n = l.src", "the optional side of a full"),
-    ("SELECT l.dst FROM links l LEFT JOIN »r ON r.n = l.src", "the optional side of a left"),
-    ("SELECT l.dst FROM r RIGHT JOIN »links l ON r.n = l.src", "the optional side of a right"),
-    ("SELECT dst FROM links WHERE src > (SELECT »MAX(n) FROM r)", "a subquery used as a value"),
-    ("SELECT dst FROM links WHERE src > (SELECT »n FROM r)", "a subquery used as a value"),
-    ("SELECT (SELECT »n FROM r) FROM links", "a subquery used as a value"),
-    ("SELECT dst FROM links WHERE cost = 1 OR »src IN (SELECT n FROM r)", "IN or EXISTS under OR"),
-    ("SELECT CAST(e AS BIGINT) FROM r LATERAL VIEW »explode(array(1)) v AS e", "LATERAL VIEW"),
-    (
-        "SELECT m FROM (WITH RECURSIVE q(m) AS (»SELECT n FROM r UNION SELECT m FROM q) "
-        "SELECT m FROM q)",
-        "another recursion",
-    ),
-    ("SELECT CAST(»rand() AS BIGINT) FROM r", "`rand` in recursive `r`"),
-    ("SELECT »l.cost FROM r JOIN links l ON r.n = l.src", "`bigint` and `int` in column `n`"),
-    ("SELECT NULL FROM »r", "in column `n`"),
-]
-
-
-@pytest.mark.parametrize(("marked", "name"), REFUSED, ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(("marked", "name"), cases("recursive", "steps"))
 def test_a_step_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
     _refused(f"{BASE}{marked}) SELECT n FROM r", name)
 
 
-ENTRIES = [
-    ("WITH RECURSIVE r AS (SELECT »src FROM r)", "recursive `r` with one part only"),
-    (
-        "WITH RECURSIVE r AS (SELECT »src FROM links INTERSECT SELECT src FROM r)",
-        "recursive `r` with INTERSECT",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT »src FROM r EXCEPT SELECT src FROM links)",
-        "recursive `r` with EXCEPT",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM »r UNION SELECT src FROM links)",
-        "`r` in the first part of its UNION",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »r UNION "
-        "SELECT src FROM r)",
-        "`r` in the first part of its UNION",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r ORDER BY »1)",
-        "ORDER BY on the UNION of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r LIMIT »3)",
-        "LIMIT on the UNION of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »q), "
-        "q AS (SELECT src FROM links UNION SELECT src FROM r)",
-        "`q` before its own WITH entry (mutual recursion)",
-    ),
-    (
-        "WITH RECURSIVE r(n) »MAX RECURSION LEVEL 5 AS (SELECT n FROM nodes UNION SELECT n FROM r)",
-        "MAX RECURSION LEVEL on a recursion of UNION",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) CYCLE »n SET c USING p",
-        "CYCLE on a recursive WITH entry",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) "
-        "SEARCH DEPTH FIRST BY »n SET o",
-        "SEARCH on a recursive WITH entry",
-    ),
-    (
-        "WITH RECURSIVE r(n) USING KEY (»n) AS (SELECT n FROM nodes UNION SELECT n FROM r)",
-        "USING KEY on a WITH entry",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT »SUM(weight) FROM links UNION SELECT n FROM r)",
-        "a sum of doubles in column `n` of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT weight FROM links UNION SELECT »r.n + q.s FROM r JOIN "
-        "(SELECT AVG(weight) AS s FROM links) q)",
-        "a sum of doubles in column `n` of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE »r(n) AS (SELECT array(n) FROM nodes UNION SELECT n FROM r)",
-        "column `n` of recursive `r`, whose type has values it cannot compare",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT »rand() FROM links UNION SELECT n FROM r)",
-        "`rand` in recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE »r(a, b) AS (SELECT n FROM nodes UNION SELECT a FROM r)",
-        "lists 2 columns, but the relation has 1",
-    ),
-    (
-        "WITH RECURSIVE r(a) AS (SELECT n FROM nodes UNION SELECT »a, a FROM r)",
-        "has 1 column in its first part, but 2 in its second",
-    ),
-]
-
-
-@pytest.mark.parametrize(("marked", "name"), ENTRIES, ids=[case[0] for case in ENTRIES])
+@pytest.mark.parametrize(("marked", "name"), cases("recursive", "entries"))
 def test_an_entry_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
     _refused(f"{marked} SELECT * FROM r", name)
 
@@ -548,41 +433,7 @@ def test_steps_that_make_each_row_of_one(step: str, kinds: list[JoinKind]) -> No
     assert any(isinstance(node, Recursive) for node in nodes_of(fixpoint.step))
 
 
-BAD_STEPS = [
-    # (step with » before the place, name of what is refused, a word of the hint)
-    ("SELECT DISTINCT »l.dst FROM r JOIN links l ON r.n = l.src", "DISTINCT over", "UNION if each"),
-    (
-        "SELECT l.dst FROM (SELECT DISTINCT »n FROM r) q JOIN links l ON q.n = l.src",
-        "DISTINCT over",
-        "UNION if each",
-    ),
-    ("(SELECT »n FROM r UNION SELECT n + 1 FROM r)", "UNION over", "UNION if each"),
-    ("SELECT dst FROM links WHERE »src IN (SELECT n FROM r)", "IN, EXISTS or a semi", "use a join"),
-    (
-        "SELECT dst FROM links l WHERE EXISTS (SELECT »1 FROM r WHERE r.n = l.src)",
-        "IN, EXISTS or a semi",
-        "use a join",
-    ),
-    ("SELECT a.n FROM r a JOIN »r b ON a.n = b.n + 1", "a join of two of its rows", "last round"),
-    (
-        "(SELECT n FROM r UNION ALL SELECT a.n FROM r a JOIN »r b ON a.n = b.n)",
-        "a join of two of its rows",
-        "last round",
-    ),
-    ("(SELECT n FROM r UNION ALL SELECT »n FROM nodes)", "rows derived without `r`", "every round"),
-    ("SELECT dst FROM links WHERE src NOT IN (SELECT n FROM r)", "NOT IN, NOT EXISTS", "filter"),
-    ("SELECT MAX(l.dst) FROM r JOIN links l ON r.n = l.src", "an aggregate function", "filter"),
-    ("SELECT r.n FROM links l LEFT JOIN r ON r.n = l.src", "the optional side", "filter"),
-    (
-        "SELECT »n FROM nodes WHERE n < (WITH q AS (SELECT n FROM r) SELECT MAX(n) FROM nodes)",
-        "rows derived without `r`",
-        "every round",
-    ),
-    ("SELECT l.cost FROM r JOIN links l ON r.n = l.src", "`bigint` and `int` in column", "CAST"),
-]
-
-
-@pytest.mark.parametrize(("marked", "name", "hint"), BAD_STEPS, ids=[case[0] for case in BAD_STEPS])
+@pytest.mark.parametrize(("marked", "name", "hint"), cases("recursive", "steps of UNION ALL"))
 def test_a_step_of_union_all_is_refused_by_name_at_its_place(
     marked: str, name: str, hint: str
 ) -> None:
