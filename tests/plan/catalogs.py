@@ -100,8 +100,7 @@ def pairs(name: str) -> list[tuple[str, str]]:
 
 def listed(name: str, section: str) -> list[list[str]]:
     """The lines of a section of a golden file, each cut at its arrows."""
-    text = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
-    _, _, rest = text.partition(f"[{section}]\n")
+    _, _, rest = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").partition(f"[{section}]\n")
     lines = rest.partition("\n[")[0].splitlines()
     result = [re.split(r" =>(?: |$)", line) for line in lines if line and line[0] != "#"]
     assert result, f"nothing is listed in [{section}] of {name}"

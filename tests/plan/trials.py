@@ -153,8 +153,7 @@ def accurate_sketches(
     for access, index in lineage:
         if access in partitions:
             column, boundaries = partitions[access]
-            value = tables[names[access]][index][column]
-            sketches[access].add(fragment_of(value, boundaries))
+            sketches[access].add(fragment_of(tables[names[access]][index][column], boundaries))
     return sketches
 
 
@@ -282,8 +281,7 @@ def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
     result = []
     for table, rows in tables.items():
         for column in TABLES[table]:
-            values = [row[column.name] for row in rows]
-            for kind, source in _true_facts(values):
+            for kind, source in _true_facts([row[column.name] for row in rows]):
                 if rng.random() < share:
                     result.append(Fact(table, column.name, kind, source))
     return result

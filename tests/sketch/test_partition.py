@@ -112,8 +112,7 @@ def test_boundaries_belong_to_the_fragment_above() -> None:
 
 
 def test_doubles_at_the_edges() -> None:
-    result = partition(DOUBLE, 0.0, math.inf)
-    ids = result.range_ids_of(
+    ids = partition(DOUBLE, 0.0, math.inf).range_ids_of(
         vector_of(DOUBLE, [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf])
     )
     assert ids.tolist() == [0, 1, 1, 2, 2, 0]
@@ -150,8 +149,7 @@ def test_narrow_values_among_wide_boundaries_and_the_other_way_round() -> None:
 
 def test_sliced_text() -> None:
     whole = pa.array(["c", None, "a", "b"])
-    result = partition(STRING, "b")
-    assert result.range_ids_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
+    assert partition(STRING, "b").range_ids_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -312,8 +310,7 @@ def test_a_range_starts_where_a_file_does_if_one_is_near() -> None:
 
 def test_a_heavy_value_stands_alone() -> None:
     weights = ValueWeights.of([*((value, 1.0) for value in range(100)), (50, 400.0)])
-    boundaries = aligned_boundaries(weights, 10, [])
-    assert {50, 51} <= set(boundaries)
+    assert {50, 51} <= set(aligned_boundaries(weights, 10, []))
 
 
 def test_values_between_heavy_ones_are_cut_as_finely_as_was_asked_for() -> None:
@@ -328,8 +325,7 @@ TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
 
 
 def counted(partition: RangePartition, values: list[int]) -> np.ndarray:
-    ranges = partition.range_ids_of(vector_of(LONG, values))
-    return np.bincount(ranges, minlength=partition.size)
+    return np.bincount(partition.range_ids_of(vector_of(LONG, values)), minlength=partition.size)
 
 
 def evened_by(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
@@ -363,8 +359,7 @@ def test_a_heavy_value_gets_a_range_of_its_own() -> None:
     values = [*range(100), *([55] * 300), *([57] * 100)]
     result = evened_by(TENS, values, 12)
     assert 55 in result.boundaries or 56 in result.boundaries
-    rows = counted(result, values)
-    assert rows[int(result.range_ids_of(vector_of(LONG, [55]))[0])] <= 305
+    assert counted(result, values)[int(result.range_ids_of(vector_of(LONG, [55]))[0])] <= 305
 
 
 @random_cases(40, 120, 1000)
@@ -384,8 +379,7 @@ def test_never_more_ranges_than_asked_for_and_never_less_even(cases: range) -> N
 
 def test_text_is_split_too() -> None:
     partition = RangePartition("t", "a", STRING, ("m",))
-    rows = np.array([4, 100])
-    finer = with_splits(partition, rows, 4, ["n", "o", "p", "q", "r", "s"])
+    finer = with_splits(partition, np.array([4, 100]), 4, ["n", "o", "p", "q", "r", "s"])
     assert finer.boundaries[0] == "m"
     assert len(finer.boundaries) > 2
 
@@ -424,8 +418,7 @@ def test_a_place_at_a_border_is_like_one_side_not_like_their_mean() -> None:
     """Of the gap before the first place with hits a half is in, though groups there are many."""
     truth = np.arange(1000) >= 900
     seen = np.where(np.arange(1000) % 50 < 2, 100.0, 0.0)
-    result = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth)
-    likely = result.likely.mean
+    likely = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth).likely.mean
     assert likely[852:900].sum() == pytest.approx(24, abs=4)
     assert likely[:852].sum() < 5
     assert likely[900:].sum() > 97
@@ -445,8 +438,7 @@ def test_few_hits_far_apart_are_anywhere() -> None:
 @pytest.mark.parametrize(("share", "off"), [(0.001, 0.5), (0.01, 0.2), (0.1, 0.02)])
 def test_groups_that_were_not_seen_are_counted(share: float, off: float) -> None:
     """A twentieth of each fragment's hundred groups is seen."""
-    random = np.random.default_rng(1)
-    truth = random.random((2000, 100)) < share
+    truth = np.random.default_rng(1).random((2000, 100)) < share
     seen = truth[:, :5].sum(axis=1)
     result = chances(np.full(2000, 1e4), np.full(2000, 500.0), np.full(2000, 5.0), seen * 1.0)
     came, likely = truth.any(axis=1).sum(), result.likely.mean
@@ -478,8 +470,7 @@ def test_nine_of_ten_rates_lie_between_what_their_hits_tell(rate: float) -> None
 
 def test_a_mixture_is_scaled_and_merged() -> None:
     weights = np.array([[0.25] * 5, [0.75] * 5])
-    chances = np.array([[1.0, 0, 0, 0, 0.5], [0.5, 0.5, 0, 0.2, 0.5]])
-    mixture = Mixture(weights, chances)
+    mixture = Mixture(weights, np.array([[1.0, 0, 0, 0, 0.5], [0.5, 0.5, 0, 0.2, 0.5]]))
     assert mixture.mean == pytest.approx([0.625, 0.375, 0, 0.15, 0.5])
     assert mixture.at_most(0.5).mean.sum() == pytest.approx(0.5)
     assert mixture.at_most(9).mean.sum() == pytest.approx(mixture.mean.sum())

@@ -176,8 +176,7 @@ def test_the_gap_with_the_fewest_rows_is_closed_first() -> None:
     chosen = RangeSet.of([0, 3, 5], partition.size)
     by_width = range_filter(chosen, partition, limit=2)
     assert by_width.intervals == (Interval(None, 10), Interval(30, 60))
-    rows = [5, 1, 1, 5, 9, 5, 5]
-    by_rows = range_filter(chosen, partition, limit=2, rows=rows)
+    by_rows = range_filter(chosen, partition, limit=2, rows=[5, 1, 1, 5, 9, 5, 5])
     assert by_rows.intervals == (Interval(None, 40), Interval(50, 60))
 
 
@@ -190,10 +189,8 @@ def test_neighbours_are_one_interval() -> None:
 
 def test_everything_and_nothing() -> None:
     partition = tens(4)
-    everything = range_filter(RangeSet.of(range(5), partition.size), partition)
-    assert everything.is_everything
-    not_null = range_filter(RangeSet.of(range(4), partition.size), partition)
-    assert not not_null.is_everything
+    assert range_filter(RangeSet.of(range(5), partition.size), partition).is_everything
+    assert not range_filter(RangeSet.of(range(4), partition.size), partition).is_everything
     only_null = range_filter(RangeSet.of([4], partition.size), partition)
     assert (only_null.intervals, only_null.includes_null) == ((), True)
     nothing = range_filter(RangeSet.of([], partition.size), partition)
@@ -231,8 +228,7 @@ def cases(draw: st.DrawFn) -> tuple[SqlType, RangePartition, RangePartition, Ran
     kind = draw(st.sampled_from(list(VALUES)))
     chosen = st.lists(st.sampled_from(VALUES[kind]), max_size=5)
     old, new = (RangePartition("t", "a", kind, _boundaries(draw(chosen))) for _ in range(2))
-    held = draw(st.sets(st.integers(0, old.size - 1)))
-    return kind, old, new, RangeSet.of(held, old.size)
+    return kind, old, new, RangeSet.of(draw(st.sets(st.integers(0, old.size - 1))), old.size)
 
 
 def _boundaries(values: list[Any]) -> tuple[Any, ...]:
@@ -277,8 +273,7 @@ def test_counts_are_carried_where_ranges_live_on(
     case: tuple[SqlType, RangePartition, RangePartition, RangeSet], data: st.DataObject
 ) -> None:
     kind, old, new, _ = case
-    drawn = data.draw(st.lists(st.sampled_from(everything(kind)), max_size=20))
-    values = vector_of(kind, drawn)
+    values = vector_of(kind, data.draw(st.lists(st.sampled_from(everything(kind)), max_size=20)))
     before, after = old.range_ids_of(values), new.range_ids_of(values)
     renumbering = Renumbering(old, new)
     is_split = renumbering.targets[before] < 0
@@ -307,6 +302,5 @@ HEAVY = np.array([100, 800, 0, 50, 50])
     ],
 )
 def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
-    ranges = RangeSet.of(held, PARTITION.size)
-    result = share_after(ranges, PARTITION, HEAVY, 10, range(columns))
+    result = share_after(RangeSet.of(held, PARTITION.size), PARTITION, HEAVY, 10, range(columns))
     assert result == pytest.approx(share)

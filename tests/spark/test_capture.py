@@ -34,7 +34,7 @@ from impctl.spark.capture import PassKind, SketchPass, sketch_passes
 from impctl.sql.statement import parse_query
 from tests.compile.test_against_reference import CATALOG as OPERATORS
 from tests.compile.test_against_reference import LAW_PARTITIONS
-from tests.plan.catalogs import schema_of
+from tests.plan.catalogs import cases, listed, schema_of
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches, fragment_of, make_barrier_trial, make_trial
 from tests.support.random_cases import random_cases, random_seeds
@@ -124,21 +124,7 @@ def test_passes_find_the_fragments_of_the_lineage(cases: Collection[int]) -> Non
         assert seen[way] > len(cases) // 20, seen
 
 
-SQL = {
-    **QUERIES,
-    **FIRST_ROWS,
-    "in_group": "SELECT g, x FROM (SELECT g, x, s, COUNT(*) OVER (PARTITION BY x) n,"
-    " MAX(s) OVER (PARTITION BY g) m FROM t) q WHERE n > 1 AND m > 'a'",
-    "full_of_groups": "SELECT q.g, u.y FROM (SELECT g, COUNT(*) n FROM t GROUP BY g) q"
-    " FULL JOIN u ON q.g = u.g",
-    "rounded": "SELECT COUNT(*) n FROM t JOIN u ON t.x = u.g GROUP BY u.g",
-    "last_skipping": "SELECT g, x FROM t ORDER BY x DESC NULLS LAST, g LIMIT 2 OFFSET 3",
-    "top_of_top": "SELECT q.g, u.y FROM (SELECT g FROM (SELECT g, x FROM t ORDER BY x DESC, g"
-    " LIMIT 6) p ORDER BY g DESC LIMIT 2) q JOIN u ON q.g = u.g",
-    "last_tied": "SELECT g, x FROM t ORDER BY g LIMIT 3",
-    "numbered_ties": "SELECT g, x FROM (SELECT g, x, row_number() OVER (PARTITION BY s"
-    " ORDER BY g) n FROM t) q WHERE n <= 1",
-}
+SQL = {**QUERIES, **FIRST_ROWS, **dict(listed("for_spark", "captured"))}
 
 
 @pytest.mark.parametrize("name", SQL)
@@ -176,42 +162,11 @@ def planned(sql, attribute, *, table="t", with_rules=False):
     return sketch_passes(query, verdict, {access: ANNOTATED[table].find(attribute)})
 
 
-SUMS = "SELECT g, sum(v) AS s FROM t GROUP BY g"
-WAYS = [
-    ("SELECT g FROM t WHERE v > 3", "id", PassKind.ROWS),
-    ("SELECT DISTINCT g FROM t WHERE v > 3", "id", PassKind.ROWS),
-    ("SELECT g FROM t ORDER BY v DESC NULLS LAST, id LIMIT 3", "id", PassKind.ROWS),
-    ("SELECT t.g FROM t JOIN u ON t.id = u.k", "id", PassKind.ROWS),
-    ("SELECT t.g FROM t WHERE id IN (SELECT k FROM u)", "id", PassKind.ROWS),
-    (SUMS, "id", PassKind.ROWS),
-    ("SELECT sum(s) FROM (SELECT g, sum(v) AS s FROM t GROUP BY g) q", "id", PassKind.ROWS),
-    ("SELECT sum(v) FROM t", "id", PassKind.ROWS),
-    ("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", PassKind.KEYED),
-    ("SELECT avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "g", PassKind.KEYED),
-    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "g", PassKind.KEYED),
-    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "g", PassKind.KEYED),
-    (SUMS + " HAVING sum(v) > 3", "id", PassKind.GROUPS),
-    (SUMS + " HAVING count(DISTINCT id) > 3", "g", PassKind.KEYED),
-    (SUMS + " ORDER BY s DESC NULLS LAST, g LIMIT 3", "id", PassKind.GROUPS),
-    ("SELECT sum(v) FROM t HAVING sum(v) > 3", "id", PassKind.GROUPS),
-    (f"SELECT q.s FROM ({SUMS}) q JOIN u ON q.g = u.g WHERE q.s > 3", "id", PassKind.GROUPS),
-    ("SELECT g FROM t WHERE v > 3 UNION ALL SELECT g FROM u", "id", PassKind.COLLECTED),
-    ("SELECT g FROM t INTERSECT ALL SELECT g FROM u", "g", PassKind.COLLECTED),
-    ("SELECT g FROM t EXCEPT ALL SELECT g FROM u", "id", PassKind.COLLECTED),
-    (f"SELECT max(s) FROM ({SUMS}) q HAVING max(s) > 3", "id", PassKind.COLLECTED),
-    (
-        "SELECT g, h, count(*) FROM t GROUP BY ROLLUP (g, h) HAVING count(*) > 2",
-        "id",
-        PassKind.COLLECTED,
-    ),
-]
-
-
 @pytest.mark.parametrize("with_rules", [False, True])
-@pytest.mark.parametrize(("sql", "attribute", "way"), WAYS)
+@pytest.mark.parametrize(("sql", "attribute", "way"), cases("for_spark", "ways of capture"))
 def test_the_cheapest_way_is_taken(sql, attribute, way, with_rules):
     passes = planned(sql, attribute, with_rules=with_rules)
-    assert [pass_.way for pass_ in passes] == [way]
+    assert [str(pass_.way) for pass_ in passes] == [way]
 
 
 JOINED = "SELECT t.g FROM t JOIN u ON t.id = u.k"

@@ -133,8 +133,7 @@ def sketches_at(
 
 def in_catalog(root: Path, sql: str, values: Sequence[object] = ()) -> list[Any]:
     """What another program that runs this statement gets."""
-    path = root / "catalog.sqlite"
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(root / "catalog.sqlite", isolation_level=None)) as connection:
         return connection.execute(sql, values).fetchall()
 
 

@@ -60,8 +60,7 @@ def test_what_goes_on_needs_the_end_only(store: Store) -> None:
     store.save_arrivals({"t": history(1, 5)})
     end = store.arrivals(["t"], is_whole=False)["t"]
     assert end == replace(history(1, 5), arrivals=())
-    added = replace(end, until=7, arrivals=(arrival(6), arrival(7)))
-    store.save_arrivals({"t": added})
+    store.save_arrivals({"t": replace(end, until=7, arrivals=(arrival(6), arrival(7)))})
     assert store.arrivals(["t"])["t"] == history(1, 7)
     store.save_arrivals({"t": replace(end, until=8)})
     assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)

@@ -296,8 +296,7 @@ def test_runs_come_back_newest_first_of_their_text_and_bounded(tmp_path: Path) -
             assert ledger.record_run(replace(RUN, by=by, rows=number, start_ms=float(number)))
     assert ledger.record_run(replace(RUN, text=8))
     assert ledger.record_run(replace(RUN, query="r"))
-    runs = ledger.runs("q", 7)
-    assert [(run.by, run.rows, run.start_ms) for run in runs] == [
+    assert [(run.by, run.rows, run.start_ms) for run in ledger.runs("q", 7)] == [
         (by, number, float(number)) for number in range(9, 1, -1) for by in ("spark", "engine")
     ]
     assert ledger.runs("q", 8) == (replace(RUN, text=8),)
@@ -326,8 +325,7 @@ def test_processes_at_once_lose_no_run(tmp_path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join(120)
-    kept = Counter(run.by for run in Ledger(tmp_path).runs("q", 7))
-    assert kept == dict.fromkeys(names, 8)
+    assert Counter(run.by for run in Ledger(tmp_path).runs("q", 7)) == dict.fromkeys(names, 8)
 
 
 def test_a_damaged_ledger_has_no_runs_and_takes_none(tmp_path: Path) -> None:

@@ -114,8 +114,7 @@ def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
     layout = StoreLayout(root)
     with Store.open(root) as store, store.lock(0):
         note = json.loads(layout.lock.read_text())
-        owner = read_owner(layout)
-        assert owner.pid == os.getpid()
+        assert read_owner(layout).pid == os.getpid()
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier"}))
     assert read_owner(layout) is None
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier", "host": "elsewhere"}))
@@ -391,8 +390,7 @@ def test_files_and_folders_of_a_store_are_their_owners(tmp_path: Path) -> None:
         store.collect(keep=1)
         seen |= check(root)
     seen |= check(root)
-    names = {"catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "lock", "state"}
-    assert names <= seen
+    assert {"catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "lock", "state"} <= seen
     for parent in (root.parent, root.parent.parent):
         assert parent.stat().st_mode & 0o022 == 0
 

@@ -131,10 +131,9 @@ class Stored:
 
     def _runs(self) -> dict[str, list[tuple[str, str]]]:
         """Actions and reason codes in the history of each query, newest first."""
-        results = self.cli.good("status", *_only(self.sql), "--runs", "100").results
         return {
             result["query"]: [(run["action"], run["reason_code"]) for run in result["runs"]]
-            for result in results
+            for result in self.cli.good("status", *_only(self.sql), "--runs", "100").results
         }
 
     def _run(self, command: str, names: Iterable[str], *arguments: str) -> list[dict[str, Any]]:

@@ -158,8 +158,7 @@ def test_dropped_and_replaced_files_are_removed_at_once(store: Store, root: Path
 
 def test_a_run_may_be_dropped_and_put_in_one_commit(store: Store, root: Path) -> None:
     generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-    put = (("agg", 0, rows(4)),)
-    store.commit_maintain(maintain(generation, 1, put=put, drop=(("agg", 0),)))
+    store.commit_maintain(maintain(generation, 1, put=(("agg", 0, rows(4)),), drop=(("agg", 0),)))
     assert state_of(store, "q")["agg"][0][1].equals(rows(4))
     assert run_names(root) == set()
 
@@ -176,8 +175,7 @@ def test_another_writer_in_between_is_noticed(root: Path) -> None:
 
 def test_a_recaptured_query_never_repeats_a_generation(store: Store) -> None:
     old = store.commit_capture(capture(), {}, record())
-    new = store.commit_capture(replace(capture(version=5), fingerprint="f-2"), {}, record())
-    assert new > old
+    assert store.commit_capture(replace(capture(version=5), fingerprint="f-2"), {}, record()) > old
     with pytest.raises(RetryableError):
         store.commit_maintain(maintain(old, 1, (0,)))
 
@@ -261,8 +259,7 @@ def test_a_commit_without_a_basis_is_not_offered(store: Store, root: Path) -> No
 
 def test_history_is_newest_first_and_outlives_recapture(root: Path) -> None:
     with Store.open(root) as store:
-        generation = store.commit_capture(capture(), {}, record("capture"))
-        store.commit_maintain(maintain(generation, 1))
+        store.commit_maintain(maintain(store.commit_capture(capture(), {}, record("capture")), 1))
         store.amend_record("q", replace(record("exact", 1), commit_ms=0.25))
         store.add_record("q", record("none", 1))
         store.commit_capture(capture(version=1), {}, record("recapture", 1))
@@ -526,8 +523,7 @@ def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
-    generation = store.commit_capture(capture(), {}, record())
-    store.commit_maintain(maintain(generation, 1))
+    store.commit_maintain(maintain(store.commit_capture(capture(), {}, record()), 1))
     store.collect(keep=keep)
     assert _ids_at(store, 1) == (2, 3)
     assert _ids_at(store, 0) is None
@@ -536,8 +532,7 @@ def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
 
 def test_sketches_of_earlier_captures_go_with_their_partitions(store: Store) -> None:
     store.commit_capture(capture("other"), {}, record())
-    generation = store.commit_capture(capture(), {}, record())
-    store.commit_maintain(maintain(generation, 1, (0,)))
+    store.commit_maintain(maintain(store.commit_capture(capture(), {}, record()), 1, (0,)))
     store.commit_capture(capture(version=2, ids=(1,)), {}, record())
     assert [old.count for old in store.collect(keep=1).versions] == [2]
     assert _ids_at(store, 2) == (1,)
@@ -570,8 +565,7 @@ def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
         for name in ("a.arrow", "b.arrow"):
             (root / "state" / name).write_bytes(b"12345")
         disk.arm(1)  # after the note on the lock comes the first removal
-        collect = store.collect()
-        assert [file.removed for file in collect.files] == [False, True]
+        assert [file.removed for file in store.collect().files] == [False, True]
         assert (root / "state" / "a.arrow").exists()
         disk.arm(-1)
         assert [file.path.name for file in store.collect().files] == ["a.arrow"]
