@@ -75,8 +75,7 @@ def test_stable_columns_are_those_all_rows_of_a_derivation_share(
         f"WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION {step}) SELECT * FROM c"
     )
     names = {attribute.id: attribute.name for attribute in fixpoint.attributes}
-    result = " ".join(sorted(names[one] for one in stable_columns(fixpoint)))
-    assert (result or "none") == stable
+    assert (" ".join(sorted(names[one] for one in stable_columns(fixpoint))) or "none") == stable
     assert is_linear(fixpoint) is (linear == "linear")
 
 
@@ -256,8 +255,7 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
 )
 def test_whether_each_row_is_made_of_one(step: str, once: bool) -> None:  # noqa: FBT001
     sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
-    fixpoint = fixpoint_of(sql)
-    assert is_derived_from_one_row(fixpoint) is once
+    assert is_derived_from_one_row(fixpoint_of(sql)) is once
 
 
 def test_the_rules_leave_a_bag_a_bag() -> None:

@@ -283,8 +283,7 @@ def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) ->
             continue
         compared += after != before
         # What did not fail must not start to fail, so nothing is caught here.
-        result = bag(evaluate(after, trial.tables, None, Random(seed).shuffle))
-        assert result == expected, seed
+        assert bag(evaluate(after, trial.tables, None, Random(seed).shuffle)) == expected, seed
     assert compared > len(cases) // 5
     assert changed >= compared
 
@@ -360,8 +359,7 @@ def test_what_may_drop_a_row_stays(sql: str) -> None:
 def test_an_aggregate_of_all_rows_with_a_limit_is_safe() -> None:
     query = read(f"{_ONE} ORDER BY a DESC LIMIT 100")
     assert not check_safety(query, {"sales#1": "numsold"}, ()).safe
-    ruled = read(query.sql)
-    root = apply_rules(ruled.root)
+    root = apply_rules(read(query.sql).root)
     assert check_safety(type(query)(query.sql, root), {"sales#1": "numsold"}, ()).safe
 
 
@@ -433,8 +431,7 @@ def test_what_is_remembered_is_bounded_and_what_was_not_asked_for_longest_goes()
     queries = PlannedQueries()
 
     def ask(number: int) -> Planned:
-        sql = f"SELECT a FROM t WHERE b > {number}"
-        return queries.of(sql, catalog, name="q", zone="UTC")
+        return queries.of(f"SELECT a FROM t WHERE b > {number}", catalog, name="q", zone="UTC")
 
     first, second = ask(0), ask(1)
     for number in range(2, KEPT + 1):

@@ -155,8 +155,7 @@ def test_top_k_below_other_operators_needs_its_own_rows_in_the_sketch(example: E
     result = annotate(root, tables)
     assert set(verdict.barrier_positions) == set(result.first_rows)
     sketches = accurate_sketches(result, root, tables, partitions)
-    instances = instances_of(root, tables, partitions, sketches)
-    assert bag(evaluate(root, tables, instances)) == whole
+    assert bag(evaluate(root, tables, instances_of(root, tables, partitions, sketches))) == whole
 
 
 @pytest.mark.parametrize("example", EXAMPLES["uncovered"], ids=str)

@@ -148,8 +148,7 @@ class Drawn:
                 return Coalesce((self.expr(depth - 1), self.literal()))
             case 4:
                 branch = (self.condition(depth - 1), self.literal())
-                other = rng.choice((self.literal(), Literal(None, self.kind)))
-                return Case((branch,), other)
+                return Case((branch,), rng.choice((self.literal(), Literal(None, self.kind))))
             case 5 | 6:
                 name = rng.choice(("greatest", "least"))
                 parts = [self.expr(depth - 1) for _ in range(rng.choice((2, 3)))]

@@ -268,8 +268,7 @@ def test_one_derivation_of_each_row_is_not_enough() -> None:
     (position,) = verdict.barrier_positions
     assert isinstance(list(nodes_of(query.root))[position], Fixpoint)
     partitions: Any = dict.fromkeys(BY_REGION, ("region", ("A", "B", "C")))
-    result = annotate(query.root, tables)
-    sketches = accurate_sketches(result, query.root, tables, partitions)
+    sketches = accurate_sketches(annotate(query.root, tables), query.root, tables, partitions)
     instances = instances_of(query.root, tables, partitions, sketches)
     assert set(evaluate(query.root, tables, instances)) == {(2, 1), (3, 1), (4, 2)}
     witness = dict.fromkeys(BY_REGION, range(3))
@@ -539,8 +538,7 @@ def test_what_would_be_wrong_is_refused_with_what_does_it(name: str) -> None:
 
 
 def test_a_hint_that_would_not_help_is_not_given() -> None:
-    sql = REACHED + "SELECT n, rand() AS x FROM r WHERE n > 1"
-    query = read_net(sql)
+    query = read_net(REACHED + "SELECT n, rand() AS x FROM r WHERE n > 1")
     asked = replace(query, root=for_answer(query.root))
     with pytest.raises(UnsafeSketchError) as caught:
         choose_attributes(asked, {"links": ["region"]}, (), {})
@@ -564,8 +562,7 @@ ALLOWED = {
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_stands_above_part_of_a_table_may_stand_here(name: str) -> None:
     query = read_net(ALLOWED[name])
-    root = for_answer(apply_rules(query.root))
-    for plan in (root, for_answer(core_of(query.root))):
+    for plan in (for_answer(apply_rules(query.root)), for_answer(core_of(query.root))):
         asked = replace(query, root=plan)
         verdict = check_safety(asked, BY_REGION, ())
         assert verdict.safe, verdict.reason

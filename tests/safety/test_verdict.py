@@ -111,8 +111,7 @@ def test_a_power_of_negative_zero_may_be_below_zero(exponent: str, is_safe: bool
 
 @pytest.mark.parametrize(("condition", "is_safe"), judgements("dates"))
 def test_dates_between_and_years(condition: str, is_safe: bool) -> None:
-    sql = HAVING.format(condition).replace(" t ", " times ")
-    assert judged(sql, times="p").safe is is_safe
+    assert judged(HAVING.format(condition).replace(" t ", " times "), times="p").safe is is_safe
 
 
 @pytest.mark.parametrize(("condition", "is_safe"), judgements("rounded"))
@@ -159,8 +158,7 @@ def test_a_grouping_attribute_is_a_key_through_joins_and_names() -> None:
     )
     result = judged(sql, t="g")
     assert result.status is Status.KEYED
-    query = parse_query(sql, CATALOG)
-    nodes = list(nodes_of(query.root))
+    nodes = list(nodes_of(parse_query(sql, CATALOG).root))
     (position,) = result.key_columns
     assert isinstance(nodes[position], Aggregate)
     assert result.key_columns[position] == {"t#1": nodes[position].keys[0].attribute.id}
@@ -404,8 +402,7 @@ def test_grouping_sums_over_the_rows_before_is_refused_where_rows_tie() -> None:
         " a WHERE s > 3 GROUP BY p HAVING count(*) > 1"
     )
     assert judged(sql.format(""), t="g").safe
-    rows = " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-    assert not judged(sql.format(rows), t="g").safe
+    assert not judged(sql.format(" ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"), t="g").safe
     every = " ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
     assert judged(sql.format(every), t="g").safe, "all rows of the partition, in whatever order"
 
@@ -631,8 +628,7 @@ JOIN = (
 
 
 def test_accesses_are_safe_together() -> None:
-    candidates = {"sales": ("brand",), "brands": ("country", "name")}
-    result = chosen(JOIN, candidates=candidates)
+    result = chosen(JOIN, candidates={"sales": ("brand",), "brands": ("country", "name")})
     assert result.sketched == {"sales#1": "brand", "brands#1": "name"}
     assert result.verdict.safe
 

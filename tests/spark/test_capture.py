@@ -189,8 +189,7 @@ def test_accesses_that_follow_from_the_same_rows_share_a_pass(sql, sketched, wan
     passes = sketch_passes(query, verdict, columns)
     assert [set(pass_.keys) for pass_ in passes] == (wanted or [set(sketched)])
     for pass_ in passes:
-        known = {attribute.id for attribute in attributes_of(pass_.rows)}
-        assert known >= set(pass_.keys.values())
+        assert {attribute.id for attribute in attributes_of(pass_.rows)} >= set(pass_.keys.values())
 
 
 def test_matched_rows_are_seen_through_what_equals_them():

@@ -112,8 +112,7 @@ def test_words_that_sqlglot_does_not_know_stay_where_they_are():
 
 def test_each_access_has_its_own_filter():
     sql = "SELECT a.sid FROM sales a JOIN sales b ON a.sid = b.price"
-    text = rewritten(sql, [some(PRICE, 0), some(PRICE, 3)])
-    assert text == (
+    assert rewritten(sql, [some(PRICE, 0), some(PRICE, 3)]) == (
         "SELECT a.sid FROM (SELECT * FROM sales WHERE `price` < 601L) a "
         "JOIN (SELECT * FROM sales WHERE `price` >= 1501L) b ON a.sid = b.price"
     )
@@ -139,15 +138,12 @@ def test_a_place_read_twice_is_whole_if_one_access_needs_all():
 
 def test_a_place_read_twice_has_not_too_many_ranges():
     many = RangePartition("sales", "price", LONG, tuple(range(100)))
-    even = some(many, *range(0, 60, 2))
-    odd = some(many, *range(61, 101, 2))
-    text = rewritten(COMMON, [even, odd])
+    text = rewritten(COMMON, [some(many, *range(0, 60, 2)), some(many, *range(61, 101, 2))])
     assert text.count("`price` >=") <= MAX_INTERVALS
 
 
 def test_nan_is_kept_apart_unless_there_is_none():
-    doubles = RangePartition("sales", "price", DOUBLE, (1.5,))
-    top = some(doubles, 1)
+    top = some(RangePartition("sales", "price", DOUBLE, (1.5,)), 1)
     assert condition_sql(top) == "`price` >= CAST('1.5' AS DOUBLE) OR ISNAN(`price`)"
     assert condition_sql(top, is_nan_free=True) == "`price` >= CAST('1.5' AS DOUBLE)"
     nan_free = rewritten("SELECT sid FROM sales", [top], nan_free=["sales#1"])
@@ -198,8 +194,7 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, nam
     ids = partition.range_ids_of(from_arrow(values, kind))
     table = pa.table({"odd name": values, "place": range(len(values))})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
-    schema = f"`odd name` {kind.spark_name}, place bigint"
-    frame = spark.read.schema(schema).parquet(str(tmp_path))
+    frame = spark.read.schema(f"`odd name` {kind.spark_name}, place bigint").parquet(str(tmp_path))
     in_zone(zone)
     for chosen in fragment_choices(partition):
         condition = condition_sql(some(partition, *chosen))
@@ -220,10 +215,8 @@ def test_nan_behind_statistics_that_hide_it(spark, tmp_path):
     """Statistics of a row group leave NaN out; Spark itself would skip the row group."""
     pq.write_table(pa.table({"d": [1.0, math.nan]}), tmp_path / "t.parquet")
     frame = spark.read.schema("d double").parquet(str(tmp_path))
-    partition = RangePartition("t", "d", DOUBLE, (5.0,))
-    condition = condition_sql(some(partition, 1))
-    answer = run_sql(spark, f"SELECT d FROM t WHERE {condition}", {"t": frame})
-    assert answer.num_rows == 1
+    condition = condition_sql(some(RangePartition("t", "d", DOUBLE, (5.0,)), 1))
+    assert run_sql(spark, f"SELECT d FROM t WHERE {condition}", {"t": frame}).num_rows == 1
 
 
 NAME = 'a "b'
@@ -287,8 +280,7 @@ Keep = Callable[[str], list[int]]
 
 @contextmanager
 def by_duckdb(rows: pa.Table) -> Iterator[Keep]:
-    duckdb = pytest.importorskip("duckdb")
-    with duckdb.connect() as connection:
+    with pytest.importorskip("duckdb").connect() as connection:
         connection.execute("SET TimeZone = 'America/New_York'")
         connection.register("t", rows)
 
@@ -337,8 +329,7 @@ def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
 @pytest.mark.parametrize("reader", [by_duckdb, by_polars])
 def test_no_range_keeps_nothing(reader: Any) -> None:
     partition = RangePartition("t", "g", SqlType(Kind.LONG), (1,))
-    none = range_filter(RangeSet.of([], partition.size), partition)
-    condition = plain_condition(none, "g")
+    condition = plain_condition(range_filter(RangeSet.of([], partition.size), partition), "g")
     assert condition is not None
     with reader(pa.table({"g": [1, None], "n": [0, 1]})) as kept:
         assert kept(condition) == []
@@ -355,8 +346,7 @@ def test_no_range_keeps_nothing(reader: Any) -> None:
 )
 def test_what_engines_may_read_otherwise_has_no_text(kind: Kind, boundary: Any) -> None:
     partition = RangePartition("t", "g", SqlType(kind), (boundary,))
-    wanted = range_filter(RangeSet.of([0], partition.size), partition)
-    assert plain_condition(wanted, "g") is None
+    assert plain_condition(range_filter(RangeSet.of([0], partition.size), partition), "g") is None
 
 
 TIED = {"t": schema_of("a bigint, b bigint")}
@@ -388,13 +378,11 @@ def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
 
 
 def test_each_by_itself_without_a_group() -> None:
-    filters = [_some(A, 0), _some(A, 2), _some(A, 3)]
-    assert _read(APART, filters, ()) == [{0}, {2}, {3}]
+    assert _read(APART, [_some(A, 0), _some(A, 2), _some(A, 3)], ()) == [{0}, {2}, {3}]
 
 
 def test_all_of_a_group_have_what_any_needs() -> None:
-    filters = [_some(A, 0), _some(A, 2), _some(A, 3)]
-    assert _read(APART, filters, (0, 1)) == [{0, 2}, {0, 2}, {3}]
+    assert _read(APART, [_some(A, 0), _some(A, 2), _some(A, 3)], (0, 1)) == [{0, 2}, {0, 2}, {3}]
 
 
 def test_one_without_a_filter_takes_that_of_all() -> None:

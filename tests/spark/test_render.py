@@ -179,8 +179,7 @@ def test_other_averages_and_plans_without_any_stay_as_they_are() -> None:
 def test_an_average_whose_sum_is_out_of_sight_is_refused() -> None:
     (scan,) = scans_of(ruled("SELECT * FROM t"))
     total, count = (ColumnRef(a.id, a.type) for a in (scan.attributes[1], scan.attributes[0]))
-    mean = Mean(total, count, decimal(38, 22))
-    predicate = Compare(CompareOp.GREATER, mean, Literal(0, LONG))
+    predicate = Compare(CompareOp.GREATER, Mean(total, count, decimal(38, 22)), Literal(0, LONG))
     with pytest.raises(QueryError, match="Spark cannot capture it"):
         whole_averages(Select(scan, predicate))
 
@@ -389,8 +388,7 @@ def test_days_come_back(spark):
         f"unix_date({literal(day, DATE).sql(DIALECT)}) AS c{place}"
         for place, day in enumerate(days)
     ]
-    answer = run_sql(spark, f"SELECT {', '.join(columns)}", {}).to_pylist()[0]
-    assert list(answer.values()) == days
+    assert list(run_sql(spark, f"SELECT {', '.join(columns)}", {}).to_pylist()[0].values()) == days
 
 
 ASKED = ("how many", "two parts", "optional side", "as deep as said")
@@ -436,8 +434,7 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     case = bag_case(name)
     tables = some_tables(rng)
     query = loaded(case, tables, with_answer=True)
-    changes = {t: change_of(t, *DRAWN.some_change(rng, t, rows, 4)) for t, rows in tables.items()}
-    query.step(changes)
+    query.step({t: change_of(t, *DRAWN.some_change(rng, t, rows, 4)) for t, rows in tables.items()})
     frames = frames_of(spark, tables)
     whole = of_spark(spark, BAG_QUERIES[name], frames)
     assert answer_of(query, case) == whole
@@ -563,8 +560,7 @@ def test_what_is_written_gives_the_rows_of_the_plan(name: str, connection: Any) 
 def test_names_of_entries_are_no_views_and_no_other_entries() -> None:
     root = case_of_sql(TWICE, ()).query.root
     views = {scan.access: f"recursion_c{at}" for at, scan in enumerate(scans_of(root))}
-    text = render_plan(root, views).sql
-    tree = sqlglot.parse_one(text, dialect=DIALECT)
+    tree = sqlglot.parse_one(render_plan(root, views).sql, dialect=DIALECT)
     names = [entry.alias for entry in tree.find_all(sqlglot.exp.CTE)]
     assert len(names) == len(set(names)) == 2
     assert not set(names) & set(views.values())

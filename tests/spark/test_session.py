@@ -24,6 +24,7 @@ from impctl.spark.session import (
     open_session,
     require_release,
 )
+from tests.support.run_cli import refused
 
 LOUD_PROGRAM = """
 from impctl.errors import ImpctlError
@@ -52,11 +53,9 @@ def test_an_older_spark_is_refused_by_name(monkeypatch, version):
     monkeypatch.setattr(pyspark, "__version__", version)
     monkeypatch.setattr("impctl.spark.session.launch", None)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    with pytest.raises(
-        UsageError, match=f"This is Spark {version}, but impctl needs 4.1"
-    ) as caught:
+    message = f"This is Spark {version}, but impctl needs 4.1"
+    with refused(UsageError, "spark_too_old", message) as caught:
         open_session(SparkSettings("local[1]"))
-    assert caught.value.code == "spark_too_old"
     assert "pip install 'pyspark>=4.1,<5'" in str(caught.value.hint)
 
 
@@ -89,19 +88,11 @@ def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
 
 
 @pytest.mark.spark
-def test_fixed_settings_hold(spark):
+def test_an_open_session_is_used_again_and_its_fixed_settings_hold(spark):
     for name, value in FIXED.items():
         assert spark.conf.get(name) == value
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-
-
-@pytest.mark.spark
-def test_open_session_is_used_again(spark):
     assert open_session(SparkSettings("local[2]")) is spark
-
-
-@pytest.mark.spark
-def test_environment_is_left_alone(spark):
     assert "impctl-spark-" not in os.environ.get("JAVA_HOME", "")
 
 
@@ -174,30 +165,22 @@ def test_those_below_the_child_are_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_one_that_ended_by_itself_is_nobodys() -> None:
-    with given_up():
-        process = started("true")
-        assert process.wait() == 0
-
-
-@pytest.mark.usefixtures("_no_jvm")
-def test_nothing_was_started() -> None:
+def test_nothing_to_end() -> None:
+    """Nothing was started, or it ended by itself."""
     with given_up():
         pass
+    with given_up():
+        assert started("true").wait() == 0
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_a_jvm_that_is_up_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_succeeds_and_a_jvm_that_is_up_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ended_with_its_start():
+        process = started()
+    assert not has_ended(process)
     with given_up():
         process = started()
         monkeypatch.setattr(SparkContext, "_gateway", object())
-    assert not has_ended(process)
-
-
-@pytest.mark.usefixtures("_no_jvm")
-def test_a_start_that_succeeds_lives_on() -> None:
-    with ended_with_its_start():
-        process = started()
     assert not has_ended(process)
 
 

@@ -290,8 +290,7 @@ def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql,
     partitions = {a: PARTITIONS[tables[a], attribute] for a, attribute in sketched.items()}
     result = capture_sketches(spark, parsed, verdict, partitions, own)
     for access, partition in partitions.items():
-        alone = collected_sketch(spark, parsed, verdict, access, partition, own)
-        assert result[access] == alone
+        assert result[access] == collected_sketch(spark, parsed, verdict, access, partition, own)
     filters = {a: range_filter(result[a], p) for a, p in partitions.items()}
     expected = bag(run_sql(spark, parsed.sql, frames))
     assert bag(run_sql(spark, rewrite_sql(parsed, filters), frames)) == expected
@@ -310,8 +309,7 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
 def around(boundaries, *extremes):
-    near = [value + step for value in boundaries for step in (-1, 0, 1)]
-    return [*near, *extremes]
+    return [*[value + step for value in boundaries for step in (-1, 0, 1)], *extremes]
 
 
 @pytest.fixture
@@ -357,8 +355,7 @@ def test_long(check, name):
 
 @pytest.mark.parametrize(("kind", "arrow"), [(INTEGER, pa.int32()), (BYTE, pa.int8())])
 def test_narrow_integers(check, kind, arrow):
-    values = [*around([-3, 100], -128, 127), None]
-    check(kind, [-3, 100], pa.array(values, arrow))
+    check(kind, [-3, 100], pa.array([*around([-3, 100], -128, 127), None], arrow))
 
 
 def test_boolean(check):

@@ -199,8 +199,7 @@ def test_every_part_keeps_its_place() -> None:
         "numSold",
     }
     spans = [part.span for part in walk(root.child.predicate)]
-    result = {sql[span.start : span.end] for span in spans if span is not None}
-    assert expected <= result
+    assert expected <= {sql[span.start : span.end] for span in spans if span is not None}
     assert all(span is not None and span.line == 2 for span in spans)
     assert all(
         sql.split("\n")[1][s.column - 1 :].startswith(sql[s.start : s.end]) for s in spans if s
@@ -401,8 +400,7 @@ def test_what_leaves_something_open_is_left_to_spark(sql: str) -> None:
 
 def micros(value: Any) -> Any:
     if isinstance(value, datetime):
-        epoch = datetime(1970, 1, 1, tzinfo=value.tzinfo)
-        return (value - epoch) // timedelta(microseconds=1)
+        return (value - datetime(1970, 1, 1, tzinfo=value.tzinfo)) // timedelta(microseconds=1)
     if isinstance(value, date):
         return (value - date(1970, 1, 1)).days
     return value

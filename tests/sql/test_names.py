@@ -210,8 +210,7 @@ def test_every_place_leads_back_to_its_letter() -> None:
                         ("f", None)):  # fmt: skip
         at = result.sql.rindex(word) if word == "f" else result.sql.index(word)
         line = result.sql.count("\n", 0, at) + 1
-        column = at - (result.sql.rfind("\n", 0, at) + 1) + 1
-        name, offset = result.written_at(line, column)
+        name, offset = result.written_at(line, at - result.sql.rfind("\n", 0, at))
         assert name == owner, word
         assert texts[name][offset:].startswith(word), word
 
@@ -283,8 +282,7 @@ def test_text_is_text_whatever_it_holds(text: str) -> None:
 
 def test_only_parameters_are_replaced() -> None:
     sql = "SELECT ':a', `:a` -- :a\n FROM t /* :a */ WHERE x > :a AND p:a::int = 1 OR :a<y"
-    bound = bind(sql, {"a": 7}, name="q").sql
-    assert bound == (
+    assert bind(sql, {"a": 7}, name="q").sql == (
         "SELECT ':a', `:a` -- :a\n FROM t /* :a */ WHERE x > 7 AND p:a::int = 1 OR 7<y"
     )
 
@@ -401,17 +399,15 @@ def test_places_behind_a_constant_are_found_again() -> None:
     assert len(lines) == 2
     written = sql.split("\n")[1]
     for word in ("oops", "zero"):
-        place = result.written_at(2, lines[1].index(word) + 1)
-        assert place == (2, written.index(word) + 1)
+        assert result.written_at(2, lines[1].index(word) + 1) == (2, written.index(word) + 1)
 
 
 def test_values_held_stand_before_the_clock() -> None:
-    clock = Clock(NOW, held={"current_date": "2026-01-02", ":day": "2026-01-03"})
     result = bind(
         "SELECT current_date, :day",
         {},
         name="q",
-        clock=clock,
+        clock=Clock(NOW, held={"current_date": "2026-01-02", ":day": "2026-01-03"}),
         follows={"day": "current_date"},
     )
     assert result.sql == "SELECT DATE '2026-01-02', DATE '2026-01-03'"

@@ -430,8 +430,7 @@ def test_every_entry_has_its_own() -> None:
 def test_places_are_those_of_the_text_as_it_is_written() -> None:
     sql = ENTRY.format(LEVELS) + "SELECT n FROM r"
     fixpoint = fixpoint_of(sql)
-    written = sql[fixpoint.span.start : fixpoint.span.end]
-    assert sql.index(f"({written})") == sql.index("AS (") + 3
+    assert sql.index(f"({sql[fixpoint.span.start : fixpoint.span.end]})") == sql.index("AS (") + 3
     spans = [(s.start, s.end) for s, _ in read_net(sql).mentions]
     assert [sql[start:end] for start, end in spans] == ["links", "links"]
 

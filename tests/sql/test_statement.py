@@ -81,8 +81,7 @@ def test_span_of_a_table_name_includes_backticks_but_no_alias(written: str) -> N
 
 
 def test_a_common_table_expression_used_twice_is_read_twice() -> None:
-    sql = "WITH c AS (SELECT brand FROM stock) SELECT 1 FROM c x, c y, stock"
-    scans = scans_of(plan_of(sql))
+    scans = scans_of(plan_of("WITH c AS (SELECT brand FROM stock) SELECT 1 FROM c x, c y, stock"))
     assert [scan.access for scan in scans] == ["stock#1", "stock#2", "stock#3"]
     assert scans[0].span == scans[1].span != scans[2].span
 
@@ -167,8 +166,7 @@ def test_depth_is_bounded_where_the_host_raised_the_interpreters_limit() -> None
 def test_long_chains_are_read() -> None:
     many = " OR ".join(f"price = {n}" for n in range(1500))
     assert text_of(f"SELECT sid FROM sales WHERE {many}").count("price =") == 1500
-    union = " UNION ALL ".join(["SELECT sid FROM sales"] * 60)
-    assert len(scans_of(plan_of(union))) == 60
+    assert len(scans_of(plan_of(" UNION ALL ".join(["SELECT sid FROM sales"] * 60)))) == 60
 
 
 @pytest.mark.parametrize(
@@ -286,8 +284,7 @@ def test_what_a_cast_would_change_is_not_taken(
 
 def test_what_has_no_column_is_a_constant() -> None:
     one = Literal(1, INTEGER)
-    two = constant_of(Arithmetic(ArithmeticOp.ADD, one, one))
-    assert two.value == 2
+    assert constant_of(Arithmetic(ArithmeticOp.ADD, one, one)).value == 2
     wide = constant_of(Cast(number("1.5"), decimal(5, 3)))
     assert wide is not None
     assert name_of([wide]) == "1.500"

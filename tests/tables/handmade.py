@@ -122,8 +122,7 @@ def actions_of(table: Path | str, version: int) -> list[dict[str, Any]]:
 def commit(table: Path | str, version: int, *actions: Mapping[str, Any]) -> None:
     file = entry(table, version)
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(action) + "\n" for action in actions)
-    file.write_text(text, encoding="utf-8")
+    file.write_text("".join(json.dumps(action) + "\n" for action in actions), encoding="utf-8")
 
 
 def write_file(table: Path, name: str, data: pa.Table, **options: Any) -> str:
@@ -158,8 +157,7 @@ def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> 
     (spoken,) = (action["protocol"] for action in tops if "protocol" in action)
     for kind in ("readerFeatures", "writerFeatures"):
         spoken[kind] = [*spoken[kind], "v2Checkpoint"]
-    size = written.stat().st_size
-    named = {"path": side_file, "sizeInBytes": size, "modificationTime": 0}
+    named = {"path": side_file, "sizeInBytes": written.stat().st_size, "modificationTime": 0}
     name = f"{version:020}.checkpoint.{UUID(int=version)}.json"
     lines = [{"checkpointMetadata": {"version": version}}, *tops, {"sidecar": named}]
     (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -371,9 +369,13 @@ def readable_columns(snapshot: Snapshot) -> list[str]:
     return [column.name for column in snapshot.schema if column.type.kind is not Kind.OTHER]
 
 
+def fixture_folder() -> Path:
+    return Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK))
+
+
 def fixture_tables() -> Sequence[object]:
     """The tables written by Spark and others, one parameter each; one skipped one where absent."""
-    folder = Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK))
+    folder = fixture_folder()
     if not folder.is_dir():
         reason = f"no Delta fixture tables in {folder}; name their folder in IMPCTL_FIXTURES"
         return [pytest.param(folder, marks=pytest.mark.skip(reason=reason), id="absent")]
@@ -382,7 +384,7 @@ def fixture_tables() -> Sequence[object]:
 
 def fixture_table(name: str) -> Path:
     """One of them; the test is skipped, with the reason, where they are absent."""
-    path = Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK)) / name
+    path = fixture_folder() / name
     if not path.is_dir():
         pytest.skip(f"no Delta fixture table {path}; name their folder in IMPCTL_FIXTURES")
     return path
@@ -443,8 +445,7 @@ def high_of(stated: Any, kind: SqlType) -> Any:
 def _is_void(stated: Any, kind: SqlType) -> bool:
     if stated is None or stated != stated:
         return True
-    is_wide = kind.kind is Kind.DECIMAL and kind.scale == 0
-    return is_wide and stated in (-(2**63), 2**63 - 1)
+    return kind.kind is Kind.DECIMAL and kind.scale == 0 and stated in (-(2**63), 2**63 - 1)
 
 
 def _moved(value: Any, kind: SqlType, direction: int) -> Any:

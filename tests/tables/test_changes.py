@@ -90,8 +90,7 @@ def test_images_of_an_update_cancel_or_not(path: str) -> None:
 def test_optimize_alone_changes_nothing(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).optimize.compact()
-    source = open_source("t", path)
-    assert read_changes(source, 1, 2, ["id"]).rows == 0
+    assert read_changes(open_source("t", path), 1, 2, ["id"]).rows == 0
 
 
 def test_commit_versions_where_asked_for(path: str) -> None:
@@ -386,8 +385,7 @@ def test_an_update_whose_images_meet_is_told_by_its_files(tmp_path: Path) -> Non
     path = str(tmp_path / "t")
     write_deltalake(path, rows, configuration={"delta.enableChangeDataFeed": "true"})
     DeltaTable(path).update(updates={"x": "x + 1"})
-    source = open_source("t", path)
-    changes = read_changes(source, 0, 1, ("g", "x"))
+    changes = read_changes(open_source("t", path), 0, 1, ("g", "x"))
     assert changes.method == "file_diff"
     weights: dict[tuple[int, int], int] = {}
     values = zip(*(changes.table.column(name).to_pylist() for name in ("g", "x")), strict=True)
@@ -438,8 +436,7 @@ def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, by=["p"], feed=True)
     table.delete(lambda rows: pc.less(rows["x"], 3))
     table.drop("p=a")
-    result = check(open_source("t", str(table.path)), 1, 2, "file_diff")
-    assert result.weights.tolist() == [-1, -1]
+    assert check(open_source("t", str(table.path)), 1, 2, "file_diff").weights.tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize(
@@ -659,8 +656,7 @@ def test_a_double_that_was_written_for_nan_is_not_read(tmp_path: Path, number: p
     changes = read_changes(source, 0, 1, ["x", "d"])
     assert changes.method == "file_diff"
     columns = (changes.table.column(name).to_pylist() for name in ("x", "d"))
-    gone = [(x, d) for x, d in zip(*columns, strict=True) if math.isnan(d)]
-    assert len(gone) == 1
+    assert len([(x, d) for x, d in zip(*columns, strict=True) if math.isnan(d)]) == 1
     assert int(changes.weights.sum()) == -2
     assert read_changes(source, 0, 1, ["x"]).method == "change_feed"
 
@@ -699,8 +695,7 @@ def test_partition_values_come_from_the_log(
         check(source, since, 2, method)
     # The protocol reads an empty partition value as NULL, whichever way it is read.
     wanted = {key or None for key in keys}
-    changes = read_changes(source, 0, 1, ["k", "v"])
-    assert set(changes.table.column("k").to_pylist()) == wanted
+    assert set(read_changes(source, 0, 1, ["k", "v"]).table.column("k").to_pylist()) == wanted
     assert set(read_rows(source.snapshot(1), ["k"]).column("k").to_pylist()) == wanted
 
 

@@ -537,8 +537,7 @@ def test_one_commit_of_several_is_enough(tmp_path: Path) -> None:
 def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
     """Why its copies are not believed."""
     misread(tmp_path, "other letters")
-    table = DeltaTable(str(tmp_path))
-    write_deltalake(table, pa.table({"id": [2], "v": [8]}), mode="append")
+    write_deltalake(DeltaTable(str(tmp_path)), pa.table({"id": [2], "v": [8]}), mode="append")
     DeltaTable(str(tmp_path)).optimize.compact()
     source = open_source("t", str(tmp_path))
     assert source.version == 3
@@ -554,8 +553,7 @@ def test_a_commit_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
     log, lines = handmade.entry(tmp_path, 2), handmade.actions_of(tmp_path, 2)
     log.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     assert "\u2028" in log.read_text(encoding="utf-8")
-    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
-    assert changes.weights.tolist() == [-1, 1]
+    assert read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"]).weights.tolist() == [-1, 1]
 
 
 FED_ROWS = pa.table({"id": pa.array(range(100), pa.int64())})
@@ -826,8 +824,7 @@ def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) ->
         replace(snapshot, uris=snapshot.uris[1:], actions=snapshot.actions.slice(1)),
         replace(snapshot, deletions={snapshot.uris[0]: np.array([0])}),
     ]
-    digests = {files_mark(other).digest for other in [snapshot, *others]}
-    assert len(digests) == 5
+    assert len({files_mark(other).digest for other in [snapshot, *others]}) == 5
 
 
 def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path: str) -> None:
@@ -868,5 +865,4 @@ def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
     assert [mark.rows for mark in marks] == [30, 29, 59, 42]
     assert len({mark.digest for mark in marks}) == 4
     for since in range(3):
-        commits = _commits(str(tmp_path), since, 3)
-        assert leads_to(marks[since], commits, source.snapshot(3))
+        assert leads_to(marks[since], _commits(str(tmp_path), since, 3), source.snapshot(3))

@@ -89,13 +89,11 @@ def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
 
 def test_files_outside_are_left_out(tmp_path: Path) -> None:
     snapshot = written(tmp_path, *(pa.table({"v": [low, low + 9]}) for low in (0, 10, 20, 30)))
-    filters = wanted(LONG, (10, 20, 30), [0, 2])
-    assert rows_of(snapshot, filters) == [0, 20, 29, 9]
+    assert rows_of(snapshot, wanted(LONG, (10, 20, 30), [0, 2])) == [0, 20, 29, 9]
     assert len(prune_files(snapshot, [wanted(LONG, (10, 20, 30), [4])])) == 0
     assert len(prune_files(snapshot, [wanted(LONG, (10, 20, 30), [0, 1, 2, 3, 4])])) == 4
     assert len(prune_files(snapshot, [])) == 4
-    both = [wanted(LONG, (10,), [0]), wanted(LONG, (5,), [1])]
-    assert len(prune_files(snapshot, both)) == 1
+    assert len(prune_files(snapshot, [wanted(LONG, (10,), [0]), wanted(LONG, (5,), [1])])) == 1
 
 
 @pytest.mark.parametrize(
@@ -143,8 +141,7 @@ def test_partitions_of_one_value_each(tmp_path: Path) -> None:
     data = pa.table({"v": [1.0, NAN, None], "x": [1, 2, 3]})
     snapshot = written(tmp_path, data, partition_by=["v"])
     for value, row in ((1.0, 1), (NAN, 2), (None, 3)):
-        asked = from_arrow(pa.array([value], pa.float64()), DOUBLE)
-        kept = prune_to_values(snapshot, {"v": asked})
+        kept = prune_to_values(snapshot, {"v": from_arrow(pa.array([value], pa.float64()), DOUBLE)})
         assert row in read_rows(snapshot, ["x"], kept).column("x").to_pylist()
         assert len(kept) < len(snapshot.files)
 
@@ -233,8 +230,7 @@ def test_characters_written_as_escapes_leave_no_file_out(tmp_path: Path, char: s
     create_laid_out_table(str(tmp_path / "t"), [rows])
     text = entry(tmp_path / "t", 0).read_text()
     assert "\\ud8" in text or "\\udb" in text
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
-    (bounds,) = file_bounds(snapshot, "s")
+    (bounds,) = file_bounds(open_source("t", str(tmp_path / "t")).snapshot(), "s")
     assert bounds.minimum is not None
     assert bounds.minimum <= f"a{char}"
     assert bounds.maximum is None
@@ -303,8 +299,7 @@ def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
         limits = one_by_one.low_of(low, DOUBLE), one_by_one.high_of(high, DOUBLE)
         assert result == FileBounds(*limits, nulls, rows, may_be_nan)
     assert file_bounds(snapshot, "v") is bounds, "read once a snapshot"
-    later = replace(snapshot, version=1)
-    assert not later.bounds, "another snapshot has nothing of this one's"
+    assert not replace(snapshot, version=1).bounds, "another snapshot has nothing of this one's"
 
 
 def test_a_partition_is_one_value(tmp_path: Path) -> None:
@@ -346,10 +341,9 @@ NUMBERS = [Fraction(1, 2), 2**63, -(2**70)]
 
 def every_file(values: list[Any]) -> list[FileBounds]:
     """All that a log may tell of a file whose least and greatest value are among these."""
-    spans = [(low, high) for low in [None, *values] for high in [None, *values]]
     return [
         FileBounds(low, high, nulls, rows, may_be_nan)
-        for low, high in spans
+        for low, high in itertools.product([None, *values], repeat=2)
         for nulls, rows in [(None, None), (None, 3), (1, None), (0, 3), (1, 3), (3, 3), (0, 0)]
         for may_be_nan in (False, True)
         if None in (low, high) or low <= high
@@ -451,10 +445,9 @@ def test_no_integer_is_rounded(values: list[int]) -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int) -> None:
-    limits = [(5, 9), (-2, 4), (7, 7)][::order]
     files = [
         handmade.add(f"{at}.parquet", 2, stats=handmade.stats(2, {"v": at}, v=pair))
-        for at, pair in enumerate(limits)
+        for at, pair in enumerate([(5, 9), (-2, 4), (7, 7)][::order])
     ]
     snapshot = open_source("t", handmade.create(tmp_path, {"v": "long"}, *files)).snapshot()
     result, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
@@ -728,8 +721,7 @@ def test_rows_are_spread_between_the_bounds_like_the_others(tmp_path: Path) -> N
     files = [[0, 0, 0, 1], [0, 3, 3, 3, None], [5, 9], [None]]
     snapshot = laid_out(tmp_path / "t", [pa.table({"v": pa.array(v, pa.int64())}) for v in files])
     partition = RangePartition("t", "v", LONG, (1, 3, 5, 9))
-    like = np.array([5, 1, 1, 0, 0, 0])
-    spread = spread_counts(snapshot, partition, snapshot.files, like)
+    spread = spread_counts(snapshot, partition, snapshot.files, np.array([5, 1, 1, 0, 0, 0]))
     # Three of four to the first of two ranges; of four 2.4, 0.8 and 0.8; one each; NULL apart.
     assert spread.tolist() == [5, 2, 1, 1, 1, 2]
     assert (spread.sum(), spread[-1]) == (12, 2)

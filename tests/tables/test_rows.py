@@ -255,8 +255,7 @@ ROWS = 10
 
 def make(folder: Path, group: int) -> str:
     """A table of one file with ten rows, in row groups of so many."""
-    rows = pa.table({"x": range(ROWS)})
-    file = handmade.added(folder, "a.parquet", rows, row_group_size=group)
+    file = handmade.added(folder, "a.parquet", pa.table({"x": range(ROWS)}), row_group_size=group)
     return handmade.create(folder, {"x": handmade.LONG}, file)
 
 
@@ -395,8 +394,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def wanted(snapshot: Snapshot, name: str, values: list[Any]) -> Vector:
-    kind = VALUES[name][0]
-    return from_arrow(pa.array(values, kind), snapshot.readable(name).type)
+    return from_arrow(pa.array(values, VALUES[name][0]), snapshot.readable(name).type)
 
 
 @random_seeds(2, 4, 20)
@@ -420,8 +418,7 @@ def test_all_rows_with_a_value_and_no_other(
     values = {name: [wanted(snapshot, name, asked)]}
     result = list(rows_with(snapshot, ["no", name], values, files, ColumnCache()))
     assert all(part.column_names == ["no", name] for part in result)
-    numbers = [no for part in result for no in part["no"].to_pylist()]
-    assert Counter(numbers) == Counter(expected)
+    assert Counter([no for part in result for no in part["no"].to_pylist()]) == Counter(expected)
 
 
 @random_seeds(2, 4, 20)
@@ -477,16 +474,14 @@ def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Sna
         )
         assert mine == [plain] * len(limits)
         for once, most in zip(kept, limits, strict=True):
-            held = sum(column.nbytes for column in once._cache.values())
-            assert held == once._bytes <= most
+            assert sum(column.nbytes for column in once._cache.values()) == once._bytes <= most
 
 
 def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Path) -> None:
     columns = {"a": pa.array([1, 2], pa.int64()), "b": pa.array([2, 1], pa.int64())}
     write_deltalake(str(tmp_path), pa.table(columns))
     before, once = open_source("t", str(tmp_path)).snapshot(), ColumnCache()
-    physical = {"a": "b", "b": "a"}
-    after = replace(before, columns=replace(before.columns, physical=physical))
+    after = replace(before, columns=replace(before.columns, physical={"a": "b", "b": "a"}))
     rows = [once.columns(one, ["a"], one.files[0], 0, 2)["a"] for one in (before, after, before)]
     assert [row.to_pylist() for row in rows] == [[1, 2], [2, 1], [1, 2]]
 
@@ -538,8 +533,7 @@ def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int) -> None:
 def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
     key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),))
     first = table_of_keys([(1, "x"), (1, "x"), (1, "y"), (2, None), (2, None)])
-    second = table_of_keys([(1, "x"), (1, None), (None, "x")])
-    result = counted([first, second], key)
+    result = counted([first, table_of_keys([(1, "x"), (1, None), (None, "x")])], key)
     assert result.rows == 8
     assert dict(zip(result.codes.tolist(), result.counts.tolist(), strict=True)) == {1: 3, 2: 1}
 
@@ -620,8 +614,7 @@ def test_a_condition_that_fails_on_a_row_is_told() -> None:
     with pytest.raises(EvaluationError):
         counted([rows_], KeyColumns(BOTH, (False, False), where=failing))
     some = Compare(CompareOp.NOT_EQUAL, ColumnRef("n", LONG), Literal(0, LONG))
-    guarded = KeyColumns(BOTH, (False, False), where=And((some, failing)))
-    assert counted([rows_], guarded).rows == 1
+    assert counted([rows_], KeyColumns(BOTH, (False, False), where=And((some, failing)))).rows == 1
 
 
 def test_a_sample_is_of_keys_whatever_their_condition_keeps() -> None:

@@ -406,8 +406,7 @@ LISTED = (
 
 @pytest.mark.parametrize("feature", LISTED.split())
 def test_listed_is_not_used(tmp_path: Path, feature: str) -> None:
-    rows = read_rows(make(tmp_path, feature).snapshot(), ["id"])
-    assert rows.column("id").to_pylist() == [1, 2]
+    assert read_rows(make(tmp_path, feature).snapshot(), ["id"]).column("id").to_pylist() == [1, 2]
 
 
 def test_mapping_by_id_is_refused(tmp_path: Path) -> None:

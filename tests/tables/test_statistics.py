@@ -141,8 +141,7 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
     ],
 )
 def test_statistics_of_tables_of_others(table: str, column: str, told: tuple[Any, ...]) -> None:
-    snapshot = open_source("t", str(fixture_table(table))).snapshot()
-    result = column_statistics(snapshot, column)
+    result = column_statistics(open_source("t", str(fixture_table(table))).snapshot(), column)
     assert (result.minimum, result.maximum, result.null_count) == told
 
 
@@ -318,8 +317,7 @@ def test_old_times_are_told_from_statistics(
 
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
-    data = pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))})
-    snapshot = written(tmp_path, data)
+    snapshot = written(tmp_path, pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))}))
     assert miscopied_columns(snapshot).as_int96 == frozenset()
     Path(snapshot.files[0].uri).unlink()
     with pytest.raises(HistoryGoneError, match="can no longer be read"):
@@ -357,8 +355,7 @@ def test_overlap_tells_clustered_from_scattered(snapshot: Snapshot) -> None:
     assert overlap(snapshot, "up") == pytest.approx(1 / FILES)
     assert overlap(snapshot, "text") < 0.01
     assert overlap(snapshot, "any") > 0.9
-    names = ["any", "empty", "text", "up"]
-    assert set(clustered_columns(snapshot, names, 0.25)) == {"up", "text"}
+    assert set(clustered_columns(snapshot, ["any", "empty", "text", "up"], 0.25)) == {"up", "text"}
 
 
 def test_the_draw_is_the_same_every_time_and_spread(
@@ -446,8 +443,7 @@ def test_places_on_a_line_go_up_with_values(
     line = line_of(bounds[name])
     column = sampled_files.rows.column(name)
     places = line.places_of(from_arrow(column, snapshot.readable(name).type))
-    order = np.argsort(np.array(column.to_pylist()), kind="stable")
-    assert (np.diff(places[order]) >= 0).all()
+    assert (np.diff(places[np.argsort(np.array(column.to_pylist()), kind="stable")]) >= 0).all()
     assert places[0] == line.place(column[0].as_py())
 
 
@@ -482,8 +478,7 @@ def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
 def test_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "MAX_FILES", 3)
     data = pa.table({"v": list(range(8)), "k": list(range(8))})
-    result = sample_values(written(tmp_path, data, partition_by=["k"]), "v", 100, 1)
-    assert len(set(result)) == 3
+    assert len(set(sample_values(written(tmp_path, data, partition_by=["k"]), "v", 100, 1))) == 3
 
 
 def test_mapped_table_is_sampled() -> None:
