@@ -14,19 +14,7 @@ from typing import Any
 
 import pytest
 
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    NULL,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    decimal,
-)
+from impctl.data import schema
 from impctl.expr.nodes import (
     And,
     ColumnRef,
@@ -521,7 +509,11 @@ def test_what_is_outside_is_read_whole() -> None:
     assert set(verdict.accesses) == {scan.access for scan in scans_of(fixpoint)}
 
 
-X, D, S = ColumnRef("x", INTEGER), ColumnRef("d", DOUBLE), ColumnRef("s", STRING)
+X, D, S = (
+    ColumnRef("x", schema.INTEGER),
+    ColumnRef("d", schema.DOUBLE),
+    ColumnRef("s", schema.STRING),
+)
 VALUES: Mapping[str, Sequence[Value]] = {
     "x": (None, -1, 0, 1, 2, 3),
     "d": (None, -0.5, -0.0, 0.0, 0.5, 1.0, math.nan),
@@ -574,18 +566,18 @@ def _is_right(premise: Expr, conclusion: Expr, columns: Columns) -> bool:
 def _number(rng: Random) -> Literal:
     match rng.randrange(6):
         case 0:
-            return Literal(rng.choice((-0.5, 0.0, -0.0, 0.5, 1.0, math.nan)), DOUBLE)
+            return Literal(rng.choice((-0.5, 0.0, -0.0, 0.5, 1.0, math.nan)), schema.DOUBLE)
         case 1:
-            return Literal(Decimal(rng.choice(("-0.5", "0.0", "0.5", "1.0"))), decimal(2, 1))
+            return Literal(Decimal(rng.choice(("-0.5", "0.0", "0.5", "1.0"))), schema.decimal(2, 1))
         case 2:
-            return Literal(rng.choice((0, 1, 2)), LONG)
+            return Literal(rng.choice((0, 1, 2)), schema.LONG)
         case _:
-            return Literal(rng.choice((-1, 0, 1, 2)), INTEGER)
+            return Literal(rng.choice((-1, 0, 1, 2)), schema.INTEGER)
 
 
 def _atom(rng: Random) -> Expr:
     if rng.random() < 0.2:
-        text = Literal(rng.choice(("", "a", "ab", "b")), STRING)
+        text = Literal(rng.choice(("", "a", "ab", "b")), schema.STRING)
         return Compare(rng.choice(OPS), S, text)
     column = rng.choice((X, X, D))
     match rng.randrange(8):
@@ -593,12 +585,12 @@ def _atom(rng: Random) -> Expr:
             return IsNull(column)
         case 1 | 2:
             options = tuple(_number(rng) for _ in range(rng.choice((1, 2, 3))))
-            null = (Literal(None, NULL),) if rng.random() < 0.15 else ()
+            null = (Literal(None, schema.NULL),) if rng.random() < 0.15 else ()
             return InList(column, (*options, *null))
         case 3:
             return Compare(rng.choice(OPS), _number(rng), column)
         case 4 if rng.random() < 0.3:
-            return Compare(rng.choice(OPS), X, Literal(None, NULL))
+            return Compare(rng.choice(OPS), X, Literal(None, schema.NULL))
         case _:
             return Compare(rng.choice(OPS), column, _number(rng))
 
@@ -673,31 +665,33 @@ def test_what_had_a_value_here_may_be_null_there() -> None:
 
 
 def test_nan_is_greatest() -> None:
-    nan = Compare(CompareOp.GREATER_EQUAL, D, Literal(math.nan, DOUBLE))
-    large = Compare(CompareOp.GREATER, D, Literal(1e308, DOUBLE))
+    nan = Compare(CompareOp.GREATER_EQUAL, D, Literal(math.nan, schema.DOUBLE))
+    large = Compare(CompareOp.GREATER, D, Literal(1e308, schema.DOUBLE))
     assert find_gap(nan, large, EQUAL) is None
     assert find_gap(large, nan, EQUAL) is nan
 
 
 def test_types_that_round_share_no_order() -> None:
-    single = ColumnRef("f", FLOAT)
-    wide = [Literal(value, INTEGER) for value in (16_777_217, 16_777_216)]
+    single = ColumnRef("f", schema.FLOAT)
+    wide = [Literal(value, schema.INTEGER) for value in (16_777_217, 16_777_216)]
     assert points_of(single, wide) is None
-    assert points_of(X, [Literal(1, INTEGER), Literal(0.5, DOUBLE)]) is None
+    assert points_of(X, [Literal(1, schema.INTEGER), Literal(0.5, schema.DOUBLE)]) is None
     # As a float 16,777,219 is 16,777,220; as a double it is below that.
-    both = [Literal(16_777_220.0, kind) for kind in (FLOAT, DOUBLE)]
+    both = [Literal(16_777_220.0, kind) for kind in (schema.FLOAT, schema.DOUBLE)]
     assert points_of(X, both) is None
     assert points_of(X, both[:1]) is not None
-    assert points_of(ColumnRef("t", TIMESTAMP), [Literal("2024-01-01", STRING)]) is None
-    huge = ColumnRef("m", decimal(38, 0))
-    assert points_of(huge, [Literal(Decimal("0.5"), decimal(1, 1))]) is None
-    assert points_of(ColumnRef("b", BOOLEAN), [Literal(True, BOOLEAN)]) is not None
+    assert (
+        points_of(ColumnRef("t", schema.TIMESTAMP), [Literal("2024-01-01", schema.STRING)]) is None
+    )
+    huge = ColumnRef("m", schema.decimal(38, 0))
+    assert points_of(huge, [Literal(Decimal("0.5"), schema.decimal(1, 1))]) is None
+    assert points_of(ColumnRef("b", schema.BOOLEAN), [Literal(True, schema.BOOLEAN)]) is not None
 
 
 def test_local_columns_and_days_compare_exactly() -> None:
-    local = ColumnRef("n", TIMESTAMP_NTZ)
+    local = ColumnRef("n", schema.TIMESTAMP_NTZ)
     columns = Columns({"n": Relation.EQUAL}, {})
-    day = Compare(CompareOp.GREATER_EQUAL, local, Literal(1, DATE))
-    later = Compare(CompareOp.GREATER, local, Literal(86_400_000_000, TIMESTAMP_NTZ))
+    day = Compare(CompareOp.GREATER_EQUAL, local, Literal(1, schema.DATE))
+    later = Compare(CompareOp.GREATER, local, Literal(86_400_000_000, schema.TIMESTAMP_NTZ))
     assert find_gap(later, day, columns) is None
     assert find_gap(day, later, columns) is later

@@ -9,22 +9,8 @@ from typing import Any
 
 import pytest
 
-from impctl.plan import recursion
+from impctl.plan import nodes, recursion
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import (
-    BestOnly,
-    ComputedColumn,
-    Fixpoint,
-    Plan,
-    Project,
-    Recursive,
-    SetKind,
-    SetOperation,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    with_inputs,
-)
 from impctl.plan.properties import indispensable
 from impctl.plan.recursion import (
     approximate_columns,
@@ -58,8 +44,8 @@ def test_fewer_columns_would_change_the_rows() -> None:
     plan = net_plan(CLOSURE + "SELECT x FROM c")
     (result,) = fixpoints_of(prune_columns(plan))
     assert [a.name for a in result.attributes] == ["x", "y"]
-    assert len(attributes_of(result.base)) == len(attributes_of(result.step)) == 2
-    (leaf,) = [node for node in nodes_of(result) if isinstance(node, Recursive)]
+    assert len(nodes.attributes_of(result.base)) == len(nodes.attributes_of(result.step)) == 2
+    (leaf,) = [node for node in nodes.nodes_of(result) if isinstance(node, nodes.Recursive)]
     assert [a.name for a in leaf.attributes] == ["x", "y"]
     (core,) = fixpoints_of(core_of(plan))
     assert len(core.attributes) == 2
@@ -149,7 +135,7 @@ def test_sums_of_doubles_are_followed_through_a_plan() -> None:
         "SELECT s + 1, src, m FROM (SELECT src, SUM(weight) s, MAX(weight) m FROM links "
         "GROUP BY src) UNION ALL SELECT weight, src, weight FROM links"
     )
-    first, second, third = (attribute.id for attribute in attributes_of(plan))
+    first, second, third = (attribute.id for attribute in nodes.attributes_of(plan))
     assert approximate_columns(plan) == {first}
     assert second != third
 
@@ -160,8 +146,10 @@ def test_columns_go_from_all_parts_alike(cases: range) -> None:
     for seed in cases:
         root = make_bag_trial(seed).root
         (before,), (after,) = (fixpoints_of(plan) for plan in (root, prune_columns(root)))
-        leaves = [node for node in nodes_of(after.step) if isinstance(node, Recursive)]
-        widths = {len(attributes_of(part)) for part in (after, after.base, after.step, *leaves)}
+        leaves = [node for node in nodes.nodes_of(after.step) if isinstance(node, nodes.Recursive)]
+        widths = {
+            len(nodes.attributes_of(part)) for part in (after, after.base, after.step, *leaves)
+        }
         assert widths == {len(after.attributes)}, seed
         assert set(after.attributes) <= set(before.attributes)
         fewer += len(after.attributes) < len(before.attributes)
@@ -211,15 +199,17 @@ def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
         "SELECT a, b FROM r"
     )
     leaves = [
-        Recursive(
+        nodes.Recursive(
             fixpoint.id, tuple(replace(a, id=f"{side}.{a.name}") for a in fixpoint.attributes)
         )
         for side in "xy"
     ]
     made = tuple(replace(a, id=f"u.{a.name}") for a in fixpoint.attributes)
-    bare = replace(fixpoint, step=SetOperation(SetKind.UNION, True, leaves[0], leaves[1], made))
+    bare = replace(
+        fixpoint, step=nodes.SetOperation(nodes.SetKind.UNION, True, leaves[0], leaves[1], made)
+    )
     (first, _) = fixpoint.attributes
-    root = Project(bare, (ComputedColumn(replace(first, id="out"), first.ref()),))
+    root = nodes.Project(bare, (nodes.ComputedColumn(replace(first, id="out"), first.ref()),))
     (after,) = fixpoints_of(prune_columns(root))
     assert (after.step, after.attributes) == (bare.step, bare.attributes)
 
@@ -302,8 +292,8 @@ def _links(rng: random.Random) -> list[dict[str, Any]]:
     return links(*result)
 
 
-def _has_best(plan: Plan) -> bool:
-    return any(isinstance(node, Fixpoint) and node.best for node in nodes_of(plan))
+def _has_best(plan: nodes.Plan) -> bool:
+    return any(isinstance(node, nodes.Fixpoint) and node.best for node in nodes.nodes_of(plan))
 
 
 def _changed(seed: int) -> bool | None:
@@ -399,7 +389,9 @@ def test_why_all_rows_stay(sql: str, reason: str) -> None:
     root = apply_rules(net_plan(sql))
     assert not _has_best(root)
     notes = recursion_notes(root)
-    (result,) = (notes[at] for at, one in enumerate(nodes_of(root)) if isinstance(one, Fixpoint))
+    (result,) = (
+        notes[at] for at, one in enumerate(nodes.nodes_of(root)) if isinstance(one, nodes.Fixpoint)
+    )
     assert "keeps rows that MIN or MAX does not need: " in result
     assert reason in result
 
@@ -426,16 +418,16 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
     plan = net_plan(sql)
     assert bag(evaluate(apply_rules(plan), {"links": rows})) == bag([(2, 1), (3, 3)])
     (own,) = fixpoints_of(plan)
-    wrong = _with_best(plan, BestOnly((0,), (recursion.BestValue(1),)))
+    wrong = _with_best(plan, nodes.BestOnly((0,), (recursion.BestValue(1),)))
     assert bag(evaluate(wrong, {"links": rows})) == bag([(2, 1)])
     assert fingerprint(wrong) != fingerprint(plan)
     assert own.best is None
 
 
-def _with_best(plan: Plan, best: BestOnly) -> Plan:
-    if isinstance(plan, Fixpoint):
+def _with_best(plan: nodes.Plan, best: nodes.BestOnly) -> nodes.Plan:
+    if isinstance(plan, nodes.Fixpoint):
         return replace(plan, best=best)
-    return with_inputs(plan, tuple(_with_best(one, best) for one in inputs_of(plan)))
+    return nodes.with_inputs(plan, tuple(_with_best(one, best) for one in nodes.inputs_of(plan)))
 
 
 def test_filters_go_in_only_on_groups() -> None:
@@ -445,5 +437,5 @@ def test_filters_go_in_only_on_groups() -> None:
         fixpoints_of(apply_rules(net_plan(sql.format(*pair))))[0]
         for pair in (("x", "1"), ("p", "'A'"))
     )
-    assert "Select" in {type(node).__name__ for node in nodes_of(by_group.base)}
-    assert "Select" not in {type(node).__name__ for node in nodes_of(beside.base)}
+    assert "Select" in {type(node).__name__ for node in nodes.nodes_of(by_group.base)}
+    assert "Select" not in {type(node).__name__ for node in nodes.nodes_of(beside.base)}

@@ -29,23 +29,8 @@ from impctl.expr.nodes import (
     Or,
     walk,
 )
+from impctl.plan import nodes as plan_nodes
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    ComputedColumn,
-    Join,
-    Plan,
-    Project,
-    Select,
-    SortKey,
-    TopK,
-    Window,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    with_inputs,
-)
 from impctl.rules.error_columns import with_rounding
 from impctl.rules.finalize import FinalSteps, FirstRows, answer_plan, read_ending, written_ending
 from impctl.rules.normalize import best_fixpoints, single_rows, split_averages
@@ -71,20 +56,22 @@ RECURSIVE = (push_selections, prune_columns, apply_rules)
 Answer = frozenset[tuple[tuple[object, ...], int]]
 
 
-def answers(plan: Plan, tables: Tables, rng: Random, runs: int) -> set[Answer]:
+def answers(plan: plan_nodes.Plan, tables: Tables, rng: Random, runs: int) -> set[Answer]:
     """The bags that several orders of tied rows lead to."""
     return {frozenset(bag(evaluate(plan, tables, None, rng.shuffle)).items()) for _ in range(runs)}
 
 
-def is_open(plan: Plan) -> bool:
+def is_open(plan: plan_nodes.Plan) -> bool:
     """Whether SQL may leave the answer to chance (ties)."""
-    return any(isinstance(node, TopK | Window) for node in nodes_of(plan))
+    return any(
+        isinstance(node, plan_nodes.TopK | plan_nodes.Window) for node in plan_nodes.nodes_of(plan)
+    )
 
 
 def check(
     cases: Collection[int],
     make: Callable[[int], Trial],
-    rules: Sequence[Callable[[Plan], Plan]],
+    rules: Sequence[Callable[[plan_nodes.Plan], plan_nodes.Plan]],
     least: float,
     *,
     has_open: bool = False,
@@ -99,7 +86,7 @@ def check(
         changed = {rule.__name__: rule(trial.root) for rule in rules}
         changed = {name: after for name, after in changed.items() if after != trial.root}
         for after in changed.values():
-            assert attributes_of(after) == attributes_of(trial.root), seed
+            assert plan_nodes.attributes_of(after) == plan_nodes.attributes_of(trial.root), seed
         if not changed or (is_open(trial.root) and not has_open):
             continue
         try:
@@ -155,11 +142,13 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("rule", "sql", "expected"), GOLDEN)
-def test_golden_pairs(rule: Callable[[Plan], Plan], sql: str, expected: str) -> None:
+def test_golden_pairs(
+    rule: Callable[[plan_nodes.Plan], plan_nodes.Plan], sql: str, expected: str
+) -> None:
     plan = plan_of(sql)
     after = rule(plan)
     assert tree(after) == expected
-    assert attributes_of(after) == attributes_of(plan)
+    assert plan_nodes.attributes_of(after) == plan_nodes.attributes_of(plan)
     assert rule(after) == after
 
 
@@ -222,24 +211,28 @@ def test_a_rank_is_bounded_by_any_comparison(condition: str, count: int, is_all:
             f" FROM sales) WHERE {condition}"
         )
     )
-    (first,) = (node for node in nodes_of(plan) if isinstance(node, TopK))
+    (first,) = (node for node in plan_nodes.nodes_of(plan) if isinstance(node, plan_nodes.TopK))
     assert first.count == count
-    assert is_all is not any(isinstance(node, Select) for node in nodes_of(plan))
+    assert is_all is not any(
+        isinstance(node, plan_nodes.Select) for node in plan_nodes.nodes_of(plan)
+    )
 
 
 @pytest.mark.parametrize("sql", [sql for sql, _ in pairs("split_averages")])
 def test_identities_stay_unique(sql: str) -> None:
     nodes = [
-        n for n in nodes_of(split_averages(plan_of(sql))) if isinstance(n, Aggregate | Project)
+        n
+        for n in plan_nodes.nodes_of(split_averages(plan_of(sql)))
+        if isinstance(n, plan_nodes.Aggregate | plan_nodes.Project)
     ]
-    made = [attribute.id for node in nodes for attribute in attributes_of(node)]
+    made = [attribute.id for node in nodes for attribute in plan_nodes.attributes_of(node)]
     assert len(made) == len(set(made))
 
 
 def test_integers_are_summed_as_doubles_and_decimals_as_decimals() -> None:
     split = split_averages(plan_of("SELECT avg(price), avg(cost) FROM sales"))
-    assert isinstance(split, Project)
-    assert isinstance(split.child, Aggregate)
+    assert isinstance(split, plan_nodes.Project)
+    assert isinstance(split.child, plan_nodes.Aggregate)
     of_price, of_price_count, of_cost, _ = split.child.aggregates
     assert isinstance(of_price.call.arguments[0], Cast)
     assert of_price.attribute.type == DOUBLE
@@ -288,15 +281,15 @@ def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) ->
     assert changed >= compared
 
 
-def _with_common_parts(plan: Plan, maker: ExprMaker) -> Plan:
+def _with_common_parts(plan: plan_nodes.Plan, maker: ExprMaker) -> plan_nodes.Plan:
     """The plan with an OR of two or three sides in place of each condition, one part in each."""
-    inputs = tuple(_with_common_parts(child, maker) for child in inputs_of(plan))
-    plan = with_inputs(plan, inputs) if inputs else plan
-    attributes = [attribute for child in inputs for attribute in attributes_of(child)]
+    inputs = tuple(_with_common_parts(child, maker) for child in plan_nodes.inputs_of(plan))
+    plan = plan_nodes.with_inputs(plan, inputs) if inputs else plan
+    attributes = [attribute for child in inputs for attribute in plan_nodes.attributes_of(child)]
     match plan:
-        case Select():
+        case plan_nodes.Select():
             return replace(plan, predicate=_spread(plan.predicate, attributes, maker))
-        case Join(condition=condition, null_aware=False) if condition is not None:
+        case plan_nodes.Join(condition=condition, null_aware=False) if condition is not None:
             return replace(plan, condition=_spread(condition, attributes, maker))
     return plan
 
@@ -492,7 +485,7 @@ def test_a_last_limit_without_order_leaves_the_plan_of_the_whole_answer(
 def test_any_other_limit_stays_in_the_plan(planned: Callable[..., Planned], sql: str) -> None:
     result = planned(sql, {"t": schema("a", "b")}, name="q", zone="UTC")
     assert result.query.cut is None
-    assert any(isinstance(node, TopK) for node in nodes_of(result.query.root))
+    assert any(isinstance(node, plan_nodes.TopK) for node in plan_nodes.nodes_of(result.query.root))
 
 
 EXPRESSIONS = """
@@ -543,9 +536,9 @@ def test_every_kind_of_expression_comes_back() -> None:
     + [Decimal("1E+3"), Decimal("-0.00")],
 )
 def test_a_constant_keeps_its_class_and_its_bits(value: LiteralValue) -> None:
-    attribute = Attribute("o", "o", decimal(5, 2), nullable=False)
-    output = ComputedColumn(attribute, Literal(value, DOUBLE))
-    order = (SortKey(Literal("x", STRING), True, False),)
+    attribute = plan_nodes.Attribute("o", "o", decimal(5, 2), nullable=False)
+    output = plan_nodes.ComputedColumn(attribute, Literal(value, DOUBLE))
+    order = (plan_nodes.SortKey(Literal("x", STRING), True, False),)
     ending = FinalSteps((attribute,), (), FirstRows(order, None, 3), (), 0, (output,))
     result = through_json(ending)
     assert result == ending
@@ -558,7 +551,7 @@ def test_a_constant_of_another_class_is_not_written() -> None:
     class Odd(int):
         pass
 
-    output = ComputedColumn(Attribute("o", "o", LONG), Literal(Odd(1), LONG))
+    output = plan_nodes.ComputedColumn(plan_nodes.Attribute("o", "o", LONG), Literal(Odd(1), LONG))
     with pytest.raises(TypeError):
         written_ending(FinalSteps((), (), None, (), None, (output,)))
 
@@ -586,6 +579,6 @@ def test_columns_with_an_error(sql: str, inexact: str) -> None:
     assert result is not None
     plan, positions = result
     assert " ".join(map(str, positions)) == inexact
-    shown = attributes_of(root)
-    assert attributes_of(plan)[: len(shown)] == shown
-    assert len(attributes_of(plan)) == len(shown) + len(positions)
+    shown = plan_nodes.attributes_of(root)
+    assert plan_nodes.attributes_of(plan)[: len(shown)] == shown
+    assert len(plan_nodes.attributes_of(plan)) == len(shown) + len(positions)

@@ -37,31 +37,25 @@ from tests.compile.test_against_reference import LAW_PARTITIONS
 from tests.plan.catalogs import cases, listed, schema_of
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches, fragment_of, make_barrier_trial, make_trial
+from tests.support import reference_plan
 from tests.support.random_cases import random_cases, random_seeds
 from tests.support.random_queries import FIRST_ROWS, QUERIES, rows
-from tests.support.reference_plan import (
-    Instances,
-    ReferenceFailure,
-    ReferenceLimit,
-    Value,
-    annotate,
-    bag,
-    evaluate,
-    identity,
-    is_true,
-)
 
 
 def values_found(
-    pass_: SketchPass, trial: Trial, seen: Instances | None = None
-) -> dict[str, list[Value]]:
+    pass_: SketchPass, trial: Trial, seen: reference_plan.Instances | None = None
+) -> dict[str, list[reference_plan.Value]]:
     """Per access the values of its attribute in the rows that the pass keeps of those seen."""
     places = {attribute.id: at for at, attribute in enumerate(attributes_of(pass_.rows))}
-    rows = evaluate(pass_.rows, trial.tables, seen)
+    rows = reference_plan.evaluate(pass_.rows, trial.tables, seen)
     if pass_.groups is not None:
-        wanted = bag(evaluate(pass_.groups, trial.tables, seen))
+        wanted = reference_plan.bag(reference_plan.evaluate(pass_.groups, trial.tables, seen))
         group = [places[column] for column in pass_.group]
-        rows = [row for row in rows if next(iter(bag([[row[at] for at in group]]))) in wanted]
+        rows = [
+            row
+            for row in rows
+            if next(iter(reference_plan.bag([[row[at] for at in group]]))) in wanted
+        ]
     return {access: [row[places[key]] for row in rows] for access, key in pass_.keys.items()}
 
 
@@ -86,15 +80,15 @@ def check(trial: Trial, root: Plan, catalog: Mapping[str, Schema], seen: Counter
                 sketch = {fragment_of(value, boundaries) for value in values}
                 assert sketch == accurate[access], (access, pass_.way, root)
                 seen[pass_.way] += 1
-    except (QueryError, ReferenceFailure, ReferenceLimit) as error:
+    except (QueryError, reference_plan.ReferenceFailure, reference_plan.ReferenceLimit) as error:
         seen[type(error).__name__] += 1
 
 
 def sketches_of(
-    root: Plan, trial: Trial, counted: Collection[int], seen: Instances | None = None
+    root: Plan, trial: Trial, counted: Collection[int], seen: reference_plan.Instances | None = None
 ) -> dict[str, set[int]]:
     """Those of the lineage, and of the rows that count of first rows, of the rows that are seen."""
-    result = annotate(root, trial.tables, seen)
+    result = reference_plan.annotate(root, trial.tables, seen)
     first = {at: rows for at, rows in result.first_rows.items() if at in counted}
     result = replace(result, first_rows=first)
     return accurate_sketches(result, root, trial.tables, trial.partitions)
@@ -273,7 +267,7 @@ def meeting(scan: Scan, root: Plan, trial: Trial, rng: Random) -> list[int]:
 
     def is_met(at: int) -> bool:
         row = {a.id: rows[at][a.name] for a in scan.attributes}
-        return is_true(And(conditions), row) if conditions else True
+        return reference_plan.is_true(And(conditions), row) if conditions else True
 
     return [at for at in range(len(rows)) if is_met(at) or rng.random() < 0.2]
 
@@ -285,12 +279,12 @@ def tied(root: Plan, trial: Trial, seen: Seen, rng: Random) -> int:
     for tie in [*tied_columns(root)] * 2:
         mine, other = tie.column, tie.to
         theirs = {tables[other.access][at][other.attribute.name] for at in seen[other.access]}
-        values = {identity(value) for value in theirs if value is not None}
+        values = {reference_plan.identity(value) for value in theirs if value is not None}
         own = seen[mine.access]
         seen[mine.access] = [
             at
             for at in own
-            if identity(tables[mine.access][at][mine.attribute.name]) in values
+            if reference_plan.identity(tables[mine.access][at][mine.attribute.name]) in values
             or rng.random() < 0.2
         ]
         gone += len(own) - len(seen[mine.access])
@@ -319,7 +313,7 @@ def check_left_out(trial: Trial, rng: Random, count: Counter[str]) -> None:
             if pass_.way is not PassKind.COLLECTED:
                 same_by(pass_, trial, seen, accurate)
                 count[pass_.way] += 1
-    except (QueryError, ReferenceFailure, ReferenceLimit):
+    except (QueryError, reference_plan.ReferenceFailure, reference_plan.ReferenceLimit):
         count["failed"] += 1
 
 

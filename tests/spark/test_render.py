@@ -15,46 +15,11 @@ import pytest
 import sqlglot
 
 from impctl.compile.session import MaintainedQuery
-from impctl.data.schema import (
-    BINARY,
-    BOOLEAN,
-    BYTE,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    NULL,
-    SHORT,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    decimal,
-    other,
-)
+from impctl.data import schema
 from impctl.engine import operator as limits_of
 from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
 from impctl.errors import QueryError, UnsupportedError
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Mean,
-    Negate,
-    Not,
-    Or,
-)
+from impctl.expr import nodes
 from impctl.expr.signature import one_row
 from impctl.plan.nodes import Plan, Select, attributes_of, scans_of
 from impctl.rules.optimize import apply_rules
@@ -178,45 +143,49 @@ def test_other_averages_and_plans_without_any_stay_as_they_are() -> None:
 
 def test_an_average_whose_sum_is_out_of_sight_is_refused() -> None:
     (scan,) = scans_of(ruled("SELECT * FROM t"))
-    total, count = (ColumnRef(a.id, a.type) for a in (scan.attributes[1], scan.attributes[0]))
-    predicate = Compare(CompareOp.GREATER, Mean(total, count, decimal(38, 22)), Literal(0, LONG))
+    total, count = (nodes.ColumnRef(a.id, a.type) for a in (scan.attributes[1], scan.attributes[0]))
+    predicate = nodes.Compare(
+        nodes.CompareOp.GREATER,
+        nodes.Mean(total, count, schema.decimal(38, 22)),
+        nodes.Literal(0, schema.LONG),
+    )
     with pytest.raises(QueryError, match="Spark cannot capture it"):
         whole_averages(Select(scan, predicate))
 
 
-A, B = ColumnRef("t.a", INTEGER), ColumnRef("t.b", INTEGER)
-P, Q = ColumnRef("t.p", BOOLEAN), ColumnRef("t.q", BOOLEAN)
-S = ColumnRef("t.s", STRING)
+A, B = nodes.ColumnRef("t.a", schema.INTEGER), nodes.ColumnRef("t.b", schema.INTEGER)
+P, Q = nodes.ColumnRef("t.p", schema.BOOLEAN), nodes.ColumnRef("t.q", schema.BOOLEAN)
+S = nodes.ColumnRef("t.s", schema.STRING)
 NAMES = {"t.a": "c0", "t.b": "c1", "t.p": "c2", "t.q": "c3", "t.s": "c4"}
 
 
 def arithmetic(op, left, right):
-    return Arithmetic(ArithmeticOp(op), left, right)
+    return nodes.Arithmetic(nodes.ArithmeticOp(op), left, right)
 
 
 TEXTS = [
     (arithmetic("*", arithmetic("+", A, B), A), "(`c0` + `c1`) * `c0`"),
     (arithmetic("-", A, arithmetic("-", B, A)), "`c0` - (`c1` - `c0`)"),
     (arithmetic("div", A, B), "`c0` DIV `c1`"),
-    (arithmetic("%", Negate(A), Literal(-3, INTEGER)), "(-`c0`) % (-3)"),
-    (Not(And((P, Q))), "NOT (`c2` AND `c3`)"),
-    (And((Or((P, Q)), P)), "(`c2` OR `c3`) AND `c2`"),
-    (Or((And((P, Q)), Not(P))), "(`c2` AND `c3`) OR (NOT `c2`)"),
-    (IsNull(arithmetic("+", A, B)), "(`c0` + `c1`) IS NULL"),
-    (Not(IsNull(A)), "NOT (`c0` IS NULL)"),
-    (Compare(CompareOp.EQUAL, IsNull(A), P), "(`c0` IS NULL) = `c2`"),
-    (InList(A, (Literal(1, INTEGER), B)), "`c0` IN (1, `c1`)"),
-    (Like(S, "a%"), "`c4` LIKE 'a%'"),
-    (Like(S, "a#%", "#"), "`c4` LIKE 'a#%' ESCAPE '#'"),
-    (Coalesce((A, B)), "COALESCE(`c0`, `c1`)"),
+    (arithmetic("%", nodes.Negate(A), nodes.Literal(-3, schema.INTEGER)), "(-`c0`) % (-3)"),
+    (nodes.Not(nodes.And((P, Q))), "NOT (`c2` AND `c3`)"),
+    (nodes.And((nodes.Or((P, Q)), P)), "(`c2` OR `c3`) AND `c2`"),
+    (nodes.Or((nodes.And((P, Q)), nodes.Not(P))), "(`c2` AND `c3`) OR (NOT `c2`)"),
+    (nodes.IsNull(arithmetic("+", A, B)), "(`c0` + `c1`) IS NULL"),
+    (nodes.Not(nodes.IsNull(A)), "NOT (`c0` IS NULL)"),
+    (nodes.Compare(nodes.CompareOp.EQUAL, nodes.IsNull(A), P), "(`c0` IS NULL) = `c2`"),
+    (nodes.InList(A, (nodes.Literal(1, schema.INTEGER), B)), "`c0` IN (1, `c1`)"),
+    (nodes.Like(S, "a%"), "`c4` LIKE 'a%'"),
+    (nodes.Like(S, "a#%", "#"), "`c4` LIKE 'a#%' ESCAPE '#'"),
+    (nodes.Coalesce((A, B)), "COALESCE(`c0`, `c1`)"),
     (
         one_row(A, None),
         "CASE WHEN `c0` <= 1 THEN TRUE ELSE RAISE_ERROR('More than one row returned by a subquery "
         "used as an expression') END",
     ),
-    (Cast(A, LONG), "CAST(`c0` AS BIGINT)"),
-    (Case(((P, A),), B), "CASE WHEN `c2` THEN `c0` ELSE `c1` END"),
-    (Call("upper", (S,)), "UPPER(`c4`)"),
+    (nodes.Cast(A, schema.LONG), "CAST(`c0` AS BIGINT)"),
+    (nodes.Case(((P, A),), B), "CASE WHEN `c2` THEN `c0` ELSE `c1` END"),
+    (nodes.Call("upper", (S,)), "UPPER(`c4`)"),
 ]
 
 
@@ -227,10 +196,10 @@ def test_text(expr, text):
 
 def test_a_function_name_cannot_carry_sql():
     with pytest.raises(QueryError):
-        render_expr(Call("upper(x); --", (S,)), NAMES)
+        render_expr(nodes.Call("upper(x); --", (S,)), NAMES)
 
 
-MONEY = decimal(18, 2)
+MONEY = schema.decimal(18, 2)
 
 
 @pytest.mark.spark
@@ -247,9 +216,14 @@ def test_mean_is_what_avg_is(spark):
         }
     )
     names = {"total": "total", "count": "n"}
-    count = ColumnRef("count", LONG)
-    for column, kind, result in (("m", decimal(28, 2), decimal(22, 6)), ("d", DOUBLE, DOUBLE)):
-        mean = render_expr(Mean(ColumnRef("total", kind), count, result), names).sql(DIALECT)
+    count = nodes.ColumnRef("count", schema.LONG)
+    for column, kind, result in (
+        ("m", schema.decimal(28, 2), schema.decimal(22, 6)),
+        ("d", schema.DOUBLE, schema.DOUBLE),
+    ):
+        mean = render_expr(nodes.Mean(nodes.ColumnRef("total", kind), count, result), names).sql(
+            DIALECT
+        )
         sql = (
             f"SELECT g, a = mean OR (a IS NULL AND mean IS NULL) AS same, typeof(a) AS x, "
             f"typeof(mean) AS y FROM (SELECT g, a, {mean} AS mean FROM "
@@ -262,27 +236,27 @@ def test_mean_is_what_avg_is(spark):
 
 
 LITERAL_TEXTS = [
-    (None, NULL, "NULL"),
-    (None, INTEGER, "CAST(NULL AS INT)"),
-    (True, BOOLEAN, "TRUE"),
-    (5, INTEGER, "5"),
-    (5, LONG, "5L"),
-    (-5, LONG, "(-5L)"),
-    (-(2**63), LONG, "(-9223372036854775808L)"),
-    (7, BYTE, "7Y"),
-    (7, SHORT, "7S"),
-    (1.5, DOUBLE, "CAST('1.5' AS DOUBLE)"),
-    (math.nan, DOUBLE, "CAST('NaN' AS DOUBLE)"),
-    (-math.inf, FLOAT, "CAST('-Infinity' AS FLOAT)"),
-    (Decimal("1.50"), decimal(10, 2), "CAST('1.50' AS DECIMAL(10, 2))"),
-    (Decimal("1E+3"), decimal(10, 0), "CAST('1000' AS DECIMAL(10, 0))"),
-    ("it's", STRING, r"'it\'s'"),
-    (b"\x00\xff", BINARY, "X'00ff'"),
-    (0, DATE, "CAST('1970-01-01' AS DATE)"),
-    (2_932_897, DATE, "DATE_FROM_UNIX_DATE(2932897)"),
-    (1, TIMESTAMP, "CAST('1970-01-01 00:00:00.000001Z' AS TIMESTAMP)"),
-    (1, TIMESTAMP_NTZ, "CAST('1970-01-01 00:00:00.000001' AS TIMESTAMP_NTZ)"),
-    (10**18, TIMESTAMP, "TIMESTAMP_MICROS(1000000000000000000L)"),
+    (None, schema.NULL, "NULL"),
+    (None, schema.INTEGER, "CAST(NULL AS INT)"),
+    (True, schema.BOOLEAN, "TRUE"),
+    (5, schema.INTEGER, "5"),
+    (5, schema.LONG, "5L"),
+    (-5, schema.LONG, "(-5L)"),
+    (-(2**63), schema.LONG, "(-9223372036854775808L)"),
+    (7, schema.BYTE, "7Y"),
+    (7, schema.SHORT, "7S"),
+    (1.5, schema.DOUBLE, "CAST('1.5' AS DOUBLE)"),
+    (math.nan, schema.DOUBLE, "CAST('NaN' AS DOUBLE)"),
+    (-math.inf, schema.FLOAT, "CAST('-Infinity' AS FLOAT)"),
+    (Decimal("1.50"), schema.decimal(10, 2), "CAST('1.50' AS DECIMAL(10, 2))"),
+    (Decimal("1E+3"), schema.decimal(10, 0), "CAST('1000' AS DECIMAL(10, 0))"),
+    ("it's", schema.STRING, r"'it\'s'"),
+    (b"\x00\xff", schema.BINARY, "X'00ff'"),
+    (0, schema.DATE, "CAST('1970-01-01' AS DATE)"),
+    (2_932_897, schema.DATE, "DATE_FROM_UNIX_DATE(2932897)"),
+    (1, schema.TIMESTAMP, "CAST('1970-01-01 00:00:00.000001Z' AS TIMESTAMP)"),
+    (1, schema.TIMESTAMP_NTZ, "CAST('1970-01-01 00:00:00.000001' AS TIMESTAMP_NTZ)"),
+    (10**18, schema.TIMESTAMP, "TIMESTAMP_MICROS(1000000000000000000L)"),
 ]
 
 
@@ -293,18 +267,18 @@ def test_text_of_a_constant(value, kind, text):
 
 def test_what_cannot_be_written_is_refused():
     with pytest.raises(QueryError):
-        literal(1, other("array<int>"))
+        literal(1, schema.other("array<int>"))
     with pytest.raises(QueryError):
-        literal(10**18, TIMESTAMP_NTZ)
+        literal(10**18, schema.TIMESTAMP_NTZ)
 
 
 BOUNDARY_TEXTS = [
-    (60100, decimal(10, 2), "CAST('601.00' AS DECIMAL(10, 2))"),
-    (10**37 + 1, decimal(38, 0), f"CAST('{10**37 + 1}' AS DECIMAL(38, 0))"),
-    (0.1, FLOAT, "CAST('0.1' AS DOUBLE)"),
-    (0.0, DOUBLE, "CAST('-0.0' AS DOUBLE)"),
-    (1, BOOLEAN, "TRUE"),
-    ("b", STRING, "'b'"),
+    (60100, schema.decimal(10, 2), "CAST('601.00' AS DECIMAL(10, 2))"),
+    (10**37 + 1, schema.decimal(38, 0), f"CAST('{10**37 + 1}' AS DECIMAL(38, 0))"),
+    (0.1, schema.FLOAT, "CAST('0.1' AS DOUBLE)"),
+    (0.0, schema.DOUBLE, "CAST('-0.0' AS DOUBLE)"),
+    (1, schema.BOOLEAN, "TRUE"),
+    ("b", schema.STRING, "'b'"),
 ]
 
 
@@ -336,24 +310,25 @@ STRINGS = [
 @pytest.mark.spark
 def test_spark_reads_strings_back(spark):
     columns = [
-        f"{literal(text, STRING).sql(DIALECT)} AS c{place}" for place, text in enumerate(STRINGS)
+        f"{literal(text, schema.STRING).sql(DIALECT)} AS c{place}"
+        for place, text in enumerate(STRINGS)
     ]
     answer = run_sql(spark, f"SELECT {', '.join(columns)}", {})
     assert list(answer.to_pylist()[0].values()) == STRINGS
 
 
 NUMBERS = [
-    (-(2**63), LONG),
-    (2**63 - 1, LONG),
-    (-(2**31), INTEGER),
-    (-128, BYTE),
-    (5e-324, DOUBLE),
-    (1.7976931348623157e308, DOUBLE),
-    (0.1, DOUBLE),
-    (math.inf, DOUBLE),
-    (Decimal("-0.00000000000000000000000000000000000001"), decimal(38, 38)),
-    (Decimal("99999999999999999999999999999999999999"), decimal(38, 0)),
-    (b"\x00\xff'", BINARY),
+    (-(2**63), schema.LONG),
+    (2**63 - 1, schema.LONG),
+    (-(2**31), schema.INTEGER),
+    (-128, schema.BYTE),
+    (5e-324, schema.DOUBLE),
+    (1.7976931348623157e308, schema.DOUBLE),
+    (0.1, schema.DOUBLE),
+    (math.inf, schema.DOUBLE),
+    (Decimal("-0.00000000000000000000000000000000000001"), schema.decimal(38, 38)),
+    (Decimal("99999999999999999999999999999999999999"), schema.decimal(38, 0)),
+    (b"\x00\xff'", schema.BINARY),
 ]
 
 
@@ -373,7 +348,7 @@ def test_spark_reads_values_back_in_their_type(spark):
 def test_moments_do_not_depend_on_the_zone(spark, in_zone, zone):
     moments = [-1, 0, 1_667_712_600_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
     columns = [
-        f"unix_micros({literal(moment, TIMESTAMP).sql(DIALECT)}) AS c{place}"
+        f"unix_micros({literal(moment, schema.TIMESTAMP).sql(DIALECT)}) AS c{place}"
         for place, moment in enumerate(moments)
     ]
     in_zone(zone)
@@ -385,7 +360,7 @@ def test_moments_do_not_depend_on_the_zone(spark, in_zone, zone):
 def test_days_come_back(spark):
     days = [-719_162, -1, 0, 2_932_896, 2_932_897]
     columns = [
-        f"unix_date({literal(day, DATE).sql(DIALECT)}) AS c{place}"
+        f"unix_date({literal(day, schema.DATE).sql(DIALECT)}) AS c{place}"
         for place, day in enumerate(days)
     ]
     assert list(run_sql(spark, f"SELECT {', '.join(columns)}", {}).to_pylist()[0].values()) == days

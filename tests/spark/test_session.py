@@ -16,14 +16,7 @@ from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from impctl.errors import UsageError
-from impctl.spark.session import (
-    FIXED,
-    SparkSettings,
-    ended_with_its_start,
-    is_connect,
-    open_session,
-    require_release,
-)
+from impctl.spark import session
 from tests.support.run_cli import refused
 
 LOUD_PROGRAM = """
@@ -41,10 +34,10 @@ session.stop()
 """
 
 
-@pytest.mark.parametrize("name", sorted(FIXED))
+@pytest.mark.parametrize("name", sorted(session.FIXED))
 def test_settings_that_change_meaning_are_refused(name):
     with pytest.raises(UsageError) as caught:
-        open_session(SparkSettings("local[1]", {name: "surely something else"}))
+        session.open_session(session.SparkSettings("local[1]", {name: "surely something else"}))
     assert name in caught.value.message
 
 
@@ -55,13 +48,13 @@ def test_an_older_spark_is_refused_by_name(monkeypatch, version):
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     message = f"This is Spark {version}, but impctl needs 4.1"
     with refused(UsageError, "spark_too_old", message) as caught:
-        open_session(SparkSettings("local[1]"))
+        session.open_session(session.SparkSettings("local[1]"))
     assert "pip install 'pyspark>=4.1,<5'" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.3.0.dev1", "4.10.2", "5.0"])
 def test_a_newer_spark_is_taken(version):
-    require_release(version)
+    session.require_release(version)
 
 
 @pytest.mark.spark
@@ -78,7 +71,7 @@ def test_nothing_but_the_answer_is_printed():
 @pytest.mark.spark
 def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
     """Nothing else would tell if it were as it comes; tests would only take longer."""
-    if is_connect(spark):
+    if session.is_connect(spark):
         pytest.skip("the JVM is the server's")
     if any(item.get_closest_marker("alone") for item in request.session.items):
         pytest.skip("a test that measures runs in the same JVM")
@@ -89,10 +82,10 @@ def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
 
 @pytest.mark.spark
 def test_an_open_session_is_used_again_and_its_fixed_settings_hold(spark):
-    for name, value in FIXED.items():
+    for name, value in session.FIXED.items():
         assert spark.conf.get(name) == value
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert open_session(SparkSettings("local[2]")) is spark
+    assert session.open_session(session.SparkSettings("local[2]")) is spark
     assert "impctl-spark-" not in os.environ.get("JAVA_HOME", "")
 
 
@@ -107,7 +100,7 @@ def _no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def given_up(fault: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
     """A start that ends with this exception after the block."""
-    with suppress(fault), ended_with_its_start():
+    with suppress(fault), session.ended_with_its_start():
         yield
         raise fault
 
@@ -175,7 +168,7 @@ def test_nothing_to_end() -> None:
 
 @pytest.mark.usefixtures("_no_jvm")
 def test_what_succeeds_and_a_jvm_that_is_up_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ended_with_its_start():
+    with session.ended_with_its_start():
         process = started()
     assert not has_ended(process)
     with given_up():

@@ -14,23 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.data.schema import (
-    BINARY,
-    BOOLEAN,
-    BYTE,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    Column,
-    Schema,
-    SqlType,
-    decimal,
-)
+from impctl.data import schema as data_schema
 from impctl.data.vector import from_arrow
 from impctl.errors import UnsafeSketchError, UsageError
 from impctl.plan.nodes import scans_of
@@ -52,17 +36,23 @@ from tests.support.random_cases import quarter_then_rest
 pytestmark = pytest.mark.spark
 
 CATALOG = {
-    "t": Schema(
+    "t": data_schema.Schema(
         (
-            Column("id", LONG),
-            Column("g", STRING),
-            Column("h", INTEGER),
-            Column("v", INTEGER),
-            Column("d", DOUBLE),
-            Column("m", decimal(10, 2)),
+            data_schema.Column("id", data_schema.LONG),
+            data_schema.Column("g", data_schema.STRING),
+            data_schema.Column("h", data_schema.INTEGER),
+            data_schema.Column("v", data_schema.INTEGER),
+            data_schema.Column("d", data_schema.DOUBLE),
+            data_schema.Column("m", data_schema.decimal(10, 2)),
         )
     ),
-    "u": Schema((Column("k", LONG), Column("g", STRING), Column("w", INTEGER))),
+    "u": data_schema.Schema(
+        (
+            data_schema.Column("k", data_schema.LONG),
+            data_schema.Column("g", data_schema.STRING),
+            data_schema.Column("w", data_schema.INTEGER),
+        )
+    ),
 }
 FACTS = [
     Fact(table, column, FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
@@ -99,13 +89,13 @@ def tables() -> dict[str, pa.Table]:
 
 
 PARTITIONS = {
-    ("t", "id"): RangePartition("t", "id", LONG, (10, 20, 25, 33, 50)),
-    ("t", "g"): RangePartition("t", "g", STRING, ("b", "c", "d")),
-    ("t", "h"): RangePartition("t", "h", INTEGER, (1, 2, 3)),
-    ("t", "d"): RangePartition("t", "d", DOUBLE, (-1.0, 0.0, 2.0)),
-    ("t", "m"): RangePartition("t", "m", decimal(10, 2), (200, 450, 700)),
-    ("u", "k"): RangePartition("u", "k", LONG, (8, 16, 24)),
-    ("u", "g"): RangePartition("u", "g", STRING, ("b", "c", "d")),
+    ("t", "id"): RangePartition("t", "id", data_schema.LONG, (10, 20, 25, 33, 50)),
+    ("t", "g"): RangePartition("t", "g", data_schema.STRING, ("b", "c", "d")),
+    ("t", "h"): RangePartition("t", "h", data_schema.INTEGER, (1, 2, 3)),
+    ("t", "d"): RangePartition("t", "d", data_schema.DOUBLE, (-1.0, 0.0, 2.0)),
+    ("t", "m"): RangePartition("t", "m", data_schema.decimal(10, 2), (200, 450, 700)),
+    ("u", "k"): RangePartition("u", "k", data_schema.LONG, (8, 16, 24)),
+    ("u", "g"): RangePartition("u", "g", data_schema.STRING, ("b", "c", "d")),
 }
 
 SKETCHED_QUERIES = dict(listed("for_spark", "sketched"))
@@ -179,7 +169,7 @@ def test_filtered_result_is_the_result(spark, frames, results, at, name, access,
     }
     for attribute, verdict in verdicts.items():
         if not verdict.safe:
-            column = Column(attribute, PARTITIONS[table, attribute].type)
+            column = data_schema.Column(attribute, PARTITIONS[table, attribute].type)
             with pytest.raises(UnsafeSketchError):
                 sketch_passes(parsed, verdict, {access: column})
     safe = [attribute for attribute, verdict in verdicts.items() if verdict.safe]
@@ -247,7 +237,7 @@ def test_barrier_rows_are_in_the_sketch(spark, frames):
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
     assert verdict.barriers == 1
     own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
-    partition = RangePartition("t", "id", LONG, tuple(range(1, ROWS)))
+    partition = RangePartition("t", "id", data_schema.LONG, tuple(range(1, ROWS)))
     result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, own)["t#1"]
     top = run_sql(spark, "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", frames)
     ids = {partition.null_range if i is None else i for i in top["id"].to_pylist()}
@@ -318,7 +308,7 @@ def check(spark, tmp_path):
     return partial(check_in, spark, tmp_path)
 
 
-def check_in(spark, folder, kind: SqlType, boundaries, values: pa.Array) -> None:
+def check_in(spark, folder, kind: data_schema.SqlType, boundaries, values: pa.Array) -> None:
     partition = RangePartition("t", "odd `name", kind, tuple(boundaries))
     pq.write_table(
         pa.table({"odd `name": values, "place": range(len(values))}), folder / "rows.parquet"
@@ -350,16 +340,18 @@ def test_long(check, name):
     boundaries = INTEGER_BOUNDARIES[name]
     extremes = [LONG_MIN, LONG_MIN + 1, -BIG - 1, -BIG, 0, BIG, BIG + 1, LONG_MAX - 1, LONG_MAX]
     near = [v for v in around(boundaries, *extremes) if LONG_MIN <= v <= LONG_MAX]
-    check(LONG, boundaries, pa.array([*near, None], pa.int64()))
+    check(data_schema.LONG, boundaries, pa.array([*near, None], pa.int64()))
 
 
-@pytest.mark.parametrize(("kind", "arrow"), [(INTEGER, pa.int32()), (BYTE, pa.int8())])
+@pytest.mark.parametrize(
+    ("kind", "arrow"), [(data_schema.INTEGER, pa.int32()), (data_schema.BYTE, pa.int8())]
+)
 def test_narrow_integers(check, kind, arrow):
     check(kind, [-3, 100], pa.array([*around([-3, 100], -128, 127), None], arrow))
 
 
 def test_boolean(check):
-    check(BOOLEAN, [1], pa.array([False, True, None]))
+    check(data_schema.BOOLEAN, [1], pa.array([False, True, None]))
 
 
 DOUBLE_BOUNDARIES = {
@@ -372,12 +364,14 @@ DOUBLE_BOUNDARIES = {
 
 
 @pytest.mark.parametrize("name", DOUBLE_BOUNDARIES)
-@pytest.mark.parametrize(("kind", "arrow"), [(DOUBLE, pa.float64()), (FLOAT, pa.float32())])
+@pytest.mark.parametrize(
+    ("kind", "arrow"), [(data_schema.DOUBLE, pa.float64()), (data_schema.FLOAT, pa.float32())]
+)
 def test_doubles(check, name, kind, arrow):
     boundaries = DOUBLE_BOUNDARIES[name]
     near = [f(b, d) for b in boundaries for d in (-math.inf, math.inf) for f in (np.nextafter,)]
     odd = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1.7976931348623157e308, 5e-324]
-    if kind is FLOAT:
+    if kind is data_schema.FLOAT:
         with np.errstate(over="ignore"):
             values = np.array([*boundaries, *near, *odd]).astype(np.float32)
     else:
@@ -395,7 +389,7 @@ def test_decimals(check, precision, scale, count):
     unscaled = [v for v in around(boundaries, -largest, largest, 0) if abs(v) <= largest]
     values = [Decimal(f"{v}e-{scale}") for v in unscaled]
     check(
-        decimal(precision, scale),
+        data_schema.decimal(precision, scale),
         boundaries,
         pa.array([*values, None], pa.decimal128(precision, scale)),
     )
@@ -403,7 +397,7 @@ def test_decimals(check, precision, scale, count):
 
 def test_small_decimals_of_a_wide_type(check):
     values = [Decimal(v).scaleb(-8) for v in around([-150, 0, 10**15])]
-    check(decimal(28, 8), [-150, 0, 10**15], pa.array(values, pa.decimal128(28, 8)))
+    check(data_schema.decimal(28, 8), [-150, 0, 10**15], pa.array(values, pa.decimal128(28, 8)))
 
 
 @pytest.mark.parametrize("count", [3, CASE_TREE_BOUNDARIES + 20])
@@ -412,27 +406,27 @@ def test_strings(check, count):
     words += [f"word{number:03}" for number in range(count)]
     boundaries = sorted(words[1:])
     values = [*words, *(word + "\x00" for word in words), *(word[:-1] for word in words), None]
-    check(STRING, boundaries, pa.array(values, pa.string()))
+    check(data_schema.STRING, boundaries, pa.array(values, pa.string()))
 
 
 @pytest.mark.parametrize("count", [2, CASE_TREE_BOUNDARIES + 20])
 def test_binary(check, count):
     boundaries = sorted({bytes([number * 3 % 256, 200]) for number in range(count)})
     values = [*boundaries, *(b + b"\x00" for b in boundaries), b"", b"\xff" * 4, None]
-    check(BINARY, boundaries, pa.array(values, pa.binary()))
+    check(data_schema.BINARY, boundaries, pa.array(values, pa.binary()))
 
 
 def test_dates(check):
     values = pa.array([*around([-1, 0, 19_000], -719_162, 2_932_896), None], pa.int32())
-    check(DATE, [-1, 0, 19_000], values.cast(pa.date32()))
+    check(data_schema.DATE, [-1, 0, 19_000], values.cast(pa.date32()))
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-@pytest.mark.parametrize("kind", [TIMESTAMP, TIMESTAMP_NTZ])
+@pytest.mark.parametrize("kind", [data_schema.TIMESTAMP, data_schema.TIMESTAMP_NTZ])
 @pytest.mark.parametrize("boundaries", [[-1, 0, 1_700_000_000_000_000], [253_402_300_799_999_999]])
 def test_timestamps(spark, check, zone, kind, boundaries):
     values = pa.array([*around(boundaries, 1_667_712_600_000_000), None], pa.int64())
-    arrow = pa.timestamp("us", tz="UTC" if kind is TIMESTAMP else None)
+    arrow = pa.timestamp("us", tz="UTC" if kind is data_schema.TIMESTAMP else None)
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -445,7 +439,7 @@ def test_random_longs_agree(check):
     rng = np.random.default_rng(7)
     boundaries = sorted({int(v) for v in rng.integers(-(2**53) + 1, 2**53, 500)})
     values = pa.array(np.concatenate([rng.integers(LONG_MIN, LONG_MAX, 2000), boundaries]))
-    check(LONG, boundaries, values)
+    check(data_schema.LONG, boundaries, values)
 
 
 BATCHES = 4

@@ -7,19 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    INTEGER,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    Column,
-    Schema,
-    decimal,
-    name_parts,
-)
+from impctl.data import schema
 from impctl.errors import Location, QueryError, UsageError
 from impctl.expr.nodes import Compare, Expr, Literal
 from impctl.plan.fingerprint import fingerprint
@@ -58,10 +46,10 @@ def test_a_schema_called_delta_comes_before_paths() -> None:
     [("a.b", ("a", "b")), ("`a.b`.c", ("a.b", "c")), ("`a``b`", ("a`b",)), ("`a`b", None)],
 )
 def test_parts_of_a_name(written: str, parts: tuple[str, ...] | None) -> None:
-    assert name_parts(written) == parts
+    assert schema.name_parts(written) == parts
 
 
-SCHEMA = Schema(tuple(Column(name, INTEGER) for name in ("k", "x", "note")))
+SCHEMA = schema.Schema(tuple(schema.Column(name, schema.INTEGER) for name in ("k", "x", "note")))
 TABLES = {"sales": SCHEMA, "hr.sales": SCHEMA, "people": SCHEMA}
 LONG_NAMES = TableNames(
     {
@@ -250,20 +238,20 @@ def _operand(column: str, value: ParameterValue) -> Expr:
 @pytest.mark.parametrize(
     ("column", "value", "expected"),
     [
-        ("i", 5000, Literal(5000, INTEGER)),
-        ("i", -5, Literal(-5, INTEGER)),
-        ("n", 2**40, Literal(2**40, LONG)),
-        ("n", -(2**63), Literal(-(2**63), LONG)),
-        ("m", Decimal("0.5"), Literal(Decimal("0.5"), decimal(1, 1))),
-        ("m", Decimal("7000"), Literal(Decimal(7000), decimal(4, 0))),
-        ("m", Decimal("-1.25"), Literal(Decimal("-1.25"), decimal(3, 2))),
-        ("d", 1e3, Literal(1000.0, DOUBLE)),
-        ("d", -2.5e-300, Literal(-2.5e-300, DOUBLE)),
-        ("d", 1e22, Literal(1e22, DOUBLE)),
-        ("b", True, Literal(True, BOOLEAN)),
-        ("y", date(2024, 1, 31), Literal(19753, DATE)),
-        ("t", datetime(1970, 1, 2, tzinfo=UTC), Literal(86_400_000_000, TIMESTAMP)),
-        ("t", datetime(1970, 1, 2, 3), Literal(97_200_000_000, TIMESTAMP)),
+        ("i", 5000, Literal(5000, schema.INTEGER)),
+        ("i", -5, Literal(-5, schema.INTEGER)),
+        ("n", 2**40, Literal(2**40, schema.LONG)),
+        ("n", -(2**63), Literal(-(2**63), schema.LONG)),
+        ("m", Decimal("0.5"), Literal(Decimal("0.5"), schema.decimal(1, 1))),
+        ("m", Decimal("7000"), Literal(Decimal(7000), schema.decimal(4, 0))),
+        ("m", Decimal("-1.25"), Literal(Decimal("-1.25"), schema.decimal(3, 2))),
+        ("d", 1e3, Literal(1000.0, schema.DOUBLE)),
+        ("d", -2.5e-300, Literal(-2.5e-300, schema.DOUBLE)),
+        ("d", 1e22, Literal(1e22, schema.DOUBLE)),
+        ("b", True, Literal(True, schema.BOOLEAN)),
+        ("y", date(2024, 1, 31), Literal(19753, schema.DATE)),
+        ("t", datetime(1970, 1, 2, tzinfo=UTC), Literal(86_400_000_000, schema.TIMESTAMP)),
+        ("t", datetime(1970, 1, 2, 3), Literal(97_200_000_000, schema.TIMESTAMP)),
     ],
 )
 def test_a_value_is_a_literal_of_its_type(
@@ -274,7 +262,7 @@ def test_a_value_is_a_literal_of_its_type(
 
 @pytest.mark.parametrize("text", ATTACKS)
 def test_text_is_text_whatever_it_holds(text: str) -> None:
-    assert _operand("s", text) == Literal(text, STRING)
+    assert _operand("s", text) == Literal(text, schema.STRING)
     written = literal_text(text)
     assert written[1:-1].isprintable()
     assert not set("'\"$") & set(written[1:-1])
