@@ -73,7 +73,7 @@ from tests.plan.trials import (
 )
 from tests.reuse.trials import ReuseTally, run_reuse_trial, with_other_constants
 from tests.safety.test_counterexamples import Example, Rows, read_yaml, tables_in
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import more_seeds, random_cases
 from tests.support.reference_plan import (
     ReferenceFailure,
     Value,
@@ -259,15 +259,7 @@ _LARGER_LIMIT = 9_000_983
 """A seed whose query asks for more rows than the sketch holds; few do."""
 
 
-@random_cases(
-    80,
-    290,
-    2500,
-    first=9_000_000,
-    also="99 117 135 141 146 153 158 162 175 176 191 194 216 217 227 238 243 253 255 297 308 "
-    "325 331 362 364 365 383 386 394 404 419 429 436 463 466 487 497 525 535 542 557 576 "
-    "577 983",
-)
+@random_cases(80, 290, 2500, first=9_000_000, also=more_seeds("reuse"))
 def test_a_reused_sketch_never_changes_the_answer(cases: Collection[int]) -> None:
     """Neither of plans as they were read nor after the plan rules."""
     plain, ruled = ReuseTally(), ReuseTally()
@@ -432,15 +424,7 @@ def _run(seed: int, tally: _Tally) -> None:
         tally.failed += 1
 
 
-@random_cases(
-    60,
-    230,
-    6000,
-    first=8_000_000,
-    also="61 66 87 106 112 134 158 176 191 201 215 224 233 238 262 267 277 285 286 291 313 348 "
-    "356 362 369 389 396 402 408 418 420 422 427 448 495 501 509 514 527 531 548 558 574 "
-    "582 584",
-)
+@random_cases(60, 230, 6000, first=8_000_000, also=more_seeds("reuse over one recursion"))
 def test_what_is_allowed_over_one_recursion_gives_the_asked_answer(cases: Iterable[int]) -> None:
     tally = _Tally()
     for seed in cases:

@@ -43,7 +43,7 @@ from tests.plan.catalogs import cases, pairs, plan_of, read, schema_of, tree
 from tests.plan.random_fixpoints import make_bag_trial, make_fixpoint_trial
 from tests.plan.random_plans import ExprMaker
 from tests.plan.trials import Trial, make_trial
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import more_seeds, random_cases
 from tests.support.random_queries import SCHEMA, random_sql
 from tests.support.reference_plan import ReferenceFailure, ReferenceLimit, Tables, bag, evaluate
 
@@ -102,34 +102,17 @@ def check(
     assert all(compared[rule.__name__] > len(cases) * least for rule in rules), compared
 
 
-@random_cases(
-    25,
-    88,
-    600,
-    also="28 29 77 91 105 111 160 227 233 256 283 413 421 475 499 503 514 544",
-)
+@random_cases(25, 88, 600, also=more_seeds("rules"))
 def test_the_bag_of_rows_stays(cases: Collection[int]) -> None:
     check(cases, make_trial, [*OFTEN, apply_rules], 1 / 40, has_open=True)
 
 
-@random_cases(
-    50,
-    175,
-    3000,
-    first=4_000_000,
-    also="51 64 82 85 159 180 195 209 249 256 307 324 406 436 478 488",
-)
+@random_cases(50, 175, 3000, first=4_000_000, also=more_seeds("rules over fixpoints"))
 def test_the_rows_of_fixpoints_stay(cases: Collection[int]) -> None:
     check(cases, make_fixpoint_trial, RECURSIVE, 1 / 10)
 
 
-@random_cases(
-    50,
-    175,
-    3000,
-    first=5_000_000,
-    also="75 80 117 132 164 197 216 230 318 391 392 425 484 530 546 585 586",
-)
+@random_cases(50, 175, 3000, first=5_000_000, also=more_seeds("rules over UNION ALL"))
 def test_the_bag_of_rows_of_union_all_stays(cases: Collection[int]) -> None:
     check(cases, make_bag_trial, RECURSIVE, 1 / 10)
 

@@ -30,7 +30,7 @@ from tests.plan.catalogs import cases, schema_of
 from tests.plan.random_fixpoints import kept_by_witnesses, make_witness_trial
 from tests.plan.trials import Tally, Trial, make_barrier_trial, make_trial, run_trial
 from tests.rules.test_rules import is_open
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import more_seeds, random_cases
 from tests.support.reference_plan import (
     ReferenceFailure,
     ReferenceLimit,
@@ -158,15 +158,7 @@ def check(cases: Collection[int], make: Callable[[int], Trial]) -> None:
     assert tally.accepted > tally.trials // 3
 
 
-@random_cases(
-    25,
-    88,
-    500,
-    first=9_000_000,
-    also="41 43 49 67 79 114 123 125 131 133 144 145 150 189 218 227 246 250 262 283 305 306 "
-    "321 326 335 343 363 364 365 380 395 403 438 450 453 454 457 461 502 528 536 545 551 "
-    "553 557 575 578 585",
-)
+@random_cases(25, 88, 500, first=9_000_000, also=more_seeds("plans with witnesses"))
 def test_plans(cases: Collection[int]) -> None:
     check(cases, make_trial)
 
@@ -181,14 +173,7 @@ def test_conditions_on_partners_that_can_fail(cases: Collection[int]) -> None:
     check(cases, partial(make_witness_trial, casts=True))
 
 
-@random_cases(
-    25,
-    88,
-    500,
-    first=9_000_000,
-    also="28 35 37 43 51 71 76 83 84 107 131 150 170 174 175 179 181 212 224 226 239 259 274 282 "
-    "288 298 308 320 341 349 350 358 384 389 416 434 468 494 501 508 517 536 549 552 590",
-)
+@random_cases(25, 88, 500, first=9_000_000, also=more_seeds("plans that one row decides"))
 def test_plans_that_one_row_decides(cases: Collection[int]) -> None:
     """Their witnesses are part of the lineage, and often less."""
     check(cases, make_witness_trial)

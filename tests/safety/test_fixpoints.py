@@ -31,7 +31,7 @@ from tests.plan.catalogs import (
     ruled,
 )
 from tests.plan.random_fixpoints import is_for_answer, make_keyed_bag_trial, make_keyed_trial
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import more_seeds, random_cases
 from tests.support.reference_plan import ReferenceFailure, annotate, bag, evaluate
 
 
@@ -310,27 +310,13 @@ def check(cases: Iterable[int], make: Callable[[int], trials.Trial]) -> None:
 
 
 @pytest.mark.slow
-@random_cases(
-    67,
-    159,
-    4000,
-    first=5_000_000,
-    also="69 103 114 152 153 159 174 183 277 297 318 322 328 334 355 370 378 390 392 395 412 "
-    "464 510 536 564 565 598",
-)
+@random_cases(67, 159, 4000, first=5_000_000, also=more_seeds("safety of keyed sets"))
 def test_trials_of_sets(cases: Iterable[int]) -> None:
     check(cases, make_keyed_trial)
 
 
 @pytest.mark.slow
-@random_cases(
-    67,
-    159,
-    4000,
-    first=5_000_000,
-    also="93 104 118 140 177 200 239 241 242 255 278 290 296 307 310 346 350 386 408 428 442 "
-    "454 465 510 518 541 584 596",
-)
+@random_cases(67, 159, 4000, first=5_000_000, also=more_seeds("safety of keyed bags"))
 def test_trials_of_bags(cases: Iterable[int]) -> None:
     check(cases, make_keyed_bag_trial)
 

@@ -20,7 +20,7 @@ from impctl.safety.messages import Wording
 from impctl.sql.statement import parse_query
 from tests.plan import random_fixpoints, trials
 from tests.plan.catalogs import CATALOG
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import more_seeds, random_cases
 from tests.support.reference_plan import ReferenceFailure, annotate
 
 
@@ -40,14 +40,7 @@ def check(
     assert {*statuses} <= {*(plain.by_status or ())}
 
 
-@random_cases(
-    60,
-    280,
-    3000,
-    first=7_000_000,
-    also="74 116 123 138 153 157 169 183 186 192 208 217 233 258 270 280 305 330 395 412 417 "
-    "473 477 501 510 512 535 557 565",
-)
+@random_cases(60, 280, 3000, first=7_000_000, also=more_seeds("safety of plans"))
 def test_plans(cases: Iterable[int]) -> None:
     check(cases, trials.make_trial, 1 / 3, {Status.EXACT, Status.KEYED, Status.CONTAINED})
 
@@ -71,39 +64,18 @@ def test_plans_that_can_fail(cases: Iterable[int]) -> None:
 
 
 @pytest.mark.slow
-@random_cases(
-    60,
-    230,
-    4000,
-    first=3_000_000,
-    also="76 83 89 101 113 126 152 158 161 166 167 188 203 212 240 293 300 306 318 327 328 339 "
-    "343 361 362 386 395 432 433 434 453 469 479 492 494 507 513 551 555 573 582",
-)
+@random_cases(60, 230, 4000, first=3_000_000, also=more_seeds("safety of fixpoints"))
 def test_fixpoints(cases: Iterable[int]) -> None:
     check(cases, random_fixpoints.make_fixpoint_trial, 1 / 3, {Status.EXACT, Status.KEYED})
 
 
-@random_cases(
-    50,
-    225,
-    4000,
-    first=5_000_000,
-    also="80 90 91 126 135 136 137 160 164 174 196 197 199 206 216 218 305 309 318 325 332 344 "
-    "346 391 392 425 429 448 481 484 490 498 546 576",
-)
+@random_cases(50, 225, 4000, first=5_000_000, also=more_seeds("safety of UNION ALL"))
 def test_fixpoints_of_union_all(cases: Iterable[int]) -> None:
     check(cases, random_fixpoints.make_bag_trial, 1 / 3, {Status.EXACT, Status.KEYED})
 
 
 @pytest.mark.slow
-@random_cases(
-    60,
-    230,
-    4000,
-    first=7_000_000,
-    also="61 68 75 91 111 129 139 165 177 214 226 229 235 239 269 278 287 288 323 324 353 366 "
-    "411 429 432 442 473 502 532 535 539 551 554 559 575",
-)
+@random_cases(60, 230, 4000, first=7_000_000, also=more_seeds("safety for the answer alone"))
 def test_fixpoints_sketched_for_the_answer_alone(cases: Iterable[int]) -> None:
     """Many of their sketches are smaller than those of all rows; else this would test nothing."""
     check(cases, random_fixpoints.make_answer_trial, 1 / 4, {Status.CONTAINED, Status.KEYED})
@@ -124,14 +96,7 @@ def test_fixpoints_sketched_for_the_answer_alone(cases: Iterable[int]) -> None:
     assert smaller > looked // 4, (smaller, looked)
 
 
-@random_cases(
-    84,
-    292,
-    2500,
-    first=7_000_000,
-    also="94 123 137 153 161 186 192 202 215 234 257 280 287 307 309 383 395 402 417 450 478 "
-    "509 515 532 551 557 560",
-)
+@random_cases(84, 292, 2500, first=7_000_000, also=more_seeds("touch"))
 def test_touching_the_fragments_of_changed_rows_keeps_a_root_keyed_sketch_safe(
     cases: Iterable[int],
 ) -> None:

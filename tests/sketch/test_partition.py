@@ -111,13 +111,40 @@ def test_boundaries_belong_to_the_fragment_above() -> None:
     check(result, [9, 10, 11, 19, 20, 21, None, -(2**63), 2**63 - 1])
 
 
-def test_doubles_at_the_edges() -> None:
-    ids = partition(DOUBLE, 0.0, math.inf).range_ids_of(
-        vector_of(DOUBLE, [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf])
-    )
-    assert ids.tolist() == [0, 1, 1, 2, 2, 0]
-    minus = partition(DOUBLE, -0.0)
-    assert minus.range_ids_of(vector_of(DOUBLE, [-0.0, 0.0, -1.0])).tolist() == [1, 1, 0]
+@pytest.mark.parametrize(
+    ("kind", "boundaries", "values", "ids"),
+    [
+        (
+            DOUBLE,
+            (0.0, math.inf),
+            [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf],
+            [0, 1, 1, 2, 2, 0],
+        ),
+        (DOUBLE, (-0.0,), [-0.0, 0.0, -1.0], [1, 1, 0]),
+        # One fragment for everything but NULL.
+        (LONG, (), [1, None], [0, 1]),
+        (DOUBLE, (), [math.nan, None], [0, 1]),
+        (STRING, (), ["x", None], [0, 1]),
+        # U+FFFF is below U+1F600 by code point and above it in UTF-16.
+        (
+            STRING,
+            ("A", "a", "é", "\uffff", "😀"),
+            ["", "Z", "z", "é", "\uffff", "😀", "😁"],
+            [0, 1, 2, 3, 4, 5, 5],
+        ),
+    ],
+)
+def test_values_at_the_edges(
+    kind: SqlType, boundaries: tuple[Any, ...], values: list[Any], ids: list[int]
+) -> None:
+    assert partition(kind, *boundaries).range_ids_of(vector_of(kind, values)).tolist() == ids
+    encoded = [one.encode() for one in boundaries if isinstance(one, str)]
+    assert encoded == sorted(encoded)
+
+
+def test_sliced_text() -> None:
+    whole = from_arrow(pa.array(["c", None, "a", "b"])[1:], STRING)
+    assert partition(STRING, "b").range_ids_of(whole).tolist() == [2, 0, 1]
 
 
 def test_a_null_slot_that_holds_nan_or_nonsense_is_null() -> None:
@@ -128,28 +155,9 @@ def test_a_null_slot_that_holds_nan_or_nonsense_is_null() -> None:
     assert partition(WIDE, 2**99).range_ids_of(wide).tolist() == [2, 1]
 
 
-def test_one_fragment_for_everything_but_null() -> None:
-    for kind, values in ((LONG, [1, None]), (DOUBLE, [math.nan, None]), (STRING, ["x", None])):
-        assert partition(kind).range_ids_of(vector_of(kind, list(values))).tolist() == [0, 1]
-
-
-def test_text_compares_by_code_point() -> None:
-    """U+FFFF is below U+1F600 by code point and above it in UTF-16."""
-    result = partition(STRING, "A", "a", "é", "\uffff", "😀")
-    values = vector_of(STRING, ["", "Z", "z", "é", "\uffff", "😀", "😁"])
-    assert result.range_ids_of(values).tolist() == [0, 1, 2, 3, 4, 5, 5]
-    encoded = [boundary.encode() for boundary in result.boundaries if isinstance(boundary, str)]
-    assert encoded == sorted(encoded)
-
-
 def test_narrow_values_among_wide_boundaries_and_the_other_way_round() -> None:
     check(partition(WIDE, -(2**90), 0, 2**90), [-(2**63), 0, 2**63 - 1])
     check(partition(WIDE, -1, 1), [2**90, -(2**90), 0, 2**63])
-
-
-def test_sliced_text() -> None:
-    whole = pa.array(["c", None, "a", "b"])
-    assert partition(STRING, "b").range_ids_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -259,18 +267,15 @@ def test_a_flat_sample_is_split_evenly() -> None:
     RangePartition("t", "a", LONG, boundaries)
 
 
+def test_no_sample_is_one_fragment() -> None:
+    for sample, ranges in (([], 10), ([5, 5], 10), ([1, 2, 3], 1)):
+        assert equidepth_boundaries(sample, ranges) == ()
+
+
 def test_heavy_ends_and_middle() -> None:
     assert equidepth_boundaries([0] * 50 + list(range(1, 51)), 4)[0] == 1
     assert equidepth_boundaries([*range(50), *[99] * 50], 4)[-1] == 99
-    middle = equidepth_boundaries([*range(25), *[30] * 50, *range(40, 65)], 4)
-    assert 30 in middle
-    assert 40 in middle
-
-
-def test_no_sample_is_one_fragment() -> None:
-    assert equidepth_boundaries([], 10) == ()
-    assert equidepth_boundaries([5, 5], 10) == ()
-    assert equidepth_boundaries([1, 2, 3], 1) == ()
+    assert {30, 40} <= {*equidepth_boundaries([*range(25), *[30] * 50, *range(40, 65)], 4)}
 
 
 STARTS = st.lists(st.integers(-25, 25), max_size=20).map(lambda result: sorted(set(result)))
@@ -336,8 +341,11 @@ def evened_by(partition: RangePartition, values: list[int], wanted: int) -> Rang
     return evened(partition, counts, wanted, sample)
 
 
-def test_even_ranges_stay() -> None:
+def test_even_ranges_and_one_value_stay() -> None:
     assert evened_by(TENS, list(range(100)), 10) == TENS
+    assert evened_by(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
+    alone = RangePartition("t", "a", LONG, ())
+    assert evened_by(alone, [7] * 50, 4) == alone
 
 
 def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
@@ -347,12 +355,6 @@ def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
     assert len(rows) == 10
     assert rows.max() <= 2 * rows.mean() + 1
     assert result.boundaries[-1] > 900
-
-
-def test_one_value_cannot_be_split() -> None:
-    assert evened_by(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
-    alone = RangePartition("t", "a", LONG, ())
-    assert evened_by(alone, [7] * 50, 4) == alone
 
 
 def test_a_heavy_value_gets_a_range_of_its_own() -> None:

@@ -204,10 +204,8 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, nam
 
 
 def fragment_choices(partition):
-    choices = product([False, True], repeat=partition.size)
-    return [[n for n, chosen in enumerate(choice) if chosen] for choice in choices][
-        :: 3 if partition.size > 4 else 1
-    ]
+    choices = [np.flatnonzero(one).tolist() for one in product([0, 1], repeat=partition.size)]
+    return choices[:: 3 if partition.size > 4 else 1]
 
 
 @pytest.mark.spark
@@ -328,9 +326,7 @@ def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
 
 @pytest.mark.parametrize("reader", [by_duckdb, by_polars])
 def test_no_range_keeps_nothing(reader: Any) -> None:
-    partition = RangePartition("t", "g", SqlType(Kind.LONG), (1,))
-    condition = plain_condition(range_filter(RangeSet.of([], partition.size), partition), "g")
-    assert condition is not None
+    condition = plain_condition(some(RangePartition("t", "g", SqlType(Kind.LONG), (1,))), "g")
     with reader(pa.table({"g": [1, None], "n": [0, 1]})) as kept:
         assert kept(condition) == []
 
@@ -345,8 +341,9 @@ def test_no_range_keeps_nothing(reader: Any) -> None:
     ],
 )
 def test_what_engines_may_read_otherwise_has_no_text(kind: Kind, boundary: Any) -> None:
-    partition = RangePartition("t", "g", SqlType(kind), (boundary,))
-    assert plain_condition(range_filter(RangeSet.of([0], partition.size), partition), "g") is None
+    assert (
+        plain_condition(some(RangePartition("t", "g", SqlType(kind), (boundary,)), 0), "g") is None
+    )
 
 
 TIED = {"t": schema_of("a bigint, b bigint")}
@@ -355,10 +352,6 @@ B = RangePartition("t", "b", LONG, (1, 2, 3))
 APART = "SELECT x.a FROM t x, t y, t z"
 SHARED = "WITH q AS (SELECT * FROM t) SELECT x.a FROM q x, t y, q z"
 """The first and the last access at one place."""
-
-
-def _some(partition: RangePartition, *ids: int) -> RangeFilter:
-    return range_filter(RangeSet.of(ids, partition.size), partition)
 
 
 def _read(
@@ -377,29 +370,36 @@ def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
         yield from ranges_between(interval, result[name].partition)
 
 
-def test_each_by_itself_without_a_group() -> None:
-    assert _read(APART, [_some(A, 0), _some(A, 2), _some(A, 3)], ()) == [{0}, {2}, {3}]
+WHOLE = some(A, 0, 1, 2, 3, 4)
 
 
-def test_all_of_a_group_have_what_any_needs() -> None:
-    assert _read(APART, [_some(A, 0), _some(A, 2), _some(A, 3)], (0, 1)) == [{0, 2}, {0, 2}, {3}]
-
-
-def test_one_without_a_filter_takes_that_of_all() -> None:
-    assert _read(APART, [_some(A, 0), None, _some(A, 3)], (0, 1)) == [None, None, {3}]
-    whole = _some(A, 0, 1, 2, 3, 4)
-    assert _read(APART, [_some(A, 0), whole, _some(A, 3)], (0, 1)) == [None, None, {3}]
-
-
-def test_one_of_other_ranges_takes_the_filter_of_all() -> None:
-    assert _read(APART, [_some(A, 0), _some(B, 0), _some(A, 3)], (0, 1)) == [None, None, {3}]
-
-
-def test_a_place_shared_with_another_access_widens_the_whole_group() -> None:
-    filters = [_some(A, 0), _some(A, 0), _some(A, 3)]
-    assert _read(SHARED, filters, ()) == [{0, 3}, {0}, {0, 3}]
-    assert _read(SHARED, filters, (0, 1)) == [{0, 3}, {0, 3}, {0, 3}]
-
-
-def test_a_place_shared_with_an_access_that_reads_all_leaves_the_group_without() -> None:
-    assert _read(SHARED, [_some(A, 0), _some(A, 0), None], (0, 1)) == [None, None, None]
+@pytest.mark.parametrize(
+    ("sql", "filters", "group", "read"),
+    [
+        (APART, [some(A, 0), some(A, 2), some(A, 3)], (), [{0}, {2}, {3}]),
+        (APART, [some(A, 0), some(A, 2), some(A, 3)], (0, 1), [{0, 2}, {0, 2}, {3}]),
+        (APART, [some(A, 0), None, some(A, 3)], (0, 1), [None, None, {3}]),
+        (APART, [some(A, 0), WHOLE, some(A, 3)], (0, 1), [None, None, {3}]),
+        (APART, [some(A, 0), some(B, 0), some(A, 3)], (0, 1), [None, None, {3}]),
+        (SHARED, [some(A, 0), some(A, 0), some(A, 3)], (), [{0, 3}, {0}, {0, 3}]),
+        (SHARED, [some(A, 0), some(A, 0), some(A, 3)], (0, 1), [{0, 3}, {0, 3}, {0, 3}]),
+        (SHARED, [some(A, 0), some(A, 0), None], (0, 1), [None, None, None]),
+    ],
+    ids=[
+        "each by itself without a group",
+        "all of a group have what any needs",
+        "one without a filter takes that of all",
+        "one with a full filter as well",
+        "one of other ranges takes the filter of all",
+        "a place shared with another access",
+        "a shared place widens the whole group",
+        "a place shared with an access that reads all leaves the group without",
+    ],
+)
+def test_what_tied_accesses_read(
+    sql: str,
+    filters: list[RangeFilter | None],
+    group: tuple[int, ...],
+    read: list[set[int] | None],
+) -> None:
+    assert _read(sql, filters, group) == read

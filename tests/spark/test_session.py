@@ -150,7 +150,6 @@ def test_those_below_the_child_are_waited_for(tmp_path: Path) -> None:
     script = f"(sleep 0.5; cat {tmp_path}/settings && touch {read}) & echo; exec sleep 60"
     with given_up():
         process = java_gateway.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
-        assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
     assert has_ended(process)

@@ -30,30 +30,17 @@ from impctl.spark.run import run_sql
 from impctl.spark.sketches import CASE_TREE_BOUNDARIES, capture_sketches, with_range_id
 from impctl.sql.statement import parse_query
 from tests.compile.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
-from tests.plan.catalogs import listed
+from tests.plan.catalogs import listed, schema_of
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
 
 CATALOG = {
-    "t": data_schema.Schema(
-        (
-            data_schema.Column("id", data_schema.LONG),
-            data_schema.Column("g", data_schema.STRING),
-            data_schema.Column("h", data_schema.INTEGER),
-            data_schema.Column("v", data_schema.INTEGER),
-            data_schema.Column("d", data_schema.DOUBLE),
-            data_schema.Column("m", data_schema.decimal(10, 2)),
-        )
-    ),
-    "u": data_schema.Schema(
-        (
-            data_schema.Column("k", data_schema.LONG),
-            data_schema.Column("g", data_schema.STRING),
-            data_schema.Column("w", data_schema.INTEGER),
-        )
-    ),
+    "t": schema_of("id bigint, g string, h int, v int, d double, m decimal(10,2)"),
+    "u": schema_of("k bigint, g string, w int"),
 }
+
+
 FACTS = [
     Fact(table, column, FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
     for table, column in (("t", "v"), ("t", "m"), ("u", "w"))
@@ -198,16 +185,12 @@ def collected_sketch(spark, query, verdict, access, partition, own):
 )
 def test_rules_change_no_sketch(spark, frames, name):
     parsed = parse_query(SKETCHED_QUERIES[name], CATALOG)
-    ruled = replace(parsed, root=apply_rules(parsed.root))
-    partition = PARTITIONS["t", "g"]
     access = next(scan.access for scan in scans_of(parsed.root) if scan.table == "t")
     own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
-    result = [
-        capture_sketches(
-            spark, query, check_safety(query, {access: "g"}, FACTS), {access: partition}, own
-        )
-        for query in (parsed, ruled)
-    ]
+    partitions, result = {access: PARTITIONS["t", "g"]}, []
+    for query in (parsed, replace(parsed, root=apply_rules(parsed.root))):
+        verdict = check_safety(query, {access: "g"}, FACTS)
+        result.append(capture_sketches(spark, query, verdict, partitions, own))
     assert result[0] == result[1]
 
 
@@ -369,13 +352,10 @@ DOUBLE_BOUNDARIES = {
 )
 def test_doubles(check, name, kind, arrow):
     boundaries = DOUBLE_BOUNDARIES[name]
-    near = [f(b, d) for b in boundaries for d in (-math.inf, math.inf) for f in (np.nextafter,)]
+    near = [np.nextafter(b, d) for b in boundaries for d in (-math.inf, math.inf)]
     odd = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1.7976931348623157e308, 5e-324]
-    if kind is data_schema.FLOAT:
-        with np.errstate(over="ignore"):
-            values = np.array([*boundaries, *near, *odd]).astype(np.float32)
-    else:
-        values = np.array([*boundaries, *near, *odd])
+    with np.errstate(over="ignore"):
+        values = np.array([*boundaries, *near, *odd]).astype(arrow.to_pandas_dtype())
     check(kind, boundaries, pa.array([*values.tolist(), None], arrow))
 
 
@@ -424,15 +404,11 @@ def test_dates(check):
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 @pytest.mark.parametrize("kind", [data_schema.TIMESTAMP, data_schema.TIMESTAMP_NTZ])
 @pytest.mark.parametrize("boundaries", [[-1, 0, 1_700_000_000_000_000], [253_402_300_799_999_999]])
-def test_timestamps(spark, check, zone, kind, boundaries):
+def test_timestamps(in_zone, check, zone, kind, boundaries):
     values = pa.array([*around(boundaries, 1_667_712_600_000_000), None], pa.int64())
     arrow = pa.timestamp("us", tz="UTC" if kind is data_schema.TIMESTAMP else None)
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
-        check(kind, boundaries, values.cast(arrow))
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
+    in_zone(zone)
+    check(kind, boundaries, values.cast(arrow))
 
 
 def test_random_longs_agree(check):

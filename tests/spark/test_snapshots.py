@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,24 +41,15 @@ pytestmark = pytest.mark.spark
 FIXTURES = handmade.fixture_folder()
 
 
-READABLE = (
-    "cdf-table",
-    "cdf-table-non-partitioned",
-    "cdf-table-with-cdc-and-dvs",
-    "checkpoint-cdf-table",
-    "checkpoint-v2-table",
-    "delta-0.8.0-null-partition",
-    "delta-0.8.0-partitioned",
-    "delta-0.8.0-special-partition",
-    "delta-2.2.0-partitioned-types",
-    "partition-type-primitives",
-    "simple_table_with_cdc",
-    "table-with-dv-small",
-    "table_with_column_mapping",
-    "table_with_deletion_logs",
-    "table_with_liquid_clustering",
-    "table_with_partitioning_mapping",
-)
+READABLE = """
+    cdf-table cdf-table-non-partitioned cdf-table-with-cdc-and-dvs checkpoint-cdf-table
+    checkpoint-v2-table delta-0.8.0-null-partition delta-0.8.0-partitioned
+    delta-0.8.0-special-partition delta-2.2.0-partitioned-types partition-type-primitives
+    simple_table_with_cdc table-with-dv-small table_with_column_mapping table_with_deletion_logs
+    table_with_liquid_clustering table_with_partitioning_mapping
+"""
+
+
 needs_fixtures = pytest.mark.skipif(
     not FIXTURES.is_dir(), reason="no Delta fixtures; set IMPCTL_FIXTURES to their folder"
 )
@@ -81,7 +72,7 @@ def assert_same(frame, delta: DeltaTable) -> None:
 
 
 @needs_fixtures
-@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("name", READABLE.split())
 def test_fixture_reads_as_deltalake_reads_it(spark, name):
     source = open_source(name, str(FIXTURES / name))
     frame = snapshot_frame(spark, source.snapshot())
@@ -110,9 +101,9 @@ def test_timestamps_beyond_nanoseconds_are_read_right(spark):
 @needs_fixtures
 def test_missing_files_name_the_version(spark):
     source = open_source("old", str(FIXTURES / "checkpoints_vacuumed"))
-    frames, versions = {"t": snapshot_frame(spark, source.snapshot())}, {"old": source.version}
+    sql, versions = "SELECT * FROM t", {"old": source.version}
     with pytest.raises(HistoryGoneError, match=f"Version {source.version} of table `old`"):
-        run_sql(spark, "SELECT * FROM t", frames, versions=versions)
+        run_sql(spark, sql, {"t": snapshot_frame(spark, source.snapshot())}, versions=versions)
 
 
 @needs_fixtures
@@ -200,27 +191,22 @@ def test_a_text_called_as_the_folder_of_null_is_no_null(spark, tmp_path):
     assert_same(snapshot_frame(spark, source.snapshot()), source.delta)
 
 
-def test_partitions_of_times_do_not_follow_the_sessions_zone(spark, tmp_path):
+def test_partitions_of_times_do_not_follow_the_sessions_zone(spark, in_zone, tmp_path):
     fields = [handmade.field("n", "long"), handmade.field("at", "timestamp")]
     texts = ["2024-01-01T02:00:00+02:00", "1969-07-20T20:17:40.000001Z", None]
-    files = []
-    for number, text in enumerate(texts):
-        name = handmade.write_file(tmp_path, f"{number}.parquet", pa.table({"n": [number]}))
-        size = (tmp_path / name).stat().st_size
-        files.append(handmade.add(name, 1, size, partitionValues={"at": text}))
-    about = handmade.metadata(fields, partition_columns=["at"])
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, *files)
+    files = [
+        handmade.added(
+            tmp_path, f"{at}.parquet", pa.table({"n": [at]}), {"partitionValues": {"at": text}}
+        )
+        for at, text in enumerate(texts)
+    ]
+    handmade.create(tmp_path, fields, *files, partition_columns=["at"])
     snapshot = open_source("t", str(tmp_path)).snapshot()
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    try:
-        result = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    in_zone("Asia/Tokyo")
+    result = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
     read = result.column("at").cast(pa.timestamp("us", tz="UTC")).to_pylist()
-    expected = read_rows(snapshot, ["at", "n"])
-    assert dict(zip(result.column("n").to_pylist(), read, strict=True)) == {
-        row["n"]: row["at"] for row in expected.to_pylist()
-    }
+    expected = {row["n"]: row["at"] for row in read_rows(snapshot, ["at", "n"]).to_pylist()}
+    assert dict(zip(result.column("n").to_pylist(), read, strict=True)) == expected
 
 
 def test_directories_beyond_ascii_are_not_trusted(spark, tmp_path):
@@ -303,18 +289,9 @@ Writer = Callable[[Any, Path, pa.Table], None]
 
 def by_arrow(_: Any, path: Path, rows: pa.Table, *, has_dictionary: bool = True) -> None:
     path.mkdir()
-    pq.write_table(
-        rows,
-        path / "part-0.parquet",
-        row_group_size=2,
-        use_dictionary=has_dictionary,
-        write_page_index=True,
-    )
+    options = {"row_group_size": 2, "use_dictionary": has_dictionary, "write_page_index": True}
+    pq.write_table(rows, path / "part-0.parquet", **options)
     convert_to_deltalake(path)
-
-
-def by_arrow_plainly(spark: Any, path: Path, rows: pa.Table) -> None:
-    by_arrow(spark, path, rows, has_dictionary=False)
 
 
 def by_deltalake(_: Any, path: Path, rows: pa.Table) -> None:
@@ -331,22 +308,16 @@ def by_spark(spark: Any, path: Path, rows: pa.Table, **options: str) -> None:
     convert_to_deltalake(path)
 
 
-def by_spark_with_bloom(spark: Any, path: Path, rows: pa.Table) -> None:
-    by_spark(
-        spark,
-        path,
-        rows,
-        **{"parquet.enable.dictionary": "false", "parquet.bloom.filter.enabled#d": "true"},
-    )
-
-
+BLOOM = {"parquet.enable.dictionary": "false", "parquet.bloom.filter.enabled#d": "true"}
 WRITERS: dict[str, Writer] = {
     "arrow": by_arrow,
-    "arrow-plain": by_arrow_plainly,
+    "arrow-plain": partial(by_arrow, has_dictionary=False),
     "deltalake": by_deltalake,
     "spark": by_spark,
-    "spark-bloom": by_spark_with_bloom,
+    "spark-bloom": partial(by_spark, **BLOOM),
 }
+
+
 HIDING = {
     *product(("arrow", "arrow-plain", "deltalake"), ["nan"]),
     *product(("arrow", "deltalake", "spark", "spark-bloom"), ["zeros"]),
