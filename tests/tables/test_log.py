@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -437,9 +438,22 @@ FAR = pa.array([datetime(9999, 12, 31, tzinfo=UTC)], pa.timestamp("us", tz="UTC"
 OLD = {"org.apache.spark.version": "2.4.8"}
 
 
-def put(table: Path, kind: Any, data: pa.Table, **options: Any) -> None:
-    """A table with the columns `id` and `v` of one file, which is `data`."""
+MISREAD = {
+    "INT96": ("timestamp", {"v": FAR}),
+    "old calendar": ("date", {"v": [date(1, 1, 1)]}),
+    "other letters": ("long", {"V": [7]}),
+    "nested in other letters": (NESTED, {"v": [{"A": 7}]}),
+}
+
+
+def misread(table: Path, case: str) -> None:
+    """A table with the columns `id` and `v` of one file."""
+    kind, column = MISREAD.get(case, ("long", {"v": [7]}))
+    data = pa.table({"id": pa.array([1]), **column})
+    if case == "old calendar":
+        data = data.replace_schema_metadata(OLD)
     handmade.create(table, {"id": "long", "v": kind}, configuration=FEED)
+    options = {"use_deprecated_int96_timestamps": case == "INT96"}
     handmade.commit(table, 1, handmade.added(table, "a.parquet", data, **options))
 
 
@@ -452,26 +466,6 @@ def rewrite(table: Path, who: dict[str, Any], *, moves: bool, is_gone: bool = Fa
     handmade.commit(table, 2, who, handmade.remove("a.parquet", **data_change), added)
 
 
-def misread(table: Path, case: str) -> None:
-    ids = {"id": pa.array([1])}
-    match case:
-        case "INT96":
-            data = pa.table({**ids, "v": FAR})
-            put(table, "timestamp", data, use_deprecated_int96_timestamps=True)
-        case "old calendar":
-            data = pa.table({**ids, "v": pa.array([date(1, 1, 1)])}).replace_schema_metadata(OLD)
-            put(table, "date", data)
-        case "other letters":
-            put(table, "long", pa.table({**ids, "V": [7]}))
-        case "nested in other letters":
-            put(table, NESTED, pa.table({**ids, "v": [{"A": 7}]}))
-        case _:
-            put(table, "long", pa.table({**ids, "v": [7]}))
-
-
-MISREAD = ["INT96", "old calendar", "other letters", "nested in other letters"]
-
-
 def is_believed(table: Path) -> bool:
     source = open_source("t", str(table))
     commits = read_commits(source, 1, 2)
@@ -482,20 +476,20 @@ def is_believed(table: Path) -> bool:
 @pytest.mark.parametrize("case", MISREAD)
 def test_copies_of_what_others_misread_are_not_believed(tmp_path: Path, case: str) -> None:
     misread(tmp_path, case)
-    rewrite(tmp_path, OF_OTHERS, moves=True)
-    assert not is_believed(tmp_path)
-    rewrite(tmp_path, {"commitInfo": {}}, moves=False)
-    assert not is_believed(tmp_path)
-    rewrite(tmp_path, OF_SPARK, moves=True)
-    assert is_believed(tmp_path)
+    for who, moves, is_trusted in (
+        (OF_OTHERS, True, False),
+        ({"commitInfo": {}}, False, False),
+        (OF_SPARK, True, True),
+    ):
+        rewrite(tmp_path, who, moves=moves)
+        assert is_believed(tmp_path) is is_trusted
 
 
 def test_other_copies_are_while_the_original_is_there(tmp_path: Path) -> None:
     misread(tmp_path, "nothing")
-    rewrite(tmp_path, OF_OTHERS, moves=True)
-    assert is_believed(tmp_path)
-    rewrite(tmp_path, OF_OTHERS, moves=True, is_gone=True)
-    assert not is_believed(tmp_path)
+    for is_gone in (False, True):
+        rewrite(tmp_path, OF_OTHERS, moves=True, is_gone=is_gone)
+        assert is_believed(tmp_path) is not is_gone
 
 
 @pytest.mark.parametrize("moves", [True, False])
@@ -615,9 +609,9 @@ def test_rearranging_is_no_change(fed_path: str) -> None:
 
 def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
     file = handmade.added(tmp_path, "a.parquet", FED_ROWS)
-    vector = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 4}
     path = handmade.create(tmp_path, {"id": "long"}, file, features=["deletionVectors"])
     source = open_source("v", path)
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 4}
     again = {"add": {**file["add"], "deletionVector": vector}}
     handmade.commit(tmp_path, 1, handmade.remove("a.parquet"), again)
     assert pending_changes(replace(source, version=1), 0).rows == 4
@@ -676,22 +670,19 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
     DeltaTable(path).delete("a = 2")
     DeltaTable(path).optimize.compact()
     source = open_source("t", path)
-    for since in range(source.version):
-        for until in range(since + 1, source.version + 1):
-            at = open_source("t", path)
-            commits = read_commits(at, since, until)
-            assert commits is not None
-            size = change_size(commits)
-            assert size.files == 0 or size.bytes > 0
-            if until == since + 1:
-                read = read_changes(
-                    at, since, until, ("a", "b"), table_id=at.table_id,
-                    with_versions=False, commits=commits, net_by=("a", "b"),
-                )  # fmt: skip
-                known = size.rows is not None
-                assert size.rows == (read.rows if known else None), (since, until)
-                # deltalake does not say how many rows a file had that it replaced.
-                assert known or feed == "false"
+    for since, until in combinations(range(source.version + 1), 2):
+        at = open_source("t", path)
+        commits = read_commits(at, since, until)
+        size = change_size(commits)
+        assert size.files == 0 or size.bytes > 0
+        if until == since + 1:
+            columns = ("a", "b")
+            options = {"table_id": at.table_id, "commits": commits, "net_by": columns}
+            read = read_changes(at, since, until, columns, with_versions=False, **options)
+            known = size.rows is not None
+            assert size.rows == (read.rows if known else None), (since, until)
+            # deltalake does not say how many rows a file had that it replaced.
+            assert known or feed == "false"
 
 
 def commit(*actions: dict[str, object]) -> LogCommits:
@@ -705,6 +696,9 @@ def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[
     return {**entry, "dataChange": True, **more}
 
 
+UPDATED = {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}}
+
+
 @pytest.mark.parametrize(
     ("actions", "size"),
     [
@@ -713,13 +707,7 @@ def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[
         ([{"add": file("a", 7)}, {"remove": file("b", None)}], ChangeSize(None, 2, 10)),
         ([{"add": file("a", 7, dataChange=False)}], ChangeSize(0, 0, 0)),
         ([{"cdc": {"path": "c", "size": 9}}, {"add": file("a", 7)}], ChangeSize(None, 1, 9)),
-        (
-            [
-                {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}},
-                {"cdc": {"path": "c", "size": 9}},
-            ],
-            ChangeSize(4, 1, 9),
-        ),
+        ([UPDATED, {"cdc": {"path": "c", "size": 9}}], ChangeSize(4, 1, 9)),
         ([{"commitInfo": {"operationMetrics": "?"}}, {"add": file("a", 1)}], ChangeSize(1, 1, 5)),
         ([{"add": {"path": "a", "stats": "no json", "size": None}}], ChangeSize(None, 1, 0)),
     ],
@@ -728,23 +716,17 @@ def test_what_the_log_tells(actions: list[dict[str, object]], size: ChangeSize) 
     assert change_size(commit(*actions)) == size
 
 
+MOVED = {"add": file("a", 7, dataChange=False)}
+
+
 @pytest.mark.parametrize(
     ("actions", "only_move_rows"),
     [
-        (
-            [{"add": file("a", 7, dataChange=False)}, {"remove": file("b", 7, dataChange=False)}],
-            True,
-        ),
+        ([MOVED, {"remove": file("b", 7, dataChange=False)}], True),
         ([{"add": file("a", 7)}], False),
         ([{"add": {"path": "a", "size": 5}}], False),
-        (
-            [
-                {"cdc": {"path": "c", "size": 9, "dataChange": False}},
-                {"add": file("a", 7, dataChange=False)},
-            ],
-            False,
-        ),
-        ([{"metaData": {}}, {"add": file("a", 7, dataChange=False)}], False),
+        ([{"cdc": {"path": "c", "size": 9, "dataChange": False}}, MOVED], False),
+        ([{"metaData": {}}, MOVED], False),
     ],
 )
 def test_only_what_says_so_moves_rows(
@@ -799,13 +781,11 @@ def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -
     marks = [files_mark(snapshot) for snapshot in snapshots]
     assert marks[3] == marks[-1]
     assert len({mark.digest for mark in marks}) == len(marks) - 1
-    for since, mark in enumerate(marks):
-        for until in range(since + 1, len(marks)):
-            commits = _commits(escaped_path, since, until)
-            assert leads_to(mark, commits, snapshots[until]) is True
-            assert leads_to(marks[since - 1], commits, snapshots[until]) in (
-                marks[since - 1].digest == mark.digest,
-            )
+    for since, until in combinations(range(len(marks)), 2):
+        mark, before = marks[since], marks[since - 1]
+        commits = _commits(escaped_path, since, until)
+        assert leads_to(mark, commits, snapshots[until]) is True
+        assert leads_to(before, commits, snapshots[until]) is (before.digest == mark.digest)
 
 
 def test_the_same_files_in_another_order_and_place_have_the_same_mark(escaped_path: str) -> None:

@@ -385,8 +385,7 @@ def test_what_files_hold_of_a_value(
     bounds: dict[str, ColumnBounds], sampled_files: FileSample
 ) -> None:
     rows, files = sampled_files.held("up", bounds["up"]) or ([], [])
-    assert rows == pytest.approx(10, rel=0.05)
-    assert files == pytest.approx(1)
+    assert (rows, files) == (pytest.approx(10, rel=0.05), pytest.approx(1))
     rows, files = sampled_files.held("any", bounds["any"]) or ([], [])
     assert rows == pytest.approx(FILES * EACH / 500, rel=0.05)
     assert min(files) > 0.5 * FILES
@@ -535,16 +534,12 @@ def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path
 
 
 def test_without_bounds_nothing_is_known_of_overlaps(tmp_path: Path) -> None:
-    files: list[Stated] = [(0, 10, 100), (None, None, 100), (10, 20, 100)]
-    snapshot = table(tmp_path, files)
+    snapshot = table(tmp_path / "t", [(0, 10, 100), (None, None, 100), (10, 20, 100)])
     spread = column_spread(snapshot, "v", list(range(20)))
     assert with_overlaps((10,), file_bounds(snapshot, "v")) == (10,)
     assert round(spread.weights.total) == 300
-
-
-def test_an_empty_table_has_no_values(tmp_path: Path) -> None:
-    spread = column_spread(table(tmp_path, []), "v", [])
-    assert aligned_boundaries(spread.weights, 1000, spread.starts) == ()
+    none = column_spread(table(tmp_path / "empty", []), "v", [])
+    assert aligned_boundaries(none.weights, 1000, none.starts) == ()
 
 
 @settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
