@@ -18,6 +18,7 @@ from tests.plan.catalogs import (
     cases,
     fixpoint_of,
     fixpoints_of,
+    listed,
     net_plan,
     read_net,
     refusal,
@@ -206,41 +207,7 @@ def test_an_entry_nobody_reads_is_read_all_the_same() -> None:
     _refused("WITH RECURSIVE r AS (SELECT »src FROM r) SELECT n FROM nodes", "with one part only")
 
 
-START = "SELECT dst FROM links WHERE src = 1"
-NEXT = "SELECT l.dst FROM »{} t JOIN links l ON t.n = l.src"
-RECURSIVE = "WITH RECURSIVE"
-NEEDED = "An entry that reads itself needs WITH RECURSIVE"
-
-HINTS = [
-    (
-        f"WITH Reach(n) AS ({START} UNION {NEXT.format('reach')})",
-        "write WITH RECURSIVE: without it `Reach` is unknown inside itself",
-    ),
-    (
-        f"WITH r(n) AS ({START} UNION ALL {NEXT.format('R')})",
-        "write WITH RECURSIVE: without it `r` is unknown inside itself",
-    ),
-    (
-        f"WITH r(n) AS (WITH q AS ({NEXT.format('r')}) SELECT * FROM q)",
-        "write WITH RECURSIVE: without it `r` is unknown inside itself",
-    ),
-    (f"{RECURSIVE} r(n) AS ({START} UNION {NEXT.format('rr')})", "did you mean `r`?"),
-    (f"{RECURSIVE} Reach(n) AS ({START} UNION {NEXT.format('reahc')})", "did you mean `Reach`?"),
-    (f"WITH reach(n) AS ({START} UNION {NEXT.format('reahc')})", f"did you mean `reach`? {NEEDED}"),
-    (f"WITH reach(n) AS ({NEXT.format('link')})", "did you mean `links`?"),
-    (
-        f"WITH q AS (SELECT 1), reach(n) AS ({NEXT.format('zzz')})",
-        "declare it under `tables` in the workload file",
-    ),
-    # A schema's name is before no WITH entry.
-    (
-        f"WITH sr(n) AS ({START} UNION {NEXT.format('s.r')})",
-        "declare it under `tables` in the workload file",
-    ),
-]
-
-
-@pytest.mark.parametrize(("marked", "hint"), HINTS, ids=[case[0] for case in HINTS])
+@pytest.mark.parametrize(("marked", "hint"), cases("recursive", "unknown names"))
 def test_an_unknown_name_is_told_with_what_it_may_have_meant(marked: str, hint: str) -> None:
     error = refusal(f"{marked} SELECT src FROM links", read_net)
     assert "is unknown" in error.message
@@ -254,48 +221,23 @@ def test_a_table_of_that_name_is_read_all_the_same() -> None:
 SEED = "SELECT dst FROM links WHERE src = 1"
 ALL = f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL {STEP})"
 
-BY_SPARK = {
-    "UNION": f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r",
-    "not used": f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT src FROM links",
-    "in FROM": f"SELECT n FROM (WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r)",
-    "in brackets": f"WITH RECURSIVE r(n) AS (({SEED} UNION {STEP})) SELECT n FROM r",
-    "the last of three": (
-        f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL {SEED} UNION {STEP}) SELECT n FROM r"
-    ),
-    "of INTERSECT": f"WITH RECURSIVE r(n) AS ({SEED} INTERSECT {STEP}) SELECT n FROM r",
-    "of EXCEPT ALL": f"WITH RECURSIVE r(n) AS ({SEED} EXCEPT ALL {STEP}) SELECT n FROM r",
-    "of one part": f"WITH RECURSIVE r(n) AS ({STEP}) SELECT n FROM r",
-    "with a limit": f"WITH RECURSIVE r(n) AS (({SEED} UNION ALL {STEP}) LIMIT 3) SELECT n FROM r",
-    "a table's name": (
-        "WITH RECURSIVE links(n) AS (SELECT 1 UNION SELECT n FROM links) SELECT n FROM links"
-    ),
-    "with a WITH": (
-        f"WITH RECURSIVE r(n) AS (WITH q AS (SELECT 1) {SEED} UNION {STEP}) SELECT n FROM r"
-    ),
-    "CYCLE": f"{ALL} CYCLE n SET c USING p SELECT n FROM r",
-    "SEARCH": f"{ALL} SEARCH DEPTH FIRST BY n SET o SELECT n FROM r",
-    "USING KEY": f"WITH RECURSIVE r(n) USING KEY (n) AS ({SEED} UNION ALL {STEP}) SELECT n FROM r",
-}
-LEFT_TO_IT = {
-    "UNION ALL": f"{ALL} SELECT n FROM r",
-    "in brackets": f"WITH RECURSIVE r(n) AS (({SEED} UNION ALL {STEP})) SELECT n FROM r",
-    "of three": f"WITH RECURSIVE r(n) AS ({SEED} UNION {SEED} UNION ALL {STEP}) SELECT n FROM r",
-    "UNION above": f"{ALL} SELECT n FROM r UNION SELECT src FROM links SORT BY 1",
-    "reads no row of its own": f"WITH RECURSIVE r(n) AS ({SEED} UNION {SEED}) SELECT n FROM r",
-    "reads another of its name": (
-        "WITH RECURSIVE r(n) AS (SELECT 1L UNION SELECT n FROM "
-        "(WITH r(n) AS (SELECT 2L) SELECT n FROM r)) SELECT n FROM r"
-    ),
-    "not RECURSIVE": "WITH links AS (SELECT src FROM links UNION SELECT 2) SELECT src FROM links",
-}
+
+def texts(section: str) -> list[Any]:
+    """The texts of a section by name, with the parts of a recursion that they share."""
+    shared = {"ALL": ALL, "SEED": SEED, "STEP": STEP}
+    lines = listed("recursive", section)
+    return [pytest.param(text.format(**shared), id=name) for name, text in lines]
 
 
-@pytest.mark.parametrize("sql", BY_SPARK.values(), ids=BY_SPARK)
+BY_SPARK, LEFT_TO_IT = texts("refused by Spark"), texts("left to Spark")
+
+
+@pytest.mark.parametrize("sql", BY_SPARK)
 def test_what_spark_refuses_is_told_by_the_text(sql: str) -> None:
     assert is_refused_by_spark(read_text(sql, "q")[1])
 
 
-@pytest.mark.parametrize("sql", LEFT_TO_IT.values(), ids=LEFT_TO_IT)
+@pytest.mark.parametrize("sql", LEFT_TO_IT)
 def test_what_spark_may_run_is_left_to_it(sql: str) -> None:
     assert not is_refused_by_spark(read_text(sql, "q")[1])
 
@@ -305,11 +247,11 @@ def test_spark_says_the_same(spark: Any) -> None:
     from pyspark.errors import AnalysisException, ParseException
 
     spark.sql("SELECT 1L AS src, 7L AS dst").createOrReplaceTempView("links")
-    for sql in LEFT_TO_IT.values():
-        spark.sql(sql)
-    for sql in BY_SPARK.values():
+    for case in LEFT_TO_IT:
+        spark.sql(*case.values)
+    for case in BY_SPARK:
         with pytest.raises((AnalysisException, ParseException)):
-            spark.sql(sql)
+            spark.sql(*case.values)
 
 
 def test_a_construct_beside_the_recursion_is_a_mistake_too() -> None:
