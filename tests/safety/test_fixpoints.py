@@ -502,7 +502,6 @@ def test_a_verdict_is_carried_with_its_choice() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if EXAMPLES[name].reason])
 def test_what_would_be_wrong_is_refused_with_what_does_it(name: str) -> None:
-    """That it would be wrong is shown by test_fixpoints.py."""
     example = EXAMPLES[name]
     query = read_net(example.sql)
     asked = replace(query, root=for_answer(query.root))

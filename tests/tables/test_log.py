@@ -669,8 +669,7 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
     DeltaTable(path).update(updates={"b": "2"}, predicate="a = 1")
     DeltaTable(path).delete("a = 2")
     DeltaTable(path).optimize.compact()
-    source = open_source("t", path)
-    for since, until in combinations(range(source.version + 1), 2):
+    for since, until in combinations(range(open_source("t", path).version + 1), 2):
         at = open_source("t", path)
         commits = read_commits(at, since, until)
         size = change_size(commits)
