@@ -327,11 +327,7 @@ class WorkloadHandle:
         return result
 
     def _run(
-        self,
-        work: Callable[[Context], T],
-        *,
-        dry_run: bool = False,
-        changes: Path | None = None,
+        self, work: Callable[[Context], T], *, dry_run: bool = False, changes: Path | None = None
     ) -> T:
         """Run on the workload file and the tables as they are now."""
         settings = replace(self._settings, dry_run=dry_run, changes=changes)

@@ -106,11 +106,7 @@ def _days_of_orders(orders: int) -> Integers:
 
 
 def _rows(
-    order: Integers,
-    line: Integers,
-    day: Integers,
-    prices: Integers,
-    random: np.random.Generator,
+    order: Integers, line: Integers, day: Integers, prices: Integers, random: np.random.Generator
 ) -> pa.Table:
     # What all lines of an order have in common depends on its number alone.
     mixed = _mixed(order)
@@ -311,8 +307,7 @@ def split_last_days(table: pa.Table, column: str, days: int) -> tuple[pa.Table, 
         )
     if not pa.types.is_temporal(table.schema.field(column).type):
         raise UsageError(
-            f"Column `{column}` has no dates",
-            hint="name a column of dates or timestamps",
+            f"Column `{column}` has no dates", hint="name a column of dates or timestamps"
         )
     day = pc.cast(table[column], pa.date32()).combine_chunks().cast(pa.int32())
     known = pc.drop_null(day).to_numpy(zero_copy_only=False)

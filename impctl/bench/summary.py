@@ -61,10 +61,7 @@ if TYPE_CHECKING:
 # told once, with the way whose median was least and how far the next one lies behind; where that
 # is within the noise, both are named and neither is said to win.
 
-_WAYS: Mapping[str, str] = {
-    WITH: "Spark with the sketch",
-    WITHOUT: "Spark without sketch",
-}
+_WAYS: Mapping[str, str] = {WITH: "Spark with the sketch", WITHOUT: "Spark without sketch"}
 """Names of ways whose metric's name does not say who answers."""
 
 

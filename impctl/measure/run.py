@@ -17,14 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.bench.machine import UNSTEADY, describe_machine, noise_of, yardstick
-from impctl.bench.record import (
-    Cell,
-    Chart,
-    Figure,
-    Label,
-    Record,
-    RecordKind,
-)
+from impctl.bench.record import Cell, Chart, Figure, Label, Record, RecordKind
 from impctl.data.schema import name_parts
 from impctl.errors import (
     ImpctlError,
@@ -88,9 +81,7 @@ class Measure(Struct, frozen=True):
 
 MEASURES: Mapping[str, Measure] = {
     "capture": Measure(
-        measure_capture,
-        (),
-        Drawable((), ("plain_ms", "recapture_ms", "capture_ms", "state_bytes")),
+        measure_capture, (), Drawable((), ("plain_ms", "recapture_ms", "capture_ms", "state_bytes"))
     ),
     "maintain": Measure(
         measure_maintain,

@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 def cluster(
-    ctx: Context,
-    tables: Sequence[TableName],
-    by: Sequence[ColumnName],
-    *,
-    may_lose: bool = False,
+    ctx: Context, tables: Sequence[TableName], by: Sequence[ColumnName], *, may_lose: bool = False
 ) -> Outcome:
     """Cluster the named tables, or those whose sketches gain from it. An order that makes more
     sketches read more than less is refused unless `may_lose`."""

@@ -197,11 +197,7 @@ def _given(ctx: Context, table: TableName, name: ColumnName) -> RangePartition |
 
 
 def _proposed(
-    ctx: Context,
-    table: TableName,
-    name: ColumnName,
-    values: Sequence[BoundaryValue],
-    together: int,
+    ctx: Context, table: TableName, name: ColumnName, values: Sequence[BoundaryValue], together: int
 ) -> RangePartition:
     snapshot = ctx.tables.snapshot(table)
     column = snapshot.readable(name)

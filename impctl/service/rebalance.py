@@ -284,14 +284,7 @@ class _Rebalanced:
             versions=self.stored.versions,
         )
         commit_capture(
-            self.ctx,
-            store,
-            self.prepared,
-            way,
-            state,
-            sketches,
-            self.stored.assumptions,
-            record,
+            self.ctx, store, self.prepared, way, state, sketches, self.stored.assumptions, record
         )
         stored = replace(self.stored, sketches=sketches)
         return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)

@@ -223,9 +223,7 @@ def condition_on(
         message = named_before(_QUERY, error.message.replace(f" in query `{_QUERY}`", ""))
         message = message.replace("its SQL cannot be parsed near", "near", 1)
         raise UsageError(
-            f"`{option}` cannot be read: {message}",
-            hint=hint,
-            code="where_unread",
+            f"`{option}` cannot be read: {message}", hint=hint, code="where_unread"
         ) from None
     select = root.child if isinstance(root, Project) else root
     if not isinstance(select, Select) or not isinstance(select.child, Scan):

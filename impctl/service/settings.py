@@ -148,10 +148,7 @@ def check_planned_look(due: bool, interval: float | None) -> None:
 
 
 def simulate_request(
-    since: float | None,
-    disks: Sequence[str],
-    triggers: Sequence[str],
-    interval: float | None,
+    since: float | None, disks: Sequence[str], triggers: Sequence[str], interval: float | None
 ) -> SimulateRequest:
     """The request of `simulate`; durations in seconds."""
     look = DEFAULT_INTERVAL if interval is None else interval

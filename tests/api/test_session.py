@@ -171,8 +171,7 @@ def test_values_become_typed_literals(folder: Path, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [None, 1.5, True, Decimal(1), date(2024, 1, 1), "1 OR 1=1", 2**63, [1], float("nan")],
+    "value", [None, 1.5, True, Decimal(1), date(2024, 1, 1), "1 OR 1=1", 2**63, [1], float("nan")]
 )
 def test_values_of_another_type_are_refused(folder: Path, value: Any) -> None:
     opened = impctl.open(folder / "w.yaml")
@@ -546,11 +545,7 @@ def test_simulated_settings_are_those_of_the_command_line(
 
 
 WRONG: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]] = {
-    "two": (
-        lambda o: o.maintain(due=True, point="noon"),
-        "maintain",
-        ["--due", "--point", "noon"],
-    ),
+    "two": (lambda o: o.maintain(due=True, point="noon"), "maintain", ["--due", "--point", "noon"]),
     "named": (lambda o: o.maintain("q", point="noon"), "maintain", ["--point=noon", "--query=q"]),
     "alone": (lambda o: o.maintain(interval="1m"), "maintain", ["--interval", "1m"]),
     "unknown": (lambda o: o.maintain(point="nigthly"), "maintain", ["--point", "nigthly"]),

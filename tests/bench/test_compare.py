@@ -171,8 +171,7 @@ def test_cells_without_a_partner_and_other_machines_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"suite": "t"}, {"scale": 0.5}, {"seed": 2}, {"kind": RecordKind.WORKLOAD}],
+    "change", [{"suite": "t"}, {"scale": 0.5}, {"seed": 2}, {"kind": RecordKind.WORKLOAD}]
 )
 def test_records_of_different_runs_are_refused(change: dict[str, object]) -> None:
     record = record_of()
@@ -340,10 +339,7 @@ def test_points_by_layout_tell_what_is_within_the_noise() -> None:
 
     record = record_of(query("sorted", 10), query("shuffled", 95))
     (section,) = [one for one in summarize(record).sections if one.title.startswith("What a")]
-    assert section.points == (
-        "layout sorted: 10×.",
-        "layout shuffled: 1.1× (1 within the noise).",
-    )
+    assert section.points == ("layout sorted: 10×.", "layout shuffled: 1.1× (1 within the noise).")
 
 
 ANSWERS = Figure("answers", "Answers", "", Chart("order", ("state_ms",), ()))

@@ -138,10 +138,7 @@ def failures(workload: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measured_run(
-    workload: Path,
-    request: MeasureRequest | None = None,
-    *queries: str,
-    rows: tuple[int, ...] = (),
+    workload: Path, request: MeasureRequest | None = None, *queries: str, rows: tuple[int, ...] = ()
 ) -> tuple[Record, Outcome]:
     with open_context(Settings(workload)) as ctx:
         asked = MeasureRequest() if request is None else request

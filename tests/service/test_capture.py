@@ -67,10 +67,7 @@ ONE_TABLE = {
     "all": ("SELECT SUM(x) v FROM t WHERE d >= 0", "x"),
     "first": (GROUPED.format("day >= 4") + " ORDER BY v DESC, g LIMIT 2", "g"),
     "most": ("SELECT g, MAX(x) v FROM t WHERE day < 4 GROUP BY g HAVING MAX(x) > 2", "g"),
-    "median": (
-        "SELECT g, MEDIAN(x) v FROM t WHERE day >= 5 GROUP BY g HAVING MEDIAN(x) > 1",
-        "g",
-    ),
+    "median": ("SELECT g, MEDIAN(x) v FROM t WHERE day >= 5 GROUP BY g HAVING MEDIAN(x) > 1", "g"),
 }
 SEVERAL = {
     "join": (JOINED.format("JOIN", "WHERE t.day >= 5 AND u.y < 3"), "x"),

@@ -444,8 +444,7 @@ def run_steps(cli: Cli, steps: int, seed: int) -> dict[str, Reader]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("steps", "seed"),
-    [(2, 3), (12, 4), *(pytest.param(40, n, marks=LONG) for n in range(2))],
+    ("steps", "seed"), [(2, 3), (12, 4), *(pytest.param(40, n, marks=LONG) for n in range(2))]
 )
 def test_programs_that_read_the_files_have_every_answer(kept: Cli, steps: int, seed: int) -> None:
     programs = run_steps(kept, steps, seed)

@@ -215,10 +215,7 @@ def made(
     def make(values: Any, least: int) -> Skewed:
         def write(folder: Path) -> None:
             random, each = np.random.default_rng(17), USES // PARTS
-            columns = {
-                "user": values(random),
-                **{name: random.normal(size=USES) for name in "xy"},
-            }
+            columns = {"user": values(random), **{name: random.normal(size=USES) for name in "xy"}}
             rows = pa.table(columns)
             create_laid_out_table(
                 str(folder / "t"), (rows.slice(at, each) for at in range(0, USES, each))

@@ -233,16 +233,12 @@ def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
     monkeypatch.setattr(session, "running_session", lambda: running)
     create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
     (tmp_path / "w.yaml").write_text(WORKLOAD)
-    with (
-        open_context(Settings(tmp_path / "w.yaml")) as ctx,
-        scratch_copy(ctx, ("t",)) as scratch,
-    ):
+    with open_context(Settings(tmp_path / "w.yaml")) as ctx, scratch_copy(ctx, ("t",)) as scratch:
         assert scratch.has_spark is (running is not None)
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("500MB", 500_000_000), ("2 GiB", 2 << 30), ("1.5kb", 1500), ("77", 77)],
+    ("text", "size"), [("500MB", 500_000_000), ("2 GiB", 2 << 30), ("1.5kb", 1500), ("77", 77)]
 )
 def test_sizes(text: str, size: int) -> None:
     assert memory_from(text) == size

@@ -76,8 +76,7 @@ def numbered_rows(*minutes: int | None) -> pa.Table:
             "seen_at": pa.array(seen, pa.timestamp("us", tz="UTC")),
             "day": pa.array([None if at is None else at.date() for at in seen], pa.date32()),
             "local": pa.array(
-                [None if at is None else at.replace(tzinfo=None) for at in seen],
-                pa.timestamp("us"),
+                [None if at is None else at.replace(tzinfo=None) for at in seen], pa.timestamp("us")
             ),
         }
     )

@@ -167,12 +167,7 @@ def test_a_base_by_itself_is_a_group_of_one() -> None:
 
 
 SCHEMA = pa.schema(
-    [
-        ("i", pa.int64()),
-        ("d", pa.float64()),
-        ("m", pa.decimal128(38, 2)),
-        ("s", pa.string()),
-    ]
+    [("i", pa.int64()), ("d", pa.float64()), ("m", pa.decimal128(38, 2)), ("s", pa.string())]
 )
 
 

@@ -227,10 +227,7 @@ def test_a_query_with_sketch_none_is_told_and_nothing_to_do(cli: Cli) -> None:
     status = cli.one("status", "--query", "whole")
     assert (status["stale"], status["mode"]) == (False, "sketch_none")
     ran = cli.good("rewrite", "--query", "whole")
-    assert (ran.results[0]["sql"], ran.document["warnings"]) == (
-        "SELECT COUNT(*) AS n FROM t",
-        [],
-    )
+    assert (ran.results[0]["sql"], ran.document["warnings"]) == ("SELECT COUNT(*) AS n FROM t", [])
 
 
 def test_a_sketch_that_is_neither_none_nor_a_mapping_is_refused(cli: Cli) -> None:

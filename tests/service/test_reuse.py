@@ -103,10 +103,7 @@ def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
     cli.good("capture")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=4", "--param", "low=6")
     assert _reuse(ran)["query"] == "narrow"
-    assert _reasons(ran) == {
-        "wide": "also usable, but a smaller one was chosen",
-        "narrow": IMPLIED,
-    }
+    assert _reasons(ran) == {"wide": "also usable, but a smaller one was chosen", "narrow": IMPLIED}
     assert ran.results[0]["sql"] == (
         "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM (SELECT * FROM t WHERE `g` < 4L) AS t\n"
         "WHERE x >= 6 AND note <> 'none'\n"
@@ -147,10 +144,7 @@ def test_a_query_never_captured_is_told(cli: Cli) -> None:
     assert _reasons(ran) == {"wide": "it has not been captured"}
     cli.good("capture", "--query", "narrow")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
-    assert _reasons(ran) == {
-        "wide": "it has not been captured",
-        "narrow": IMPLIED,
-    }
+    assert _reasons(ran) == {"wide": "it has not been captured", "narrow": IMPLIED}
 
 
 @pytest.mark.slow

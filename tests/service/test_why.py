@@ -145,9 +145,7 @@ def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("names", "most"),
-    [(("reach", "joined", "groups"), 1), (QUERIES, 4)],
-    ids=["few", "all"],
+    ("names", "most"), [(("reach", "joined", "groups"), 1), (QUERIES, 4)], ids=["few", "all"]
 )
 def test_the_rows_told_give_the_row_without_a_sketch(
     lake: tuple[Cli, Tables], names: Sequence[str], most: int

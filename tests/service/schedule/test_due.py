@@ -534,9 +534,7 @@ def test_moments_are_those_found_by_trying(seed: int) -> None:
 
 
 RANDOM_TRIGGERS = st.builds(
-    Trigger,
-    every=st.integers(1, 86_400).map(float),
-    timezone=st.sampled_from(ZONES),
+    Trigger, every=st.integers(1, 86_400).map(float), timezone=st.sampled_from(ZONES)
 ) | st.builds(
     Trigger,
     cron=st.sampled_from(["@daily", "*/7 2 * * *", "0 */3 29 2 *", "30 1-3 * * 0"]).map(read_cron),
