@@ -81,11 +81,10 @@ if TYPE_CHECKING:
     from impctl.service.kept_states import StateCache
 
 
-# What every call on an opened workload is: a run of its own, on what file and tables are then.
-# Law: each call reads the workload file, pins the newest version of every table it needs, and
-# closes what it opened, so an object that lives for days never answers from old versions; what
-# stays in memory is held against file, tables and store before it is used. Calls of several
-# threads on one object run one after another.
+# Law: each call is a run: it reads the workload file, pins the newest version of every table it
+# needs, and closes what it opened, so a long-lived object never answers from old versions. State in
+# memory is checked against file, tables and store before use. Calls of several threads on one
+# object are serialized.
 
 T = TypeVar("T")
 
@@ -189,9 +188,9 @@ def _at_least(least: T, kind: Callable[[str], T]) -> Callable[[str], T]:
     return read
 
 
-# What comes out of a call: results returned, warnings warned, failures raised. Law: every query
-# has run before anything is raised, and what worked goes with the exception; a call for one query
-# raises that query's own error. An unsound sketch is raised, never just returned.
+# Law: every query has run before anything is raised, and the exception has the results that
+# succeeded; a call for one query raises that query's error. An unsound sketch is raised, never just
+# returned.
 
 R = TypeVar("R")
 
@@ -348,8 +347,7 @@ class WorkloadHandle:
                 return result
 
 
-# A workload opened by a program: one method for each thing to do with its queries. Law: each call
-# does what the command of the same name does, with the same records and errors.
+# Law: each call does what the command of the same name does, with the same records and errors.
 
 Params = Mapping[str, ParameterValue]
 """Values for the named parameters of a query."""
@@ -645,9 +643,8 @@ class OpenWorkload(WorkloadHandle):
         return listed.files
 
 
-# `impctl.open`: a workload file opened for a program or a notebook. Law: what is wrong with the
-# arguments or the file is said here, before anything is done; Spark is neither started nor
-# changed.
+# Law: problems of the arguments or the file are reported here, before anything is done; Spark is
+# neither started nor changed.
 
 AnyPath = str | os.PathLike[str]
 

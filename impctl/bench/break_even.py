@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Metric, Record
 
 
-# Two ways to the same result: which was quicker, and by how much. Law: a ratio compares two
-# medians of one figure, so of one run on one machine; it is a win or a loss by the rule that
-# comparisons of records have, too (`band`), with the noise around the figure.
+# Law: a ratio compares two medians of one figure, so of one run on one machine. Wins and losses
+# follow the rule of record comparison (`band`), with the figure's noise.
 
 MAINTAIN = "maintain_ms"
 RECAPTURE = "recapture_ms"
@@ -43,10 +42,9 @@ STRATEGY = "strategy"
 MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
 """Values of that label: sketches maintained, recaptured, or not used."""
 
-# Break-even: the size of a change from which on recapture is cheaper than maintaining. Law:
-# between two measured sizes the costs are taken as straight lines on logarithmic axes; beyond the
-# measured ones nothing is said but that break-even lies there (`beyond`, `before`). With several
-# crossings the first counts, which favours recapture.
+# Break-even: the size of a change from which recapture is cheaper. Law: between measured sizes
+# costs are straight lines on logarithmic axes; beyond them only the side is reported (`beyond`,
+# `before`). Of several crossings the first counts, which favors recapture.
 
 SIZES = ("changes", "share")
 """Labels for the size of a change: rows, and their share of the table."""
@@ -244,9 +242,8 @@ def _are_amounts(*metrics: Metric | None) -> bool:
     return all(one is not None and math.isfinite(one.median) and one.median > 0 for one in metrics)
 
 
-# Break-even in words: `3.2 % (160,000 changes)`, or on which side of the measured sizes it lies.
-# Law: two digits, since it is read off between two measurements; a case is looked at only where
-# both costs and the sizes of changes are amounts above zero.
+# Break-even in words: `3.2 % (160,000 changes)`, or its side of the measured sizes. Law: two
+# digits, since it is interpolated; only cases with positive costs and sizes count.
 
 
 class _Case(Struct, frozen=True):

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from impctl.errors import UsageError
 
-# The running example: seven sales, small enough to follow by hand. Law: the rows never change;
-# documents, demo and tests rest on them. Partitioned on price at 601, 1001 and 1501, brands whose
-# revenue exceeds 5000 come from ranges 2 and 3 (Apple, 5074).
+# The running example: seven sales. Law: the rows never change; documents, demo and tests rest on
+# them. Partitioned on price at 601, 1001 and 1501, brands whose revenue exceeds 5000 come from
+# ranges 2 and 3 (Apple, 5074).
 
 SALES_SCHEMA = pa.schema(
     [
@@ -45,9 +45,9 @@ def running_example_table() -> pa.Table:
     return pa.table([pa.array(column) for column in columns], schema=SALES_SCHEMA)
 
 
-# The order lines of a shop over two years, appended by time: the table of `make demo`. Equal
-# arguments give equal rows. Orders come in the order of their days; a few weeks of each year sell
-# several times as much as the others, and one order in some twenty thousand is a bulk order.
+# The table of `make demo`: a shop's order lines over two years, appended by time. Equal arguments
+# give equal rows. A few weeks of each year sell several times as much as the others, and about one
+# order in twenty thousand is a bulk order.
 
 ORDERS_SCHEMA = pa.schema(
     [
@@ -68,12 +68,11 @@ _PRODUCTS = 1_000
 _BULK = 1 / 20_000
 """Share of bulk orders."""
 
-# The synthetic table of the benchmarks: a key, a group column, nine columns that follow it. `id`
-# is unique, `a` uniform over the groups 0, 1, ..., and each of `b` to `j` is linear in `a` plus
-# Gaussian noise, so that it is correlated with `a` but not determined by it.
+# The synthetic table: `id` is unique, `a` uniform over the groups 0, 1, ..., and each of `b` to `j`
+# is linear in `a` plus Gaussian noise, so correlated with `a` but not determined by it.
 #
-# Law: equal arguments give equal rows, whatever the batch size; memory is bounded by one batch
-# and one count per group. `id` tells nothing about `a`, also where rows are sorted by `a`.
+# Law: equal arguments give equal rows, whatever the batch size; memory is one batch and one count
+# per group. `id` is independent of `a`, even if rows are sorted by `a`.
 
 Integers = npt.NDArray[np.int64]
 
@@ -235,11 +234,11 @@ def _check(rows: int, groups: int, noise: float) -> None:
         raise UsageError("The noise must be zero or a positive number", hint="0.05 is usual")
 
 
-# Rows shaped like refresh function RF1 of TPC-H: new orders together with their line items. Law:
-# new orders are copies of orders that are there, under keys that the generator of TPC-H leaves
-# free (it uses the first eight of every 32), so that joins and groups find what they find for old
-# ones; equal arguments give equal rows, and batches of one call share no order. Source: TPC-H
-# specification, 2.26 (RF1); its counterpart RF2 deletes a range of keys and needs no rows.
+# Rows like refresh function RF1 of TPC-H: new orders with their line items. Law: new orders copy
+# existing ones, under keys that TPC-H's generator leaves free (it uses the first eight of every
+# 32), so that joins and groups match as before; equal arguments give equal rows, and batches of one
+# call share no order. Source: TPC-H specification, 2.26 (RF1); RF2 deletes a range of keys and
+# needs no rows.
 
 SIZES = (10, 50, 100, 500, 1000)
 """Rows of a refresh, orders and line items together."""
@@ -294,8 +293,7 @@ def _moved(table: pa.Table, column: str) -> pa.Table:
     return table.set_column(at, table.schema.field(at), values)
 
 
-# A table with a date column split into a base and the batches of its last days. Law: base and
-# batches together are the table, each row once; rows without a date stay in the base.
+# Law: base and batches together are the table, each row once; rows without a date stay in the base.
 
 
 def split_last_days(table: pa.Table, column: str, days: int) -> tuple[pa.Table, list[pa.Table]]:

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from impctl.bench.timing import median_of
 
-# A fixed piece of work, timed before every figure and at the end: how steady the machine is. Law:
-# the work never changes from run to run and has a share of each thing that measurements rest on:
-# numbers, a file, a sync. What its medians differ by is noise, whatever the code measured does.
+# The yardstick. Law: the work is the same in every run and exercises what measurements rest on:
+# numbers, a file, a sync. Differences of its medians are noise.
 
 UNSTEADY = 0.25
 """Noise from which the reader is warned."""
@@ -50,8 +49,7 @@ def _work(numbers: npt.NDArray[np.float64], file: Path) -> None:
         os.fsync(stream.fileno())
 
 
-# What a number needs beside it: machine, versions, commit. Law: only facts read off the running
-# system; what cannot be read is left out, never guessed.
+# Law: only facts read from the running system; what is unreadable is omitted, never guessed.
 
 _PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "scipy")
 

@@ -12,10 +12,9 @@ from msgspec import Struct, field, to_builtins
 
 from impctl.errors import UsageError
 
-# What one run measured: cells with labels and metrics, and the figures that show them. Law: a
-# record is complete in itself: machine, versions, commit, seed, scale and noise stand beside the
-# numbers, and reading what was written gives the same record. A metric's name ends in its unit
-# (`_ms`, `_bytes`, `_rows`, `_count`, `_share`, `_ratio`); only `_ratio` is better when larger.
+# Law: a record is complete: machine, versions, commit, seed, scale and noise stand beside the
+# numbers. A metric's name ends in its unit (`_ms`, `_bytes`, `_rows`, `_count`, `_share`,
+# `_ratio`); only `_ratio` is better when larger.
 
 RECORD_FORMAT = 1
 
@@ -131,9 +130,9 @@ class Record(Struct, frozen=True, kw_only=True):
         return noise if math.isfinite(noise) and noise > 0 else 0.0
 
 
-# A record as JSON text and back. Law: reading what was written gives the same record. A file that
-# is no record, or one of a newer format, is refused with one sentence; an older format is read.
-# The envelope that `impctl bench --json` prints is read too.
+# JSON. Law: reading what was written gives the same record. A file that is no record, or of a newer
+# format, is refused with one sentence; older formats and the envelope of `impctl bench --json` are
+# read.
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -57,9 +57,8 @@ if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Record
 
 
-# Which way to an answer was the quickest, case by case: where each rival wins. Law: every case is
-# told once, with the way whose median was least and how far the next one lies behind; where that
-# is within the noise, both are named and neither is said to win.
+# The fastest way per case. Law: every case is reported once, with the least median and the distance
+# of the next; within the noise both are named and neither wins.
 
 _WAYS: Mapping[str, str] = {WITH: "Spark with the sketch", WITHOUT: "Spark without sketch"}
 """Names of ways whose metric's name does not say who answers."""
@@ -96,9 +95,8 @@ def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
     return f"{case}: {what}; {others}." if others else f"{case}: {what}."
 
 
-# The numbers to remember of a record, and where they hold. Law: a speed-up that depends on the
-# size of a change is told at one size, never over all of them: else the choice of sizes would
-# make the number.
+# The numbers to remember. Law: a speed-up that depends on the size of a change is reported at one
+# size, never over all: else the choice of sizes would determine it.
 
 _USUAL = 1000
 """Changed rows that the papers' figures have in common."""
@@ -198,8 +196,8 @@ def _amount(contest: WayComparison, label: str) -> float | None:
     return float(f"{amount:.2g}") if label == "share" else amount
 
 
-# Where a sketch does not pay: what lost, what is larger than needed, what has to be kept. Law:
-# every loss beyond the noise is told or counted; a winner is never mentioned here.
+# Where a sketch does not pay. Law: every loss beyond the noise is reported or counted; a winner is
+# never mentioned here.
 
 _LISTED = 6
 """Maximum cases listed per sentence: the tables have all of them."""
@@ -326,9 +324,8 @@ def _cells(count: int) -> str:
     return "1 cell" if count == 1 else f"{number(count)} cells"
 
 
-# What a record says in plain words: speed-ups, what sketches save, when not to use one. Law:
-# every sentence is computed from cells; what loses is said as plainly as what wins, and an answer
-# that was not right comes before any number.
+# Law: every sentence is computed from cells; losses are stated as plainly as wins, and a wrong
+# answer comes before any number.
 
 _VALUES = 6
 """Maximum values of a label to list."""

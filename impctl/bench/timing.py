@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from impctl.bench.record import Metric
 
 
-# Measuring: repeats and medians on a monotonic clock. Law: a measurement is the median of its
-# runs; what is measured is called, never simulated; what is compared is timed in turns, so that
-# drift meets all alike.
+# Law: a measurement is the median of its runs. Compared ways are timed in turns, so that drift
+# affects all alike.
 
 T = TypeVar("T")
 
@@ -64,11 +63,10 @@ def median_of(work: Callable[[], object], repeat: int) -> float:
     return statistics.median(milliseconds(work) for _ in range(repeat))
 
 
-# How far two measurements may lie apart for no reason: the one rule of reports and comparisons.
-# Law: two metrics differ only where no run of one lies among the runs of the other and their
-# medians lie further apart than the band. The band of times and ratios is the noise, but at least
-# a tenth, since two yardsticks may agree by chance, and at least half where one of the two has a
-# single run; sizes have hardly any.
+# The noise rule of reports and comparisons. Law: two metrics differ only if their runs do not
+# interleave and their medians lie further apart than the band. The band of times and ratios is the
+# noise, but at least a tenth, since two yardsticks may agree by chance, and at least half if either
+# has a single run; sizes have hardly any.
 
 SINGLE = 0.5
 """Band of a time measured once: single runs of Spark differ by that much."""

@@ -46,10 +46,9 @@ if TYPE_CHECKING:
 
 RangesByAccess = Mapping[AccessId, RangeSet]
 
-# Recapture in DuckDB: the passes that Spark runs, over the same files, as one more baseline. Law:
-# what is offered gave a sketch equal to Spark's at the version it was offered at; everything else
-# comes with the reason why not. The pass is that of `spark.capture`; its Spark SQL is translated
-# by sqlglot, and DuckDB's own arithmetic decides, so equality is looked at, not believed.
+# Recapture in DuckDB, as another baseline: the passes of `spark.capture` over the same files,
+# translated by sqlglot. Law: a pass is offered only if its sketch equaled Spark's at that version;
+# else there is a reason. Equality is checked because DuckDB's arithmetic differs.
 
 Files = Mapping[TableName, Sequence[DataFile]]
 
@@ -217,10 +216,10 @@ def _column(table: str, name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True), table=table)
 
 
-# DuckDB's times beside Spark's, for the measures `maintain`, `query` and `rivals`. Law: only what
-# gave Spark's own answer is timed, in a warm connection that is closed afterwards; where DuckDB
-# is installed and did not, or fails, a note says why and nothing else is lost. Without DuckDB
-# there is neither metric nor note.
+# DuckDB's times for the measures `maintain`, `query` and `rivals`. Law: only what gave Spark's
+# answer is timed, in a warm connection that is closed afterwards; if an installed DuckDB did not,
+# or fails, a note says why and nothing else is lost. Without DuckDB there is neither metric nor
+# note.
 
 
 class DuckDbMetrics(Struct, frozen=True):

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-# What `bench` measures, as frozen values: figures, their cases, and how they are drawn. The
-# options of a figure are those of its measure, which checks them (`measure.figures`).
+# Options of a figure are those of its measure, which checks them.
 
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]
 
@@ -59,10 +58,10 @@ class FigureSpec(Struct, frozen=True, kw_only=True):
     """The location of each option."""
 
 
-# What a measure is given: the workload, the figure with one case, its options read. Law: a
-# measure is called once per case, and all of them before a table is generated or anything is
-# timed; so it reads its options when it is called, touches tables only when it is iterated, and
-# refuses options it does not know (`only`). A case that fails loses its own cells from there on.
+# What a measure gets: the workload, the figure with one case, its options. Law: it is called once
+# per case, for all cases before anything is generated or timed; so it reads its options when
+# called, accesses tables only when iterated, and refuses unknown options (`only`). A failing case
+# loses its cells from there on.
 
 
 def words_of(sql: str) -> frozenset[str]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from impctl.service.filters import Pruned
 
 
-# Numbers measured once as metrics of a cell. Law: what was measured once has no spread.
+# Law: what was measured once has no spread.
 
 
 def single(values: Mapping[str, float]) -> dict[str, Metric]:
@@ -53,8 +53,8 @@ def single(values: Mapping[str, float]) -> dict[str, Metric]:
 T = TypeVar("T")
 
 
-# What a piece of work took: processor time of this process, all threads, and time on the wall.
-# Law: both are of the same run. On a busy machine the wall has what others took, too.
+# Processor time of this process (all threads) and wall time. Law: both of the same run. On a busy
+# machine other processes add to the wall time.
 
 
 class CallTimes(Struct, frozen=True):
@@ -94,11 +94,11 @@ def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -
     }
 
 
-# Measure `capture`: what a capture with its state costs against the query and a recapture. No
-# options. `capture_ms` fills sketch and state without storing them, `recapture_ms` finds the
-# sketch alone, `plain_ms` is the query without a sketch; `state_bytes` is the state on disk. Law:
-# the stored sketch is compared with recapture before anything is timed; what is timed is warmed
-# up, each until it ran four times or for ten seconds, then timed in turns.
+# Measure `capture`: a capture with its state against the query and a recapture. No options.
+# `capture_ms` fills sketch and state without storing them, `recapture_ms` computes the sketch
+# alone, `plain_ms` is the query without a sketch; `state_bytes` is the state on disk. Law: the
+# stored sketch is compared with a recapture first; each is warmed up until it ran four times or for
+# ten seconds, then timed in turns.
 
 _MOST = 3
 """Maximum captures timed; they are long enough to be steady."""
@@ -130,12 +130,11 @@ def _capture_cells(ground: CaseContext) -> Iterator[Cell]:
         yield ground.cell(metrics, checked=checked)
 
 
-# Measure `query`: the query as it is and through its sketch, and what the sketch leaves to read.
-# No options. The time with the sketch has choosing the files in it, not looking for the sketch in
-# a store; `gain_ratio` is the time without over it. `files_share` and `rows_share` are the files
-# that are read and the rows in them, `fragments_share` the ranges that the sketches hold, each of
-# all there are. Law: both results are compared before anything is timed, and both ways are warmed
-# up and timed in turns in one session.
+# Measure `query`: the query as it is and through its sketch. No options. The time with the sketch
+# includes choosing the files, not finding the sketch in a store; `gain_ratio` is the time without
+# over it. `files_share`, `rows_share` and `fragments_share` are the files read, their rows, and the
+# sketches' ranges, of all. Law: results are compared first; both ways are warmed up and timed in
+# turns in one session.
 
 
 def measure_query(ground: CaseContext) -> Iterator[Cell]:
@@ -190,16 +189,14 @@ def _ranges_share(measured: MeasuredQuery) -> float:
     return sum(len(sketch.ranges) for sketch in sketches) / total if total else 0.0
 
 
-# Measure `maintain`: what a change costs, maintained incrementally and by recapture. Options:
-# `changes` (rows) and `shares` (of the table changed), sizes of a change; `kind` (insert, delete,
-# both): which changes count; several are cells of their own, labelled `kind`. `maintain_ms` is a
-# step in a process that is up and holds state and lock (`measure.scratch`). Law: for every size
-# the maintained sketch is compared with recapture before anything is timed, with the change and
-# after it was taken back, and a cell carries the check of its kind. The baseline is the fastest
-# way to recapture the sketch, timed per case on the table without the change, which favours it
-# where changes are large; it is warmed up until it ran four times, those of the checks counted,
-# or for ten seconds more. A deletion takes back what was inserted before. A cell's note has the
-# number of ranges where the table had no values for all that were asked for.
+# Measure `maintain`: a change maintained incrementally and by recapture. Options: `changes` (rows)
+# and `shares` (of the table), sizes of a change; `kind` (insert, delete, both), one cell each if
+# there are several. `maintain_ms` is a step in a process that is up and has state and lock
+# (`measure.scratch`). Law: for every size the maintained sketch is first compared with a recapture,
+# with the change and after undoing it; a cell has the check of its kind. The baseline is the
+# fastest recapture, timed per case without the change, which favors it for large changes, and
+# warmed up until it ran four times, checks included, or ten more seconds. A deletion undoes an
+# insertion. A note has the number of ranges if the table lacked values for all.
 
 KINDS = ("insert", "delete", "both")
 """`both` is an insertion and a deletion that reverts it."""
@@ -346,14 +343,13 @@ def metrics_of(
     }
 
 
-# Measure `ways`: every way to a query's answer, with the files it reads, wall time and CPU time.
-# No options. One cell per way, labelled `way`: the materialized result, the engine and DuckDB
-# (over the text and files of `rewrite`) through the sketch, DuckDB over all files, Spark through
-# the sketch and over all files. `gain_ratio` and `cpu_gain_ratio` are Spark over all files
-# against this way. CPU time is that of this process and, where Spark runs, of its JVM; it is
-# missing where the JVM's cannot be read. Law: every answer is compared with Spark's over all
-# files before anything is timed; all ways run in one warm process, each in turn. A way that a
-# query does not have is missing, and a note says why.
+# Measure `ways`: every way to a query's answer, with files, wall time and CPU time. No options. One
+# cell per way, labelled `way`: the materialized result, the engine and DuckDB (over the text and
+# files of `rewrite`) through the sketch, DuckDB over all files, Spark through the sketch and over
+# all files. `gain_ratio` and `cpu_gain_ratio` are Spark over all files against this way. CPU time
+# includes Spark's JVM and is missing if that is unreadable. Law: every answer is first compared
+# with Spark's over all files; all ways run in one warm process, in turns. A note says why a way is
+# missing.
 
 _SPARK, _SPARK_SKETCH = "Spark, all files", "Spark with the sketch"
 _DUCKDB, _DUCKDB_SKETCH = "DuckDB, all files", "DuckDB with the sketch"

@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import Workload
 
 
-# The measures of `impctl bench`: functions from a ground to cells (`measure.figures`). Every
-# label and metric that the cells of a measure may have is listed.
+# A measure is a function from a ground to cells; its labels and metrics are all listed.
 
 
 class Drawable(Struct, frozen=True):
@@ -113,11 +112,10 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
-# A short hash of what a case measures, for records: what the labels of its cells leave out. Law:
-# two cells of one figure with equal labels have one fingerprint exactly where they had the same
-# query, partition, options and data; how often and on which machine counts no more than the names
-# of files. Options whose values stand in the labels are left out, so a size more changes no other
-# cell.
+# Fingerprints of cases: what the labels omit. Law: cells of a figure with equal labels have equal
+# fingerprints exactly if query, partition, options and data were equal; repetitions, machine and
+# file names do not count. Options shown in labels are omitted, so that another size changes no
+# other cell.
 
 
 def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:
@@ -162,10 +160,9 @@ def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
     return own[-1].lower() in words_of(query.sql)
 
 
-# The figures of a workload file: what its queries' sketches cost and save on the user's data.
-# Law: every query asked for is a case of every figure under its own name, at the full size of its
-# tables; nothing is generated. Without sizes of a change there are both rows and shares of the
-# table, so that a break-even is told on small and on large tables.
+# Law: every requested query is a case of every figure, at the full size of its tables; nothing is
+# generated. Without sizes of a change there are both rows and shares of the table, so that a
+# break-even is shown for small and large tables.
 
 _CHANGES = (10, 100, 1000)
 _SHARES = (0.01, 0.1)
@@ -219,8 +216,7 @@ def figures_of(
     )
 
 
-# Figures with their cases ready to be measured. Every wrong option is found here, before anything
-# is measured.
+# Every wrong option is reported before anything is measured.
 
 DataFacts = Sequence[Mapping[str, object]]
 """How the tables of a case were generated; part of its fingerprint."""
@@ -316,8 +312,8 @@ def planned_figures(
     return tuple(planned)
 
 
-# What stands beside measured numbers: the machine, the versions, and how Spark was set up. Law:
-# only settings that decide how quick Spark is are told, since others may hold secrets.
+# The machine, the versions and Spark's setup. Law: only settings that affect Spark's speed are
+# recorded, since others may hold secrets.
 
 _SETTINGS = ("spark.driver.memory", "spark.sql.shuffle.partitions")
 
@@ -338,11 +334,10 @@ def machine_facts(ctx: Context) -> dict[str, str]:
     return facts
 
 
-# Measure the figures of a run, one after another, into one record. A case that fails, by a bug
-# too, is named in `failures` and among the run's failures; its cells so far are kept and the
-# others go on. A sketch found too small, or a result that differs, fails the run. The yardstick
-# is timed before every figure and at the end. Files asked for hold every cell that is done, so an
-# interrupt keeps those.
+# Law: a case that fails is named in `failures` and among the run's failures; its cells so far are
+# kept and the others continue. A sketch too small, or a result that differs, fails the run. The
+# yardstick is timed before every figure and at the end. Output files have every finished cell, so
+# an interrupt keeps those.
 
 
 def run_workload(

@@ -52,9 +52,8 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec, TableSpec
 
 
-# A scratch copy of a workload: its tables cloned, its store new, all of it removed at the end.
-# Law: nothing under the user's tables or store is written; data files are hard links where the
-# file system allows, so a copy costs no space to speak of.
+# Law: nothing under the user's tables or store is written. Data files are hard links if the file
+# system permits, so a copy takes hardly any space; all of it is removed at the end.
 
 
 @contextmanager
@@ -92,8 +91,7 @@ def folder_beside(ctx: Context, tables: Iterable[TableName]) -> Path | None:
     return None
 
 
-# Which of a query's tables the changes of a measurement go to. Law: the largest one, of equal
-# ones the one the query names first: the others are looked up.
+# Changes go to the largest table, the first named of equal ones: the others are lookups.
 
 
 def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableName:
@@ -101,9 +99,8 @@ def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableNam
     return max(tables, key=lambda table: pinned.snapshot(table).likely_rows)
 
 
-# Rows drawn from all over a table, to make changes that look like the table itself. Law: equal
-# snapshots and equal random states give equal rows; every row of the table is equally likely, and
-# the values of a file are read at most once.
+# Law: equal snapshots and random states give equal rows; every row of the table is equally likely,
+# and the values of a file are read at most once.
 
 
 def sample_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa.Table:
@@ -134,9 +131,9 @@ def _rows_of(snapshot: Snapshot, file: DataFile) -> int:
     return file.rows - (0 if file.deleted is None else len(file.deleted))
 
 
-# What the writer of a scratch table leaves behind, so that no reader is charged for it. Law:
-# every tenth commit gets a checkpoint of the log, as Spark's writer makes it, and the disk is
-# synced: else our own first sync would wait for the table's data.
+# What a writer leaves behind, so that no reader is charged for it. Law: every tenth commit gets a
+# checkpoint of the log, like Spark's writer, and the disk is synced: else our first sync would wait
+# for the table's data.
 
 _CHECKPOINT_EVERY = 10
 
@@ -148,11 +145,10 @@ def sync_commit(tables: PinnedTables, table: TableName, commits: int) -> None:
     os.sync()
 
 
-# One query on a scratch copy whose sketch follows its tables, in one process. Law: a step is what
-# `maintain` does for one query once its process is up: finding the newest versions, reading their
-# changes, the engine, the durable commit. State stays in memory between steps and the caller
-# holds the store's lock; so starting a process, loading the state, taking the lock and deciding
-# by the policy do not count here (they do in `benchmarks.fresh_process`).
+# One maintained query in one process. Law: a step is what `maintain` does once its process is up:
+# find the newest versions, read changes, run the engine, commit durably. State stays in memory and
+# the caller holds the store's lock; starting a process, loading state, locking and deciding do not
+# count (`benchmarks.fresh_process` measures them).
 
 
 class MeasuredStep(Struct, frozen=True):
@@ -291,11 +287,9 @@ def _captured(scratch: Context, spec: QuerySpec) -> PreparedQuery:
     return prepared
 
 
-# A query on a scratch copy, captured, to be changed and maintained under a stopwatch. Law:
-# maintaining counts from following the log to the durable commit, in a process that is up
-# (`measure.scratch` says what is not in it); writing the change itself does not. Changes are
-# insertions of rows like the table's own, and their deletion by going back, so that the table
-# does not grow.
+# Law: maintenance is timed from following the log to the durable commit, without writing the
+# change. Changes insert rows like the table's, and delete them by restoring, so that the table does
+# not grow.
 
 
 class MeasuredQuery(RestoredQuery):

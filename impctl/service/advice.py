@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from impctl.store.records import RunRef, StoredQuery, StoredSketch, StoreReader
     from impctl.types import ColumnName, QueryName, TableName
 
-# Whether ranges still hold about as many rows as each other, told from the counts that are kept.
-# Law: the imbalance of a partition is the rows of its largest range over the mean per range,
-# NULL's range left out, since nothing can split it. Ranges have drifted when that is several
-# times what it was when they were chosen, so a value too heavy for any range is not reported for
-# ever. Drift costs speed only: a sketch over unbalanced ranges is as right as any.
+# Balance of ranges, by stored counts. Law: imbalance is the rows of the largest range over the
+# mean, without NULL's range, which cannot be split. Ranges have drifted if it is several times what
+# it was at their choice, so that one heavy value is not reported forever. Drift costs only speed.
 
 REBALANCE_HINT = "run `impctl capture --rebalance`"
 
@@ -104,14 +102,13 @@ def has_own_boundaries(ctx: Context, table: TableName, attribute: ColumnName) ->
     )
 
 
-# Whether a captured query remembers more than its tables hold, and what a bound would save. Law:
-# only what the store and the logs say, and the query planned once more with a bound; nothing is
-# read, nothing refused. A saving is named only of state that the bounded query could refill.
+# Buffers that hold more than the tables have, and what a bound would save. Law: by the store, the
+# logs and the query planned with a bound; no data is read. A saving is named only for state that
+# the bounded query could refill.
 
-# Whether the lineage of the answer alone is less than that of all rows, by what is stored. Law:
-# only what the store says of the sizes of its pieces; nothing is read, nothing refused. Where all
-# rows of a fixpoint lead to the answer, the sketch is that of all derivations, and what follows
-# them back is kept for nothing. Rows that changes have cancelled count until runs are merged.
+# Whether lineage of the answer alone is smaller. Law: by the stored sizes of pieces alone. If all
+# rows of a fixpoint lead to the answer, its sketch is that of all derivations, and the state that
+# traces them back is useless. Rows that changes cancelled count until runs are merged.
 
 _SMALL = 1 << 20
 """Bytes of state below which no advice is given."""
@@ -235,10 +232,9 @@ def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
     ]
 
 
-# What clustering a table would do for the sketches stored for it, and whether it would help. Law:
-# by statistics, and by the rows per range that the state holds; no file is read. Who clusters,
-# who shows it beforehand and who advises it ask here, so that nothing is advised that would be
-# left undone.
+# What clustering would do for a table's sketches. Law: by statistics and stored counts per range,
+# without reading files. `cluster`, its dry run and advice all ask here, so that nothing is advised
+# that `cluster` would not do.
 
 _WORTH_IT = 0.8
 """A table is rewritten unasked only if at most this share of the sketches' bytes remains."""
@@ -431,10 +427,9 @@ class ClusterForecasts:
             return None
 
 
-# Whether a captured sketch lets anything be skipped, and what would help. Law: only what the
-# snapshot's own statistics say; nothing is read, nothing refused. A sketch that holds nearly
-# everything saves nothing; one of few ranges saves reading only where rows of a range lie
-# together, in few files. Clustering is advised only where `cluster` would do it.
+# Whether a sketch skips anything. Law: by the snapshot's statistics alone. A sketch of nearly all
+# ranges saves nothing; one of few ranges saves only if their rows lie together in few files.
+# Clustering is advised only if `cluster` would do it.
 
 _USEFUL_SHARE = 0.75
 """A sketch that keeps more than this share of ranges or files is not worth using."""

@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from impctl.types import TableName
 
 
-# What answers of a query took, by who gave them: written down, read again, and scaled. Apart from
-# the rates (`service.answer_costs`), since telling kept rows loads no planner. Law: times only
-# choose between ways to the same answer. They are of one text of a query, values of parameters
-# aside, and of one path; a ledger that cannot be read or written changes nothing.
+# Recorded answer times, apart from the rates, since returning materialized rows loads no planner.
+# Law: times only choose between ways to the same answer. They belong to one text, parameter values
+# aside, and one way; an inaccessible ledger changes nothing.
 
 SLOW_STATE_MS = 300.0
 """Milliseconds of reading the result's rows above which reading tables is considered."""
@@ -145,13 +144,11 @@ def _is_amount(ms: object) -> bool:
     return isinstance(ms, float) and math.isfinite(ms) and ms >= 0
 
 
-# What an answer would take the engine and what Spark, before either begins. Law: the estimate
-# decides who is asked, never what the answer is. As long as nobody has answered a query it goes
-# by rates: rows of the files to read, as the log counts them or their bytes stand for them, and
-# what the plan does with these rows. Rates are measured (decision 0072) and rough: right about
-# which side of a factor two the quicker one is. Runs that were recorded of the same text and path
-# take their place, scaled by the rows that are to be read now. DuckDB is nobody that impctl asks:
-# where it would be clearly quicker over all files, that is said.
+# Law: estimates decide who answers, never the answer. Before the first answer they use rates: rows
+# of the files to read, by the log's counts or bytes, and what the plan does with them. Rates are
+# measured (decision 0072) and rough: right about which is faster beyond a factor of two. Recorded
+# runs of the same text and way replace them, scaled by rows to read. impctl never asks DuckDB, but
+# reports if it would clearly be faster over all files.
 
 
 class Rates(Struct, frozen=True, kw_only=True):

@@ -73,9 +73,8 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-# Why a query has no sketch where a capture would not give it one. Law: who is told to capture a
-# query is told so only where that may help; a query for which no sketch is safe, or whose SQL has
-# a construct that impctl does not know, is told that instead.
+# Law: a hint to capture is given only if it may help; a query without a safe sketch, or with a
+# construct that impctl does not know, gets that reason.
 
 
 def captured_query(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
@@ -104,9 +103,8 @@ def refusal_of(ctx: Context, prepared: PreparedQuery) -> UnsafeSketchError | Non
     return None
 
 
-# A capture written to the store: sketches, partitions, state and versions in one transaction.
-# Law: what the query had is replaced whole or not at all; sketches of earlier versions stay,
-# under the partitions they were captured with, as long as the query is the same.
+# Law: one transaction replaces what the query had, or changes nothing. Sketches of earlier versions
+# stay, under the partitions of their capture, while the query is the same.
 
 
 def commit_capture(
@@ -222,12 +220,6 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
     )
 
 
-# One query captured: its attribute chosen, its sketch and state found, both stored. Law: the
-# sketch covers the query's provenance at exactly the versions stored with it; sketch, state and
-# versions are stored in one transaction, or the store stays as it was. Where the query can be
-# maintained exactly, one pass gives both sketch and state.
-
-
 class Captured(Struct, frozen=True, kw_only=True):
     sketches: tuple[StoredSketch, ...]
     way: MaintenancePlan
@@ -341,9 +333,7 @@ def stored_sketches(
     )
 
 
-# Use case: find the sketch of each query at the pinned versions, and the state to maintain it.
-# Law: the sketch covers the query's provenance at exactly the versions stored with it; sketch,
-# state and versions are stored in one transaction, or the store stays as it was. Where the query
+# Law: the sketch covers the query's provenance at exactly the versions stored with it. If the query
 # can be maintained exactly, one pass gives both sketch and state.
 
 

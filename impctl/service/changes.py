@@ -67,10 +67,9 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 
-# What came and went of an answer: by the state carried on in memory, or by comparing two answers.
-# Law: nothing is written, and Spark is not started. The rows kept are carried on where `maintain`
-# could do so without help; else, and between older versions, the engine computes what is missing
-# from the tables' files. What neither can tell is an error, never a guess.
+# Law: writes nothing and starts no Spark. Stored rows are advanced in memory if `maintain` could do
+# so without help; else, and between older versions, the engine computes what is missing from files.
+# What neither can compute is an error, never a guess.
 
 
 class Changed(Struct, frozen=True):
@@ -84,10 +83,8 @@ class Changed(Struct, frozen=True):
     why: str
 
 
-# A materialized result carried on in memory alone: what `maintain` would make of it, without a
-# commit. Law: the store stays as it is. A step is the very one that `maintain` makes; what it
-# could only do with Spark's help, or by a recapture, is not done here but said
-# (`NotMaintainableError`).
+# A materialized result advanced in memory, without a commit. Law: a step is the one that `maintain`
+# makes; what needs Spark or a recapture is not done but reported (`NotMaintainableError`).
 
 
 class NotMaintainableError(ImpctlError):
@@ -315,10 +312,8 @@ def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
         )
 
 
-# Use case: tell which rows of a materialized result came and went since the store's versions.
-# Law: only reads: no lock is taken, the store and the tables stay as they are, Spark is not
-# started. Applied to the answer of the versions before, what is told gives the answer of those
-# after, copy for copy.
+# Law: only reads: no lock is taken and Spark is not started. Applied to the answer at the store's
+# versions, the changes give the answer at the newest, copy for copy.
 
 _ATTEMPTS = 10
 """Attempts while other processes advance the store."""
@@ -380,12 +375,9 @@ def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesRe
     )
 
 
-# Use case: tell what comes and goes of a materialized result for as long as the process runs.
-# Law: each look tells what came and went since the one before, so that all of them together lead
-# from the answer of the store's versions, at the start, to the newest one. Only reads, as
-# `service.changes` does. What may pass (storage, a table replaced while it is read) is tried
-# again; anything else ends the process, since what would be told after it would not follow from
-# what was told before.
+# Law: each look reports changes since the one before, so that together they lead from the store's
+# versions to the newest. Problems that may pass (storage, a table replaced during a read) are
+# retried; any other ends the process, because later changes would not follow from earlier ones.
 
 ShowChanges = Callable[[ChangesResult, FollowedRun], None]
 """Called for every look that finds a change, and for a whole answer."""

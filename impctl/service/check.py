@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-# Use case: is the workload file right, and which of its queries can have a sketch? Law: every
-# query is looked at, whatever is wrong with another; nothing is written, Spark is not started. A
-# query that can have no sketch is a finding, not a failure, unless `strict`; one that is wrong is
-# a failure. `plan` ends by the same rule.
+# Law: checks every query, whatever is wrong with another; writes nothing and does not start Spark.
+# A query that can have no sketch is a finding, and a failure only with `strict`; an invalid one is
+# a failure.
 
 
 def check(

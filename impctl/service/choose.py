@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoredSketch
 
-# Sketches that are one sketch: those of all accesses below a fixpoint that is keyed. Law: what is
-# said here holds of any fixpoint that can be keyed, whether its sketches were captured so or with
-# its barrier: a wider sketch gives the same answer. Rows of a fixpoint that is keyed are all
-# there, or not at all, only where all accesses below read the same ranges.
+# Accesses below a keyed fixpoint share one sketch. Law: rows of a keyed fixpoint are complete or
+# absent only if all its accesses read the same ranges. This holds for any fixpoint that can be
+# keyed, even if its sketches were captured at its barrier: a wider sketch gives the same answer.
 
 Groups = Collection[frozenset[AccessId]]
 
@@ -65,10 +64,9 @@ def united_groups(
     return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)
 
 
-# Whether the lineage of the answer alone, where it is asked for, makes sketches any smaller. Law:
-# where nothing is said, some sketch may hold less than with the lineage of all, or the file asks
-# for it by default only. What is said to change nothing has the sketches of all lineage; a table
-# is said to lack a sketch only where one is safe with that.
+# Whether lineage of the answer alone makes sketches smaller. Law: without a statement here some
+# sketch may be smaller, or the file only has it as default. A table lacks a sketch only if none is
+# safe for this.
 
 LINEAGE_UNUSED = "lineage_unused"
 
@@ -126,11 +124,9 @@ def _lost(
                 yield one
 
 
-# Which attribute of each table access is sketched, with which partition, and why. Law: only a
-# safe choice is returned; every candidate that was looked at comes with its reason. Order of
-# preference: the attribute the file asks for (`sketch:`), then, of the file's partitions or else
-# of all columns that the query reads or the table is clustered by, the one whose sketch is
-# expected to leave the least to read; where that cannot be told, grouping columns first.
+# Law: only a safe choice is returned; every candidate has its reason. Preference: the attribute of
+# `sketch:`; then, of the file's partitions or else of all columns that the query reads or the table
+# is clustered by, the one expected to read least; grouping columns first if that is unknown.
 
 _NOT_READ = 1.5
 """A sketch on a column that the query does not read adds a column to read and filter (0042)."""

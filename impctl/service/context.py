@@ -64,15 +64,11 @@ if TYPE_CHECKING:
 
 
 Versions = Mapping[TableName, TableVersion]
-# The commits of a run's tables as numbers: what the store knows, and what was committed since.
-# Law: costs the entries of logs that are new; nothing is written.
-
 Texts = Mapping[TableName, Mapping[TableVersion, str]]
 """Entries of logs that were read already."""
 
 
-# Where a use case says how far it is. Law: reporting never changes a result, and a use case works
-# the same with `SilentReporter`.
+# Law: reporting never changes a result; a use case works the same with `SilentReporter`.
 
 
 class Reporter(Protocol):
@@ -101,8 +97,7 @@ class SilentReporter:
         """Nothing."""
 
 
-# How far recursive queries may go in this workload. Law: whoever runs one, the engine or Spark,
-# is given the same limits.
+# Law: engine and Spark get the same limits for recursive queries.
 
 
 def limits_of(ctx: Context) -> Limits:
@@ -133,11 +128,10 @@ _PACKAGES = (
 )
 
 
-# A mark of the very program that runs: of the packages that read SQL and tell answers, and
-# sqlglot. Law: two marks are equal only for the same files, as names, sizes and times tell; so
-# what was written by a program that has been changed since, under the same version, is not taken
-# for its own. Where there are no files to look at there is no mark, and nothing is taken as
-# known.
+# A mark of this program: of the packages that read SQL and compute answers, and sqlglot. Law: marks
+# are equal only for the same files, by names, sizes and times, so a changed program of the same
+# version does not trust what it wrote before. Without files there is no mark, and nothing is
+# trusted.
 
 
 @cache
@@ -196,10 +190,9 @@ def extended_histories(
     return result
 
 
-# The commits of a run's tables as numbers, kept in the store for the runs to come. Law: costs
-# what is new, not what is known; tables that no run has opened are not opened for it. What was
-# not written, as on a full disk, is read again by the next run. A change that the workload file
-# says never comes is told once: by the run that remembers it.
+# Histories: commits of a run's tables as numbers, stored for later runs. Law: costs what is new;
+# tables that no run opened are not opened for it. What could not be written, as on a full disk, is
+# read again by the next run. A change that the file says never comes is reported once.
 
 CHANGE_UNEXPECTED = "change_unexpected"
 
@@ -241,9 +234,8 @@ def _unexpected(table: TableName, first: TableVersion, last: TableVersion) -> st
     )
 
 
-# Answers from kept rows that a program has told, on their way into the ledger. Law: each is
-# counted once; a write that fails is tried again with the next answers. A program that is killed,
-# or never closes its workload, may lose those of its last second.
+# Answers from materialized rows, on their way into the ledger. Law: each counts once; a failed
+# write is retried with the next answers. A killed process may lose those of its last second.
 
 _APART = 1.0
 """Seconds between two writes, as each waits for the disk."""
@@ -274,9 +266,8 @@ class AnswerCounter:
         return True
 
 
-# Where a run's Spark session comes from: its own process, or the program that called it. Law: a
-# program that has Spark running keeps its session untouched; the run works beside it. A session
-# that was launched here stays with the process, so that the next run need not wait for it.
+# Where Spark comes from. Law: a program's running session is left untouched and the run works
+# beside it. A session launched here stays with the process for the next run.
 
 DEFAULT_MASTER = "local[*]"
 
@@ -372,10 +363,9 @@ def _is_up() -> bool:
     return running_session() is not None
 
 
-# What a program need not find out twice: its workload file, plans, names of circuits, reuse. Law:
-# everything here is a function of the arguments it is remembered under, so forgetting it changes
-# nothing but time. A run of the command line has its own; a workload opened by a program keeps
-# one. Reading SQL is imported when a query is first read: a run with nothing to do never does.
+# Caches. Law: everything is a function of its key, so forgetting changes only time. A command-line
+# run has its cache; a workload opened by a program keeps one. Reading SQL is imported with the
+# first query, so a run with nothing to do never loads it.
 
 _REMEMBERED = 256
 """Entries per kind, as many as plans (`rules.optimize.KEPT`); each holds tens of kilobytes."""
@@ -446,9 +436,8 @@ def _by_identity(
     return entry[1]
 
 
-# What every use case works on: the workload, its tables pinned, the store, Spark when needed.
-# Law: the Spark session starts only when a step really needs it; the store is created only by a
-# command that writes. Who needs the tables alone is given those (`tables`), not the context.
+# Law: Spark starts only when a step needs it; only a command that writes creates the store.
+# Functions that need only the tables get `tables`, not the context.
 
 
 class Context:
@@ -672,10 +661,8 @@ def open_context(
             ctx.answers.write()
 
 
-# Failure isolation: one query's error becomes its failure, the others go on. Law: what stops the
-# whole run is an interrupt, nothing else: an error that impctl did not raise on purpose is a bug
-# in one query's way, told as such (exit 1, with its trace under `-vv`) and no reason to leave the
-# other sketches behind.
+# Law: only an interrupt stops the whole run. An unexpected error is a bug on one query's path,
+# reported as such (exit 1, with its trace under `-vv`); other sketches continue.
 
 
 class Isolated:
@@ -703,9 +690,8 @@ def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
     return error
 
 
-# Tables that a program's calls have open from one to the next. Law: each call works on the newest
-# versions all the same; what is kept only spares reading a whole log again. From time to time all
-# are opened again, whatever a look at their logs says.
+# Tables that a program keeps open between calls. Law: each call works on the newest versions; this
+# only avoids rereading logs. All are reopened from time to time, whatever their logs say.
 
 _LONGEST = 600.0
 """Seconds after which tables are opened again."""
@@ -728,10 +714,6 @@ class OpenTables:
         self._seen = {**ctx.tables.unused, **ctx.tables.seen}
 
 
-# The query that is meant where none is named. Law: it is never guessed: a file of several queries
-# has none.
-
-
 def only_query(ctx: Context) -> QueryName:
     """The only query of the file; UsageError if there are several."""
     names = tuple(ctx.workload.queries)
@@ -744,10 +726,9 @@ def only_query(ctx: Context) -> QueryName:
     return names[0]
 
 
-# Queries that can have no sketch, told apart from queries that are wrong. Law: a query is refused
-# where impctl does not read a construct of it or finds no safe attribute; such a query is
-# answered all the same, without a sketch. What Spark would refuse too, and an attribute that the
-# file asks for and that is not safe, are mistakes to mend.
+# Law: a query is refused if impctl cannot read a construct of it or finds no safe attribute; it is
+# answered without a sketch. What Spark would refuse too, and a requested attribute that is not
+# safe, are the user's mistakes.
 
 
 def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:

@@ -89,14 +89,12 @@ def _fit(points: Sequence[Point]) -> tuple[float, float, float]:
     return fixed, per_row, sum(w * (y - fixed - per_row * x) ** 2 for w, x, y in weighted)
 
 
-# What maintaining and recapturing a query would take now, and whether that decides anything. Law:
-# an estimate only ever chooses between two ways that are both right. Recapture is chosen where it
-# is cheaper by a clear margin, by runs enough, for a change not much larger than any maintained
-# before: otherwise a wrong estimate would never be corrected, because nothing would try it again.
-# What a change of some tables took tells nothing of a change of others: only runs that carried on
-# the same tables choose a recapture. Where there is none, all runs of the query give an estimate.
-# Nor do runs tell anything that carried on a state that was kept otherwise. Before the first run
-# of maintaining there is a guess: a change takes as its share of the table does.
+# Maintenance against recapture. Law: estimates only choose between two correct ways. Recapture is
+# chosen if it is cheaper by a clear margin, by enough runs, for a change not much larger than any
+# maintained before: otherwise a wrong estimate would never be corrected. Only runs that moved the
+# same tables choose a recapture; without any, all runs of the query give the shown estimate. Runs
+# of state kept differently do not count. Before the first maintenance, a change takes its share of
+# the table.
 
 
 _FEWEST_MAINTAINED = 3

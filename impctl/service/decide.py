@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName, TableVersion
 
 
-# What `maintain` is about to do with one stale query: decided once, then run or explained. Law: a
-# stage is all that a run acts on and all that `plan` and `--dry-run` show, so the two cannot
-# differ; making one writes nothing and starts no Spark.
+# Law: a stage is all that a run acts on and all that `plan` and `--dry-run` show, so the two cannot
+# differ. Making one writes nothing and starts no Spark.
 
 CLOCK_MOVED = "clock_moved"
 EXPIRED = "expired"
@@ -99,8 +98,7 @@ def changed_rows(read: Sequence[ReadChange]) -> int:
     return sum(result.changes.rows for result in read)
 
 
-# A stale query opened: its state loaded, or what keeps it from being maintained. Law: opening
-# reads the store, the tables' logs and the SQL; it reads no change and writes nothing.
+# Law: opening a query reads the store, the tables' logs and the SQL, but no change.
 
 
 class StaleQuery(Struct):
@@ -216,11 +214,9 @@ def _check_columns_and_order(
         check_same_order(before, after, read)
 
 
-# What is done with each stale query, decided in one place as a stage. Law: deciding reads the
-# store, by its reading half alone, and the tables' logs and changes; a run carries out what a dry
-# run and `plan` show, because both ask here. Tasks are opened first, so that each table's change
-# is read once for all of them. What a policy forbids is refused before anything is written; a
-# recapture says why it was chosen.
+# Law: deciding reads the store (by its reading half), the tables' logs and changes. Queries are
+# opened first, so that each table's change is read once for all. What a policy forbids is refused
+# before anything is written; a recapture says why it was chosen.
 
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
 NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
@@ -374,8 +370,7 @@ def _recapture_stage(task: StaleQuery) -> Stage:
     return recapture_stage(task.trouble.code, task.trouble.message)
 
 
-# A table's change as one step takes it. Law: what is moved on by one step is read from one span
-# of versions.
+# Law: what a step processes is read from one span of versions.
 
 
 class TableDelta(Struct, frozen=True):

@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from impctl.workload.models import SparkSpec
 
 
-# What sets a property of a Delta table, to be copied from what is advised. Law: each call names
-# the table by its path, so that it runs as it stands: one for Spark, and one for Python without
-# it.
+# Statements that set an advised table property. Law: each names the table by its path, so that it
+# runs as it stands: one for Spark, one for Python without it.
 
 
 def setting_calls(path: str, setting: str, value: str) -> str:
@@ -63,9 +62,8 @@ def setting_calls(path: str, setting: str, value: str) -> str:
     return f"in Spark {spark}, or with deltalake {python}"
 
 
-# Sketches as findings: what they can never leave out, and what clustering would gain. Law: by
-# statistics alone, as after a capture (`service.advice`); a sketch whose table cannot be read is
-# found with the table.
+# Sketches. Law: by statistics alone, as after a capture (`service.advice`); an unreadable table is
+# reported with the tables.
 
 
 def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
@@ -86,10 +84,9 @@ def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[F
             yield subject.ok("skips_little", "Its sketches can skip files or rows")
 
 
-# Times of a table's latest commits that cannot be: in the future, or before the commit before.
-# Law: told by the log alone, and only where something is wrong; equal times are none. Triggers
-# reckon such commits as simultaneous with the one before, or as coming right after the last run,
-# so queries may be maintained sooner than their bounds ask for.
+# Impossible commit times: in the future, or before the previous commit. Law: by the log alone;
+# equal times are fine. Triggers treat such a commit as simultaneous with the one before, or as made
+# right after the last run, so queries may be maintained earlier than required.
 
 _LATEST = 20
 _TOLERATED = 5.0
@@ -125,9 +122,9 @@ def _moment(at: float) -> str:
     return moment_text(datetime.fromtimestamp(at, UTC))
 
 
-# Whether the history of a table lasts until the next run: what is left against what is needed.
-# Law: history is called gone only where log or file are really not there; that it will be gone is
-# told from the retention settings and the age of the oldest change not maintained yet.
+# Whether a table's history lasts until the next run. Law: history is gone only if log or file are
+# absent; a future loss is predicted from the retention settings and the oldest change not yet
+# maintained.
 
 _MARGIN = 2
 """Intervals that must fit, so that one missed run does not lose the history."""
@@ -219,9 +216,8 @@ def _text(span: timedelta) -> str:
     return span_text(span.total_seconds())
 
 
-# What impctl runs on, in which versions, against the ranges that its own package declares. Law:
-# nothing is imported, only installed metadata read; the ranges are those of `pyproject.toml` in a
-# checkout, else of the installed package, so that they are written down once.
+# Versions of packages. Law: only installed metadata is read. The ranges are those of
+# `pyproject.toml` in a checkout, else of the installed package.
 
 _PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")
@@ -318,8 +314,8 @@ def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield parts[1], parts[2].strip()
 
 
-# Whether other workload files beside this one keep their sketches in the same store. Law: reads
-# only, and only files of the same folder; one that cannot be read as a workload is none.
+# Other workload files of this folder that use the same store. Law: only reads; an unreadable file
+# is none.
 
 _MOST_FILES = 100
 """A folder of more YAML files serves something else."""
@@ -355,8 +351,8 @@ def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield file.name, tuple(other.queries)
 
 
-# Whether Spark reads the tables, as findings: one file of each is read, the smallest. Law: for
-# every table of the workload there is one finding, whatever is wrong with the others.
+# Whether Spark reads the tables: the smallest file of each. Law: one finding per table of the
+# workload, whatever is wrong with the others.
 
 FileReading = Callable[[Snapshot], int | None]
 """Rows of one file of a snapshot, by Spark; None if there is no file."""
@@ -379,8 +375,8 @@ def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
             yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
 
 
-# The store as findings: opens, its format, checksums, leftovers, the lock, rights and package.
-# Law: reads only, and goes on after damage, so that one run shows all there is to mend.
+# The store: format, checksums, leftovers, lock, rights, package. Law: only reads, and continues
+# after damage, so that one run shows everything.
 
 _SCARCE = 1 << 30
 """Free bytes below which a large capture may not fit."""
@@ -500,9 +496,8 @@ def _room(subject: Subject, folder: Folder) -> Finding:
     return subject.ok("disk_space", said)
 
 
-# What impctl runs on, as findings: Python, packages, variables, Java, the Delta JAR, Spark. Law:
-# starts no JVM and imports neither pyspark nor anything else it judges, but for `try_spark`,
-# which is done when asked for.
+# The environment: Python, packages, variables, Java, the Delta JAR, Spark. Law: starts no JVM and
+# imports nothing that it judges, except for `try_spark`.
 
 _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
 """Always shown; other packages only if unsuitable."""
@@ -639,8 +634,7 @@ def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
         yield "`spark.sql.extensions`"
 
 
-# The tables as findings: reachable, their features, the change feed, and their history. Law:
-# reads logs and metadata only, never a data file.
+# The tables: reachable, features, change feed, history. Law: reads logs and metadata, no data file.
 
 _BY_FILES = "changes are found by comparing files, which reads each changed file completely"
 
@@ -713,9 +707,8 @@ def _stale(
     }
 
 
-# Join trees as findings: whether changes touch what the capture expected. Law: by what the runs
-# since the capture counted; where the trees were asked for, nobody expected anything, and there
-# is no finding.
+# Join trees: whether changes touch what the capture expected, by the counts of runs since. Trees
+# that the user requested had no expectation and give no finding.
 
 _FAR_MORE = 10
 """Ratio to the estimate from which the tables have changed fundamentally."""
@@ -747,10 +740,8 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
             yield subject.ok("tree_touches_more", f"On average, a changed row {said}")
 
 
-# Use case: look at everything impctl rests on, and say for each thing what is wrong and the fix.
-# Law: writes nothing and starts no JVM unless asked to; one thing that is wrong hides no other.
-# Problems end the run with the exit code of the gravest (`service.outcome.GRAVITY`), warnings
-# with 0.
+# Law: writes nothing and starts no JVM unless requested; one problem hides no other. Problems exit
+# with the code of the gravest (`service.outcome.GRAVITY`), warnings with 0.
 
 
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from impctl.service.prepare import PreparedQuery
 
 
-# Columns of a table access that all rows of a result row's group have in common. Law: a column
-# named here is a key of every grouping of the plan, whatever it is called on the way.
+# Columns common to all rows of a result row's group. Law: such a column is a key of every grouping
+# of the plan, whatever its name on the way.
 
 
 def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
@@ -84,24 +84,21 @@ def _origin(expr: Expr, renamed: Mapping[AttributeId, Expr]) -> AttributeId:
     return ""
 
 
-# What the sketch of each safe attribute would leave to read, foreseen from a sample of rows. Law:
-# an estimate decides which sketch is made, never what it holds. The query's own circuit runs over
-# windows of some files' rows, each with the weight of the rows it stands for, and tells which of
-# them are in the provenance; every candidate's ranges are then held against these and against the
-# statistics of all files. Source: Liu and Glavic, cost-based selection of provenance sketches,
-# 2025, who sample groups; here consecutive rows are drawn, which show how groups lie in files.
+# Law: an estimate decides which sketch is made, never what it holds. The query's circuit runs over
+# windows of some files' rows, weighted by the rows that they stand for, and says which are in the
+# provenance; candidates' ranges are compared with these and with the statistics of all files.
+# Source: Liu and Glavic, cost-based selection of provenance sketches, 2025, who sample groups;
+# consecutive rows show how groups lie in files.
 
-# Groups of a sample of windows, as whole as they can be made before a query runs over them. Law:
-# an estimate, which no answer rests on. A group that lies in one window is taken as it is, one
-# that a window cuts is left out. Of a group larger than a window, and of one whose rows lie
-# apart, some rows were drawn: they stand for all that statistics tell of; and groups beside each
-# other are put together, the more the less they differ, so that what is taken for a group differs
-# from others as whole groups do (as in small area estimation: Fay and Herriot, 1979).
+# Groups of a sample, made as whole as possible before a query runs over them. A group within one
+# window is taken as it is; one that a window cuts is omitted. For a group larger than a window, or
+# scattered, the drawn rows stand for all that statistics show; neighboring groups are pooled, the
+# more the less they differ, so that they vary like whole groups (small area estimation: Fay and
+# Herriot, 1979).
 
 Flags = npt.NDArray[np.bool_]
-# Which files a sketch would leave, as chances, and how many ranges it takes for that. Law: an
-# estimate, which no answer rests on. Fewer ranges than proposed are taken where they leave hardly
-# more bytes than they save.
+# Files that a sketch would keep, as probabilities, and the ranges needed for that. Fewer ranges
+# than proposed are used if they keep hardly more bytes than they save.
 
 Floats = npt.NDArray[np.float64]
 Groups = Mapping[ColumnName, ColumnBounds]

@@ -89,9 +89,8 @@ if TYPE_CHECKING:
     from impctl.store.records import StoredQuery, StoredSketch
     from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
 
-# What is said of first rows and of values of MIN and MAX: kept whole or bounded, and why. Law:
-# what is stored is told as it is kept, and why is what the choice said that made it so; of what
-# nobody chose about it is what stands in the way of bounding it.
+# Buffers of first rows and of MIN and MAX. Law: stored state is shown as stored, with the reason of
+# the choice; if nobody chose, with what prevents a bound.
 
 _OPEN = "all are stored unless a budget is too small"
 _LEAST = "requested"
@@ -135,9 +134,8 @@ def _bytes(kept: StoredPieces, piece: str) -> int:
 
 
 _NODE = tuple(name for name in TreeNodeEntry.__struct_fields__ if name != "bytes")
-# The join trees of a query, as `explain` tells them: whether there are any, and what each keeps.
-# Law: told of every query that joins, whether it asks for trees or not; what stands in the way of
-# one is named with its place.
+# Join trees. Law: reported for every query with joins, whether it requests trees or not; what
+# prevents one has its location.
 
 _OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
 """Name of a tree node's state in the store."""
@@ -219,10 +217,9 @@ def _why_tree(prepared: PreparedQuery, way: MaintenancePlan | None) -> str:
     return f"possible, not chosen: {way.trees.reason}; request it with `join: tree`"
 
 
-# The way that a query is maintained in, where a capture came to another one than it would now.
-# Law: what is stored is maintained as the capture left it, whatever would be chosen today: a
-# state that did not fit in memory may be one of trees, or without the answer, and a budget may
-# have had sides of joins read.
+# Law: stored state is maintained as the capture left it, whatever would be chosen today: state that
+# did not fit into memory may have become trees, or lack the answer, and a budget may have had join
+# sides read.
 
 _NO_ANSWER = "the capture could not store it along with the sketch"
 
@@ -259,9 +256,9 @@ def way_as_stored(
     )
 
 
-# Packages that a query asks for and that impctl does without otherwise: are they there? Law:
-# nothing of them is imported. Where one is missing nothing is wrong with the file, and a sketch
-# may well be read; who captures or maintains here will fail, and is told before.
+# Optional packages that a query needs. Law: nothing is imported. A missing package is no error of
+# the file, and the sketch may be readable; capture and maintenance here will fail, which is
+# reported in advance.
 
 
 def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
@@ -284,9 +281,8 @@ def extra_findings(queries: Mapping[QueryName, QuerySpec]) -> Iterator[Finding]:
         yield subject.failed("extras", missing)
 
 
-# The plan of a query line by line: how each operator is maintained, why, what it keeps and skips.
-# Law: says what is chosen and stored, decides nothing; state is shown only where it belongs to
-# the query as it stands now, and an operator without any keeps nothing.
+# The plan line by line. Law: says what is chosen and stored and decides nothing. State is shown
+# only if it belongs to the query as it is now.
 
 _NO_NOTES: Mapping[int, str] = {}
 
@@ -565,9 +561,8 @@ def _own_spans(node: Plan) -> Iterator[Span | None]:
             return
 
 
-# What keeping a query's answer takes, before and after it is captured. Law: what is told before
-# is a bound or a size per row, never a guess; what is stored is counted. Rows that a join tree
-# tells take nothing.
+# The cost of materializing a result. Law: before the capture a bound or a size per row, never a
+# guess; stored state is counted. Rows that a join tree lists need nothing.
 
 
 def answer_entry(
@@ -593,9 +588,9 @@ def answer_entry(
     )
 
 
-# What a query's sketch will skip, by a capture that stores nothing. The engine runs the capture
-# in memory, where that takes about two seconds at most and the tables are on the local disk.
-# Otherwise the estimate from a sample is shown (`service.estimate`).
+# What a sketch will skip, by a capture that stores nothing. The engine runs it in memory if that
+# takes at most about two seconds and the tables are on the local disk; otherwise the estimate from
+# a sample is shown (`service.estimate`).
 
 MOST_ROWS = 6_000_000
 """Rows of a query's tables, at most: the engine reads about three million a second."""
@@ -665,10 +660,9 @@ def _reading(
     return result
 
 
-# Use case: what would be done with a query, and why, before anything runs. Law: writes nothing,
-# never starts Spark; reads metadata, the store and a sample, and the rows of small tables on the
-# local disk (`service.explain`). Every operator says how it would be maintained, every attribute
-# whether it is safe, what is refused where in the SQL it stands.
+# Law: writes nothing and never starts Spark; reads metadata, the store, a sample, and rows of small
+# tables on the local disk. Every operator says how it would be maintained, every attribute whether
+# it is safe, every refusal its position in the SQL.
 
 
 def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:

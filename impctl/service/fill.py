@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from impctl.types import AccessId
 
 
-# Rows per range of files that a capture has no other need of. Law: none of these files is opened.
-# What the log tells of them is exact, the rest is spread like the rows that were read
-# (`compile.fill`): counts are for how even ranges are, and no sketch rests on them.
+# Rows per range of files that a capture need not read. Law: none is opened. What the log says is
+# exact; the rest is spread like the rows that were read (`compile.fill`). Counts serve only to
+# balance ranges, and no sketch rests on them.
 
 
 def count_left_out(
@@ -86,13 +86,11 @@ def rows_by_spark(
     return counts + rows_per_range(frame, partition)
 
 
-# The pass that finds a query's sketches alone, by Spark. Law: reads exactly the versions it is
-# given, natively from the file list; of each access the files that the query's conditions and
-# joins leave, as a query does. It is the fastest capture there is for the sketch, the oracle of
-# `verify` and the baseline of `bench`, and shares nothing with the engine but the partition.
-# Where it holds the lineage of the answer alone, Spark goes back from the answer by itself. Where
-# a sketch holds one derivation of each row of a fixpoint, which one is the engine's choice: it is
-# held against the rows themselves.
+# Sketches alone, by Spark. Law: reads exactly the given versions, natively from the file list, and
+# of each access the files that conditions and joins keep. The fastest capture, the oracle of
+# `verify` and the baseline of `bench`; it shares only the partition with the engine. For lineage of
+# the answer alone, Spark traces back from the answer. For one derivation per row of a fixpoint the
+# choice is the engine's: the sketch is compared with the rows.
 
 
 def capture_sketches_alone(
@@ -188,13 +186,11 @@ class _SparkPass:
         self.ctx.reporter.step(f"{self.name}: {line}")
 
 
-# A circuit filled by the engine itself, from the table's files and without a JVM. Law: a whole
-# table is the change from the empty one, so loading is stepping: what comes out is what
-# maintaining would have come to; only pairs of a join with a side that Spark reads are its own.
-# Files of which the conditions right above their accesses let nothing through are counted, not
-# read. Rows pass in batches, and where joins multiply them in smaller ones, so memory is the
-# state's, not the table's nor the joins'. A state that would take more than it may (`memory`) is
-# given up before the machine is out of it.
+# Filled by the engine from files, without a JVM. Law: a whole table is the change from the empty
+# one, so loading is stepping and gives the state of maintenance; only pairs of a join with a side
+# that Spark reads differ. Files that the conditions right above their accesses exclude are counted,
+# not read. Rows pass in batches, smaller where joins multiply them, so memory is the state's. State
+# beyond the limit (`memory`) is given up in time.
 
 _LARGEST_LOAD = 32_000_000
 """Rows that the engine loads while Spark starts and passes over them."""
@@ -260,9 +256,8 @@ def loaded(ctx: Context, compiled: Dataflow, partitions: Partitions) -> Maintain
     return session
 
 
-# A circuit filled from partial aggregates that Spark computes, and rows counted by Spark. Law:
-# reads exactly the versions it is given, natively from the file list; of these the files that the
-# query's conditions leave.
+# Filled from partial aggregates and counts of Spark. Law: reads exactly the given versions,
+# natively from the file list, and only files that the query's conditions keep.
 
 _VIEW = "impctl_pass"
 
@@ -332,11 +327,7 @@ def run_pass(
     return run_sql(ctx.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
 
 
-# The passes over a snapshot: one that fills a circuit, one that finds the sketch alone. Law: both
-# read exactly the versions they are given, natively from the file list. The first gives sketch
-# and state, by the engine itself or from partial aggregates of Spark, whichever is quicker; the
-# second runs in Spark, is the fastest capture there is for the sketch, the oracle of `verify` and
-# the baseline of `bench`, and shares nothing with the engine but the partition.
+# Law: fills a circuit by the engine or from Spark's partial aggregates, whichever is faster.
 
 COULD_NOT = (
     "the engine could not build its state (a join is too large, a row fails, or "

@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 Snapshots = Mapping[AccessId, Snapshot]
 
 
-# The files that the conditions of a query leave of each access, by statistics. Law: a file is
-# left out only where statistics prove that no row of it comes through the conditions right above
-# the access (`own_files`), or that the plan gives the same without it: by conditions on columns
-# that the access joins on and by what is left of the other side (`wanted_files`). A circuit keeps
-# rows that have no partner yet, so it is filled from the former.
+# Files that a query's conditions keep of each access. Law: a file is skipped only if statistics
+# prove that no row passes the conditions right above the access (`own_files`), or that the result
+# is the same without it, by conditions on joined columns and the other side's remaining files
+# (`wanted_files`). Circuits store rows that have no partner yet and are filled from the former.
 
 
 def wanted_files(
@@ -149,10 +148,9 @@ def _prune(
     return prune_by_condition(snapshot, And(tuple(conditions)), columns)
 
 
-# Files that no row of the other side of a join has a partner in, once that side is narrowed. Law:
-# as for `service.filters`: the answer over what is left is the answer. What an access may see are
-# all rows left of its table, so that is what its side of a tie is judged by; each tie is applied
-# to what the ties before it left.
+# Files without partners on a join's other side, once that side is narrowed. Law: the result over
+# the remaining files is the result. An access's side of a tie is judged by all its remaining rows,
+# and each tie is applied to what the ties before it left.
 
 _FEW_ROWS = 50_000
 """Keys of so many rows are read: some milliseconds."""
@@ -224,12 +222,10 @@ class _Joined(Struct, frozen=True):
         return vector.take(np.flatnonzero(vector.validity()))
 
 
-# The range filters of a query's sketches, and the files that these and its conditions leave. Law:
-# a filter contains every row the sketch stands for; a file is left out only if its statistics
-# prove that it has no row of the *filter*, or none that the conditions right above the access
-# keep: of a range that the filter lets through all rows are read, those too that the sketch has
-# no need of, since a group seen in part may pass where the whole does not. An access with neither
-# reads everything.
+# Files that sketches and conditions keep. Law: a filter has every row that the sketch stands for. A
+# file is skipped only if statistics prove that it has no row of the *filter*, or none that passes
+# the conditions right above the access. All rows of a range that passes are read, because a partial
+# group may pass where the whole does not. An access with neither reads everything.
 
 _SHOWN = MAX_INTERVALS
 """Intervals of a filter shown to people; a read in parts may have hundreds."""
@@ -329,8 +325,7 @@ def _shown(value: BoundaryValue, result: RangeFilter) -> str:
     return boundary(value, result.partition.type).sql(DIALECT)
 
 
-# Rows that are read while those before them are worked on, and cut for what they are joined to.
-# Law: the same items in the same order; one is made ahead, no more, so memory is that of two.
+# Law: the same items in the same order; one item is prefetched, so memory is that of two.
 
 _FIRST_SLICE = 1_000
 _LEAST_SLICE, _GROWTH = 100, 8

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from impctl.tables.snapshot import FileBounds, Snapshot
     from impctl.types import ColumnName, TableName
 
-# The workload of `impctl init --demo`: a dashboard over the order lines of a shop. It needs no
-# network and no Spark. The queries are those of `make demo` (`workloads/orders.yaml`).
+# The workload of `impctl init --demo`: needs no network and no Spark. The queries are those of
+# `make demo` (`workloads/orders.yaml`).
 
 DEMO_QUERIES = ("best_days", "large_orders", "best_customers")
 DEMO_ROWS = 1_000_000
@@ -84,9 +84,9 @@ spark: {master: "local[2]", conf: {spark.driver.memory: 1g}}
 """
 
 
-# Which columns of a table promise a useful sketch, told from file statistics alone. Law: reads
-# the log, no data file. More distinct values make finer ranges, and a column by which the files
-# lie apart lets Spark skip them; both are guesses that cost nothing but speed if wrong.
+# Columns that promise a useful sketch, by file statistics alone. Law: reads no data file. More
+# distinct values make finer ranges; a column that separates the files lets readers skip them. Wrong
+# guesses cost only speed.
 
 _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""
@@ -194,10 +194,8 @@ def _ranges(snapshot: Snapshot, values: int | None) -> int:
     return wanted if values is None else max(2, min(wanted, values))
 
 
-# The text of a first workload file: tables, candidate partitions, an example query, comments.
-# Law: what is written here loads, whatever tables and columns are called: names and paths are
-# quoted where YAML or SQL could read something else in them, and `$` in values, which begins a
-# variable, is doubled.
+# The text of the file. Law: it loads, whatever the names of tables and columns: names and paths are
+# quoted where YAML or SQL could misread them, and `$` in values is doubled.
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z_/][A-Za-z0-9_./-]*")
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -297,9 +295,8 @@ def _sql(name: str) -> str:
     return quoted(name).replace("$", "$$")
 
 
-# Use case: write a first workload file, for Delta tables that are there or for a demo. Law:
-# nothing that is there is overwritten unless asked for; a file is put in place only after it was
-# read back and its queries were found supported, so what `init` wrote passes `check`.
+# Law: nothing existing is overwritten unless requested. A file is put in place only after it was
+# read back and its queries were found supported, so `check` accepts what `init` wrote.
 
 _MOST_CANDIDATES = 4
 _DEMO_FILES = 200

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 
-# The answer of a query from the rows kept with its state. Law: only rows of the very commit that
-# the query was brought up to are told; where the store moved on meanwhile there is none, and
-# whoever asked brings it up to date again.
+# Law: returns only rows of the very commit that the query was maintained to. If the store has moved
+# on there is none, and the caller maintains again.
 
 KEPT = "from the materialized result"
 """Why its reader is quickest."""
@@ -62,10 +61,10 @@ def materialized_result(
     return answer_of_rows(ending, kept.whole(), ctx.session_zone, where)
 
 
-# The materialized result of a query of which nothing moved, told without reading SQL. Law: it is
-# told only where `maintain` would have nothing to do, and only as the very program that runs
-# wrote beside the state how it is made (`service.stored`). Whatever is in the way, damage too, is
-# left to those who read the query and can say so.
+# An unchanged query's materialized result, without reading SQL. Law: returned only if `maintain`
+# would have nothing to do, and only as this very program recorded beside the state
+# (`service.stored`). Any obstacle, damage included, is left to those who read the query and can
+# report it.
 
 
 def read_without_plan(

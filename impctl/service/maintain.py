@@ -55,9 +55,8 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
-# What was done with a stale query, or would be, told as the results that are shown. Law: one
-# result per sketch; sketches of one query share what the run cost, and ranges are net over all
-# steps. A stage that is only foreseen is told by the same code as one that was run.
+# Results. Law: one result per sketch; sketches of a query share the run's cost, and ranges are net
+# over all steps. Planned and executed stages are reported by the same code.
 
 
 def foreseen_results(tables: PinnedTables, task: StaleQuery, stage: Stage) -> list[MaintainResult]:
@@ -223,11 +222,9 @@ def recapture_results(
     return results
 
 
-# Stale sketches brought up to date: each stage that was decided is carried out. Law: what is done
-# is what `service.decide` says, and nothing is written before it has; a step that stops for a
-# reason which the policy lets pass becomes a recapture. Steps of several queries are committed
-# together, so that the disk is waited for once; each of them is whole or not there, and a result
-# is told only of what was committed.
+# Running stages. Law: a run does what `service.decide` decided and writes nothing before that. A
+# step that stops for a reason that the policy permits becomes a recapture. Steps of several queries
+# share one commit, hence one sync; each is whole or absent, and only committed steps are reported.
 
 _TOGETHER_MS = 1_000.0
 """How long steps wait for a common commit: work that a killed process repeats."""
@@ -514,9 +511,7 @@ def _lost(before: StoredQuery, after: StoredQuery) -> str:
     return f"; it no longer has a sketch on {' and '.join(names)}"
 
 
-# Queries brought up to the pinned versions: those with nothing to do, and those that are stale.
-# Law: a run with nothing to do reads no SQL and loads no planner, unless a sketch is to be used;
-# a query that fails leaves its sketch as it was and does not stop the others.
+# Law: a run with nothing to do reads no SQL and loads no planner unless a sketch is to be used.
 
 NO_NEW_VERSION = "no new version"
 
@@ -741,14 +736,12 @@ def unchanged_results(ctx: Context, stored: StoredQuery) -> list[MaintainResult]
     ]
 
 
-# Use case: bring stored sketches up to the pinned versions of their tables. Law: the best way
-# that policy and plan allow, and every result says which and why; a recapture is never silent.
-# Policies: `auto` recaptures when nothing else works; `incremental` never recaptures (exit 7 says
-# what to do); `strict` takes only exact maintenance (exit 4 otherwise); `full` always recaptures.
-# A query that fails leaves its sketch as it was and does not stop the others; where only its
-# sketch fails on a row, a recapture too, and Spark answers the query, that is a warning. That a
-# query can have no sketch is a result, and a failure only where `--strict` asks for it. A run
-# with nothing to do reads no SQL, unless a sketch is to be used or a query has none.
+# Law: a run takes the best way that policy and plan permit; every result says which and why, and a
+# recapture is never silent. Policies: `auto` recaptures when nothing else works; `incremental`
+# never recaptures (exit 7 with a hint); `strict` takes only exact maintenance (else exit 4); `full`
+# always recaptures. A query that fails keeps its sketch and does not stop the others. If only its
+# sketch fails on a row, a recapture does too, and Spark answers the query, that is a warning. A
+# query that can have no sketch is a result, and a failure only with `--strict`.
 
 
 def maintain(

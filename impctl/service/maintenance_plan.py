@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName
 
 
-# Fan-outs of the pinned tables, each key counted once per run. Law: read from the columns of keys
-# and conditions at the pinned versions; of two tables of which one is large, the same sample of
-# keys on both sides.
+# Fan-outs of pinned tables, each key counted once per run. Law: read from the columns of keys and
+# conditions at the pinned versions; if a table is large, from the same sample of keys on both
+# sides.
 
 
 class PinnedFanOuts(Struct, frozen=True):
@@ -93,10 +93,9 @@ class PinnedFanOuts(Struct, frozen=True):
         return self.tables.key_counts(side.table, side.columns, share)
 
 
-# How a query's joins are maintained: which sides are kept, and whether they are trees. Law: at
-# capture as the workload asks, else by the tables as they are then; ever after as the capture
-# chose, until the next one. Where the file leaves it open, joins whose constants move with the
-# clock stay with the index, which moves them, and a tree would be captured again.
+# Join sides and trees. Law: a capture chooses as the workload requests, else by the tables; its
+# choice holds until the next capture. Unless the file decides, joins with constants that move with
+# the clock use the index, which moves them; a tree would be captured again.
 
 _SIDES = {
     JoinStrategy.AUTO: None,
@@ -213,11 +212,9 @@ def _has_filter(prepared: PreparedQuery) -> bool:
     return prepared.spec.join is not JoinStrategy.SPARK_UNFILTERED
 
 
-# How a query is maintained, at capture and ever after: verdict, sides of joins, circuit. Law: a
-# stored sketch is only used or maintained while its query is safe with the assumptions stored
-# beside it; nothing but these assumptions and the table's own CHECKs is believed. The core is
-# judged by all facts that the whole plan's verdict rests on, those of CHECKs too. What a capture
-# chose for the sides of joins holds until the next one.
+# Law: a stored sketch is used or maintained only while its query is safe under its stored
+# assumptions; besides these only the table's CHECKs are believed. The core is judged by all facts
+# behind the whole plan's verdict.
 
 _ASKED = "as set by `buffer`"
 _ALL_ASKED = "as set by `join: index` or `state: keep`"
@@ -500,11 +497,9 @@ def restored_verdict(
     return verdict, partitions
 
 
-# A stored query read again: its plan, its verdict, and the circuit that its state belongs to.
-# Law: reads the SQL, the tables' metadata and what the store says of the state; no state is
-# loaded and no change read. The plan is the one that the file has now, with the moments of the
-# capture and its choices; whether the state fits it is another question
-# (`chosen_way.check_circuit`).
+# Stored queries planned again. Law: reads the SQL, the tables' metadata and the store's description
+# of the state, but no state and no change. The plan is that of the present file, with the capture's
+# moments and choices; `check_circuit` says whether the state fits it.
 
 
 class Reopened(Struct, frozen=True):
@@ -526,10 +521,8 @@ def reopened(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
     return Reopened(prepared, verdict, partitions, meta, chooser, way)
 
 
-# A stored query taken up: its sketches, its state in memory, what they stand for. Law: what is
-# taken up is what one commit of the store holds, and moves on only together with the next one
-# (`committed`); nothing here reads or writes the store, so who only looks at state is given
-# nothing to write with.
+# Stored queries with their state in memory. Law: in memory is what one commit of the store has, and
+# it moves only with the next (`committed`). Nothing here accesses the store.
 
 StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """The stored state: per arrangement its runs, ascending by sequence."""

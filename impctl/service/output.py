@@ -15,10 +15,8 @@ from typing import Any, BinaryIO
 
 from impctl.errors import UsageError
 
-# Signals that ask to end wait until a commit is told. Law: what comes while a block runs is
-# delivered when it ends, once, by the handler that was there before; a signal that the
-# surroundings have switched off stays off. Only the main thread is asked to end, so elsewhere
-# there is nothing to hold.
+# Signals wait until a commit is reported. Law: a signal during the block is delivered once, at its
+# end, to the previous handler; an ignored signal stays ignored. Only the main thread gets signals.
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
@@ -50,10 +48,9 @@ def held_signals() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
-# Files and folders that the user asks impctl to write. Law: nothing is written into a Delta
-# table, a store or a file that the run reads, not through a link either. A reader sees the old
-# content of a file or the new one, never a part, and what it sees is safe on the disk. A device,
-# a pipe or a link stays one: the content goes through it.
+# Law: nothing is written into a Delta table, a store or an input file, not even through a link. A
+# reader sees the old content or the new, never a part, and the new content is durable. A device, a
+# pipe or a link stays one: the content goes through it.
 
 NOTHING_ELSE: Mapping[str, str] = {}
 

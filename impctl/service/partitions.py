@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName, TableName
     from impctl.workload.models import BoundaryLiteral, PartitionSpec
 
-# What to call the occurrences of a table that a query reads more than once. Law: a table read
-# once needs no other name than its own; else each occurrence has one, its alias where the text
-# gives one, and no two have the same.
+# Labels of a query's accesses. Law: unique; the table's name if it is read once, else the alias if
+# the text has one.
 
 _ALIAS = re.compile(r"\s+(?:as\s+)?`?([a-z_]\w*)`?", re.IGNORECASE)
 _CLAUSES = frozenset(
@@ -70,9 +69,8 @@ DEFAULT_RANGES = 1000
 
 MOST_RANGES = 1 << 15
 """Most ranges proposed, file overlaps aside: a sketch of some KB, which is read whole."""
-# Candidate partitions: boundaries as the file gives them, or equi-depth over the pinned version.
-# Law: a boundary is brought to the column's type exactly or refused with its place; nothing is
-# rounded. Without any candidates impctl proposes equi-depth ranges.
+# Law: a boundary is converted to the column's type exactly or refused with its location; nothing is
+# rounded. Without candidates impctl proposes equi-depth ranges over the pinned version.
 
 _RANGES_PER_OVERLAP = 4
 """Ranges per overlapping file: more would skip hardly another file."""

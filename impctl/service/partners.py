@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from impctl.tables.snapshot import DataFile, Snapshot
 
 
-# Rows of a snapshot in Spark, with the range of each row where a sketch asks for it. Law: the
-# range is that of the engine's own scan.
+# The range of a row is that of the engine's scan.
 
 
 def tagged_frame(
@@ -65,10 +64,8 @@ def tagged_frame(
     return with_range_id(frame, partition, partition.attribute, RANGE_COLUMN)
 
 
-# Rows that a circuit does not keep, read by Spark at the versions a step leads to. Law: the rows
-# of a side are those of its plan at exactly these versions, with the ranges that the engine's own
-# scan would give them. Files are left out that its conditions, its joins and the keys that are
-# asked for leave no row of.
+# Read by Spark. Law: the rows of a side are those of its plan at the versions that a step leads to,
+# with the ranges of the engine's scan. Files that conditions, joins or keys exclude are skipped.
 
 _SLICE_ROWS = 8_000_000
 """Rows of the longest joined table per slice of pairs: some hundred megabytes."""
@@ -167,9 +164,8 @@ def _typed(key: Vector) -> pa.Array:
     return pa.array(key.values, mask=mask).cast(arrow_type(kind))
 
 
-# Rows that a circuit does not keep, read by the engine from the tables' files, without a JVM.
-# Law: the rows of a side with the keys asked for are those of its plan at exactly these versions,
-# with the ranges that the engine's own scan gives them; rows of other keys may come along.
+# Read by the engine from files, without a JVM. Law: as for Spark, for the requested keys; rows of
+# other keys may be included.
 
 
 class FilePartners(Struct, frozen=True):
@@ -236,8 +232,7 @@ class FilePartners(Struct, frozen=True):
         return self.ctx.tables.snapshot(table, self.versions.get(table))
 
 
-# Who reads the rows that a circuit does not keep. Law: each side is read as its capture chose,
-# whoever asks; what files are read for is counted and timed.
+# Law: each side is read as its capture chose; reads of files are counted and timed.
 
 
 class PartnerReader(Struct, frozen=True):

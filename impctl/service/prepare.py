@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from impctl.tables.snapshot import Snapshot
 
 
-# Where the text that is planned came from: the query's own, views put in, parameters given
-# values. Law: a place in the text leads to the one in the workload file, in a view's text too.
+# Law: a position in the planned text, with views expanded and parameters substituted, leads to the
+# one in the workload file, also for a view's text.
 
 
 class QuerySource(Struct, frozen=True):
@@ -74,11 +74,10 @@ class QuerySource(Struct, frozen=True):
         return error
 
 
-# Facts about columns that make a sketch safe, and their re-check on every change. Law: a fact is
-# true of the rows of the pinned snapshot, by its statistics or by reading them. Metadata alone is
-# never enough: a CHECK or NOT NULL only says what to look for. What no CHECK says is stored as an
-# assumption; because deletions cannot break it, looking at the inserted rows of every change
-# keeps it true for ever. A violation stops maintaining, it never widens silently.
+# Facts about columns that make a sketch safe. Law: a fact is true of the pinned snapshot's rows, by
+# statistics or by reading them; metadata is never enough, since a CHECK or NOT NULL only says what
+# to look for. A fact without a CHECK is stored as an assumption. Deletions cannot break it, so
+# checking each change's inserted rows keeps it true. A violation stops maintenance.
 
 
 def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
@@ -250,8 +249,7 @@ def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
     )
 
 
-# A query read and planned: what every use case but the fastest path starts from. Law: a SQL error
-# is reported at its place in the workload file. The plan has the parameters' values in it;
+# Law: a SQL error has its location in the workload file. The plan has the parameters' values;
 # `query.sql` is the text with them, which Spark runs.
 
 

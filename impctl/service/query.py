@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId
 
 
-# Whether a query may fail through its sketch although it works without one. Law: whoever hands
-# out something to be computed later, where nobody can try again without the sketch (a text, a
-# frame), leaves the sketch away where this may be.
+# Law: what is computed later, with no retry without the sketch (a text, a frame), does not use the
+# sketch if the query might fail only because of it.
 
 _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
 
@@ -116,14 +115,12 @@ def _sizes(tables: PinnedTables, result: ResolvedSketch) -> Sizes:
     return Sizes(rows, bounds)
 
 
-# Who answers a query: its kept rows, the engine over the files to read, or Spark. Law: whoever
-# answers, the answer is the query's own at the pinned versions. What is kept comes first, since
-# reading it costs least, but where recorded runs say that reading the tables is quicker; else the
-# quicker one of engine and Spark by the cost model, as far as the engine can. Where the engine
-# cannot tell a value, or fails on one, Spark decides; asked for by name, it says so instead. A
-# query that fails through its sketch is read without it, so that it fails only if the plain query
-# does. Rows that were kept and are damaged are never told: they are read again through the
-# sketch, with a warning, unless the policy is `strict`.
+# Who answers. Law: every way gives the query's answer at the pinned versions. Materialized rows
+# come first, because they are cheapest, unless recorded runs say that reading tables is faster;
+# else the engine, as far as it can, or Spark, by the cost model. Spark decides where the engine
+# cannot compute a value or fails; the engine requested by name reports that instead. A query that
+# fails through its sketch is read without it. Damaged materialized rows are never returned: they
+# are read again through the sketch, with a warning, unless the policy is `strict`.
 
 _ATTEMPTS = 10
 """Retries when other processes maintain an answer while it is read."""
@@ -383,10 +380,6 @@ def _by_spark(
     return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 
 
-# A query answered by whoever can, and what is said of it. Law: the answer is the query's own at
-# the pinned versions; the sketch only decides what is read.
-
-
 def answered_with_warnings(
     ctx: Context,
     query: str | None,
@@ -468,8 +461,7 @@ def _as_it_stands(ctx: Context, result: Passthrough) -> QueryResult:
     )
 
 
-# Use case: run a query through its sketch. Law: the answer is the query's own at the pinned
-# versions; the sketch only decides what is read.
+# Law: the answer is the query's at the pinned versions; the sketch only decides what is read.
 
 
 def query(

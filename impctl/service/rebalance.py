@@ -54,9 +54,8 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-# New ranges for one partition of a query, from the counts that are kept of it. Law: only ranges
-# that are heavy are read, and only files that may hold some of their rows; counts of all other
-# ranges follow from those kept. The counts after that are exact again.
+# New ranges from stored counts. Law: only heavy ranges are read, and only files that may have their
+# rows; counts of other ranges follow from the stored ones. The new counts are exact.
 
 
 class NewRanges(Struct, frozen=True):
@@ -110,15 +109,12 @@ def split_rows(
         yield rows.take(pa.array(kept)), new.range_ids_of(values.take(kept))
 
 
-# Use case: even out the ranges of stored sketches, with as little of the table as that takes.
-# Law: the sketch over the new ranges holds all that the old one did at the same versions; sketch,
-# ranges, state and versions are stored in one transaction, and the sketches of earlier versions
-# keep the ranges they were captured with. Three ways, and every result says which was taken: the
-# state follows from the stored one (ranges merged, or split on a column that is grouped by); it
-# follows once the rows of the split ranges are read; or the whole state is captured again,
-# because a join or a buffer of values does not tell what its rows come to under other ranges.
-# Boundaries in the workload file are the user's and stay, and so do ranges of which others would
-# leave the largest one larger.
+# Law: the new sketch holds all that the old one did at the same versions; sketch, ranges, state and
+# versions are stored in one transaction, and sketches of earlier versions keep their ranges. Every
+# result names its way: the state follows from the stored one (ranges merged, or split on a grouping
+# column); it follows after reading the rows of split ranges; or it is captured again, because a
+# join or a buffer of values does not determine it. Boundaries of the file are the user's and stay,
+# as do ranges of which others would leave the largest one larger.
 
 
 def rebalance(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:

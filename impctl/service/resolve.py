@@ -95,9 +95,9 @@ if TYPE_CHECKING:
     from impctl.store.records import Assumption, StoredQuery, StoredSketch, StoreReader
 
 
-# `--at VERSION` and `--at TABLE=VERSION`, or a Python value: the table versions asked for. Law: a
-# version is said of every table of the query, or the run ends with exit code 2; none is guessed,
-# since the newest of one table beside an old one of another may never have been together.
+# `--at VERSION`, `--at TABLE=VERSION`, or a Python value. Law: every table of the query gets a
+# version, or the run ends with exit code 2. None is guessed, because the newest version of one
+# table and an old one of another may never have coexisted.
 
 AtVersions = Sequence[str] | int | Mapping[str, int]
 """Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
@@ -179,9 +179,9 @@ def _usage(message: str, hint: str) -> UsageError:
     return UsageError(message, hint=hint, code="at_syntax")
 
 
-# A condition on the columns of an answer, as `query --where` gives it, or of a table. Law: it is
-# read as a WHERE over the answer would be, and asked of whole rows of the answer, after ORDER BY
-# and LIMIT. One that only Spark computes as Spark does is refused, whoever answers.
+# `query --where` and conditions on a table. Law: read like a WHERE over the answer, applied to its
+# whole rows after ORDER BY and LIMIT. A condition that only Spark computes as Spark does is
+# refused, whoever answers.
 
 _TABLE = "answer"
 _QUERY = "query"
@@ -260,10 +260,9 @@ _VALUES = {
 """A value as SQL writes it; of other types it is a number."""
 
 
-# Whether a sketch is worth its filter: what it leaves out against what asking every row costs.
-# Law: what is decided changes what is read, never the answer; where a sketch is left away, all is
-# read as if it were not there: of tables joined with its own, too, nothing is left out because of
-# it. The rates are measured on Spark (decision 0042).
+# Whether a sketch is worth its filter: rows skipped against the cost of checking every row. Law:
+# this changes what is read, never the answer. Without a sketch everything is read as if it did not
+# exist, also of tables joined with its own. The rates are measured on Spark (decision 0042).
 
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
 """Cost of reading a byte through a filter, by the share of rows that pass: 0.75 of an unfiltered
@@ -369,10 +368,9 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
     return inside + filtered * rate
 
 
-# A query whose sketch cannot be had now, read without one: the answer is its own all the same.
-# Law: only what is wrong with the sketch leads here; what is wrong with the query or a table
-# would be wrong without a sketch too, and stays an error. It is told with the reason and what to
-# do. Policy `strict`, and whoever requires the sketch, has the error instead.
+# Queries whose sketch is unavailable. Law: only problems of the sketch lead here; problems of the
+# query or a table stay errors. The reason and a hint are reported. Policy `strict` and callers that
+# require the sketch get the error.
 
 OF_THE_SKETCH = (
     EvaluationError,
@@ -450,9 +448,8 @@ def _reason_without(
     return error if refusal is None else refusal
 
 
-# A use written into the ledger: what was read, and what would have been without a sketch. Law:
-# counted from the statistics of the files, never measured by reading; a use goes on whether it
-# could be written down or not.
+# Uses in the ledger. Law: counted from the files' statistics, never by reading; a use continues
+# even if it cannot be recorded.
 
 
 def record_use(
@@ -493,11 +490,10 @@ def sums_of(pruned: Pruned) -> tuple[int, int, int]:
     return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)
 
 
-# Another query's sketch for a query that has none of its own: looked for, judged, told. Law: a
-# sketch is used only where `reuse.verdict` allows it at the very versions it stands for; what was
-# looked at comes with its reason. Where none serves, the query reads its whole tables: slower,
-# never wrong. Policy `strict` refuses that instead; where a sketch could not be brought up to
-# date for now, with what was in the way.
+# Reuse of another query's sketch. Law: only if `reuse.verdict` permits it at the very versions of
+# the sketch; each rejected one has its reason. If none serves, the query reads whole tables:
+# slower, never wrong. Policy `strict` refuses that, with the obstacle if a sketch could not be
+# maintained now.
 
 _OWN_TEXT_ALONE = {
     LineageMode.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
@@ -707,12 +703,11 @@ def _not_fresh(error: ImpctlError) -> str:
     return f"it could not be maintained: {error.message}"
 
 
-# The sketch that was stored for given table versions, used at exactly these. Law: nothing is
-# captured, maintained or written. The tables are pinned at the versions asked for, so that
-# schema, CHECKs, files and rows are those of then. A sketch is only used if this release stored
-# it for the query as it is now, reads the SQL over the schema of then as the plan it was stored
-# for, finds it safe with the assumptions stored beside it, and every mark of log and files that
-# was taken with it is that of the table at its version (decision 0039).
+# Sketches of older versions. Law: nothing is captured, maintained or written. Tables are pinned at
+# the requested versions, so that schema, CHECKs, files and rows are those of the time. A sketch is
+# used only if this release stored it for the present query, the SQL over the old schema gives the
+# stored plan, the plan is safe under the stored assumptions, and every stored mark of log and files
+# matches its table (decision 0039).
 
 Versions = Mapping[TableName, TableVersion]
 
@@ -852,9 +847,8 @@ def _older_explanation(versions: Versions) -> str:
     return _joined([f"version {version} of table `{table}`" for table, version in versions.items()])
 
 
-# The stored sketch of one query, brought up to date first: what using a sketch starts from. Law:
-# a sketch is only used at the versions it stands for, only while its query is safe and reads as
-# it did at the capture; the lazy maintenance happens here, under the query's own policy.
+# A query's sketch, maintained first. Law: used only at the versions it stands for, and only while
+# its query is safe and has the plan of the capture; the query's policy governs the maintenance.
 
 _ATTEMPTS = 10
 """Retries when other processes maintain a sketch while it is restored."""
@@ -929,11 +923,9 @@ def _brought_up_to_date(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQ
     raise moved_meanwhile(spec.name)
 
 
-# What `query` and `rewrite` are asked for: a query as the file has it, or with other constants.
-# Law: a query with its own constants goes through its own sketch, as ever, or through the one
-# stored for older versions (`service.resolve`); only another text or other values look for a
-# sketch among all of the workload (`service.resolve`). Where there is no sketch the query is
-# answered all the same (`service.resolve`), unless one is required.
+# Law: a query with its own constants uses its own sketch, or the one stored for older versions;
+# only another text or other values search the workload's sketches. Without a sketch the query is
+# answered all the same, unless one is required.
 
 SQL_NAME = "--sql"
 """The name of a query from the command line; no query of a file can have it."""
@@ -1047,11 +1039,10 @@ def _spec_of(sql: str) -> QuerySpec:
     )
 
 
-# The text by which another reader runs a query through its sketches. Law: over the versions it
-# was made for the text gives what the query gives, on a Spark that hands conditions down to files
-# too. It has one filter per table, of few intervals; `pruned` tells the files that these leave.
-# What Spark does not run is written for DuckDB, PostgreSQL and SQLite: a sketch whose ranges they
-# might read otherwise is left out of it.
+# Text for other readers. Law: over its versions the text gives the query's answer, also on a Spark
+# that pushes conditions down to files. It has one filter of few intervals per table; `pruned` lists
+# the files kept. What Spark does not run is written for DuckDB, PostgreSQL and SQLite, without
+# sketches whose ranges they might read differently.
 
 _MOST_INTERVALS = 256
 """For a filter that Spark does not compile: DuckDB's time grows slowly with the intervals."""

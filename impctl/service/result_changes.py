@@ -52,11 +52,10 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-# Whether a step may have changed the query's answer, all of its columns counted. Law: `False`
-# only where no database with these two states gives two answers. A sketch that covers both
-# states' provenance gives both answers (`docs/soundness.md`); where no changed row lies in it, it
-# reads the same rows of both. So it is the ranges that decide, never values: columns that only go
-# out are not read for a change.
+# Whether a step may change the answer, counting all columns. Law: `False` only if no database with
+# these two states gives two answers. A sketch that covers both states' provenance gives both
+# answers (`docs/soundness.md`); if it has no changed row, it reads the same rows of both. So ranges
+# decide, never values.
 
 
 def may_change_answer(
@@ -87,13 +86,11 @@ def may_change_answer(
     return False
 
 
-# What came and went of an answer, from the rows that it is made of. Law: applied to the answer
-# before, the changes give the answer after, row for row and copy for copy: no row goes that was
-# not there. Rows are one where all values put out are, each rounded once: 0.0 is not -0.0, NaN is
-# NaN; what is the same before and after is no change. Rows that went come first, each part in the
-# order of its columns. A row is sure if it is the same in whatever order the query's doubles are
-# added up: where its rows are at hand with their bounds, by these; where only values are, if no
-# column is such a sum.
+# Changes of an answer, from its rows. Law: applied to the old answer, the changes give the new one,
+# row for row and copy for copy; no absent row is deleted. Rows are equal if all output values are,
+# each rounded once: 0.0 is not -0.0, NaN is NaN. Deleted rows come first, each part sorted by its
+# columns. A row is sure if no order of the query's floating-point sums changes it: by error bounds
+# if rows have them; else if no column is such a sum.
 
 CHANGE, COPIES, SURE = "_change", "_copies", "_sure"
 """The columns for the kind of change, the number of copies, and whether it is certain."""
@@ -261,9 +258,8 @@ def _has_bound(expr: Expr, rows: Batch) -> Bools:
     return result
 
 
-# What came and went of a query's answer in a step that is about to be committed. Law: told of the
-# very rows that the commit holds, against those of the commit before; a query whose rows were not
-# kept before, or are not after, is refused before anything is done, never told by half.
+# Law: changes are those of the very rows that a commit has, against the commit before. A query
+# whose rows are not materialized before or after is refused before anything is done.
 
 
 class Sink(Protocol):
@@ -389,12 +385,11 @@ def not_told(query: QueryName, why: str) -> RecaptureNeededError:
     )
 
 
-# Files of what came and went of answers, one per query and step, for who goes on from them. Law:
-# a file is whole and safe on the disk before the step is committed that it tells of. Its name has
-# the number of that commit and the versions it leads from and to, so a run that takes the place
-# of one that was killed writes the same file, or removes what that one left, with the files of
-# steps that would have gone on from it. So there is one file for each committed step, and who
-# reads those up to the committed versions reads each change once.
+# Files of changes, one per query and step. Law: a file is whole and durable before its step is
+# committed. Its name has the commit's number and the versions before and after, so a run that
+# replaces a killed one writes the same file or removes it, with the files of steps after it. So
+# each committed step has one file, and reading those up to the committed versions gives each change
+# once.
 
 _LONGEST = 200
 """Characters of a file name that all file systems accept."""

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName, TableVersion
 
 
-# Data files of a snapshot as an Arrow table, for engines that read them themselves. Law: says all
-# that the log knows of a file and its bytes do not: rows that are deleted, and values of
-# partition columns, in the types of the table.
+# Data files as an Arrow table, for engines that read them directly. Law: has all that the log knows
+# of a file and its bytes do not: deleted rows, and partition values in the table's types.
 
 
 def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
@@ -81,11 +80,9 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
     return read.take(pa.array([places[text] for text in result], pa.int64()))
 
 
-# Use case: a query through its sketch as a Spark DataFrame, for programs that go on with it. Law:
-# the frame stands for the query's answer at the versions that were pinned when it was made,
-# whenever it is computed; a data file that is gone by then is an error, never fewer rows. Nobody
-# can try again without the sketch, so it is left away where the query might fail only because of
-# it.
+# Spark DataFrames. Law: the frame is the query's answer at the versions pinned when it was made,
+# whenever it is computed; a file missing by then is an error, never fewer rows. There is no retry
+# without the sketch, so it is not used if the query might fail only because of it.
 
 
 class Framed(Struct, frozen=True):
@@ -114,9 +111,8 @@ def dataframe(
     return Framed(frame, result.warnings)
 
 
-# Use case: the data files that a query's sketches leave, for engines that read them without
-# Delta. Law: whatever such an engine would not surely read as Spark does is refused, or read
-# without a sketch; over the rows described the query gives its own answer (`service.results`).
+# Files for engines without Delta. Law: what such an engine might not read as Spark does is refused,
+# or read without a sketch; over the described rows the query gives its answer (`service.results`).
 
 _DATED = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ)
 _NO_TEXT = "other engines may interpret its boundary values differently"
@@ -259,9 +255,8 @@ def _table_files(snapshot: Snapshot, left: Sequence[DataFile], predicate: str | 
     )
 
 
-# Use case: the query's SQL with its sketch as range predicates. Law: the text printed gives, over
-# the versions named beside it, what the query gives, and fails only where it does. No Spark is
-# started unless the sketch has to be recaptured first.
+# SQL with range predicates. Law: over the named versions the text gives what the query gives and
+# fails only where it does. Spark starts only if the sketch must be recaptured first.
 
 BEST_ROWS_ONLY = "best_rows_only"
 

@@ -22,8 +22,7 @@ from impctl.workload.scalars import SIZE_HINT, size_from
 if TYPE_CHECKING:
     from impctl.types import QueryName
 
-# Every environment variable of impctl, with what it sets and since when. Law: a variable that is
-# not listed here is read nowhere; `docs/configuration.md` shows this table.
+# Law: a variable that is not listed here is read nowhere; `docs/configuration.md` shows this table.
 
 PREFIX = "IMPCTL_"
 
@@ -95,9 +94,7 @@ ENVVARS = (
 )
 
 
-# What flags and arguments of one run ask for together, and what of it excludes each other. Law:
-# the command line and programs are refused the same, in the same words, before anything is
-# opened.
+# Law: the command line and programs are refused with the same words, before anything is opened.
 
 
 class DueRequest(Struct, frozen=True):
@@ -155,10 +152,9 @@ def simulate_request(
     return SimulateRequest(since, tuple(disks), tuple(triggers), look)
 
 
-# What a run may do: flags and variables as given, and how they stand against the workload file.
-# Law: flag before `IMPCTL_*` variable before workload file before default; None means "unset" and
-# is tested as such, so that an empty or zero value given on purpose is not lost. The first two
-# are merged before a `Settings` exists (`cli.options`); the functions here decide the rest.
+# Law: a flag overrides an `IMPCTL_*` variable, which overrides the workload file, which overrides
+# the default. None means "unset", so that an explicit empty or zero value counts. The first two are
+# merged before a `Settings` exists (`cli.options`); functions here decide the rest.
 
 DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""

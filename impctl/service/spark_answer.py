@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-# Running a query over pinned snapshots, with its sketch or without. Law: both ways read the same
-# versions; with the sketch only files that may hold wanted rows are read. An answer comes as
-# Arrow, and as plain Python values where two are compared.
+# Law: both ways read the same versions; with the sketch, only files that may have matching rows.
 
 
 class ResultRows(Struct, frozen=True):
@@ -203,9 +201,9 @@ def answer_of(table: pa.Table) -> ResultRows:
     return ResultRows(tuple(table.column_names), rows_of(table))
 
 
-# WITH entries that read themselves by UNION, derived for Spark, which does not run them. Law: the
-# rows are those of the entry over the rows that the query reads: of each access those of its
-# filter, for whole ranges, as the text has them. Entries that nothing uses have no rows.
+# Recursive WITH entries, derived for Spark, which does not run them. Law: an entry's rows are those
+# over the rows that the query reads: of each access those of its filter, for whole ranges, as in
+# the text. Unused entries have no rows.
 
 _VIEW = "impctl_rows_of"
 
@@ -328,9 +326,9 @@ def _rows(
     return rows if wanted is None else rows.where(filter_condition(wanted).sql(DIALECT))
 
 
-# A query that impctl cannot read but Spark can: run as it stands over pinned tables. Law: the
-# text is the user's own, parameters filled in, and surely one query; the tables it names are
-# those of the workload, at the pinned versions, read whole. Nothing is known of it but that.
+# Queries that only Spark can read, run over pinned tables. Law: the text is the user's with
+# parameters substituted, and surely one query; its tables are the workload's, at pinned versions,
+# read whole.
 
 
 class Passthrough(Struct, frozen=True, kw_only=True):
@@ -399,11 +397,10 @@ def _views_read(ctx: Context, result: Passthrough) -> dict[TableName, DataFrame]
     }
 
 
-# Tables of which readers of Parquet other than Spark may lose rows with NaN through a sketch.
-# Law: NaN is greater than every boundary, so that only the highest range holds it; what is not
-# named here has, in the files that are left, no NaN in that range which minimum and maximum do
-# not tell. DuckDB and pyarrow pass over parts of a file by these alone, however the condition is
-# written.
+# Tables of which Parquet readers other than Spark may lose rows with NaN through a sketch. Law: NaN
+# exceeds every boundary, so only the highest range holds it. A table not named here has, in the
+# files kept, no NaN in that range beyond what minimum and maximum show. DuckDB and pyarrow skip row
+# groups by these alone, however the condition is written.
 
 
 def losing_nan(

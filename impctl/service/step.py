@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from impctl.store.store import Store
 
 
-# What one step of one query did and cost, as the step leaves it and results tell it. Law: values
-# only; whoever tells of steps need not know how one is made.
-
-
 class StepDone(Struct, frozen=True):
     """What one step did and cost; ranges by access."""
 
@@ -73,10 +69,9 @@ class StepDone(Struct, frozen=True):
     """Rows of its operators and side reads, where the engine stepped a circuit."""
 
 
-# One step of a stored query taken up: changes in, its sketches and state committed. Law: a step
-# either commits sketches, state and versions together or leaves all as they were. Assumptions are
-# looked at before anything is computed. Nothing here recaptures; what cannot go on incrementally
-# raises RecaptureNeededError and the policy decides (`service.maintain`).
+# Law: a step commits sketches, state and versions together or changes nothing. Assumptions are
+# checked before anything is computed. Nothing here recaptures; RecaptureNeededError leaves that to
+# the policy (`service.maintain`).
 
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
 """As of `service.expiry`."""

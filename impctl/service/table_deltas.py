@@ -46,11 +46,10 @@ if TYPE_CHECKING:
     from impctl.store.records import Assumption
     from impctl.tables.snapshot import Snapshot
 
-# A large change of one table, selected and grouped by Spark before it reaches the engine. Law:
-# sketch and state are those that the changed rows would have led to one by one. Spark reads the
-# files in which the two versions differ; rows that are in files of both cancel out in the state.
-# So neither the change nor its rows need fit this process: only one row per group and range does.
-# Only a plan over one table whose first grouping partial aggregates can feed goes this way.
+# Large changes, grouped by Spark before the engine. Law: sketch and state are those of processing
+# the rows one by one. Spark reads the files in which the versions differ; rows in files of both
+# cancel. Only one row per group and range reaches this process. Requires a plan over one table
+# whose first grouping accepts partial aggregates.
 
 _MEGABYTE = 1 << 20
 
@@ -132,11 +131,9 @@ def grouped_change(
     return GroupedChange(pass_, inserted, deleted, partition)
 
 
-# Rows of a table read again for a bounded buffer, from as few files as their statistics allow.
-# Law: every row whose columns have one of the values asked for, and of which the conditions on
-# the source are true, is among the batches; the snapshot is that of the version the step
-# maintains to. Rows pass in batches, so memory is a batch's and what the operator keeps of it. No
-# JVM is started.
+# Refills of bounded buffers, from few files. Law: the batches have every row with one of the
+# requested values that meets the source's conditions, at the version that the step leads to. Memory
+# is a batch and what the operator stores. No JVM is started.
 
 
 def rows_with(
@@ -157,10 +154,9 @@ def refill_text(groups: int, rows: int) -> str:
     return f"refilled the buffers of {count_text(groups, 'group')}{origin}"
 
 
-# Each table's change, read once for all queries of a run. Law: for one table and one range of
-# versions, the change feed is read once, with the columns that any query of the run needs, and
-# every query sees the same rows. Where a column of one query cannot be read, every query reads
-# its own, so that only that one fails.
+# Law: per table and span of versions, the change feed is read once, with the columns that any query
+# of the run needs, and every query sees the same rows. If a column of one query is unreadable, each
+# query reads its own, so that only that one fails.
 
 Span = tuple[TableName, TableVersion, TableVersion]
 """A table's change: after one version, up to another."""

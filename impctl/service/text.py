@@ -14,10 +14,9 @@ from pathlib import Path
 from impctl.bench.quantity import number
 from impctl.errors import UsageError
 
-# Sizes, durations, moments, ratios and texts of others as people read them. Law: text from
-# outside is shown with control characters escaped, so that it cannot drive a terminal. Three
-# digits carry meaning, and no number is ever written with an exponent; what would read as a
-# thousand of one unit is one of the next, and the largest unit has its thousands apart.
+# Law: outside text is shown with control characters escaped, so that it cannot drive a terminal.
+# Numbers have three significant digits and no exponent; a thousand of one unit is one of the next,
+# and the largest unit gets thousands separators.
 
 _SIZES = ("B", "kB", "MB", "GB")
 _LARGEST_SIZE = "TB"
@@ -83,9 +82,8 @@ def size_text(count: int) -> str:
     return f"{number(size)} {_LARGEST_SIZE}"
 
 
-# Messages of errors where the query they are about has just been named. Law: the query is named
-# once; what the message says of it is the same, and one that is about something else stays as it
-# is.
+# Law: a query that has just been named is not named again; a message about something else is
+# unchanged.
 
 
 def named_before(query: str, message: str) -> str:

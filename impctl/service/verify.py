@@ -43,11 +43,9 @@ if TYPE_CHECKING:
     from impctl.types import QueryName, TableName, TableVersion
     from impctl.workload.models import QuerySpec
 
-# Two right answers of one query whose ORDER BY leaves it open which of several rows come last.
-# Law: where a LIMIT (or an OFFSET) cuts between rows that tie, any of them are right. Equal is
-# then the list of values that the order goes by, row by row as a bag, and every row that does not
-# tie with one at the cut. Only where all that the order goes by is put out; else the rows must be
-# the same.
+# Ties at a LIMIT or OFFSET. Law: where it cuts between tied rows, any of them are right. Equal are
+# then the lists of sort values, and the bags of rows that do not tie at the cut. This needs all
+# sort values in the output; else the rows must be equal.
 
 Rows = Sequence[Sequence[RowValue]]
 
@@ -95,10 +93,9 @@ def cut_order(root: Plan) -> CutOrder | None:
     return CutOrder(places, node.count, bool(node.offset))
 
 
-# Whether two answers of one query are the same bag of rows. Law: doubles may differ by what the
-# order of a floating sum can make of them, all else must be equal; rows have no order. That is a
-# small part of the double, or what is known of its own error, which counts where a sum cancels
-# (`rules.error_columns`).
+# Law: answers are compared as bags. Doubles may differ by what the order of a floating-point sum
+# can change: a small relative error, or the known error of the value, which matters where a sum
+# cancels (`rules.error_columns`).
 
 _RELATIVE = 1e-9
 """Doubles closer than this count as equal: two orders of a sum of values of one sign never differ
@@ -180,9 +177,8 @@ def _close(left: float, right: float, error: float) -> bool:
     return math.isclose(left, right, rel_tol=_RELATIVE, abs_tol=tolerance)
 
 
-# A query's answer by Spark, with how far each double of it may be off. Law: as
-# `rules.error_columns` says of the query's plan. Spark computes all of it from the tables, so
-# that nothing wrong in what is kept can widen it.
+# Error bounds are those of `rules.error_columns` for the query's plan. Spark computes them from the
+# tables, so that wrong state cannot widen them.
 
 Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 
@@ -220,17 +216,13 @@ def rounded_answer(
     return rows, errors
 
 
-# Use case: recapture in Spark at the stored versions and compare. Law: the oracle shares nothing
-# with the maintained state but the partition; a sketch that lacks a range of the accurate one is
-# unsound (exit 5), one that has more has slack. A sketch that holds one derivation of each row of
-# a fixpoint has no accurate one: it is unsound where rows derived over it are not all there are,
-# and its slack is what no derivation uses. With results, the query is also run with and without
-# its sketch and the two answers compared as bags, and with them the one that is kept; doubles may
-# differ by what the order of a floating sum can make of them, and rows that tie at a LIMIT by
-# which of them there are. Of a LIMIT without an order, that leaves any of more rows, only the
-# number is compared, which is told. A query that only its sketch makes fail has nothing to
-# compare, which is told too. What was found is recorded, where the store may be written, for
-# `status` to tell.
+# Law: the oracle shares only the partition with the maintained state. A sketch without a range of
+# the accurate one is unsound (exit 5); one with more has slack. A sketch of one derivation per row
+# of a fixpoint has no accurate counterpart: it is unsound if rows derived over it are not all rows,
+# and its slack is ranges that no derivation uses. With results, the answers with and without the
+# sketch, and the materialized one, are compared as bags; of a LIMIT without ORDER BY only the
+# number of rows. A query that fails only through its sketch has nothing to compare. Both cases are
+# reported. The finding is recorded for `status` if the store is writable.
 
 _FAILS_IN_PART = (
     "query `{}` fails on groups that its sketch covers only in part, so it is answered "

@@ -91,9 +91,8 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 
 
-# A row of an answer, given by values of some of its columns. Law: a text is read as a value of
-# the column's type, as `--param` reads one; nothing is taken for a value that it is not. A
-# TIMESTAMP has its zone beside. What is not given may be anything.
+# The row asked about, by values of some columns. Law: a text is parsed as a value of the column's
+# type, like `--param`; a TIMESTAMP has its zone. Columns without a value may have any.
 
 RowGiven = Sequence[str] | Mapping[str, object]
 """Texts `NAME=VALUE,NAME=VALUE`, or Python values by name."""
@@ -233,11 +232,10 @@ def _value(text: str, kind: SqlType) -> LiteralValue:
     return result
 
 
-# Rows of tables that derive one row of an answer together, found by the engine. Law: read is what
-# the query reads through its sketches, less what cannot matter to the row; over it the row is
-# derived in all ways in which it is over the tables, since a sketch holds the whole lineage of
-# the answer. A sketch of witnesses does not, and is left away. What is told is rows of the tables
-# at the pinned versions, by the columns that the query reads.
+# Derivations by the engine. Law: reads what the query reads through its sketches, except rows that
+# cannot affect the result row. All derivations survive, because a sketch holds the whole lineage; a
+# sketch of witnesses does not and is not used. Reported are rows at the pinned versions, with the
+# columns that the query reads.
 
 _SHOWN = 3
 """Rows of an answer that are listed where several match."""
@@ -373,10 +371,9 @@ def _not_traced(result: ResolvedSketch, blocked: BlockedError) -> QueryError:
     )
 
 
-# What an answer would be if some rows of its tables were not there; no table is touched. Law:
-# what is told is the difference of two answers at the same versions, copy for copy. A query that
-# more rows never give fewer answers is read through its sketches, which hold the whole lineage of
-# whatever is left; any other by its own conditions alone, since rows that go may bring rows in.
+# What-if answers. Law: reports the difference of two answers at the same versions, copy for copy;
+# no table is changed. A monotone query is read through its sketches, which hold the lineage of
+# whatever is left. Any other uses its conditions alone, because deletions may add result rows.
 
 _OF_TABLE = re.compile(r"\s*(?P<table>[\w.`-]+?)\s*:(?!:)\s*(?P<condition>.*)", re.DOTALL)
 _OPTION = "--without"
@@ -478,9 +475,9 @@ def rows_left_out(ctx: Context, table: TableName, texts: Sequence[str]) -> LeftO
     return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
-# The state of a query whose recursion is kept by absorption, taken up to be asked. Law: only of
-# the very commit that the query was brought up to, and only where the query as it is asked reads
-# tables through that recursion alone; else there is none, and tables are read.
+# State of a recursion kept by absorption. Law: used only at the very commit that the query was
+# maintained to, and only if the query reads tables through that recursion alone; else tables are
+# read.
 
 
 def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedRows | None:
@@ -516,10 +513,10 @@ def files_left_out(ctx: Context, result: ResolvedSketch) -> int:
     return sum(len(ctx.tables.snapshot(*pinned).files) for pinned in result.versions.items())
 
 
-# Rows of tables that derive a row of an answer together, told from a query's state. Law: what is
-# claimed is proved as where tables are read (`compile.provenance.derivation`); where whole
-# functions are kept, a smallest set is told by the row's function. Each different row of a table
-# is told once, by the columns that the state has, which are all that the recursion reads.
+# Derivations by state. Law: claims are proved as when tables are read
+# (`compile.provenance.derivation`); if whole functions are kept, the row's function gives a
+# smallest set. Each distinct row is reported once, with the columns in the state, which are all
+# that the recursion reads.
 
 
 def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow | None:
@@ -556,11 +553,10 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
 
-# What an answer would be without some rows of tables, told from a query's state. Law: what is
-# told is the difference of the answer over the recursion's rows and over those that functions say
-# would be left (`engine.fixpoint.absorption`), copy for copy; anything may stand above the
-# recursion that the engine runs. No table is read, so a condition asks for columns that the state
-# has of every access; rows left out are those that the recursion reads.
+# What-if answers by state. Law: reports the difference between the answers over the recursion's
+# rows and over those that the functions keep (`engine.fixpoint.absorption`), copy for copy; above
+# the recursion may be anything that the engine runs. No table is read, so conditions use columns in
+# the state.
 
 _MADE = "made"
 
@@ -633,10 +629,9 @@ def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
     return with_inputs(plan, tuple(_over_rows(one, absorbed) for one in inputs_of(plan)))
 
 
-# Use case: tell which rows of tables a row of an answer is derived from, and what needs some.
-# Law: no table is touched. The sketch is brought up to date first, as for `query`; then its state
-# tells, where recursion is kept by absorption, or the engine reads through it. Spark is not
-# started for what is told.
+# Law: no table is changed. The sketch is maintained first, as for `query`. Then the state answers
+# if recursion is kept by absorption, else the engine reads through the sketch. Spark is not
+# started.
 
 
 def why(

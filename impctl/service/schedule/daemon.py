@@ -62,10 +62,9 @@ if TYPE_CHECKING:
     from impctl.types import QueryName, TableName
 
 
-# The queries of a process that follows, as their triggers have them. Law: queries on `commit` are
-# run whenever something is new, as ever; the others when the timetable says, from what the last
-# look found. After each run there is a look at the versions it pinned, so that nothing which a
-# run saw is new to nobody. A look that fails changes nothing.
+# Law: queries on `commit` run whenever something is new, the others when the timetable says, by the
+# last look. After each run there is a look at the versions that it pinned, so that nothing seen by
+# a run alone is lost. A failed look changes nothing.
 
 MAX_WAIT_DEPRECATED = "max_wait_deprecated"
 _DEPRECATED = (
@@ -160,10 +159,9 @@ class FollowedQueries:
         return result
 
 
-# The timetable of a process that follows: when the next run starts, and for what. Law: pure but
-# for what it was told, and timed by whoever asks, so that tests run days of it in a second. A
-# query that failed counts in no other's start and takes no other along; what a run left pending
-# is not tried again before something is new, or ten minutes have passed.
+# Law: a timetable depends only on its inputs and the caller's clock, so tests run days in a second.
+# A query that failed affects no other query's start. What a run left pending is retried when
+# something is new, or after ten minutes.
 
 _QUIET = 600.0
 """Seconds after which what a run left pending is retried, whatever a look says."""
@@ -254,10 +252,9 @@ class Timetable:
         return not one.pending.is_some
 
 
-# Use case: maintain what is due now, or what has a point; and say when queries are due. Law: what
-# is due is decided at the versions that are then maintained. A query that is not due stays as it
-# is and is told so; with nothing due no lock is taken and no planner loaded. A point that no
-# query has is an error, since a typing mistake would maintain nothing for ever.
+# Law: what is due is decided at the versions that are then maintained. A query that is not due
+# stays as it is and is reported; with nothing due no lock is taken and no planner loaded. An
+# unknown point is an error, because a typo would maintain nothing forever.
 
 
 def maintain_due(
@@ -343,10 +340,9 @@ def _left(ctx: Context, spec: QuerySpec, one: Waiting, due: Due) -> list[Maintai
     ]
 
 
-# Queries that failed for a reason that may pass, in the order in which they are tried again. Law:
-# each query has a due time of its own, and its pauses grow from one failure to the next until a
-# try goes well; queries that failed in one run are due together where they failed as often. What
-# is put off holds up no other query.
+# Retries. Law: each query has its due time, and its pauses grow with each failure until a success.
+# Queries that failed in one run, equally often, are due together. A postponed query delays no
+# other.
 
 _LONGEST_PAUSE = 60.0
 """Longest pause between retries in seconds, unless the first is longer."""
@@ -399,9 +395,8 @@ class Retries:
         return min(pauses, default=None)
 
 
-# What a following process saw at its last run, and whether there is anything new. Law: a look
-# costs a few questions to the file system per table; it opens no table and no store. In doubt, a
-# log that cannot be read included, there is something new: the run itself then says what.
+# Law: a look costs a few file system calls per table and opens neither tables nor store. In doubt,
+# such as an unreadable log, there is something new, and the run reports the problem.
 
 _LONGEST_QUIET = 600.0
 """Seconds after which a run opens everything again, whatever a look says: for tables in object
@@ -498,12 +493,10 @@ def _end(known: PinnedTable) -> object:
         return None
 
 
-# Use case: keep stored sketches up to date for as long as the process runs. Law: each run is what
-# `maintain` does, under the same policies, and takes the writer's lock only while it works;
-# between runs nothing is held but memory. A query that fails stops neither the others nor the
-# process: where the reason may pass (a lock, storage) it is tried again at a time of its own, and
-# the others go on meanwhile. A workload file that changes ends the process, so that nothing is
-# ever read again in silence.
+# Law: each run does what `maintain` does, under the same policies, and holds the writer's lock only
+# while it works. A query that fails stops neither the others nor the process; if the reason may
+# pass (a lock, storage) it is retried at its own time. A changed workload file ends the process, so
+# that nothing is reread silently.
 
 
 class StopRequest(Protocol):

@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
 
-# The instants at which a trigger's clock strikes: multiples since midnight, times of a crontab.
-# Law: an instant is given in seconds since 1970 and is the first not before the one asked from.
-# Of a crontab, a local time that does not exist (the clock is put on) is the instant at which the
-# clock is put on, and one that comes twice (the clock is put back) is its first coming alone.
-# Multiples count the time that really passes since midnight, so they keep their pace on such
-# days.
+# Law: an instant is in seconds since 1970 and is the first one not before the start. A local
+# crontab time that does not exist is the instant at which the clock moves forward; one that occurs
+# twice is its first occurrence. Multiples count elapsed time since midnight, so they keep their
+# pace on such days.
 
 _DAYS = 366 * 8 + 2
 """Days searched: a 29th of February is at most eight years away."""
@@ -138,12 +136,11 @@ def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
     return None
 
 
-# What is pending for a query: the commits that its sketch does not have, with their times. Law:
-# told by what is stored and by the tables' logs, without reading SQL or data. Times never go back
-# and never lie in the future: a commit that says so came with the one before it, or counts as one
-# without a time. It may not count as of now, since there is a new now at each look, and a bound
-# from there on would never end. What the logs do not tell (another table at the path, a
-# definition that changed) is `unsure`, and who is unsure maintains.
+# Pending commits of a query. Law: by the store and the tables' logs, without SQL or data. Times
+# never decrease and are never in the future: an impossible time is that of the commit before, or
+# unknown. It may not be now, since now moves with each look and a bound from there would never end.
+# What the logs do not show (another table at the path, a changed definition) is `unsure`, and
+# unsure queries are maintained.
 
 _TOLERATED = 5.0
 """Clock difference of two machines in seconds: so much ahead is now."""
@@ -307,17 +304,15 @@ def _turned(before: str, to: str, zone: str) -> float:
     return datetime.combine(following, time(), zone_of(zone)).timestamp()
 
 
-# When queries are due, when that has to be done, and when a run has to start for it. For queries
-# with something pending:
+# When a run has to start. For queries with something pending:
 #
 #     start(q) = deadline(q) - margin * (opening + work until deadline(q)) - look
 #
-# where the work is the sum of the costs of all queries whose deadline is not later. A deadline is
-# that of `fresh_within` after the oldest pending commit, or the end of `ready_within` after a
-# moment. Whatever else makes a query due (a commit, so many rows, a moment of the clock) starts
-# when it comes. Law: pure; times are seconds since 1970, amounts of time seconds. A start is
-# never later than the deadline leaves time for, as far as costs and margin are right; where
-# several keys of a trigger say when, the first start counts.
+# where the work is the cost of all queries with no later deadline. A deadline is `fresh_within`
+# after the oldest pending commit, or the end of `ready_within` after a moment. Other triggers (a
+# commit, a number of rows, a clock moment) start when they occur. Law: pure, all in seconds,
+# instants since 1970. A start meets its deadline as far as costs and margin are right; with several
+# keys the first start counts.
 
 CHEAP_S = 1.0
 """A shorter run may start before it is due, where `cheap` says so."""
@@ -555,9 +550,9 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     return result
 
 
-# Looking at what is pending for each query, and when that makes it due. Law: reads the store and
-# the tables' logs, never a data file; where nothing is pending, no more than a run with nothing
-# to do reads, but for queries with `ready_within`: of their tables the histories, too.
+# Law: reads the store and the tables' logs, never a data file. With nothing pending it reads no
+# more than a run with nothing to do, except the histories of tables for queries with
+# `ready_within`.
 
 
 def now_of(ctx: Context) -> float:
@@ -626,9 +621,8 @@ def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
         return None
 
 
-# When queries are due, as a process that looks once has it: for `--due`, and for plans. Law: what
-# `maintain --due` would maintain now, and what is told of it, come of one look. Times are seconds
-# since 1970 until they are told. Nothing is written and no lock taken.
+# For `--due` and plans. Law: what `maintain --due` would maintain and what is reported come from
+# one look. Writes nothing and takes no lock.
 
 DEFAULT_LOOK = 60.0
 """Seconds until the next run of `--due`: the most frequent one of crontabs."""
@@ -684,11 +678,10 @@ def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-# What maintaining a query is going to take, in seconds, for planning when to start. Law: learned
-# from the recorded runs as `plan` estimates are (`service.decide`), of changes of the same tables
-# where there are such runs; where nothing tells, a second is thought of. How far that is off, the
-# margin says: as many times as the last runs took what was thought, 99 of 100 of them, but never
-# less than 1.5, and 3 as long as fewer than 20 are known.
+# Costs of runs, in seconds. Law: learned from recorded runs as `plan` estimates are
+# (`service.decide`), from changes of the same tables if any; one second if nothing is known. The
+# margin is the ratio of actual to estimated time that covers 99 of 100 of the last runs, at least
+# 1.5, and 3 with fewer than 20 runs.
 
 OPENING_S = 0.05
 """Seconds before the first query of a run in a long-running process."""

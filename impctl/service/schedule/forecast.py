@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from impctl.store.records import StoreReader
     from impctl.workload.models import ExpectedChanges, TableSpec
 
-# Kinds of change, out of the histories of tables: which of them move together, how often, by how
-# many rows. Law: commits that lie closer together than `together` seconds are one change, since
-# one run carries them on; each commit is in one change. A table that never changed may change: in
-# n days its rate is 1/(2n + 2), never 0. Rows that a log does not tell are not guessed at.
+# Kinds of change, from tables' histories: which tables move together, how often, by how many rows.
+# Law: commits closer than `together` seconds are one change, since one run processes them; each
+# commit is in one change. A table that did not change in n days has the rate 1/(2n + 2), never 0.
+# Rows that a log does not count are not guessed.
 
 DAY = 86_400.0
 _TOGETHER = 300.0
@@ -181,10 +181,9 @@ def _days(held: History, times: Sequence[float], now: float) -> float:
     return max(0.0, now - start - missed) / DAY
 
 
-# The next change of a query's tables: when, which tables, how many rows, with intervals. Law: a
-# kind of change that came fewer than five times is not forecast, and it is said why nothing is.
-# Times are never before now: what is overdue may come any moment. A kind that stayed away for
-# twice as long as its interval reaches speaks only where no other does.
+# The next change: when, which tables, how many rows, with intervals. Law: a kind seen fewer than
+# five times is not forecast, with the reason. Times are never before now. A kind absent for twice
+# its interval counts only if no other kind does.
 
 NEEDED = 5
 """Fewer changes of a kind give no forecast."""
@@ -271,11 +270,10 @@ def _forecast(
     return forecasts.of(values, [*times, changes[-1].at])
 
 
-# What is expected of the tables of each query: by their histories, and by the workload file. Law:
-# the file's word holds where the log cannot know yet: until a table has `TAKES_OVER` commits
-# since the expectation began. A table that never changes, by the file, is in no kind of change;
-# nor is one out of the time that its expectations are for, but for the rate of what never came.
-# Tables of which the file says the same pauses are loaded together: one run carries them on.
+# Expectations of the file and of histories. Law: the file holds until a table has `TAKES_OVER`
+# commits since the expectation began. A table that never changes, by the file, is in no kind of
+# change; nor is one outside the period of its expectations, except for the rate of what never came.
+# Tables with the same pauses are loaded together: one run processes them.
 
 TAKES_OVER = 20
 """Commits after which a table's log overrides the file."""
@@ -418,9 +416,8 @@ def expectations(
 _NOTHING = History("", -1, None)
 """History of a table whose commits nobody read."""
 
-# Rows that are going to change in the tables of stored queries, by what is expected of these.
-# Law: in the mean, as all kinds of change together; nothing is read before it is asked for. A
-# kind that never came, or whose rows no log tells, adds none. Fulfils `due.costs.ExpectedRows`.
+# Expected changed rows. Law: the mean over all kinds of change; read lazily. A kind that never
+# came, or has no counted rows, adds none. Implements `due.costs.ExpectedRows`.
 
 _RATHER = 0.5
 """Expected changes of a kind, from which on it probably comes."""

@@ -77,10 +77,9 @@ class ReplayedCommits(Struct, frozen=True):
         return self.times[result] if result < len(self.times) else None
 
 
-# Commits that came, to be replayed: of each table in the order of their times, with sums of rows.
-# Law: times are seconds since 1970, never going back within a table, none after the end of what
-# is replayed. Rows that a log does not tell are taken by the bytes of the commit, as the other
-# commits of its table have them, and counted (`guessed`).
+# Commits to replay. Law: per table in order of their times (seconds since 1970, never decreasing),
+# none after the end of the replay. Rows that a log does not count are estimated by the commit's
+# bytes, like the table's other commits, and counted (`guessed`).
 
 
 class Replay(Struct, frozen=True):
@@ -143,9 +142,8 @@ def merged(of: Mapping[TableName, ReplayedCommits]) -> ReplayedCommits:
     )
 
 
-# The commits that the store and the tables' logs know of, to be replayed. Law: nothing is
-# replayed of a time in which commits of one of the tables are not known, as far as that can be
-# told; where that makes it less than was asked for, it is said. Reads logs only.
+# Law: reads logs only. Replays no period in which commits of a table are known to be missing; a
+# period shorter than requested is reported.
 
 BY_STORE = "the histories of the tables"
 
@@ -213,9 +211,8 @@ def _gaps(histories: Mapping[TableName, History], since: float, until: float) ->
             yield f"some commits of `{name}` are unknown: its log was cleaned up in between"
 
 
-# The figures of a setting, out of its runs in virtual time. Law: of ages the given share are at
-# most the quantile; without a step there is none. What is still pending at the end counts for the
-# worst age, as old as it is then.
+# The figures of a setting. Law: the given share of ages are at most the quantile; without a step
+# there is none. What is pending at the end counts toward the worst age.
 
 
 def figures_of(setting: Setting, choice: ReplayedChoice, ran: RunTotals) -> SimulatedSetting:
@@ -245,9 +242,8 @@ def quantile(rising: Sequence[float], share: float) -> float | None:
     return rising[max(0, ceil(share * len(rising)) - 1)] if rising else None
 
 
-# The settings that are compared: a budget and a trigger each, that of the file first. Law: every
-# budget by every trigger that is asked for; what is not asked for is as the file has it. No
-# setting is there twice.
+# Law: settings are every requested budget by every requested trigger, the file's first, without
+# duplicates; what is not requested is as in the file.
 
 ALL = "all"
 """A budget that keeps all."""
@@ -314,23 +310,19 @@ def trigger_from(text: str) -> Trigger:
     return result
 
 
-# What a step of a query takes in a setting: recorded runs, and what the choice of state adds.
-# Law: seconds, never below what the choice itself says of the step; it is what the schedule
-# thinks, and what the step then takes where no noise is asked for, so that nothing is late by
-# chance.
+# Law: a step takes seconds by recorded runs, never less than the choice of state estimates. Without
+# noise a step takes what the schedule expects, so that nothing is late by chance.
 
-# What a step of a query takes, by its recorded runs: found once, asked for many steps. Law: the
-# milliseconds of `service.decide` for the same runs and tables, in a process that has whatever it
-# needs loaded. Where no run and no capture tells, None.
+# A step's time by recorded runs, computed once for many steps. Law: the estimate of
+# `service.decide` for the same runs and tables, in a process with everything loaded; None without a
+# run or capture.
 
-# What is kept of the queries' state in each setting, and what a step takes more for that. Law:
-# under a budget that is chosen which has the least expected work, by the graphs and prices of
-# `keep_to_budget`, for what is replayed; bounds of queries urge it, and the state as it is now
-# stays where another choice would not be carried out, as there. It is chosen once, before the
-# replay: that rates move meanwhile is not looked at. A step takes what the choice says that its
-# kind of change does, above what it says of the state as it is now, under which the runs were
-# recorded. Rows beyond those of one change make reads likelier: prices are asked for changes of
-# several sizes, and lie between them on lines.
+# State under each setting. Law: under a budget, the choice with the least expected work, by the
+# graphs and prices of `keep_to_budget`, for the replayed changes; bounds of queries add urgency,
+# and the present state stays where `keep_to_budget` would leave it. The choice is made once, before
+# the replay, and ignores later rates. A step takes what the choice estimates for its kind of change
+# beyond the present state, under which runs were recorded. More rows make reads likelier: prices
+# are computed for several sizes and interpolated linearly.
 
 Tables = frozenset[TableName]
 
@@ -672,8 +664,7 @@ class StepCosts(Struct, frozen=True, dict=True):
         return max(known + more, ms, least) / 1000
 
 
-# All that settings share: the commits, what steps take, and the choice of state. Law: a setting
-# changes nothing of another one's; the same commits, runs and settings give the same figures.
+# Law: settings are independent; equal commits, runs and settings give equal figures.
 
 
 class Model:
@@ -762,9 +753,8 @@ class Model:
         return result
 
 
-# A query in a run of virtual time: what is pending of its tables' commits, and what that takes.
-# Law: the same `PendingChanges` and `Costs` as a look finds, but for changes that are summed up
-# where no trigger tells them apart.
+# Law: the same `PendingChanges` and `Costs` as a real look finds, except that changes no trigger
+# distinguishes are summed.
 
 
 class PendingAmount(Struct, frozen=True):
@@ -901,10 +891,9 @@ class ReplayedQuery(Struct):
         return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
 
 
-# What the store recorded of real runs, beside what the model makes of the same time. Law: steps
-# that maintained are counted, as are recaptures in their place; captures that were asked for,
-# conversions and verifications are not. The store knows steps, no runs: steps that follow each
-# other within half a look are one run, as long as no query comes twice.
+# Recorded runs beside the model of the same period. Law: counts steps that maintained, and
+# recaptures in their place, but no requested captures, conversions or verifications. The store has
+# steps, not runs: steps within half a look of each other are one run, unless a query repeats.
 
 _STEPS = frozenset({"exact", "touch", "recapture"})
 _ALL_RUNS = 1_000_000
@@ -967,12 +956,11 @@ def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
     return runs
 
 
-# A process that follows, in virtual time: the loop of `service.schedule.daemon` over commits that
-# came. Law: looks, starts and what a run takes are as there, by the same timetable; each run
-# takes what was thought of it, but for a noise that is asked for, and pins what had come when it
-# started. Looks at which nothing can start are skipped, by a bound on what can be pending, and so
-# are moments of the clock at which nothing is: the time this takes depends on runs, not on looks
-# or moments. Nothing sleeps, and nothing depends on what time it is.
+# The loop of `service.schedule.daemon` in virtual time. Law: looks, starts and durations follow the
+# same timetable. Each run takes its estimate, except for requested noise, and pins what had come
+# when it started. Looks at which nothing can start are skipped, by a bound on what can be pending,
+# as are clock moments without work: the cost depends on runs, not on looks. Nothing sleeps or reads
+# the wall clock.
 
 _SLACK = 1e-6
 """Rounding error of sums of seconds."""
@@ -1209,10 +1197,9 @@ class VirtualRun:
             yield now if is_some else query.next_after(now) or inf
 
 
-# Use case: what other budgets and triggers would have come to, by commits of the past. Law: no
-# row of a table is read, no Spark started and nothing written but a report that is asked for;
-# what is due and what is kept is decided by the functions that decide it in earnest, over a clock
-# that is set forward. Queries that were never captured are left out, and told.
+# Law: reads no row of a table, starts no Spark, writes only a requested report. The functions that
+# decide real runs decide here, with a clock that is advanced. Queries never captured are omitted
+# and reported.
 
 NOTHING_TO_REPLAY = "nothing_to_replay"
 _NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"
