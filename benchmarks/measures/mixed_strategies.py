@@ -21,7 +21,7 @@ from impctl.bench.timing import milliseconds
 from impctl.measure.scratch import AgainstRecapture
 from impctl.safety.judge import Verdict
 from impctl.service.capture import capture_query
-from impctl.service.choose import choose
+from impctl.service.capture_plan import choose_sketches
 from impctl.service.context import Context
 from impctl.service.fill import capture_sketches_alone
 from impctl.service.filters import filters_of
@@ -194,7 +194,7 @@ class Recapture(MixedStrategy):
         return None
 
     def _captured(self, prepared: PreparedQuery) -> _Held:
-        chosen = choose(self.scratch, prepared)
+        chosen = choose_sketches(self.scratch, prepared)
         held = _Held(
             prepared,
             chosen.verdict,

@@ -20,8 +20,8 @@ from impctl.compile.compile import Dataflow, MaintenancePlan
 from impctl.compile.session import MaintainedQuery
 from impctl.errors import UnsupportedError
 from impctl.safety.judge import Verdict
+from impctl.service.capture_plan import plan_capture
 from impctl.service.context import Context
-from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import capture_way
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.sketch.partition import RangePartition
@@ -69,10 +69,10 @@ class Choices(Struct, frozen=True):
 
 
 def choices_of(ctx: Context, spec: QuerySpec) -> Choices:
-    """The query with the ranges that a capture would choose; errors as of `capture_stage`."""
+    """The query with the ranges that a capture would choose; errors as of `plan_capture`."""
     prepared = prepare(ctx, spec)
-    stage = capture_stage(ctx, prepared)
-    return Choices(ctx, stage.prepared, stage.chosen.verdict, stage.partitions)
+    plan = plan_capture(ctx, prepared)
+    return Choices(ctx, plan.prepared, plan.chosen.verdict, plan.partitions)
 
 
 class Followed:

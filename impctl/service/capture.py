@@ -31,9 +31,16 @@ from impctl.service.advice import (
     warnings_of,
 )
 from impctl.service.budget.choice import keep_to_budget
-from impctl.service.choose import AttributeChoice, choose, judge_candidates, lineage_warnings
+from impctl.service.capture_plan import (
+    AttributeChoice,
+    CapturePlan,
+    choose_sketches,
+    judge_candidates,
+    lineage_warnings,
+    plan_capture,
+    planned_capture,
+)
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
-from impctl.service.decision import CaptureStage, capture_stage, foreseen_capture
 from impctl.service.expiry import next_expiry
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
 from impctl.service.filters import filters_of
@@ -97,7 +104,7 @@ def refusal_of(ctx: Context, prepared: PreparedQuery) -> UnsafeSketchError | Non
     """The error if no sketch of the query is safe, else None."""
     try:
         if not any(judged.safe for judged in judge_candidates(ctx, prepared)):
-            choose(ctx, prepared)
+            choose_sketches(ctx, prepared)
     except UnsafeSketchError as error:
         return error if is_refused(prepared.spec, error) else None
     return None
@@ -246,10 +253,10 @@ def capture_query(
 ) -> Captured:
     """Choose, capture and store, replacing what the query had; calls `tell` before the commit."""
     whole, spark_started = Stopwatch(), ctx.spark_start_ms
-    stage = capture_stage(ctx, prepared)
-    chosen, partitions = stage.chosen, stage.partitions
+    plan = plan_capture(ctx, prepared)
+    chosen, partitions = plan.chosen, plan.partitions
     reading = Stopwatch()
-    way, result, state, uses_spark = _computed(ctx, stage)
+    way, result, state, uses_spark = _computed(ctx, plan)
     spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
     sketches = stored_sketches(prepared, partitions, result)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
@@ -305,11 +312,11 @@ def without_provenance(query: QueryName, why: str) -> str:
 
 
 def _computed(
-    ctx: Context, stage: CaptureStage
+    ctx: Context, plan: CapturePlan
 ) -> tuple[MaintenancePlan, RangesByAccess, MaintainedQuery | TouchedQuery | None, bool]:
     """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
-    prepared, chosen, partitions = stage.prepared, stage.chosen, stage.partitions
-    way, filled = stage.way, None
+    prepared, chosen, partitions = plan.prepared, plan.chosen, plan.partitions
+    way, filled = plan.way, None
     if way.mode is MaintenanceMode.EXACT:
         way, filled = best_filled(ctx, prepared, way, chosen.verdict, partitions)
     if filled is None:
@@ -349,7 +356,7 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
         for spec in specs:
             with Isolated(failures, spec):
                 results.append(
-                    foreseen_capture(ctx, held, spec)
+                    planned_capture(ctx, held, spec)
                     if spec.is_sketched
                     else unsketched_capture(spec.name)
                 )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.safety.judge import Judges
-from impctl.service.choose import choose, judge_candidates, lineage_warnings
+from impctl.service.capture_plan import choose_sketches, judge_candidates, lineage_warnings
 from impctl.service.context import Context, Isolated, is_refused
 from impctl.service.explain import answer_entry, extra_warnings
 from impctl.service.maintenance_plan import capture_way
@@ -76,7 +76,7 @@ def _checked(
         prepared = prepare(ctx, spec)
         answered = who_answers(ctx, prepared)
         try:
-            chosen = choose(ctx, prepared, judges=judges)
+            chosen = choose_sketches(ctx, prepared, judges=judges)
         except UnsafeSketchError:
             judged = judge_candidates(ctx, prepared, judges)
             raise

@@ -16,10 +16,10 @@ from impctl.errors import (
     RecaptureNeededError,
     TableError,
 )
+from impctl.service.capture_plan import plan_capture
 from impctl.service.clock import Move, move_of
 from impctl.service.context import Context, Isolated, limited
 from impctl.service.cost_model import MaintenanceSize, dearer, reason_text, recorded
-from impctl.service.decision import capture_stage
 from impctl.service.maintenance_plan import QueryState, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.results import ENGINE, SPARK, Failure
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName, TableVersion
 
 
-# Law: a stage is all that a run acts on and all that `plan` and `--dry-run` show, so the two cannot
+# Law: a decision is all that a run acts on and all that `plan` and `--dry-run` show, so the two cannot
 # differ. Making one writes nothing and starts no Spark.
 
 CLOCK_MOVED = "clock_moved"
@@ -61,7 +61,7 @@ class ReadChange(Struct, frozen=True):
     elapsed_ms: float
 
 
-class Stage(Struct, frozen=True):
+class Decision(Struct, frozen=True):
     """`action` is exact, touch or recapture; `by` computes it, None if not yet decided. `needs` are
     the changes to maintain, `read` those already read; a change that Spark groups is not read."""
 
@@ -90,8 +90,8 @@ class Stage(Struct, frozen=True):
         return sum(result.elapsed_ms for result in self.read)
 
 
-def recapture_stage(code: str, reason: str) -> Stage:
-    return Stage("recapture", code, reason)
+def recapture_decision(code: str, reason: str) -> Decision:
+    return Decision("recapture", code, reason)
 
 
 def changed_rows(read: Sequence[ReadChange]) -> int:
@@ -224,8 +224,8 @@ NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
 deleted by now, and Spark may read what impctl cannot."""
 
 
-class Decisions:
-    """The decisions of one run; failures go to the caller's list."""
+class Decider:
+    """The decider of one run; failures go to the caller's list."""
 
     def __init__(
         self,
@@ -250,19 +250,19 @@ class Decisions:
                 tasks.append(task)
         return tasks
 
-    def stages(self, stale: Stale) -> list[tuple[StaleQuery, Stage]]:
+    def decide_all(self, stale: Stale) -> list[tuple[StaleQuery, Decision]]:
         """What would be done with each; failing queries are recorded."""
-        result: list[tuple[StaleQuery, Stage]] = []
+        result: list[tuple[StaleQuery, Decision]] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
-                stage = self.stage(task, is_checked=True)
-                if stage.is_recapture:
-                    capture = capture_stage(self.ctx, prepare(self.ctx, task.spec))
-                    stage = replace(stage, by=capture.by(self.ctx))
-                result.append((task, stage))
+                decision = self.decide(task, is_checked=True)
+                if decision.is_recapture:
+                    capture = plan_capture(self.ctx, prepare(self.ctx, task.spec))
+                    decision = replace(decision, by=capture.by(self.ctx))
+                result.append((task, decision))
         return result
 
-    def stage(self, task: StaleQuery, *, is_checked: bool = False) -> Stage:
+    def decide(self, task: StaleQuery, *, is_checked: bool = False) -> Decision:
         """Decide, and read the change; `is_checked` also checks it as a run would."""
         policy = self.ctx.policy(task.spec)
         _refuse(task, policy)
@@ -271,16 +271,16 @@ class Decisions:
                 return self._incremental(task, policy, is_checked)
             except NOT_INCREMENTALLY as trouble:
                 return self.instead(task, trouble)
-        return _recapture_stage(task)
+        return _recapture_of(task)
 
-    def instead(self, task: StaleQuery, trouble: ImpctlError) -> Stage:
+    def instead(self, task: StaleQuery, trouble: ImpctlError) -> Decision:
         """The recapture after `trouble`, noted in the task; raises if the policy forbids it."""
         policy = self.ctx.policy(task.spec)
         if not isinstance(trouble, RecaptureNeededError) and policy is not Policy.AUTO:
             raise trouble
         task.trouble = trouble
         _refuse(task, policy)
-        return _recapture_stage(task)
+        return _recapture_of(task)
 
     def size(self, needs: Sequence[ChangeRequest]) -> MaintenanceSize | None:
         """Size of these changes by the log; None if it cannot be read."""
@@ -292,56 +292,62 @@ class Decisions:
         counted = sum(rows) if len(rows) == len(sizes) else None
         return MaintenanceSize(counted, sum(size.bytes for size in sizes))
 
-    def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Stage:
+    def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Decision:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.taken is not None
         needs = tuple(needs_of(self.ctx.tables, task))
-        stage = self._carried(task.taken, needs, task.move)
-        cheaper = self._cheaper(task, stage) if policy is Policy.AUTO else None
+        decision = self._carried(task.taken, needs, task.move)
+        cheaper = self._cheaper(task, decision) if policy is Policy.AUTO else None
         if cheaper is not None:
             return cheaper
-        if stage.is_grouped:
-            return stage
+        if decision.is_grouped:
+            return decision
         read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
         if is_checked and task.stored.assumptions:
             for result in read:
                 ending = self.ctx.tables.snapshot(result.need.table)
                 changes = result.changes
                 recheck(task.stored.assumptions, ending, changes.table, changes.weights)
-        return replace(stage, read=read)
+        return replace(decision, read=read)
 
     def _carried(
         self, taken: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None
-    ) -> Stage:
+    ) -> Decision:
         way = taken.way
         code = "incremental" if way.mode is MaintenanceMode.EXACT else "touch_keyed"
-        stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
+        decision = Decision(str(way.mode), code, way.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
             # With new versions their change is maintained, at another instant.
-            stage = stage if needs else replace(stage, reason_code=EXPIRED, reason=move.reason)
+            decision = (
+                decision if needs else replace(decision, reason_code=EXPIRED, reason=move.reason)
+            )
         elif move is not None:
-            stage = replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
+            decision = replace(
+                decision, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}"
+            )
         elif is_large(self.shared, self.ctx.settings, way.compiled, needs):
             reason = "a large change, grouped by Spark first"
-            return replace(stage, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
+            return replace(decision, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
         if way.compiled is not None and way.compiled.asks_spark:
-            return replace(stage, by=f"{ENGINE} and {SPARK}")
-        return stage
+            return replace(decision, by=f"{ENGINE} and {SPARK}")
+        return decision
 
-    def _cheaper(self, task: StaleQuery, stage: Stage) -> Stage | None:
+    def _cheaper(self, task: StaleQuery, decision: Decision) -> Decision | None:
         """A recapture if maintenance is estimated to be clearly dearer. An eager query wants a
         sketch for every version, which no recapture gives."""
         if task.is_eager:
             return None
         result = dearer(
             recorded(self.store, task.stored),
-            stage.cost_kind,
-            lambda: self.size(stage.needs),
+            decision.cost_kind,
+            lambda: self.size(decision.needs),
             has_spark=self.ctx.has_spark,
             table_rows=lambda: self.ctx.tables.rows_of(tuple(task.stored.versions)),
-            moved=[need.table for need in stage.needs],
+            moved=[need.table for need in decision.needs],
         )
-        return None if result is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(result))
+        return (
+            None if result is None else recapture_decision(RECAPTURE_CHEAPER, reason_text(result))
+        )
 
 
 def _refuse(task: StaleQuery, policy: Policy) -> None:
@@ -364,10 +370,10 @@ def _refuse(task: StaleQuery, policy: Policy) -> None:
         )
 
 
-def _recapture_stage(task: StaleQuery) -> Stage:
+def _recapture_of(task: StaleQuery) -> Decision:
     if task.trouble is None:
-        return recapture_stage("policy_full", "policy `full` always recaptures")
-    return recapture_stage(task.trouble.code, task.trouble.message)
+        return recapture_decision("policy_full", "policy `full` always recaptures")
+    return recapture_decision(task.trouble.code, task.trouble.message)
 
 
 # Law: what a step processes is read from one span of versions.

@@ -20,9 +20,8 @@ from impctl.data.vector import Bools, from_arrow
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition
 from impctl.service.answer_costs import rows_of
-from impctl.service.choose import united_groups
 from impctl.service.context import Context, limited
-from impctl.service.filters import Pruned, Slices, one_ahead
+from impctl.service.filters import Pruned, Slices, one_ahead, united_groups
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.result_changes import RowsOf
 from impctl.store.records import StoredSketch

@@ -43,7 +43,7 @@ from impctl.plan.nodes import (
 from impctl.plan.recursion import keyed_rows, recursion_notes
 from impctl.service.advice import BackwardFixpoint, backward_fixpoints
 from impctl.service.capture import stored_sketches
-from impctl.service.choose import choose, judge_candidates, lineage_warnings
+from impctl.service.capture_plan import choose_sketches, judge_candidates, lineage_warnings
 from impctl.service.context import Context, Isolated
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
@@ -684,7 +684,7 @@ def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str
     prepared = prepare(ctx, spec)
     policy = str(ctx.policy(spec))
     try:
-        chosen = choose(ctx, prepared)
+        chosen = choose_sketches(ctx, prepared)
     except UnsafeSketchError as unsafe:
         return ExplainResult(
             query=spec.name,

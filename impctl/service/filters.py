@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.vector import Vector, from_arrow
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import Plan, Select, scans_of
 from impctl.plan.properties import scan_conditions
+from impctl.plan.recursion import is_recursive
 from impctl.rules.pushdown import ColumnTie, ScanColumn, push_selections, tied_columns
-from impctl.service.choose import groups_of, united_groups
-from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
+from impctl.safety.judge import Judges, keyed_groups
+from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, RangeSet, range_filter
 from impctl.spark.expressions import DIALECT, boundary
 from impctl.spark.predicates import Guard, place_filters, table_filters
 from impctl.tables.footers import hiding_columns
@@ -323,6 +325,39 @@ def _interval_text(name: str, interval: Interval, result: RangeFilter) -> str:
 
 def _shown(value: BoundaryValue, result: RangeFilter) -> str:
     return boundary(value, result.partition.type).sql(DIALECT)
+
+
+# Accesses below a keyed fixpoint share one sketch. Law: rows of a keyed fixpoint are complete or
+# absent only if all its accesses read the same ranges. This holds for any fixpoint that can be
+# keyed, even if its sketches were captured at its barrier: a wider sketch gives the same answer.
+
+Groups = Collection[frozenset[AccessId]]
+
+
+def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Groups:
+    """Per fixpoint that can be keyed with these sketches, the accesses that share a filter: by the
+    plan that runs, and by the plan that sketches are maintained by."""
+    judges, result = Judges(), set[frozenset[AccessId]]()
+    for root in (prepared.core, prepared.root):
+        if sketches and is_recursive(root):
+            by = judges.of(replace(prepared.query, root=root))
+            attributes = {s.access: s.attribute for s in sketches if s.access in by.accesses}
+            result.update(keyed_groups(root, attributes, by))
+    return result
+
+
+def united_groups(
+    prepared: PreparedQuery, sketches: Sequence[StoredSketch]
+) -> tuple[StoredSketch, ...]:
+    """The sketches, each group united; none if their ranges differ."""
+    result = {sketch.access: sketch for sketch in sketches}
+    for group in groups_of(prepared, sketches):
+        shared = [result.pop(access) for access in group if access in result]
+        if len({sketch.partition.id for sketch in shared}) == 1:
+            ids = {id_ for sketch in shared for id_ in sketch.ranges.ids}
+            union = RangeSet.of(sorted(ids), shared[0].partition.size)
+            result |= {sketch.access: replace(sketch, ranges=union) for sketch in shared}
+    return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)
 
 
 # Law: the same items in the same order; one item is prefetched, so memory is that of two.

@@ -41,7 +41,7 @@ from impctl.workload.models import Policy, QuerySpec
 if TYPE_CHECKING:
     from impctl.service.capture import Captured
     from impctl.service.context import Versions
-    from impctl.service.decide import ReadChange, Stage, Stale, StaleQuery, TableDelta
+    from impctl.service.decide import Decision, ReadChange, Stale, StaleQuery, TableDelta
     from impctl.service.kept_states import StateCache
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
@@ -56,18 +56,20 @@ if TYPE_CHECKING:
 
 
 # Results. Law: one result per sketch; sketches of a query share the run's cost, and ranges are net
-# over all steps. Planned and executed stages are reported by the same code.
+# over all steps. Planned and executed decisions are reported by the same code.
 
 
-def foreseen_results(tables: PinnedTables, task: StaleQuery, stage: Stage) -> list[MaintainResult]:
+def foreseen_results(
+    tables: PinnedTables, task: StaleQuery, decision: Decision
+) -> list[MaintainResult]:
     from impctl.service.decide import changed_rows
     from impctl.service.step import StepDone
 
     stored = task.stored
     versions = tables.versions_of(pin.table for pin in stored.pins)
-    changes = 0 if stage.is_recapture else changed_rows(stage.read)
-    step = StepDone(stage.action, versions, changes=changes, read_ms=stage.read_ms)
-    results = step_results(stored, stored.versions, [step], stage.reason_code, stage.reason)
+    changes = 0 if decision.is_recapture else changed_rows(decision.read)
+    step = StepDone(decision.action, versions, changes=changes, read_ms=decision.read_ms)
+    results = step_results(stored, stored.versions, [step], decision.reason_code, decision.reason)
     return [replace(result, foreseen=True, answer_changed=None) for result in results]
 
 
@@ -190,7 +192,7 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
 
 
 def recapture_results(
-    stored: StoredQuery, captured: Captured, stage: Stage, elapsed_ms: float
+    stored: StoredQuery, captured: Captured, decision: Decision, elapsed_ms: float
 ) -> list[MaintainResult]:
     before = {(sketch.access, sketch.partition): sketch.ranges for sketch in stored.sketches}
     results = []
@@ -205,8 +207,8 @@ def recapture_results(
                 attribute=sketch.attribute,
                 total=sketch.partition.ranges,
                 action="recapture",
-                reason_code=stage.reason_code,
-                reason=stage.reason,
+                reason_code=decision.reason_code,
+                reason=decision.reason,
                 since=stored.versions,
                 versions=captured.versions,
                 added=added,
@@ -222,7 +224,7 @@ def recapture_results(
     return results
 
 
-# Running stages. Law: a run does what `service.decide` decided and writes nothing before that. A
+# Running decisions. Law: a run does what `service.decide` decided and writes nothing before that. A
 # step that stops for a reason that the policy permits becomes a recapture. Steps of several queries
 # share one commit, hence one sync; each is whole or absent, and only committed steps are reported.
 
@@ -242,7 +244,7 @@ class StaleRun:
         warnings: list[str],
         kept: StateCache | None = None,
     ) -> None:
-        from impctl.service.decide import Decisions
+        from impctl.service.decide import Decider
         from impctl.service.result_changes import change_files
 
         self.ctx = ctx
@@ -251,7 +253,7 @@ class StaleRun:
         self.failures = failures
         self.warnings = warnings
         self.kept = kept
-        self.decisions = Decisions(ctx, store, failures, kept)
+        self.decider = Decider(ctx, store, failures, kept)
         self._files = change_files(ctx)
         self._written: dict[QueryName, list[str]] = {}
         self._start_reported = 0.0
@@ -262,7 +264,7 @@ class StaleRun:
     def results(self, stale: Stale) -> list[MaintainResult]:
         """Maintain or recapture each; a failing query is recorded."""
         results: list[MaintainResult] = []
-        waiting = deque(self.decisions.opened(stale))
+        waiting = deque(self.decider.opened(stale))
         self._tasks = len(waiting)
         while waiting:
             results += self._batch(waiting)
@@ -282,10 +284,10 @@ class StaleRun:
 
     def _batch(self, waiting: deque[StaleQuery]) -> list[MaintainResult]:
         """As many tasks as fit into one commit, then their recaptures, which would delay others."""
-        from impctl.service.decide import Stage
+        from impctl.service.decide import Decision
 
         stepped: list[tuple[StaleQuery, list[MaintainResult]]] = []
-        again: list[tuple[StaleQuery, Stage]] = []
+        again: list[tuple[StaleQuery, Decision]] = []
         sync_ms = 0.0
         try:
             # The steps of several tasks are one commit; one task alone has its own per step.
@@ -298,7 +300,7 @@ class StaleRun:
                     self.ctx.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
                     with Isolated(self.failures, task.spec):
                         done = self._stepped(task)
-                        if isinstance(done, Stage):
+                        if isinstance(done, Decision):
                             again.append((task, done))
                         else:
                             stepped.append((task, done))
@@ -317,9 +319,9 @@ class StaleRun:
             ]
             if self.kept is not None and task.taken is not None:
                 self.kept.keep(self.ctx, task.taken)
-        for task, stage in again:
+        for task, decision in again:
             with Isolated(self.failures, task.spec):
-                results += self._recaptured(task, stage)
+                results += self._recaptured(task, decision)
         return results
 
     def _spark_start(self) -> float:
@@ -327,18 +329,18 @@ class StaleRun:
         before, self._start_reported = self._start_reported, self.ctx.spark_start_ms
         return self._start_reported - before
 
-    def _stepped(self, task: StaleQuery) -> list[MaintainResult] | Stage:
+    def _stepped(self, task: StaleQuery) -> list[MaintainResult] | Decision:
         from impctl.service.decide import NOT_INCREMENTALLY
 
-        stage = self.decisions.stage(task)
-        if stage.is_recapture:
-            return stage
+        decision = self.decider.decide(task)
+        if decision.is_recapture:
+            return decision
         try:
-            return self._advance(task, stage)
+            return self._advance(task, decision)
         except NOT_INCREMENTALLY as trouble:
-            return self.decisions.instead(task, trouble)
+            return self.decider.instead(task, trouble)
 
-    def _advance(self, task: StaleQuery, stage: Stage) -> list[MaintainResult]:
+    def _advance(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
         from impctl.service.expiry import next_expiry
         from impctl.service.partners import partners_of
         from impctl.service.step import Maintainer
@@ -347,21 +349,21 @@ class StaleRun:
         assert taken is not None
         since = dict(taken.versions)
         self._spark_start()
-        if stage.is_grouped:
+        if decision.is_grouped:
             watch = Stopwatch()
-            pieces = [self._grouped(taken, stage.needs[0])]
+            pieces = [self._grouped(taken, decision.needs[0])]
             read_ms = watch.ms
         else:
-            pieces, read_ms = self._pieces(task, stage.read), stage.read_ms
-        size = self.decisions.size(stage.needs) if len(pieces) == 1 else None
-        for result in stage.read:
+            pieces, read_ms = self._pieces(task, decision.read), decision.read_ms
+        size = self.decider.size(decision.needs) if len(pieces) == 1 else None
+        for result in decision.read:
             if result.changes.method == "file_diff":
                 self._warn(file_diff_warning(self.ctx.tables.snapshot(result.need.table)))
         # Checked once after each reading.
         pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
         meta = task.stored.state_meta
         checked = (pins, repr(meta.get("marks")), repr(meta.get("files")))
-        if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
+        if decision.is_grouped or any(result.elapsed_ms for result in decision.read):
             self._unreplaced.clear()
         if checked not in self._unreplaced:
             check_not_replaced_meanwhile(task.stored, self.ctx.tables)
@@ -382,13 +384,13 @@ class StaleRun:
             done = maintainer.step(
                 moved,
                 read_ms=read_ms,
-                reason_code=stage.reason_code,
-                reason=stage.reason,
+                reason_code=decision.reason_code,
+                reason=decision.reason,
                 changed_bytes=0 if size is None else size.bytes,
             )
             steps.append(done)
             read_ms = 0.0
-        results = step_results(task.stored, since, steps, stage.reason_code, stage.reason)
+        results = step_results(task.stored, since, steps, decision.reason_code, decision.reason)
         return self._with_files(with_ranges(self.ctx, taken.stored, results))
 
     def _writes_changes(self, task: StaleQuery) -> bool:
@@ -456,11 +458,11 @@ class StaleRun:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    def _recaptured(self, task: StaleQuery, stage: Stage) -> list[MaintainResult]:
+    def _recaptured(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
         from impctl.service.capture import capture_query, without_provenance
         from impctl.service.prepare import prepare
 
-        trouble, reason = task.trouble, stage.reason
+        trouble, reason = task.trouble, decision.reason
         self.ctx.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.ctx, task.spec)
         writer = self._recapture_writer(task, prepared)
@@ -468,7 +470,7 @@ class StaleRun:
             self.ctx,
             self.store,
             prepared,
-            code=stage.reason_code,
+            code=decision.reason_code,
             reason=reason,
             tell=None if writer is None else writer.tell,
         )
@@ -481,7 +483,7 @@ class StaleRun:
             self.warnings.append(f"query `{name}` was recaptured: {why}{lost}")
         if captured.way.no_provenance:
             self._warn(without_provenance(task.spec.name, captured.way.no_provenance))
-        results = recapture_results(task.stored, captured, stage, watch.ms)
+        results = recapture_results(task.stored, captured, decision, watch.ms)
         return self._with_files(with_ranges(self.ctx, stored, results))
 
     def _recapture_writer(
@@ -568,11 +570,11 @@ def _foreseen(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Out
     failures: list[Failure] = []
     results, stale = _sorted_out(ctx, store, specs, failures, for_use)
     if stale and store is not None:
-        from impctl.service.decide import Decisions
+        from impctl.service.decide import Decider
 
-        for task, stage in Decisions(ctx, store, failures).stages(stale):
+        for task, decision in Decider(ctx, store, failures).decide_all(stale):
             with Isolated(failures, task.spec):
-                results += foreseen_results(ctx.tables, task, stage)
+                results += foreseen_results(ctx.tables, task, decision)
     return Outcome(_in_order(specs, results), (), tuple(failures))
 
 
@@ -597,7 +599,7 @@ def _maintained(
             before: dict[TableName, TableVersion] = {}
             for pin in (pin for _, stored in stale for pin in stored.pins):
                 before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
-            warnings += remember_histories(ctx, store, before, run.decisions.shared.texts())
+            warnings += remember_histories(ctx, store, before, run.decider.shared.texts())
     is_asked = bool(stale) or (not for_use and _is_asked_otherwise(ctx))
     if is_asked and disk_of(ctx.settings, ctx.workload) is not None:
         from impctl.service.budget.choice import keep_to_budget

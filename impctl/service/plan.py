@@ -1,6 +1,6 @@
 """What `maintain` would do now, why, and its estimated cost.
 
-Law: the stages are those that `maintain` runs, made by the same code; nothing is written, no lock
+Law: the decisions are those that `maintain` runs, made by the same code; nothing is written, no lock
 taken and no Spark started. A policy that refuses fails here as it would there; a query that can
 have no sketch is reported and, unless `strict`, is no failure, as in `check`.
 """
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from impctl.service.budget.choice import with_state
+from impctl.service.capture_plan import plan_capture
 from impctl.service.context import Context, Isolated, Texts, is_refused
 from impctl.service.cost_model import MaintenanceSize, RunEstimates, estimated, recorded
-from impctl.service.decide import Decisions, Stage
-from impctl.service.decision import capture_stage
+from impctl.service.decide import Decider, Decision
 from impctl.service.maintain import has_nothing_to_do
 from impctl.service.prepare import prepare
 from impctl.service.results import (
@@ -57,21 +57,21 @@ def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = Fa
                 continue
             catch_up(ctx.tables, stored)
             if has_nothing_to_do(ctx, spec, stored):
-                nothing = Stage("none", "up_to_date", "no new version")
+                nothing = Decision("none", "up_to_date", "no new version")
                 estimates = _estimates(ctx, store, stored, (), RunKind.MAINTAIN)
                 results.append(_result(ctx, spec, stored, nothing, (), estimates))
             else:
                 stale.append((spec, stored))
     texts: Texts = {}
     if store is not None:
-        decisions = Decisions(ctx, store, failures)
-        for task, stage in decisions.stages(stale):
+        decider = Decider(ctx, store, failures)
+        for task, decision in decider.decide_all(stale):
             with Isolated(failures, task.spec):
                 stored = task.stored
-                pending = _pending(decisions, stored, stage)
-                estimates = _estimates(ctx, store, stored, pending, stage.cost_kind)
-                results.append(_result(ctx, task.spec, stored, stage, pending, estimates))
-        texts = decisions.shared.texts()
+                pending = _pending(decider, stored, decision)
+                estimates = _estimates(ctx, store, stored, pending, decision.cost_kind)
+                results.append(_result(ctx, task.spec, stored, decision, pending, estimates))
+        texts = decider.shared.texts()
     if not strict:
         refused, failures = _sorted_out(ctx, specs, failures)
         results += refused
@@ -129,7 +129,7 @@ def _to_capture(ctx: Context, spec: QuerySpec) -> PlanResult:
     return PlanResult(
         query=spec.name,
         action="capture",
-        by=capture_stage(ctx, prepared).by(ctx),
+        by=plan_capture(ctx, prepared).by(ctx),
         reason_code="not_captured",
         reason="it has not been captured; run `impctl capture`",
         policy=str(ctx.policy(spec)),
@@ -138,15 +138,17 @@ def _to_capture(ctx: Context, spec: QuerySpec) -> PlanResult:
     )
 
 
-def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
+def _pending(
+    decider: Decider, stored: StoredQuery, decision: Decision
+) -> tuple[PlannedChange, ...]:
     """The change of every table that moved: as read, else as far as the log tells."""
-    read = {result.need.table: result.changes.rows for result in stage.read}
+    read = {result.need.table: result.changes.rows for result in decision.read}
     entries = []
     for pin in stored.pins:
-        until = decisions.ctx.tables.source(pin.table).version
+        until = decider.ctx.tables.source(pin.table).version
         if until == pin.version:
             continue
-        size = decisions.shared.size((pin.table, pin.version, until))
+        size = decider.shared.size((pin.table, pin.version, until))
         entries.append(
             PlannedChange(
                 pin.table,
@@ -186,16 +188,16 @@ def _result(
     ctx: Context,
     spec: QuerySpec,
     stored: StoredQuery,
-    stage: Stage,
+    decision: Decision,
     pending: tuple[PlannedChange, ...],
     estimates: RunEstimates,
 ) -> PlanResult:
     return PlanResult(
         query=spec.name,
-        action=stage.action,
-        by=stage.by,
-        reason_code=stage.reason_code,
-        reason=stage.reason,
+        action=decision.action,
+        by=decision.by,
+        reason_code=decision.reason_code,
+        reason=decision.reason,
         policy=str(ctx.policy(spec)),
         since=stored.versions,
         versions=ctx.tables.versions_of(pin.table for pin in stored.pins),

@@ -18,7 +18,9 @@ from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
 from impctl.plan.nodes import LiveRows, Plan, Query, Scan, Select, nodes_of, scans_of
+from impctl.safety.direction import Status
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
+from impctl.safety.judge import Verdict, states_of
 from impctl.service.expiry import LiveAt, has_expiry
 from impctl.sql.parameters import RUN_INSTANT, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query
@@ -388,3 +390,13 @@ def column_like_clock(
             if tables.snapshot(table).schema.find(name) is not None:
                 return table, name
     return None
+
+
+def sketched_nodes(
+    prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
+) -> tuple[list[int], list[int]]:
+    """Positions of plan nodes above a sketched access: those not keyed, those keyed."""
+    states = states_of(verdict, prepared.planned, sketched)
+    sketched_at = [index for index, state in enumerate(states) if state.sketched]
+    keyed = [index for index in sketched_at if states[index].status is Status.KEYED]
+    return [index for index in sketched_at if index not in keyed], keyed

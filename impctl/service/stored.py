@@ -391,7 +391,7 @@ def kept_plan(
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
     from impctl.safety.judge import carried_verdict
-    from impctl.service.choose import sketched_nodes
+    from impctl.service.prepare import sketched_nodes
 
     if prepared.spec.lineage is LineageMode.ALL:
         return MaterializedPlan(prepared.planned, verdict, prepared.core, {})

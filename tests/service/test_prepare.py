@@ -20,9 +20,9 @@ from impctl.errors import AssumptionBrokenError, Location, StateCorruptError
 from impctl.plan.nodes import Query
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import Fact, FactKind, FactSource
-from impctl.service import choose, estimate
-from impctl.service.choose import groups_of, united_groups
+from impctl.service import capture_plan, estimate
 from impctl.service.estimate import DrawnGroups, FilesLeft, drawn_groups
+from impctl.service.filters import groups_of, united_groups
 from impctl.service.prepare import (
     PreparedQuery,
     assumption_of,
@@ -408,7 +408,7 @@ ROWS, FILE_COUNT = 40_000, 40
 def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Groups of a hundred rows in the order of files, four hundred rows an hour."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
-    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(capture_plan, "LEAST_ROWS", 1_000)
     at = np.arange(ROWS)
     price = np.where(at >= ROWS * 9 // 10, 3, 1)
     rows = pa.table({"key": at // 100, "hour": at // 400, "price": price, "id": at})
@@ -499,7 +499,7 @@ def test_odd_values_have_an_estimate_or_none(
 ) -> None:
     """Grouped by any column, with every limit, and where no file or no row is left."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
-    monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
+    monkeypatch.setattr(capture_plan, "LEAST_ROWS", 1_000)
     at = range(ODD_ROWS)
     columns = {name: pa.array(map(make, at), kind) for name, (kind, make) in COLUMNS.items()}
     rows = pa.table({"id": pa.array(at), "few": pa.array([i // 500 for i in at]), **columns})

@@ -1,68 +1,54 @@
-"""Choose the sketched attribute of each table access, and its partition."""
+"""Plan a capture: the sketched attribute of each table access, its partition, and the way."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.errors import ImpctlError, UsageError
+from impctl.errors import ImpctlError, RecaptureNeededError, UsageError
 from impctl.expr.nodes import columns_of
 from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
-from impctl.plan.recursion import is_recursive
 from impctl.safety.choose import Costs, JudgedCandidate, SafeChoice, choose_attributes
-from impctl.safety.direction import Status
-from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
+from impctl.safety.judge import Judges, Verdict, check_kept
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
+from impctl.service.fill import is_loaded_here
+from impctl.service.filters import files_by_table, files_of_table, wanted_files
+from impctl.service.maintenance_plan import capture_way
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
-from impctl.service.prepare import PreparedQuery, facts_of
-from impctl.service.results import CandidateEntry
-from impctl.sketch.sketch import RangeSet
+from impctl.service.prepare import (
+    PreparedQuery,
+    assumption_of,
+    assumption_text,
+    facts_of,
+    prepare,
+    sketched_nodes,
+)
+from impctl.service.results import (
+    ENGINE,
+    SPARK,
+    CandidateEntry,
+    CaptureResult,
+    ReadEntry,
+    SketchEntry,
+)
+from impctl.service.stored import is_captured_alike, is_current, moved_moments
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.sample import clustered_columns
+from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.workload.models import LineageMode
 
 if TYPE_CHECKING:
-    from impctl.service.context import Context
+    from impctl.compile.compile import MaintenancePlan
+    from impctl.service.context import Context, Partitions
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
-    from impctl.store.records import StoredSketch
-
-# Accesses below a keyed fixpoint share one sketch. Law: rows of a keyed fixpoint are complete or
-# absent only if all its accesses read the same ranges. This holds for any fixpoint that can be
-# keyed, even if its sketches were captured at its barrier: a wider sketch gives the same answer.
-
-Groups = Collection[frozenset[AccessId]]
-
-
-def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Groups:
-    """Per fixpoint that can be keyed with these sketches, the accesses that share a filter: by the
-    plan that runs, and by the plan that sketches are maintained by."""
-    judges, result = Judges(), set[frozenset[AccessId]]()
-    for root in (prepared.core, prepared.root):
-        if sketches and is_recursive(root):
-            by = judges.of(replace(prepared.query, root=root))
-            own = {s.access: s.attribute for s in sketches if s.access in by.accesses}
-            result.update(keyed_groups(root, own, by))
-    return result
-
-
-def united_groups(
-    prepared: PreparedQuery, sketches: Sequence[StoredSketch]
-) -> tuple[StoredSketch, ...]:
-    """The sketches, each group united; none if their ranges differ."""
-    result = {sketch.access: sketch for sketch in sketches}
-    for group in groups_of(prepared, sketches):
-        own = [result.pop(access) for access in group if access in result]
-        if len({sketch.partition.id for sketch in own}) == 1:
-            ids = {one for sketch in own for one in sketch.ranges.ids}
-            every = RangeSet.of(sorted(ids), own[0].partition.size)
-            result |= {sketch.access: replace(sketch, ranges=every) for sketch in own}
-    return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)
-
+    from impctl.store.records import StoreReader
+    from impctl.workload.models import QuerySpec
 
 # Whether lineage of the answer alone makes sketches smaller. Law: without a statement here some
 # sketch may be smaller, or the file only has it as default. A table lacks a sketch only if none is
@@ -96,15 +82,6 @@ def lineage_warnings(
         return []
     why = why_unused(prepared.root, *sketched_nodes(prepared, chosen.verdict, chosen.sketched))
     return [f"{what} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
-
-
-def sketched_nodes(
-    prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
-) -> tuple[list[int], list[int]]:
-    """Positions of plan nodes above a sketched access: those not keyed, those keyed."""
-    states = states_of(verdict, prepared.planned, sketched)
-    result = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
-    return [at for at, is_keyed in result if not is_keyed], [at for at, keyed in result if keyed]
 
 
 def _lost(
@@ -152,7 +129,7 @@ class AttributeChoice(Struct, frozen=True):
         return {access: made[tables[access], column] for access, column in self.sketched.items()}
 
 
-def choose(
+def choose_sketches(
     ctx: Context, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
 ) -> AttributeChoice:
     """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones."""
@@ -307,3 +284,87 @@ def _entries(
         )
         for c in choice.considered
     )
+
+
+# Law: a plan is made from the SQL, the tables' metadata and a sample of values; nothing is written and
+# no Spark started. A run does what its plan says, unless the engine turns out unable to fill the
+# state.
+
+
+class CapturePlan(Struct, frozen=True):
+    """The choice, its partitions by access, and how sketch and state are computed and kept."""
+
+    prepared: PreparedQuery
+    chosen: AttributeChoice
+    partitions: Partitions
+    way: MaintenancePlan
+
+    def by(self, ctx: Context) -> str:
+        compiled = self.way.compiled
+        is_exact = self.way.mode is MaintenanceMode.EXACT and compiled is not None
+        if not is_exact or compiled is None or not is_loaded_here(ctx, compiled):
+            return SPARK
+        return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
+
+    def reads(self, ctx: Context) -> tuple[ReadEntry, ...]:
+        """What is read of each table, after the query's conditions."""
+        compiled, prepared = self.way.compiled, self.prepared
+        snapshots = {scan.access: ctx.tables.snapshot(scan.table) for scan in prepared.scans}
+        if self.way.mode is MaintenanceMode.EXACT and compiled is not None:
+            tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
+            left = {name: files_of_table(result, compiled) for name, result in tables.items()}
+        else:
+            left = files_by_table(snapshots, wanted_files(prepared.root, snapshots))
+        return tuple(
+            ReadEntry(table, now.version, rows_in(now, files), len(files), bytes_of(files))
+            for table, files in left.items()
+            for now in [ctx.tables.snapshot(table)]
+        )
+
+
+def plan_capture(ctx: Context, prepared: PreparedQuery) -> CapturePlan:
+    """Decide the capture; UnsafeSketchError if no attribute is safe."""
+    chosen = choose_sketches(ctx, prepared, every=False)
+    partitions = chosen.partitions(ctx, prepared)
+    way = capture_way(ctx, prepared, chosen.verdict, partitions)
+    return CapturePlan(prepared, chosen, partitions, way)
+
+
+def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+    """Explain the capture of a query instead of running it."""
+    prepared = prepare(ctx, spec)
+    plan = plan_capture(ctx, prepared)
+    tables = prepared.table_of
+    facts = plan.chosen.verdict.assumptions
+    return CaptureResult(
+        query=spec.name,
+        action="none",
+        sketches=tuple(
+            SketchEntry(tables[access], partition.attribute, (), partition.ranges)
+            for access, partition in plan.partitions.items()
+        ),
+        versions=ctx.tables.versions_of(prepared.tables),
+        mode=plan.way.mode.value,
+        elapsed_ms=0.0,
+        spark_ms=0.0,
+        engine_ms=0.0,
+        considered=plan.chosen.candidates,
+        assumptions=tuple(assumption_text(assumption_of(fact)) for fact in facts),
+        foreseen=True,
+        by=plan.by(ctx),
+        reads=plan.reads(ctx),
+        stored=_stored(ctx, store, spec),
+    )
+
+
+def _stored(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> str:
+    try:
+        stored = None if store is None else store.load(spec.name)
+        if stored is None:
+            return "none"
+        is_fresh = is_captured_alike(ctx, spec, stored) and is_current(stored, ctx.tables)
+        is_fresh = is_fresh and not moved_moments(ctx, stored)
+    except RecaptureNeededError:
+        # What cannot be read back is replaced by the capture.
+        return "stale"
+    return "current" if is_fresh else "stale"
