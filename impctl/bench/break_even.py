@@ -239,7 +239,7 @@ def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
 
 def _are_amounts(*metrics: Metric | None) -> bool:
     """Whether all exist and are finite and positive."""
-    return all(one is not None and math.isfinite(one.median) and one.median > 0 for one in metrics)
+    return all(metric is not None and math.isfinite(metric.median) and metric.median > 0 for metric in metrics)
 
 
 # Break-even in words: `3.2 % (160,000 changes)`, or its side of the measured sizes. Law: two

@@ -118,8 +118,8 @@ def render_page(page: Page) -> str:
         page=page,
         views=views,
         charts={
-            f"{at}-{panel.number}": panel.chart
-            for at, view in enumerate(views, 1)
+            f"{index}-{panel.number}": panel.chart
+            for index, view in enumerate(views, 1)
             for panel in view.panels
         },
         library=Markup(_asset(LIBRARY).strip()),
@@ -451,12 +451,12 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
         for facet in _ordered(_distinct(_key(cell, labels) for cell in cells)):
             members = [cell for cell in cells if _key(cell, labels) == facet]
             lines = []
-            for at, group in enumerate(groups):
+            for index, group in enumerate(groups):
                 of_group = [cell for cell in members if _key(cell, chart.series) == group]
                 for metric, name in enumerate(metrics):
                     points = _points(chart, places, of_group, name) if unit_of(name) is unit else ()
                     if points:
-                        lines.append(_ChartLine(at, metric, points))
+                        lines.append(_ChartLine(index, metric, points))
             if lines:
                 parts.append((facet, unit, lines))
     look = _Look(
@@ -574,10 +574,10 @@ class _Look(Struct, frozen=True, kw_only=True):
         """Groups if there are several, metrics if a chart has several."""
         groups = []
         if len(self.groups) > 1:
-            keys = [self._key("group", at, 0, name) for at, name in enumerate(self.groups)]
+            keys = [self._key("group", index, 0, name) for index, name in enumerate(self.groups)]
             groups.append(KeyGroup(title, tuple(keys)))
         if self.has_metrics:
-            keys = [self._key("metric", 0, at, name) for at, name in enumerate(self.metrics)]
+            keys = [self._key("metric", 0, index, name) for index, name in enumerate(self.metrics)]
             groups.append(KeyGroup("", tuple(keys)))
         return tuple(groups)
 
@@ -614,7 +614,7 @@ class _Look(Struct, frozen=True, kw_only=True):
         others = [name for name in names if name not in _KNOWN]
         free = _WORDS
         if len(others) < len(names):
-            free = tuple(color for at, color in enumerate(_WORDS) if at not in _KNOWN.values())
+            free = tuple(color for index, color in enumerate(_WORDS) if index not in _KNOWN.values())
         return free[others.index(names[place]) % len(free)]
 
 

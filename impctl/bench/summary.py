@@ -144,7 +144,7 @@ def by_size(contests: Sequence[WayComparison]) -> tuple[AtSize, ...]:
     sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
     if not sizes:
         return (AtSize("", tuple(contests)),) if contests else ()
-    return tuple(size for at, size in enumerate(sizes) if at == 0 or size.found != sizes[0].found)
+    return tuple(size for index, size in enumerate(sizes) if index == 0 or size.found != sizes[0].found)
 
 
 def slack_words(held: Sequence[Cell]) -> str:

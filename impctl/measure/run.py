@@ -419,9 +419,9 @@ class _MeasuredRun(Struct, dict=True):
             failures=tuple(failure.error.message for failure in self.failures),
             tables=dict(self.tables),
             figure_noise={
-                figure.spec.name: noise_of(self.medians[at : at + 2])
+                figure.spec.name: noise_of(self.medians[index : index + 2])
                 # A figure that is not done has no yardstick after it.
-                for at, figure in enumerate(planned.figures[: len(self.medians) - 1])
+                for index, figure in enumerate(planned.figures[: len(self.medians) - 1])
             },
             kind=planned.kind,
         )

@@ -149,7 +149,7 @@ def _saving(
     if way.compiled is None:
         return None
     # Bounded pieces already keep fewer rows of each group.
-    refills = [one for one in way.compiled.refills if one.operator.piece not in meta.buffers]
+    refills = [refill for refill in way.compiled.refills if refill.operator.piece not in meta.buffers]
     saved, is_sure = _saved(refills, _by_piece(runs))
     if saved < _SMALL:
         return None
@@ -223,12 +223,12 @@ def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> BackwardFixpoi
 def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
     """Warn if `lineage: answer` skips almost nothing and its state is large."""
     return [
-        f"`lineage: answer` of query `{query}` skips almost nothing: {one.led:,} of "
-        f"{one.rows:,} rows of its recursion lead to the answer. It needs "
-        f"{size_text(one.bytes)} of the {size_text(sum(run.bytes for run in runs))} of "
+        f"`lineage: answer` of query `{query}` skips almost nothing: {backward_fixpoint.led:,} of "
+        f"{backward_fixpoint.rows:,} rows of its recursion lead to the answer. It needs "
+        f"{size_text(backward_fixpoint.bytes)} of the {size_text(sum(run.bytes for run in runs))} of "
         "state; `lineage: all` would need no such state and few more ranges"
-        for one in backward_fixpoints(runs)
-        if one.is_nearly_all and one.bytes >= _SMALL
+        for backward_fixpoint in backward_fixpoints(runs)
+        if backward_fixpoint.is_nearly_all and backward_fixpoint.bytes >= _SMALL
     ]
 
 

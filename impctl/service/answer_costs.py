@@ -245,20 +245,20 @@ def _per_row(node: Plan, rates: Rates) -> float:
         case Join():
             return rates.join
         case Aggregate(aggregates=aggregates):
-            sums = [one.call for one in aggregates if one.call.function in ("sum", "avg")]
+            sums = [aggregate.call for aggregate in aggregates if aggregate.call.function in ("sum", "avg")]
             inexact = [one for one in sums if _is_double(one.arguments)]
             return rates.group + len(inexact) * rates.double
         case Distinct() | SetOperation():
             return rates.group
         case Window(calls=calls):
-            return rates.rank * max(1, len({(one.partition_by, one.order) for one in calls}))
+            return rates.rank * max(1, len({(call.partition_by, call.order) for call in calls}))
         case TopK():
             return rates.first if node.rank is None else rates.rank
     return 0.0
 
 
 def _is_double(arguments: Sequence[Expr]) -> bool:
-    types = [type_of(one) for one in arguments]
+    types = [type_of(argument) for argument in arguments]
     return any(result is not None and result.is_fractional for result in types)
 
 
@@ -274,11 +274,11 @@ def _quicker(ctx: Context, prepared: PreparedQuery, versions: Versions, ours: fl
         for scan in prepared.scans
     )
     duckdb = _DUCKDB_START_MS + values * _DUCKDB_ROW_MS
-    is_local = all(local_path(one.path) is not None for one in snapshots.values())
+    is_local = all(local_path(snapshot.path) is not None for snapshot in snapshots.values())
     if not (is_local and _is_clearly_less(duckdb, ours)):
         return ""
     how = "`impctl rewrite --sketch auto --files FILE` writes its text and file list"
-    if any(why_not_plain(one) for one in snapshots.values()):
+    if any(why_not_plain(snapshot) for snapshot in snapshots.values()):
         how = "`files` of the Python interface lists the files to read"
     return (
         f"DuckDB over all files, if it supports the query, would take about {_time(duckdb)} "

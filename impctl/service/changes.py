@@ -300,7 +300,7 @@ def _by_engine(ctx: Context, limit: MemoryLimit, prepared: PreparedQuery) -> Row
 def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
     """UsageError if the answers' columns differ, for example after a column changed its type."""
     forms = [
-        [(one.attribute.name, one.attribute.type) for one in rows.ending.outputs]
+        [(output.attribute.name, output.attribute.type) for output in rows.ending.outputs]
         for rows in (before, after)
     ]
     if forms[0] != forms[1]:

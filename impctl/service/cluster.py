@@ -125,7 +125,7 @@ def _clustered(
 
 
 def _loses(result: ClusterResult) -> UsageError:
-    names = ", ".join(f"`{one.query}`" for one in result.losers)
+    names = ", ".join(f"`{loser.query}`" for loser in result.losers)
     return UsageError(
         f"Clustering table `{result.table}` by "
         f"{', '.join(f'`{name}`' for name in result.by)} would rewrite "

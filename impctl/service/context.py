@@ -496,8 +496,8 @@ class Context:
         result["the workload file"] = str(self.settings.workload)
         if self.settings.spark_profile is not None:
             result["the Spark profile"] = str(self.settings.spark_profile)
-        batches = [one for one in self.workload.updates if isinstance(one, InsertSpec)]
-        read = {f"update `{one.name}`": one.file for one in batches if one.file is not None}
+        batches = [update for update in self.workload.updates if isinstance(update, InsertSpec)]
+        read = {f"update `{batch.name}`": batch.file for batch in batches if batch.file is not None}
         places = {owner: local_path(path) for owner, path in (result | read).items()}
         return {owner: path for owner, path in places.items() if path is not None}
 

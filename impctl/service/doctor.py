@@ -156,7 +156,7 @@ def history_findings(
                 f"`{one.setting}` is not a duration that impctl understands: `{one.text}`",
                 f"set it to a duration such as `interval 30 days`: {_longer(source, one.setting)}",
             )
-    known = [(one.kept, one.setting) for one in settings if one.kept is not None]
+    known = [(setting.kept, setting.setting) for setting in settings if setting.kept is not None]
     if known:
         waiting = [version for query, version in stale.items() if gone[query] is None]
         age = _oldest_change(source, min(waiting)) if waiting else None

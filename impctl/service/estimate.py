@@ -584,7 +584,7 @@ class _Estimate(Struct, frozen=True, dict=True):
         result = file_bounds(snapshot, name)
         if len(self.files) == len(result):
             return result
-        places = {uri: at for at, uri in enumerate(snapshot.uris)}
+        places = {uri: index for index, uri in enumerate(snapshot.uris)}
         return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
 
     def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:

@@ -106,16 +106,16 @@ def buffer_entries(
     meta = StateMeta.read(kept.stored.query, kept.stored.state_meta) if kept is not None else None
     return tuple(
         BuffersEntry(
-            one.piece,
-            one.tables,
-            "kept" if one.size is None else "bounded",
-            one.size,
-            one.piece in chosen,
-            _reason(prepared, meta, one, is_chosen=one.piece in chosen),
-            None if kept is None else _bytes(kept, one.piece),
+            buffer.piece,
+            buffer.tables,
+            "kept" if buffer.size is None else "bounded",
+            buffer.size,
+            buffer.piece in chosen,
+            _reason(prepared, meta, buffer, is_chosen=buffer.piece in chosen),
+            None if kept is None else _bytes(kept, buffer.piece),
         )
-        for one in way.compiled.buffers
-        if one.piece not in read
+        for buffer in way.compiled.buffers
+        if buffer.piece not in read
     )
 
 
@@ -471,7 +471,7 @@ def _read(nodes: tuple[Plan, ...], way: MaintenancePlan | None) -> frozenset[int
     """Positions of groupings and DISTINCTs whose groups are read when they change."""
     if way is None or way.compiled is None:
         return frozenset()
-    read = {one.side for one in way.compiled.groupings if one.strategy is Strategy.FILES}
+    read = {grouping.side for grouping in way.compiled.groupings if grouping.strategy is Strategy.FILES}
     result = (
         _position(nodes, owner)
         for name, owner in way.compiled.owners.items()
@@ -483,7 +483,7 @@ def _read(nodes: tuple[Plan, ...], way: MaintenancePlan | None) -> frozenset[int
 
 def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
     """The operator of the whole plan that corresponds to one of its core."""
-    alike = [at for at, node in enumerate(nodes) if type(node) is type(owner)]
+    alike = [index for index, node in enumerate(nodes) if type(node) is type(owner)]
     there = [at for at in alike if nodes[at].span == owner.span and owner.span is not None]
     return there[0] if there else alike[0] if len(alike) == 1 else None
 
@@ -675,7 +675,7 @@ def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
         with Isolated(failures, spec):
             results.append(_explained(ctx, spec, trials, warnings))
     warnings += extra_warnings([result.query for result in results if result.provenance])
-    is_new = any(one.mode != "none" and one.state_bytes is None for one in results)
+    is_new = any(result.mode != "none" and result.state_bytes is None for result in results)
     note = f"next: impctl capture {ctx.workload.file}" if is_new else ""
     return Outcome(tuple(results), tuple(warnings), tuple(failures), note)
 

@@ -91,8 +91,8 @@ def files_of_table(
     """The files of a table needed to fill a circuit's sources, or `sources` alone, given what is
     known of the scalars that select their rows."""
     kept: set[str] = set()
-    for at, source in enumerate(compiled.sources):
-        if source.table != snapshot.table or (sources is not None and at not in sources):
+    for index, source in enumerate(compiled.sources):
+        if source.table != snapshot.table or (sources is not None and index not in sources):
             continue
         files = {file.uri for file in own_files(snapshot, source)}
         for join in compiled.distant:

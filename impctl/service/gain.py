@@ -125,10 +125,10 @@ def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: Qu
         forecast = forecasts.of(table)
         if forecast is None:
             continue
-        own = [one for one in forecast.sketches if one.query == spec.name]
+        own = [sketch for sketch in forecast.sketches if sketch.query == spec.name]
         if not forecast.obstacle and any(one.bytes_expected < one.bytes for one in own):
             return ": see the estimate of `impctl cluster --dry-run`"
-        alone = next((one for one in sketches if forecasts.alone(spec.name, one)), None)
+        alone = next((sketch for sketch in sketches if forecasts.alone(spec.name, sketch)), None)
         if alone is not None:
             by = f"--table {alone.table} --by {alone.attribute}"
             return f": `impctl cluster {by}` would change that for this sketch alone"

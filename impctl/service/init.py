@@ -117,7 +117,7 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
     ]
     result = []
     for column in columns:
-        filled = [one for one in file_bounds(snapshot, column.name) if not one.is_all_null]
+        filled = [file_bound for file_bound in file_bounds(snapshot, column.name) if not file_bound.is_all_null]
         values = _values_at_most(snapshot, column, filled)
         result.append(Promise(column, values, _overlap(filled), _ranges(snapshot, values)))
     rich = [one for one in result if one.values is None or one.values >= _FEWEST_VALUES]
@@ -127,7 +127,7 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
     """The column that an example may group by: one whose values repeat, or likely do. Without `${`
     in its name, which Spark would substitute in a query's text."""
-    named = [one for one in promises if "${" not in one.column.name]
+    named = [promise for promise in promises if "${" not in promise.column.name]
     if not named:
         return None
     rows = snapshot.rows or 0

@@ -94,7 +94,7 @@ def read_without_plan(
             # Only a condition needs the SQL parser.
             from impctl.service.resolve import condition_on
 
-            outputs = [one.attribute for one in ending.outputs]
+            outputs = [output.attribute for output in ending.outputs]
             where = condition_on(outputs, condition, ctx.session_zone)
         table = materialized_result(ctx, store, spec.name, ending, stored.generation, where)
     except ImpctlError:

@@ -505,8 +505,8 @@ class StaleRun:
 
 def _lost(before: StoredQuery, after: StoredQuery) -> str:
     """Sketches that a recapture dropped, as text."""
-    left = {(one.table, one.attribute) for one in after.sketches}
-    gone = [one for one in before.sketches if (one.table, one.attribute) not in left]
+    left = {(sketch.table, sketch.attribute) for sketch in after.sketches}
+    gone = [sketch for sketch in before.sketches if (sketch.table, sketch.attribute) not in left]
     if not gone:
         return ""
     names = dict.fromkeys(f"`{one.table}.{one.attribute}`" for one in gone)
@@ -777,7 +777,7 @@ def maintain_specs(
     outcome = maintain_queries(ctx, specs, size, kept, for_use=for_use)
     if not (for_use or ctx.settings.strict):
         outcome = _without_refused(ctx, outcome)
-    fails_on_rows = any(isinstance(one.error, EvaluationError) for one in outcome.failures)
+    fails_on_rows = any(isinstance(failure.error, EvaluationError) for failure in outcome.failures)
     return _answered_by_spark(ctx, outcome) if fails_on_rows and not for_use else outcome
 
 

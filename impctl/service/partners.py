@@ -123,7 +123,7 @@ class SparkPartners(Struct, frozen=True):
     ) -> Batch:
         from impctl.spark.run import plain_failures, selected
 
-        views = {scan.access: f"impctl_side{at}" for at, scan in enumerate(scans_of(wanted.plan))}
+        views = {scan.access: f"impctl_side{index}" for index, scan in enumerate(scans_of(wanted.plan))}
         frames = {}
         for scan in scans_of(wanted.plan):
             snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
@@ -136,8 +136,8 @@ class SparkPartners(Struct, frozen=True):
         with plain_failures(self.versions):
             table = chosen(selected(spark, render_plan(wanted.plan, views).sql, frames)).toArrow()
         columns = {
-            name: from_arrow(table.column(at), kind)
-            for at, (name, kind) in enumerate(wanted.columns)
+            name: from_arrow(table.column(index), kind)
+            for index, (name, kind) in enumerate(wanted.columns)
         }
         first = len(wanted.columns)
         tags = tuple(

@@ -62,7 +62,7 @@ def part_failure_of(tables: PinnedTables, result: ResolvedSketch) -> Refusal | N
         return None
     sketched = {sketch.access: sketch.attribute for sketch in result.sketches}
     scans = scans_of(result.query.root)
-    assumed = [fact_of(one) for one in result.assumptions]
+    assumed = [fact_of(assumption) for assumption in result.assumptions]
     if part_failure(result.query, sketched, assumed, Sizes({}, {})) is None:
         return None
     # Only now are statistics worth reading.

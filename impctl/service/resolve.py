@@ -299,7 +299,7 @@ def worth_using(
     if use is not SketchPolicy.AUTO:
         return tuple(result.sketches), {}
     left_away = read_choice(tables, result.prepared, result.sketches, result.versions).left_away
-    return tuple(one for one in result.sketches if one.table not in left_away), left_away
+    return tuple(sketch for sketch in result.sketches if sketch.table not in left_away), left_away
 
 
 def read_choice(

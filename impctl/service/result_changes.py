@@ -113,9 +113,9 @@ def changes_by_rows(
         if len(change):
             unsure |= _unsure_outcomes(predicate, change)
             kept &= Condition(predicate).truth(values, len(change)).sure_true()
-    for one in ending.outputs:
+    for output in ending.outputs:
         if len(change):
-            unsure |= _unsure_values(one.expr, change)
+            unsure |= _unsure_values(output.expr, change)
     rows = Batch(values, change.weights, ()).keep(kept)
     return _put_out(ending, [_AnswerPart(ending, rows, 1)], unsure[kept] if bounded else None, zone)
 
@@ -153,7 +153,7 @@ def _put_out(
     ending: FinalSteps, parts: Sequence[_AnswerPart], unsure: Bools | None, zone: str
 ) -> pa.Table:
     filled = [part for part in parts if len(part.rows)]
-    types = typed((one.attribute for one in ending.outputs), None)
+    types = typed((output.attribute for output in ending.outputs), None)
     wanted = [arrow_type(kind, zone) for _, kind in types]
     if filled:
         values, weights, unsure = _consolidated(filled, unsure)
@@ -167,7 +167,7 @@ def _put_out(
     head[COPIES] = pa.array(np.abs(weights), pa.int64())
     if unsure is not None:
         head[SURE] = pa.array(~unsure, pa.bool_())
-    names = [one.attribute.name for one in ending.outputs]
+    names = [output.attribute.name for output in ending.outputs]
     return pa.Table.from_arrays([*head.values(), *columns], names=[*head, *names])
 
 

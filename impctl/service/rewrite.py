@@ -76,7 +76,7 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
     if not distinct:
         return pa.array([], arrow_type(column.type))
     read = pa.concat_arrays([partition_literal(column, text, 1) for text in distinct])
-    places = {text: at for at, text in enumerate(distinct)}
+    places = {text: index for index, text in enumerate(distinct)}
     return read.take(pa.array([places[text] for text in result], pa.int64()))
 
 
@@ -194,7 +194,7 @@ def _left_to_read(
             break
         # Again: the rest of a table narrows the tables that it is joined with.
         left_away |= refused
-        sketches = tuple(one for one in sketches if one.table not in refused)
+        sketches = tuple(sketch for sketch in sketches if sketch.table not in refused)
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         is_narrowed = any(
             sketch.table == table and len(sketch.ranges) < sketch.partition.size
@@ -290,7 +290,7 @@ def rewrite(
         has_files=files is not None,
     )
     pruned = written.pruned
-    texts = [text for one in dict.fromkeys(pruned.filters.values()) for text in interval_texts(one)]
+    texts = [text for fromkey in dict.fromkeys(pruned.filters.values()) for text in interval_texts(fromkey)]
     result = RewriteResult(
         query=match.prepared.spec.name,
         sql=written.sql,

@@ -129,7 +129,7 @@ def _by_exact_part(
 ) -> dict[tuple[str, ...], list[tuple[_Double, ...]]]:
     """Doubles of rows grouped by their other values."""
     result: dict[tuple[str, ...], list[tuple[_Double, ...]]] = {}
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         part = tuple(
             "double"
             if isinstance(cell, float)
@@ -138,7 +138,7 @@ def _by_exact_part(
             else repr(cell)
             for cell in row
         )
-        off = [0.0] * len(row) if errors is None else errors[at]
+        off = [0.0] * len(row) if errors is None else errors[index]
         doubles = tuple(
             (cell, error) for cell, error in zip(row, off, strict=True) if isinstance(cell, float)
         )
@@ -288,7 +288,7 @@ def _verified(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult
     verdict, _ = restored_verdict(ctx.tables, prepared, stored)
     ctx.spark()
     ctx.reporter.step(f"recapturing {spec.name}")
-    sketches = {one.access: (one.partition, one.ranges) for one in stored.sketches}
+    sketches = {sketch.access: (sketch.partition, sketch.ranges) for sketch in stored.sketches}
     accurate = needed(ctx, prepared, verdict, sketches, stored.versions)
     compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
@@ -384,4 +384,4 @@ def _without(
     """The rows without the columns of which two runs need not agree."""
     if not columns:
         return rows
-    return [[value for at, value in enumerate(row) if at not in columns] for row in rows]
+    return [[value for index, value in enumerate(row) if index not in columns] for row in rows]

@@ -177,7 +177,7 @@ def _texts(given: Mapping[str, object]) -> dict[str, str | None]:
 
 
 def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
-    result = [one for one in outputs if one.name.lower() == name.lower()]
+    result = [output for output in outputs if output.name.lower() == name.lower()]
     if len(result) == 1:
         return result[0]
     if result:
@@ -186,7 +186,7 @@ def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
             hint="give the columns of the query different names with AS",
             code="row_unread",
         )
-    names = [one.name for one in outputs]
+    names = [output.name for output in outputs]
     raise UsageError(
         f"The result has no column `{name}`",
         hint=suggestion(name, names, "it has") or f"it has {', '.join(names)}",
@@ -287,7 +287,7 @@ class _Tables:
         }
         files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
         self._scans = scans_of(root)
-        self._used = {one.access: one for one in result.sketches if one.access in pruned.filters}
+        self._used = {sketch.access: sketch for sketch in result.sketches if sketch.access in pruned.filters}
         self._shown: dict[TableName, dict[ColumnName, None]] = {}
         for scan in (*scans_of(result.prepared.root), *self._scans):
             names = dict.fromkeys(a.name for a in scan.attributes)
@@ -296,7 +296,7 @@ class _Tables:
         self._starts: dict[TableName, int] = {}
         self.files = sum(map(len, files.values()))
         self.rows = 0
-        for table, snapshot in {one.table: one for one in snapshots.values()}.items():
+        for table, snapshot in {snapshot.table: snapshot for snapshot in snapshots.values()}.items():
             wanted = list(self._shown[table])
             wanted += [one.attribute for one in self._used.values() if one.table == table]
             own: Sequence[DataFile] = files[table]
@@ -467,11 +467,11 @@ def conditions_by_table(
 def rows_left_out(ctx: Context, table: TableName, texts: Sequence[str]) -> LeftOut:
     """The rows of a table for which one of these conditions is true."""
     columns: Sequence[Column] = ctx.tables.snapshot(table).schema.columns
-    attributes = [Attribute(one.name, one.name, one.type) for one in columns]
+    attributes = [Attribute(column.name, column.name, column.type) for column in columns]
     zone = ctx.session_zone
     parts = tuple(condition_on(attributes, text, zone, _OPTION, "the table") for text in texts)
     condition = parts[0] if len(parts) == 1 else Or(parts)
-    read: dict[ColumnName, Column] = {one.name: one for one in columns}
+    read: dict[ColumnName, Column] = {column.name: column for column in columns}
     return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
@@ -591,7 +591,7 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
     rows of the access that has most of them."""
     result: list[int] = []
     most = dict.fromkeys(left_out, 0)
-    for at, (of, ingredient) in enumerate(
+    for index, (of, ingredient) in enumerate(
         zip(absorbed.of, absorbed.operator.ingredients, strict=True)
     ):
         if of is None and ingredient.is_leaf:
@@ -601,7 +601,7 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
         out = left_out[of.table]
         if not set(out.columns) <= set(of.columns):
             return None
-        rows, numbers, copies = leaves_of(absorbed, at)
+        rows, numbers, copies = leaves_of(absorbed, index)
         if not len(rows):
             continue
         is_out = out.are_out(rows).tolist()

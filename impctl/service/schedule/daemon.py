@@ -654,7 +654,7 @@ class _Following(Struct, dict=True):
                 raise
             except ImpctlError as error:
                 outcome = Outcome(failures=(Failure(None, error),))
-            temporary = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
+            temporary = [failure for failure in outcome.failures if isinstance(failure.error, RetryableError)]
             put_off = _failed(queries, temporary)
             for name in set(queries).difference(put_off):
                 self.retries.went_well(name)

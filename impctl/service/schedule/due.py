@@ -245,7 +245,7 @@ def _pending(
             return PendingChanges(
                 unsure=f"the log of table `{pin.table}` does not show it", mark=mark
             )
-        times_in_log = [one.at for one in commits]
+        times_in_log = [commit.at for commit in commits]
         if stored.maintained_at > now and any(not _is_told(at, now) for at in times_in_log[:1]):
             # The clock was put back, so the sketch says no more than the commit.
             why = f"the times of the changes of table `{pin.table}` are unknown"
@@ -466,7 +466,7 @@ def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
 
 def _is_point_alone(trigger: Trigger) -> bool:
     clocks = (trigger.rows, trigger.every, trigger.cron, trigger.fresh_within)
-    return trigger.point is not None and all(one is None for one in clocks)
+    return trigger.point is not None and all(clock is None for clock in clocks)
 
 
 def _enough_at(pending: PendingChanges, rows: int) -> float | None:
@@ -761,7 +761,7 @@ def costs_of(
             both = MaintenanceSize((pending.rows or 0) + round(coming), pending.bytes)
             moved = {*pending.moved, *expected.moved(query, look[0], moment)}
             more = max(0.0, _seconds(runs, both, moved)[1] - cost)
-    longest = max((one.elapsed_ms for one in runs if one.kind is RunKind.MAINTAIN), default=0.0)
+    longest = max((run.elapsed_ms for run in runs if run.kind is RunKind.MAINTAIN), default=0.0)
     return Costs(cost if pending.is_some else 0.0, more, each_look, longest / 1000, is_known)
 
 

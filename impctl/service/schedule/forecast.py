@@ -126,7 +126,7 @@ def expected_of(kind: ChangeKind, now: float) -> Expected:
 
 def _per_day(kind: ChangeKind, now: float) -> float:
     """Changes a day, counted in stretches about as long as the pause between two of them."""
-    times = [each.at for each in kind.changes]
+    times = [change.at for change in kind.changes]
     gaps = [b.at - a.at for a, b in zip(kind.changes, kind.changes[1:], strict=False)]
     looked = kind.days * DAY
     width = min(DAY, max(1.0, statistics.median(gaps))) if gaps else DAY

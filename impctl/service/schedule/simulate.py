@@ -95,16 +95,16 @@ class Replay(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        return sum(len(one) for one in self.commits.values())
+        return sum(len(commit) for commit in self.commits.values())
 
     @property
     def rows(self) -> int:
-        return sum(one.rows[-1] for one in self.commits.values())
+        return sum(commit.rows[-1] for commit in self.commits.values())
 
 
 def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> ReplayedCommits:
     """The commits of a table from `since` to `until`."""
-    known = [each for each in arrivals if each.at is None or each.at <= until]
+    known = [arrival for arrival in arrivals if arrival.at is None or arrival.at <= until]
     times = effective_times(known, until)
     first = bisect_left(times, since)
     kept = known[first : bisect_right(times, until)]
@@ -373,7 +373,7 @@ class QueryLines(Struct, dict=True):
     @cached_property
     def _told(self) -> Sequence[_CostLine]:
         table_sets = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
-        lines = [_line(self.runs, self.by, one) for one in table_sets]
+        lines = [_line(self.runs, self.by, table_set) for table_set in table_sets]
         return [line for line in lines if line is not None]
 
 
@@ -508,13 +508,13 @@ class Pieces(Struct, frozen=True, dict=True):
             present = self.now[name]
             self._costs_now[name] = [evaluate(g[name], present).per_kind for g in self.graphs]
         before = self._costs_now[name]
-        for at, kind in enumerate(self.expected):
+        for index, kind in enumerate(self.expected):
             mine = kind.tables & tables
             if not mine or mine in result:
                 continue
-            ms = tuple(costs[at] for costs in after)
-            more = tuple(one - other[at] for one, other in zip(ms, before, strict=True))
-            reads = tuple(_reads(graphs[name], modes, at) for graphs in self.graphs)
+            ms = tuple(costs[index] for costs in after)
+            more = tuple(one - other[index] for one, other in zip(ms, before, strict=True))
+            reads = tuple(_reads(graphs[name], modes, index) for graphs in self.graphs)
             rows = tuple(rows_of_change(_scaled(kind, scale), mine) for scale in _SCALES)
             result[mine] = Price(rows, ms, more, reads)
         return result
@@ -525,7 +525,7 @@ def pieces_of(
 ) -> Pieces:
     """Of these stored queries, with the replayed changes as their history."""
     kept = choose_state(ctx, store, specs, None)
-    tables = {table for one in kept.queries.values() for table in one.stored.versions}
+    tables = {table for query in kept.queries.values() for table in query.stored.versions}
     coming = Expectations(ctx.workload.tables, replay.histories, replay.until)
     expected = coming.expected(tables)
     graphs = tuple(
@@ -558,9 +558,9 @@ def _reads(graph: Graph, modes: Modes, kind: int) -> float:
     """Table reads, for a side or for groups, that are expected in a run of this kind."""
     result = 0.0
     for node in graph.nodes:
-        for at, piece in enumerate(node.pieces):
+        for index, piece in enumerate(node.pieces):
             # A side is read for the other one's change, groups for their own.
-            asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
+            asking = [node.inputs[1 - index]] if node.work is Work.JOIN else node.inputs
             is_asked = any(graph.active[wire][kind] for wire in asking)
             if is_asked and modes[piece.name] is PieceMode.READ and piece.read:
                 result += piece.hit[kind] if piece.hit else 1.0
@@ -595,11 +595,11 @@ class MostPriced(Struct, frozen=True):
         rows = sorted({rows for price in known for rows in price.rows})
         ms, more = [0.0] * (len(rows) + 1), [0.0] * (len(rows) + 1)
         for price in known:
-            for at, size in enumerate([*rows, inf]):
+            for index, size in enumerate([*rows, inf]):
                 # The first size that is no smaller, since prices lie on lines.
                 last = min(len(price.rows) - 1, bisect_left(price.rows, size))
-                ms[at] += max(price.ms[: last + 1])
-                more[at] += max(0.0, *price.more_ms[: last + 1])
+                ms[index] += max(price.ms[: last + 1])
+                more[index] += max(0.0, *price.more_ms[: last + 1])
         return cls(tuple(rows), tuple(ms), tuple(more))
 
     def at(self, rows: float) -> tuple[float, float]:
@@ -704,7 +704,7 @@ class Model:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        guessed = sum(one.guessed for one in self.replay.commits.values())
+        guessed = sum(commit.guessed for commit in self.replay.commits.values())
         rough = (
             f"the log has no row count for {guessed:,} commits, so their rows are estimated "
             "from bytes"
@@ -817,7 +817,7 @@ class ReplayedQuery(Struct):
             trigger.fresh_within,
             trigger.ready_within,
         )
-        return any(one is not None for one in clocks)
+        return any(clock is not None for clock in clocks)
 
     @property
     def is_on_clock(self) -> bool:
