@@ -107,7 +107,7 @@ def _cell(
     labels: dict[str, Label] = {"changes": size}
     if ranges is not None:
         labels["ranges"] = ranges
-    held = sum(sketch.partition.ranges for sketch in follower.taken.stored.sketches)
+    held = sum(sketch.partition.ranges for sketch in follower.state.stored.sketches)
     return ground.cell(
         single(values),
         labels,
@@ -118,7 +118,7 @@ def _cell(
 
 def operator_bytes(follower: RestoredQuery) -> dict[str, int]:
     """Bytes of keyed state by kind of operator, and all of them together."""
-    session = follower.taken.session
+    session = follower.state.session
     result: dict[str, int] = {}
     if session is not None:
         seen: set[str] = set()
@@ -137,7 +137,7 @@ def operator_bytes(follower: RestoredQuery) -> dict[str, int]:
 
 
 def _sketch_bytes(follower: RestoredQuery) -> dict[str, int]:
-    sketches = follower.taken.stored.sketches
+    sketches = follower.state.stored.sketches
     return {
         "sketch_bytes": sum(len(sketch.ranges.to_bytes()) for sketch in sketches),
         "ranges_bytes": sum(_bytes_of(sketch.partition) for sketch in sketches),

@@ -22,7 +22,7 @@ from impctl.errors import UnsupportedError
 from impctl.safety.judge import Verdict
 from impctl.service.capture_plan import plan_capture
 from impctl.service.context import Context
-from impctl.service.maintenance_plan import capture_way
+from impctl.service.maintenance_plan import plan_after_capture
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
@@ -50,7 +50,7 @@ class Choices(Struct, frozen=True):
         spec = self.prepared.spec
         asked = spec if join is None else replace(spec, join=join)
         prepared = replace(self.prepared, spec=asked)
-        result = capture_way(self.ctx, prepared, self.verdict, self.partitions)
+        result = plan_after_capture(self.ctx, prepared, self.verdict, self.partitions)
         if result.compiled is None:
             raise UnsupportedError(
                 f"Query `{spec.name}` has no circuit to measure: {result.reason}",

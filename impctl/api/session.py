@@ -156,11 +156,11 @@ def _picked(
     return None if not text else _read(f"Variable `{variable}`", text, read)
 
 
-def _read(what: str, value: object, read: Callable[[str], T]) -> T:
+def _read(name: str, value: object, read: Callable[[str], T]) -> T:
     try:
         return read(str(value))
     except ValueError as error:
-        raise UsageError(f"{what} has an invalid value: {value}", hint=_hint(read)) from error
+        raise UsageError(f"{name} has an invalid value: {value}", hint=_hint(read)) from error
 
 
 def _hint(read: Callable[[str], object]) -> str:
@@ -197,10 +197,10 @@ R = TypeVar("R")
 
 def results_of(outcome: Outcome, kind: type[R], total: int) -> tuple[R, ...]:
     """Return the results, all of one kind, or raise; `total` is the number of queries."""
-    whole = for_report(outcome)
-    worst = most_severe(whole)
-    results = tuple(result for result in whole.results if isinstance(result, kind))
-    assert len(results) == len(whole.results)
+    report = for_report(outcome)
+    worst = most_severe(report)
+    results = tuple(result for result in report.results if isinstance(result, kind))
+    assert len(results) == len(report.results)
     if worst is None:
         # Up from here: this function, the method that runs, the one that was called, the caller.
         warn_caller(outcome.warnings, depth=5)
@@ -211,7 +211,7 @@ def results_of(outcome: Outcome, kind: type[R], total: int) -> tuple[R, ...]:
     if total == 1:
         raise worst.error
     failures: dict[str, ImpctlError] = {}
-    for failure in (worst, *whole.failures):
+    for failure in (worst, *report.failures):
         failures.setdefault(failure.query or "", failure.error)
     names = ", ".join(f"`{name}`" for name in failures)
     raise QueriesFailedError(
@@ -408,12 +408,12 @@ class OpenWorkload(WorkloadHandle):
             from impctl.service.maintain import maintain
             from impctl.service.schedule import daemon as by_trigger
 
-            kept = self._kept_states()
+            cache = self._kept_states()
             if request.point is not None:
-                return by_trigger.maintain_point(ctx, request.point, size, kept)
+                return by_trigger.maintain_point(ctx, request.point, size, cache)
             if request.due:
-                return by_trigger.maintain_due(ctx, queries, size, kept, look=request.look)
-            return maintain(ctx, queries, batch_rows=size, kept=kept)
+                return by_trigger.maintain_due(ctx, queries, size, cache, look=request.look)
+            return maintain(ctx, queries, batch_rows=size, cache=cache)
 
         def counted(ctx: Context) -> int:
             from impctl.service.schedule.daemon import of_point

@@ -155,9 +155,9 @@ def workload_contests(record: Record, other: str) -> tuple[WayComparison, ...]:
     result = []
     for figure in record.figures:
         cells = record.cells_of(figure.name)
-        theirs = {_without_strategy(c): c for c in cells if c.labels.get(STRATEGY) == other}
+        other_cells = {_without_strategy(c): c for c in cells if c.labels.get(STRATEGY) == other}
         for cell in cells:
-            partner = theirs.get(_without_strategy(cell))
+            partner = other_cells.get(_without_strategy(cell))
             if cell.labels.get(STRATEGY) != MAINTAINED or partner is None:
                 continue
             if _are_amounts(cell.metrics.get(TOTAL), partner.metrics.get(TOTAL)):
@@ -177,7 +177,7 @@ def extreme_ratios(result: Sequence[WayComparison]) -> tuple[WayComparison, WayC
     return min(result, key=ratio), max(result, key=ratio)
 
 
-def total_words(result: Sequence[WayComparison], ours: str, other: str, way: str) -> str:
+def total_words(result: Sequence[WayComparison], ours: str, other: str, name: str) -> str:
     """A sentence on the total times; `way` is how `ours` answers. Empty for one contest."""
     if len(result) < 2:
         return ""
@@ -185,7 +185,7 @@ def total_words(result: Sequence[WayComparison], ours: str, other: str, way: str
     without = sum(contest.cell.metrics[other].median for contest in result)
     return (
         f"All {number(len(result))} together took {readable(without, Unit.MS)} with Spark "
-        f"over all files and {readable(took, Unit.MS)} {way}: {times(without / took)} as "
+        f"over all files and {readable(took, Unit.MS)} {name}: {times(without / took)} as "
         "fast."
     )
 
@@ -227,10 +227,10 @@ def place_name(figure: Figure, cell: Cell) -> str:
 def _contest(
     record: Record, figure: Figure, cell: Cell, ours: Metric, other: Metric
 ) -> WayComparison:
-    case, place = case_name(figure, cell), place_name(figure, cell)
+    case, case_place = case_name(figure, cell), place_name(figure, cell)
     band = time_band(ours, other, record.noise_of(figure.name))
     ratio = other.median / ours.median
-    return WayComparison(figure, cell, case, place, ratio, band, side_of(ours, other, band))
+    return WayComparison(figure, cell, case, case_place, ratio, band, side_of(ours, other, band))
 
 
 def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
@@ -239,7 +239,10 @@ def _without_strategy(cell: Cell) -> tuple[tuple[str, Label], ...]:
 
 def _are_amounts(*metrics: Metric | None) -> bool:
     """Whether all exist and are finite and positive."""
-    return all(metric is not None and math.isfinite(metric.median) and metric.median > 0 for metric in metrics)
+    return all(
+        metric is not None and math.isfinite(metric.median) and metric.median > 0
+        for metric in metrics
+    )
 
 
 # Break-even in words: `3.2 % (160,000 changes)`, or its side of the measured sizes. Law: two
@@ -302,7 +305,9 @@ def _cases(record: Record, other: str) -> list[_Case]:
         figure = figures[even.figure]
         if figure.chart.x in SIZES:
             cells = record.cells_of(even.figure)
-            cell = next(one for one in cells if even.labels.items() <= one.labels.items())
+            cell = next(
+                candidate for candidate in cells if even.labels.items() <= candidate.labels.items()
+            )
             result.append(_Case(even, figure, cell))
     return result
 

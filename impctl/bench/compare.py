@@ -107,16 +107,16 @@ def _places(cells: Iterable[Cell]) -> tuple[CellPlace, ...]:
 
 
 def _check_comparable(old: Record, new: Record) -> None:
-    for what, mine, theirs in (
+    for fact, before, after in (
         ("kinds", str(old.kind), str(new.kind)),
         ("suites", old.suite, new.suite),
         ("scales", f"{old.scale:g}", f"{new.scale:g}"),
         ("seeds", str(old.seed), str(new.seed)),
         *_rows(old, new),
     ):
-        if mine != theirs:
+        if before != after:
             raise UsageError(
-                f"The records differ in {what}: {mine} and {theirs}",
+                f"The records differ in {fact}: {before} and {after}",
                 code="records_differ",
                 hint="measure twice with the same options, then compare",
             )
@@ -136,7 +136,9 @@ def _differences(old: Record, new: Record) -> tuple[str, ...]:
     for name in dict.fromkeys((*old.machine, *new.machine)):
         facts[name] = (old.machine.get(name, "unknown"), new.machine.get(name, "unknown"))
     differing = (
-        f"{name}: {mine}, then {theirs}" for name, (mine, theirs) in facts.items() if mine != theirs
+        f"{name}: {before}, then {after}"
+        for name, (before, after) in facts.items()
+        if before != after
     )
     failed = (f"failed in the new one: {text}" for text in new.failures if text not in old.failures)
     return (*differing, *failed)

@@ -88,9 +88,9 @@ def orders_files(rows: int, files: int, seed: int) -> Iterator[pa.Table]:
     for number in range(files):
         start, stop = number * rows // files, (number + 1) * rows // files
         if stop > start:
-            at = np.arange(start, stop)
-            order = np.searchsorted(ends, at, side="right")
-            line = at - (ends[order] - lines[order]) + 1
+            numbers = np.arange(start, stop)
+            order = np.searchsorted(ends, numbers, side="right")
+            line = numbers - (ends[order] - lines[order]) + 1
             yield _rows(order, line, days[order], prices, np.random.default_rng([seed, number]))
 
 
@@ -280,17 +280,17 @@ def _cut(size: int, orders: pa.Table, lineitem: pa.Table) -> Refresh:
     keys: Keys = orders.column("o_orderkey").to_numpy()
     owners = np.searchsorted(keys, lineitem.column("l_orderkey").to_numpy())
     rows = np.cumsum(1 + np.bincount(owners, minlength=len(keys)))
-    kept = keys[: int(np.searchsorted(rows, size)) + 1]
-    chosen = lineitem.filter(pc.is_in(lineitem.column("l_orderkey"), pa.array(kept)))
-    first = orders.slice(0, len(kept))
+    cut = keys[: int(np.searchsorted(rows, size)) + 1]
+    chosen = lineitem.filter(pc.is_in(lineitem.column("l_orderkey"), pa.array(cut)))
+    first = orders.slice(0, len(cut))
     return Refresh(size, _moved(first, "o_orderkey"), _moved(chosen, "l_orderkey"))
 
 
 def _moved(table: pa.Table, column: str) -> pa.Table:
     """The rows with unused keys."""
-    at = table.column_names.index(column)
+    position = table.column_names.index(column)
     values = pc.add(table.column(column), pa.scalar(_FREE, table.column(column).type))
-    return table.set_column(at, table.schema.field(at), values)
+    return table.set_column(position, table.schema.field(position), values)
 
 
 # Law: base and batches together are the table, each row once; rows without a date stay in the base.

@@ -42,9 +42,9 @@ def noise_of(medians: Sequence[float]) -> float:
 
 def _work(numbers: npt.NDArray[np.float64], file: Path) -> None:
     # The default sort is ten times as fast on processors with AVX-512, a stable one is not.
-    held = np.sort(numbers, kind="stable")
+    ordered = np.sort(numbers, kind="stable")
     with file.open("wb") as stream:
-        stream.write(held.tobytes()[:_BYTES])
+        stream.write(ordered.tobytes()[:_BYTES])
         stream.flush()
         os.fsync(stream.fileno())
 

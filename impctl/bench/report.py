@@ -183,7 +183,9 @@ def _facts(record: Record) -> dict[str, str]:
         "Started": _moment(record.started),
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
         "Scale": f"{times(record.scale)} the suite's rows" if is_suite else "",
-        "Rows": "; ".join(f"{number(rows)} in {', '.join(each)}" for rows, each in names.items()),
+        "Rows": "; ".join(
+            f"{number(rows)} in {', '.join(names_of)}" for rows, names_of in names.items()
+        ),
         "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} requested",
         "Seed": str(record.seed),
         "Noise": f"equal work took at most {readable(record.noise, Unit.SHARE)} longer",
@@ -256,38 +258,38 @@ def _view(record: Record, figure: Figure) -> _View:
     )
 
 
-def _measured_here(own: Record, figure: Figure) -> tuple[str, ...]:
+def _measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
     """What this run measured, beside the papers' claim; `own` has this figure only."""
     compared = {
-        "over recapture": comparisons(own, MAINTAIN, RECAPTURE),
-        "over recapture in DuckDB": comparisons(own, MAINTAIN, DUCKDB_RECAPTURE),
-        "of the query with its sketch": comparisons(own, WITH, WITHOUT),
-        "of that over statistics alone": comparisons(own, WITH, PRUNED),
-        "of that over a manually maintained view": comparisons(own, WITH, VIEW),
-        "of that over DuckDB": comparisons(own, WITH, DUCKDB_WITHOUT),
+        "over recapture": comparisons(record, MAINTAIN, RECAPTURE),
+        "over recapture in DuckDB": comparisons(record, MAINTAIN, DUCKDB_RECAPTURE),
+        "of the query with its sketch": comparisons(record, WITH, WITHOUT),
+        "of that over statistics alone": comparisons(record, WITH, PRUNED),
+        "of that over a manually maintained view": comparisons(record, WITH, VIEW),
+        "of that over DuckDB": comparisons(record, WITH, DUCKDB_WITHOUT),
         "of the materialized result over a manually maintained view": comparisons(
-            own, FROM_STATE, VIEW
+            record, FROM_STATE, VIEW
         ),
-        "of the engine with the sketch over DuckDB": comparisons(own, BY_ENGINE, DUCKDB_WITHOUT),
-        "of DuckDB with the sketch": comparisons(own, DUCKDB_WITH, DUCKDB_WITHOUT),
-        "of the tree over the index join": comparisons(own, TREE, INDEX),
-        "of the tree over running DuckDB again": comparisons(own, TREE, DUCKDB_RECAPTURE),
-        "over no sketch": workload_contests(own, UNUSED),
-        "over recaptured sketches": workload_contests(own, RECAPTURED),
+        "of the engine with the sketch over DuckDB": comparisons(record, BY_ENGINE, DUCKDB_WITHOUT),
+        "of DuckDB with the sketch": comparisons(record, DUCKDB_WITH, DUCKDB_WITHOUT),
+        "of the tree over the index join": comparisons(record, TREE, INDEX),
+        "of the tree over running DuckDB again": comparisons(record, TREE, DUCKDB_RECAPTURE),
+        "over no sketch": workload_contests(record, UNUSED),
+        "over recaptured sketches": workload_contests(record, RECAPTURED),
     }
     texts = [f"Speed-up {over}: {range_text(won)}." for over, won in compared.items() if won]
     # The table shows the cases in which costs do not cross.
-    evens = [(case, text) for (_, case), text in break_even_words(own).items()]
+    evens = [(case, text) for (_, case), text in break_even_words(record).items()]
     crossed = [(case, text) for case, text in evens if not text.startswith("above")]
     if 0 < len(crossed) <= _NAMED:
         listed = "; ".join(f"{text} with {case}" if case else text for case, text in crossed)
         texts.append(f"Break-even: {listed}.")
-    return tuple(texts) or _range_of_first_metric(own, figure)
+    return tuple(texts) or _range_of_first_metric(record, figure)
 
 
-def _range_of_first_metric(own: Record, figure: Figure) -> tuple[str, ...]:
+def _range_of_first_metric(record: Record, figure: Figure) -> tuple[str, ...]:
     name = next(iter(figure.chart.y), "")
-    medians = [cell.metrics[name].median for cell in own.cells if name in cell.metrics]
+    medians = [cell.metrics[name].median for cell in record.cells if name in cell.metrics]
     finite = [value for value in medians if math.isfinite(value)]
     if not finite:
         return ()
@@ -472,7 +474,9 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     panels: list[Panel] = []
     for facet, unit, lines in parts:
         names = [name for name in metrics if unit_of(name) is unit]
-        of_unit = chain.from_iterable(each for _, other, each in parts if other is unit)
+        of_unit = chain.from_iterable(
+            unit_panels for _, other, unit_panels in parts if other is unit
+        )
         same = [point for line in of_unit for point in line.points]
         title = plain_name(names[0]) if len(names) == 1 else dimension_of(unit)
         y = _value_axis(title, unit, "y" in chart.log, same)
@@ -553,7 +557,7 @@ class _Look(Struct, frozen=True, kw_only=True):
     def dataset(self, line: _ChartLine, *, has_values: bool) -> dict[str, Any]:
         """A line or bars for the chart library; the page's script adds the colours."""
         group, metric = self.groups[line.group], self.metrics[line.metric]
-        place = line.group if len(self.groups) > 1 else line.metric
+        name = line.group if len(self.groups) > 1 else line.metric
         data = [dict(point) for point in line.points]
         for point in data:
             if self.is_across:
@@ -567,7 +571,7 @@ class _Look(Struct, frozen=True, kw_only=True):
             "color": self._color(line.group, line.metric),
             "fill": _FILLS[self._variant(line.metric)][0] if self.is_across else "ff",
             "borderDash": _DASHES[line.metric % len(_DASHES)] if self.has_metrics else (),
-            "pointStyle": _SHAPES[place % len(_SHAPES)][0],
+            "pointStyle": _SHAPES[name % len(_SHAPES)][0],
         }
 
     def legend(self, title: str) -> tuple[KeyGroup, ...]:
@@ -604,22 +608,24 @@ class _Look(Struct, frozen=True, kw_only=True):
 
     def _color(self, group: int, metric: int) -> str:
         has_groups = len(self.groups) > 1
-        names, place = (self.groups, group) if has_groups else (self.metrics, metric)
+        names, key = (self.groups, group) if has_groups else (self.metrics, metric)
         if has_groups and self.is_ordered:
             if len(names) > len(_AMOUNTS):
-                return _AMOUNTS[place % len(_AMOUNTS)]
-            return _AMOUNTS[round(place * (len(_AMOUNTS) - 1) / (len(names) - 1))]
-        if names[place] in _KNOWN:
-            return _WORDS[_KNOWN[names[place]]]
+                return _AMOUNTS[key % len(_AMOUNTS)]
+            return _AMOUNTS[round(key * (len(_AMOUNTS) - 1) / (len(names) - 1))]
+        if names[key] in _KNOWN:
+            return _WORDS[_KNOWN[names[key]]]
         others = [name for name in names if name not in _KNOWN]
         free = _WORDS
         if len(others) < len(names):
-            free = tuple(color for index, color in enumerate(_WORDS) if index not in _KNOWN.values())
-        return free[others.index(names[place]) % len(free)]
+            free = tuple(
+                color for index, color in enumerate(_WORDS) if index not in _KNOWN.values()
+            )
+        return free[others.index(names[key]) % len(free)]
 
 
 def _panel(
-    at: int,
+    position: int,
     title: str,
     unit: Unit,
     chart: Chart,
@@ -640,7 +646,7 @@ def _panel(
     thickness = len(lines) * 24 + 16 if look.has_bars else 36
     axis = "y" if look.is_across else "x"
     return Panel(
-        at,
+        position,
         title,
         unit,
         ", ".join(filter(None, words)),
@@ -742,7 +748,7 @@ def _tick(value: float, unit: Unit) -> str:
 
 def _steps(low: float, high: float, step: float) -> list[float]:
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [at * step for at in range(first, last + 1)]
+    return [number_of_steps * step for number_of_steps in range(first, last + 1)]
 
 
 def _decades(low: float, high: float) -> list[float]:

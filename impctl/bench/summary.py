@@ -82,17 +82,17 @@ def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
         if way in cell.metrics and cell.metrics[way].median > 0
     ]
     ranked.sort(key=lambda pair: pair[0].median)
-    (first, name), (second, other), *rest = ranked
+    (first, name), (second, other), *slower = ranked
     others = "; ".join(
-        f"{words} {times(metric.median / first.median)} as long" for metric, words in rest
+        f"{words} {times(metric.median / first.median)} as long" for metric, words in slower
     )
-    what = f"{name} ({readable(first.median, Unit.MS)})"
+    sentence = f"{name} ({readable(first.median, Unit.MS)})"
     if side_of(first, second, time_band(first, second, record.noise_of(cell.figure))) > 0:
-        what += f", then {other}, {times(second.median / first.median)} as long"
+        sentence += f", then {other}, {times(second.median / first.median)} as long"
     else:
-        what += f" or {other}, within the noise"
+        sentence += f" or {other}, within the noise"
     case = labels_name(figure, cell)
-    return f"{case}: {what}; {others}." if others else f"{case}: {what}."
+    return f"{case}: {sentence}; {others}." if others else f"{case}: {sentence}."
 
 
 # The numbers to remember. Law: a speed-up that depends on the size of a change is reported at one
@@ -123,8 +123,8 @@ def headlines(
     """Headlines on maintenance by size, break-even, queries with sketches, and checks."""
     result = []
     for size in by_size(maintained):
-        at = f" at {size.words}" if size.words else ""
-        meaning = f"median speed-up of maintaining a sketch over recapturing it{at}"
+        size_text = f" at {size.words}" if size.words else ""
+        meaning = f"median speed-up of maintaining a sketch over recapturing it{size_text}"
         result.append(_speed_up(size.found, meaning))
     if even := earliest_break_even(record):
         meaning = "size of a change above which recapture is faster, in the worst case"
@@ -144,12 +144,14 @@ def by_size(contests: Sequence[WayComparison]) -> tuple[AtSize, ...]:
     sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
     if not sizes:
         return (AtSize("", tuple(contests)),) if contests else ()
-    return tuple(size for index, size in enumerate(sizes) if index == 0 or size.found != sizes[0].found)
+    return tuple(
+        size for index, size in enumerate(sizes) if index == 0 or size.found != sizes[0].found
+    )
 
 
-def slack_words(held: Sequence[Cell]) -> str:
+def slack_words(cells: Sequence[Cell]) -> str:
     """How many of these sketches are larger than needed."""
-    loose = sum(bool(cell.slack) for cell in held)
+    loose = sum(bool(cell.slack) for cell in cells)
     return "none with slack" if loose == 0 else f"{number(loose)} with slack"
 
 
@@ -232,10 +234,12 @@ _WORKLOAD_LOSSES = {
 
 def losses(record: Record) -> tuple[str, ...]:
     """A sentence for each case where a sketch lost, then slack and state."""
-    lost = [_lost(comparisons(record, ours, other), says) for ours, other, says in _LOSSES]
-    lost += [_lost(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()]
+    result = [_lost(comparisons(record, ours, other), says) for ours, other, says in _LOSSES]
+    result += [
+        _lost(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()
+    ]
     return (
-        *chain.from_iterable(lost),
+        *chain.from_iterable(result),
         *_undecided_losses(record),
         *_slack(record),
         *_state(record),
@@ -264,35 +268,35 @@ def _lost(result: Sequence[WayComparison], says: str) -> list[str]:
     """A sentence for each figure with a loss: its cases and the worst of each."""
     figures: dict[str, list[str]] = {}
     for (name, case), group in by_case(result).items():
-        lost = [contest for contest in group if contest.is_lost]
-        if lost:
-            worst = min(lost, key=lambda contest: contest.ratio)
-            at = f" at {worst.place}" if len(lost) > 1 else ""
-            text = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
+        lost_contests = [contest for contest in group if contest.is_lost]
+        if lost_contests:
+            worst = min(lost_contests, key=lambda contest: contest.ratio)
+            place = f" at {worst.place}" if len(lost_contests) > 1 else ""
+            text = f"{_where(group, lost_contests)} ({times(worst.ratio)} as fast{place})"
             figures.setdefault(name, []).append(f"{case} {text}" if case else text)
     titles = {contest.figure.name: contest.figure.title for contest in result}
     return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
 
 
 def _listed(cases: Sequence[str]) -> str:
-    rest = len(cases) - _LISTED
-    more = [f"and {rest} more in its table"] if rest > 0 else []
+    omitted = len(cases) - _LISTED
+    more = [f"and {omitted} more in its table"] if omitted > 0 else []
     return "; ".join([*cases[:_LISTED], *more])
 
 
-def _where(group: Sequence[WayComparison], lost: Sequence[WayComparison]) -> str:
+def _where(group: Sequence[WayComparison], losing: Sequence[WayComparison]) -> str:
     """`from 100,000 changes on` if every larger x is lost too, else the places themselves."""
-    name = lost[0].figure.chart.x
-    if len(lost) == len(group) > 1:
+    name = losing[0].figure.chart.x
+    if len(losing) == len(group) > 1:
         return "everywhere"
-    if len(lost) == len(group):
-        return f"at {lost[0].place}" if lost[0].place else "there"
+    if len(losing) == len(group):
+        return f"at {losing[0].place}" if losing[0].place else "there"
     if all(is_number(contest.cell.labels.get(name)) for contest in group):
         in_order = sorted(group, key=lambda contest: float(contest.cell.labels[name]))
-        ending = in_order[-len(lost) :]
-        if all(contest.is_lost for contest in ending) and len(lost) > 1:
+        ending = in_order[-len(losing) :]
+        if all(contest.is_lost for contest in ending) and len(losing) > 1:
             return f"from {ending[0].place} on"
-    places = [contest.place for contest in lost]
+    places = [contest.place for contest in losing]
     return f"at {' and '.join(places) if len(places) < 3 else ', '.join(places[:_LISTED])}"
 
 
@@ -451,11 +455,11 @@ def _speed_ups(group: Sequence[WayComparison]) -> tuple[str, ...]:
     )
 
 
-def _over(rivals: Iterable[tuple[str, Sequence[WayComparison]]], what: str) -> tuple[str, ...]:
+def _over(rivals: Iterable[tuple[str, Sequence[WayComparison]]], text: str) -> tuple[str, ...]:
     return tuple(
         f"Over {words}: speed-up {range_text(result)}; faster in "
         f"{number(sum(contest.is_won for contest in result))} of "
-        f"{_count(result, what)}{_undecided(result)}."
+        f"{_count(result, text)}{_undecided(result)}."
         for words, result in rivals
         if result
     )

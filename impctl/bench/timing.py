@@ -78,22 +78,22 @@ _EXACT = 0.01
 """Band of sizes and counts, which do not depend on the machine."""
 
 
-def band_of(metric: str, one: Metric, other: Metric, noise: float) -> float:
+def band_of(metric: str, left: Metric, right: Metric, noise: float) -> float:
     """The share by which the medians of this metric may differ for no reason."""
     if not metric.endswith(("_ms", "_ratio")):
         return _EXACT
-    return time_band(one, other, noise)
+    return time_band(left, right, noise)
 
 
-def time_band(one: Metric, other: Metric, noise: float) -> float:
+def time_band(left: Metric, right: Metric, noise: float) -> float:
     """The same for times and ratios of any name."""
-    return max(noise, SINGLE if min(one.runs, other.runs) < 2 else LEAST)
+    return max(noise, SINGLE if min(left.runs, right.runs) < 2 else LEAST)
 
 
-def side_of(one: Metric, other: Metric, band: float) -> int:
+def side_of(left: Metric, right: Metric, band: float) -> int:
     """1 if `other` is more than `one` beyond the band, -1 if it is less, else 0."""
-    if other.low > one.high and other.median > one.median * (1 + band):
+    if right.low > left.high and right.median > left.median * (1 + band):
         return 1
-    if other.high < one.low and one.median > other.median * (1 + band):
+    if right.high < left.low and left.median > right.median * (1 + band):
         return -1
     return 0

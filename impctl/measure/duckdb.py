@@ -174,10 +174,10 @@ def _passes(
     """Per pass, a SELECT of one row with the needed values of each access's attribute."""
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     views = {scan.access: scan.table for scan in prepared.scans}
-    kept = kept_plan(prepared, verdict, partitions)
+    materialized = kept_plan(prepared, verdict, partitions)
     return [
         (tuple(pass_.keys), _translated(_needed_values(pass_, views)))
-        for pass_ in sketch_passes(kept.query, kept.verdict, columns)
+        for pass_ in sketch_passes(materialized.query, materialized.verdict, columns)
     ]
 
 

@@ -147,9 +147,9 @@ def _query_cells(ground: CaseContext) -> Iterator[Cell]:
     ground.step(f"running {ground.query.name} with and without its sketch")
     with measured_copy(ground.ctx, ground.query) as measured:
         pruned = measured.pruned()
-        whole = measured.answer()
+        plain = measured.answer()
         answer = answer_of(measured.answer(pruned))
-        equal = same_rows(answer.rows, answer_of(whole).rows)
+        equal = same_rows(answer.rows, answer_of(plain).rows)
         works = {
             "plain_ms": measured.answer,
             "sketch_ms": lambda: measured.answer(measured.pruned()),
@@ -158,7 +158,7 @@ def _query_cells(ground: CaseContext) -> Iterator[Cell]:
             warm_up(work)
         times = in_turns(works, ground.repeat)
         without_ms, with_ms = Metric.of(times["plain_ms"]), Metric.of(times["sketch_ms"])
-        beside = duckdb_query_metrics(measured, whole, ground.repeat)
+        beside = duckdb_query_metrics(measured, plain, ground.repeat)
         shares = {
             "files_share": pruned.files_kept / max(pruned.files_total, 1),
             "rows_share": _rows_share(measured, pruned),
@@ -178,8 +178,8 @@ def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
     """Rows in the remaining files, over all rows of the tables."""
     files = pruned.files
     total = sum(measured.scratch.tables.snapshot(table).rows or 0 for table in files)
-    kept = sum(file.rows or 0 for chosen in files.values() for file in chosen)
-    return kept / total if total else 0.0
+    read = sum(file.rows or 0 for chosen in files.values() for file in chosen)
+    return read / total if total else 0.0
 
 
 def _ranges_share(measured: MeasuredQuery) -> float:
@@ -387,7 +387,7 @@ def _way_cells(ground: CaseContext) -> Iterator[Cell]:
 def _ways(measured: MeasuredQuery) -> list[_TimedWay]:
     """The ways without DuckDB, Spark over all files first."""
     pruned = measured.pruned()
-    kept, total = pruned.files_kept, pruned.files_total
+    files_kept, total = pruned.files_kept, pruned.files_total
     scratch, stored, prepared = measured.scratch, measured.stored, measured.prepared
 
     def by_engine() -> pa.Table:
@@ -396,9 +396,9 @@ def _ways(measured: MeasuredQuery) -> list[_TimedWay]:
 
     ways = [
         _TimedWay(_SPARK, measured.answer, total),
-        _TimedWay(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
+        _TimedWay(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), files_kept),
     ]
-    offered = [_TimedWay(_ENGINE, by_engine, kept)]
+    offered = [_TimedWay(_ENGINE, by_engine, files_kept)]
     if stored.state_meta.get("answer"):
         offered.append(_TimedWay(_MATERIALIZED, lambda: from_state(measured), 0))
     return ways + [way for way in offered if _answers(way)]

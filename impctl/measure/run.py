@@ -156,8 +156,8 @@ def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:
     """Whether the query may have its sketch on this partition."""
     if query.sketch:
         return query.sketch.get(partition.table) == partition.column
-    own = name_parts(partition.table) or (partition.table,)
-    return own[-1].lower() in words_of(query.sql)
+    own_name = name_parts(partition.table) or (partition.table,)
+    return own_name[-1].lower() in words_of(query.sql)
 
 
 # Law: every requested query is a case of every figure, at the full size of its tables; nothing is
@@ -470,8 +470,8 @@ class _MeasuredRun(Struct, dict=True):
         labels: Mapping[str, Label] | None = None,
     ) -> None:
         given = case.labels if labels is None else labels
-        place = ", ".join(f"{name} {value}" for name, value in given.items())
-        failure = error.saying(f"Figure `{figure}`, {place}: {error.message}")
+        case_text = ", ".join(f"{name} {value}" for name, value in given.items())
+        failure = error.saying(f"Figure `{figure}`, {case_text}: {error.message}")
         self.failures.append(Failure(case.query, failure))
 
 

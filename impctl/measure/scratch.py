@@ -24,7 +24,7 @@ from impctl.service.maintenance_plan import (
     QueryState,
     chooser_for,
     chooser_of,
-    chosen_way,
+    chosen_plan,
     restored_verdict,
 )
 from impctl.service.partners import partners_of
@@ -169,13 +169,13 @@ class AgainstRecapture(Struct, frozen=True):
     slack: int
 
 
-def worse_of(one: AgainstRecapture, other: AgainstRecapture) -> AgainstRecapture:
-    return AgainstRecapture(one.covers and other.covers, max(one.slack, other.slack))
+def worse_of(left: AgainstRecapture, right: AgainstRecapture) -> AgainstRecapture:
+    return AgainstRecapture(left.covers and right.covers, max(left.slack, right.slack))
 
 
 class RestoredQuery:
     """A stored query restored from the store; `captured` makes one. A query that can only be
-    recaptured has a sketch, but `taken` and `follow` raise UnsupportedError."""
+    recaptured has a sketch, but `state` and `follow` raise UnsupportedError."""
 
     def __init__(self, scratch: Context, prepared: PreparedQuery) -> None:
         self.scratch = scratch
@@ -185,21 +185,21 @@ class RestoredQuery:
         self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
         self._captured = stored
         chooser = chooser_of(prepared, StateMeta.read(stored.query, stored.state_meta))
-        self._way = chosen_way(prepared, self.verdict, self.partitions, chooser)
-        self._taken: QueryState | None = None
+        self._way = chosen_plan(prepared, self.verdict, self.partitions, chooser)
+        self._state: QueryState | None = None
         if self._way.mode is not MaintenanceMode.RECAPTURE:
             runs = scratch.store().load_runs(stored.query)
-            self._taken = QueryState(self._way, stored, runs)
+            self._state = QueryState(self._way, stored, runs)
         self._endings: dict[TableName, Snapshot] = {
             table: scratch.tables.snapshot(table, version)
             for table, version in stored.versions.items()
         }
 
     @property
-    def taken(self) -> QueryState:
+    def state(self) -> QueryState:
         """The state that processes changes; UnsupportedError if the query can only be
         recaptured."""
-        if self._taken is None:
+        if self._state is None:
             raise UnsupportedError(
                 f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
                 f"compare: {self._way.reason}",
@@ -207,37 +207,37 @@ class RestoredQuery:
                 hint="`impctl explain` shows the reason",
                 location=self.prepared.place(self._way.span),
             )
-        return self._taken
+        return self._state
 
     @property
     def stored(self) -> StoredQuery:
-        return self._captured if self._taken is None else self._taken.stored
+        return self._captured if self._state is None else self._state.stored
 
     @property
     def has_state(self) -> bool:
         """Whether a capture fills operator state too."""
-        return self._taken is not None and self._taken.session is not None
+        return self._state is not None and self._state.session is not None
 
     def follow(self) -> MeasuredStep | None:
         """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
         moved = {}
-        for table in self.taken.tables:
+        for table in self.state.tables:
             source = self.scratch.tables.advance(table)
-            if source.version != self.taken.versions[table]:
+            if source.version != self.state.versions[table]:
                 moved[table] = self._moved(table)
         if not moved:
             return None
         read_ms = watch.ms
         partners = partners_of(self.scratch, self._way, self.partitions)
-        maintainer = Maintainer(self.scratch.store(), self.taken, partners)
+        maintainer = Maintainer(self.scratch.store(), self.state, partners)
         done = maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
         return MeasuredStep(read_ms, done)
 
     def _moved(self, table: TableName) -> TableDelta:
         source = self.scratch.tables.source(table)
         until = source.version
-        need = need_of(self.taken, table, until, per_version=False)
+        need = need_of(self.state, table, until, per_version=False)
         known = self._endings[table]
         changes = read_changes(
             source, need.since, until, need.columns, table_id=need.table_id, known=known
@@ -272,7 +272,7 @@ class RestoredQuery:
     @property
     def state_bytes(self) -> int:
         """Bytes of operator state in memory; 0 without any."""
-        session = None if self._taken is None else self._taken.session
+        session = None if self._state is None else self._state.session
         return 0 if session is None else session.state_bytes()
 
 
@@ -345,8 +345,8 @@ class MeasuredQuery(RestoredQuery):
     def capture(self) -> None:
         """Compute sketch and state in one pass, without storing them."""
         chooser = chooser_for(self.scratch, self.prepared)
-        way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
-        filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
+        plan = chosen_plan(self.prepared, self.verdict, self.partitions, chooser)
+        filled_circuit(self.scratch, self.prepared, plan, self.verdict, self.partitions)
 
     def pruned(self) -> Pruned:
         """What remains to read with the captured sketches."""

@@ -121,12 +121,12 @@ def state_warnings(ctx: Context, store: StoreReader, prepared: PreparedQuery) ->
     """Warn if the stored state of the query is larger than its tables."""
     name = prepared.spec.name
     runs = store.run_refs(name)
-    held = sum(run.bytes for run in runs)
+    stored_bytes = sum(run.bytes for run in runs)
     size = sum(ctx.tables.snapshot(table).bytes for table in prepared.tables)
-    if held < _SMALL or held <= size:
+    if stored_bytes < _SMALL or stored_bytes <= size:
         return []
     said = (
-        f"the state of query `{name}` takes {size_text(held)}, more than the "
+        f"the state of query `{name}` takes {size_text(stored_bytes)}, more than the "
         f"{size_text(size)} of its tables"
     )
     saving = None if isinstance(prepared.spec.buffer, int) else _saving(ctx, store, prepared, runs)
@@ -137,7 +137,7 @@ def _saving(
     ctx: Context, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
     """What `buffer` would save; None if no state can be bounded."""
-    from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+    from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_verdict
 
     stored = store.load(prepared.spec.name)
     if stored is None:
@@ -145,11 +145,13 @@ def _saving(
     verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
     bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
     meta = StateMeta.read(stored.query, stored.state_meta)
-    way = chosen_way(bounded, verdict, partitions, chooser_of(bounded, meta))
-    if way.compiled is None:
+    plan = chosen_plan(bounded, verdict, partitions, chooser_of(bounded, meta))
+    if plan.compiled is None:
         return None
     # Bounded pieces already keep fewer rows of each group.
-    refills = [refill for refill in way.compiled.refills if refill.operator.piece not in meta.buffers]
+    refills = [
+        refill for refill in plan.compiled.refills if refill.operator.piece not in meta.buffers
+    ]
     saved, is_sure = _saved(refills, _by_piece(runs))
     if saved < _SMALL:
         return None
@@ -215,20 +217,20 @@ def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> BackwardFixpoi
     rows, _ = sizes.get(f"{name}.{_ROWS}", (0, 0))
     # One number stands for what is derived from no row.
     led = min(rows, max(0, sizes[f"{name}{_BACK}{_ROWS}"][0] - 1))
-    own = (f"{name}{_BACK}", f"{name}{_USED}")
-    held = sum(size for piece, (_, size) in sizes.items() if piece.startswith(own))
-    return BackwardFixpoint(name, rows, led, held)
+    names = (f"{name}{_BACK}", f"{name}{_USED}")
+    stored_bytes = sum(size for piece, (_, size) in sizes.items() if piece.startswith(names))
+    return BackwardFixpoint(name, rows, led, stored_bytes)
 
 
 def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
     """Warn if `lineage: answer` skips almost nothing and its state is large."""
     return [
-        f"`lineage: answer` of query `{query}` skips almost nothing: {backward_fixpoint.led:,} of "
-        f"{backward_fixpoint.rows:,} rows of its recursion lead to the answer. It needs "
-        f"{size_text(backward_fixpoint.bytes)} of the {size_text(sum(run.bytes for run in runs))} of "
+        f"`lineage: answer` of query `{query}` skips almost nothing: {fixpoint.led:,} of "
+        f"{fixpoint.rows:,} rows of its recursion lead to the answer. It needs "
+        f"{size_text(fixpoint.bytes)} of the {size_text(sum(run.bytes for run in runs))} of "
         "state; `lineage: all` would need no such state and few more ranges"
-        for backward_fixpoint in backward_fixpoints(runs)
-        if backward_fixpoint.is_nearly_all and backward_fixpoint.bytes >= _SMALL
+        for fixpoint in backward_fixpoints(runs)
+        if fixpoint.is_nearly_all and fixpoint.bytes >= _SMALL
     ]
 
 
@@ -340,7 +342,12 @@ def cluster_forecast(
         order = "order" if len(columns) == 1 else "Z-order"
         by = ", ".join(f"`{name}`" for name in columns)
         as_now = tuple(
-            replace(one, files_expected=one.files, bytes_expected=one.bytes) for one in sketches
+            replace(
+                sketch_forecast,
+                files_expected=sketch_forecast.files,
+                bytes_expected=sketch_forecast.bytes,
+            )
+            for sketch_forecast in sketches
         )
         obstacle = f"its files are already in the {order} of {by}"
         return replace(result, sketches=as_now, obstacle=obstacle, is_done=True)
@@ -409,12 +416,12 @@ class ClusterForecasts:
 
     def alone(self, query: QueryName, sketch: StoredSketch) -> ClusteredSketch | None:
         """The forecast for ordering by one of several sketches' attributes; None if useless."""
-        whole, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
+        table_forecast, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
         wanted = (query, sketch.attribute)
-        own = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
-        if whole is None or len(own) in (0, len(uses)):
+        own_uses = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
+        if table_forecast is None or len(own_uses) in (0, len(uses)):
             return None
-        forecast = self._forecast(sketch.table, own)
+        forecast = self._forecast(sketch.table, own_uses)
         return None if forecast is None or forecast.obstacle else forecast.sketches[0]
 
     def _forecast(
@@ -485,10 +492,12 @@ def _advice(
     tables: PinnedTables, forecasts: ClusterForecasts, query: QueryName, sketch: StoredSketch
 ) -> Advice | None:
     ranges = sketch.partition.ranges
-    held = sum(range_id < ranges for range_id in sketch.ranges.ids)
+    in_sketch = sum(range_id < ranges for range_id in sketch.ranges.ids)
     name = f"the sketch of query `{query}` on `{sketch.table}.{sketch.attribute}`"
-    if held > _USEFUL_SHARE * ranges:
-        message = f"{name} covers {held} of {count_text(ranges, 'range')} and skips almost nothing"
+    if in_sketch > _USEFUL_SHARE * ranges:
+        message = (
+            f"{name} covers {in_sketch} of {count_text(ranges, 'range')} and skips almost nothing"
+        )
         return Advice(message, "use more ranges or another attribute")
     snapshot = tables.snapshot(sketch.table)
     span, files = _span(snapshot, sketch), len(snapshot.files)
@@ -518,8 +527,19 @@ def _order_fix(
         return "use another attribute"
     by = ", ".join(f"`{name}`" for name in forecast.columns)
     wanted = (query, sketch.attribute)
-    mine = (one for one in forecast.sketches if (one.query, one.attribute) == wanted)
-    expected = next((one for one in mine if one.bytes_expected < one.bytes), None)
+    candidates = (
+        sketch_forecast
+        for sketch_forecast in forecast.sketches
+        if (sketch_forecast.query, sketch_forecast.attribute) == wanted
+    )
+    expected = next(
+        (
+            sketch_forecast
+            for sketch_forecast in candidates
+            if sketch_forecast.bytes_expected < sketch_forecast.bytes
+        ),
+        None,
+    )
     if expected is not None and not forecast.obstacle:
         return (
             f"`impctl cluster` would order the table's files by {by} and leave about "
@@ -561,8 +581,8 @@ def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
 
     files, partition = snapshot.files, sketch.partition
     is_small = snapshot.rows is not None and snapshot.rows < _ROWS_WORTH_ADVICE
-    kept = prune(snapshot, [exact_filter(sketch.ranges, partition)])
-    if is_small or len(kept) <= _USEFUL_SHARE * len(files):
+    files_kept = prune(snapshot, [exact_filter(sketch.ranges, partition)])
+    if is_small or len(files_kept) <= _USEFUL_SHARE * len(files):
         return None
     shares = [
         _spanned(bounds.minimum, bounds.maximum, partition) / partition.ranges

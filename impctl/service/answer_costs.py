@@ -111,8 +111,8 @@ def state_estimate(runs: Sequence[AnswerRun]) -> AnswerEstimate:
 
 
 def start_of(runs: Sequence[AnswerRun], fixed: Fixed) -> float:
-    seen = [run.start_ms for run in runs if run.start_ms > 0][:_LATEST]
-    return statistics.median(seen) if seen else fixed.start
+    starts = [run.start_ms for run in runs if run.start_ms > 0][:_LATEST]
+    return statistics.median(starts) if starts else fixed.start
 
 
 def by_runs(
@@ -120,13 +120,13 @@ def by_runs(
 ) -> AnswerEstimate | None:
     """Estimate an answer over so many rows from recorded runs; None without any. The first query of
     a new Spark takes longer, so runs like the next one are preferred."""
-    mine = [run for run in runs if run.by == by]
-    if not mine:
+    own_runs = [run for run in runs if run.by == by]
+    if not own_runs:
         return None
-    alike = [run for run in mine if is_up == (run.start_ms == 0.0)] or mine
-    each = [_scaled(run, rows, fixed, is_up=is_up) for run in alike[:_LATEST]]
+    alike = [run for run in own_runs if is_up == (run.start_ms == 0.0)] or own_runs
+    estimates = [_scaled(run, rows, fixed, is_up=is_up) for run in alike[:_LATEST]]
     start = 0.0 if is_up else start_of(runs, fixed)
-    return AnswerEstimate(statistics.median(each) + start, len(each), start)
+    return AnswerEstimate(statistics.median(estimates) + start, len(estimates), start)
 
 
 def _scaled(run: AnswerRun, rows: int, fixed: Fixed, *, is_up: bool) -> float:
@@ -245,8 +245,12 @@ def _per_row(node: Plan, rates: Rates) -> float:
         case Join():
             return rates.join
         case Aggregate(aggregates=aggregates):
-            sums = [aggregate.call for aggregate in aggregates if aggregate.call.function in ("sum", "avg")]
-            inexact = [one for one in sums if _is_double(one.arguments)]
+            sums = [
+                aggregate.call
+                for aggregate in aggregates
+                if aggregate.call.function in ("sum", "avg")
+            ]
+            inexact = [summed for summed in sums if _is_double(summed.arguments)]
             return rates.group + len(inexact) * rates.double
         case Distinct() | SetOperation():
             return rates.group
@@ -291,14 +295,14 @@ def rows_of(files: Sequence[DataFile]) -> int:
     return sum(file.rows if file.rows is not None else file.size // _ROW_BYTES for file in files)
 
 
-def _is_clearly_less(one: float, other: float) -> bool:
-    return _CLEARLY * one <= other and one + _CLEARLY_MS <= other
+def _is_clearly_less(left: float, right: float) -> bool:
+    return _CLEARLY * left <= right and left + _CLEARLY_MS <= right
 
 
-def _text(one: AnswerEstimate) -> str:
-    start = f", including {_time(one.start_ms)} to start" if one.start_ms else ""
-    by = f" (from {count_text(one.runs, 'run')})" if one.runs else ""
-    return f"{_time(one.ms)}{by}{start}"
+def _text(estimate: AnswerEstimate) -> str:
+    start = f", including {_time(estimate.start_ms)} to start" if estimate.start_ms else ""
+    by = f" (from {count_text(estimate.runs, 'run')})" if estimate.runs else ""
+    return f"{_time(estimate.ms)}{by}{start}"
 
 
 def _time(milliseconds: float) -> str:

@@ -54,14 +54,14 @@ def apply(ctx: Context, names: Sequence[str], *, all_updates: bool, again: bool 
 
 
 def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunError:
-    made = [r for r in results if r.version is not None and not r.already_applied]
-    if not made:
+    committed = [r for r in results if r.version is not None and not r.already_applied]
+    if not committed:
         return InterruptedRunError(
             "Interrupted before any batch was committed", hint="run the command again"
         )
-    told = ", ".join(f"`{r.name}` (version {r.version} of `{r.table}`)" for r in made)
+    names = ", ".join(f"`{r.name}` (version {r.version} of `{r.table}`)" for r in committed)
     return InterruptedRunError(
-        f"Interrupted after {len(results)} of {wanted} batches; already in the tables: {told}",
+        f"Interrupted after {len(results)} of {wanted} batches; already in the tables: {names}",
         hint="run the command again for the rest; it skips batches that are already applied",
     )
 

@@ -118,7 +118,7 @@ def commit_capture(
     ctx: Context,
     store: Store,
     prepared: PreparedQuery,
-    way: MaintenancePlan,
+    plan: MaintenancePlan,
     state: MaintainedQuery | TouchedQuery | None,
     sketches: tuple[StoredSketch, ...],
     assumptions: tuple[Assumption, ...],
@@ -128,7 +128,7 @@ def commit_capture(
     versions = ctx.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(ctx.tables, table)
-    meta = _described(ctx.tables, prepared, way, versions)
+    meta = _described(ctx.tables, prepared, plan, versions)
     if prepared.now:
         meta = replace(meta, expires=next_expiry(ctx, versions, prepared.now))
     runs: dict[str, list[tuple[int, object]]] = {}
@@ -161,7 +161,7 @@ def commit_capture(
         query=prepared.spec.name,
         fingerprint=definition(ctx, prepared.spec, prepared.tables),
         sql=prepared.query.sql,
-        mode=way.mode,
+        mode=plan.mode,
         pins=pins,
         sketches=sketches,
         assumptions=assumptions,
@@ -175,39 +175,39 @@ def commit_capture(
 
 
 def _described(
-    tables: PinnedTables, prepared: PreparedQuery, way: MaintenancePlan, versions: Versions
+    tables: PinnedTables, prepared: PreparedQuery, plan: MaintenancePlan, versions: Versions
 ) -> StateMeta:
-    circuit = circuit_id(prepared.core if way.core is None else way.core)
+    circuit = circuit_id(prepared.core if plan.core is None else plan.core)
     return StateMeta(
-        way=way.reason,
-        circuit=circuit if way.answer is None else with_answer(circuit),
-        answer=way.answer is not None,
+        way=plan.reason,
+        circuit=circuit if plan.answer is None else with_answer(circuit),
+        answer=plan.answer is not None,
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
         marks=commit_marks(tables, versions),
         files={table: files_mark(tables.snapshot(table)) for table in versions},
-        distant=way.sides_by(Strategy.SPARK),
-        from_files=way.sides_by(Strategy.FILES),
-        buffers=chosen_buffers(prepared.spec, way.compiled),
-        side_reasons=_side_reasons(way),
-        ending=ending_to_store(way.lying_answer),
-        trees=trees_id(way.shapes),
-        estimate=_estimate(way),
-        provenance=way.provenance,
+        distant=plan.sides_by(Strategy.SPARK),
+        from_files=plan.sides_by(Strategy.FILES),
+        buffers=chosen_buffers(prepared.spec, plan.compiled),
+        side_reasons=_side_reasons(plan),
+        ending=ending_to_store(plan.lying_answer),
+        trees=trees_id(plan.shapes),
+        estimate=_estimate(plan),
+        provenance=plan.provenance,
     )
 
 
-def _side_reasons(way: MaintenancePlan) -> Mapping[str, str]:
+def _side_reasons(plan: MaintenancePlan) -> Mapping[str, str]:
     """Why each side or grouping is read or kept; if none is read, the tables decide it."""
-    if way.compiled is None or not way.sides_by(Strategy.FILES):
+    if plan.compiled is None or not plan.sides_by(Strategy.FILES):
         return {}
-    return {choice.side: choice.reason for choice in way.compiled.pieces}
+    return {choice.side: choice.reason for choice in plan.compiled.pieces}
 
 
-def _estimate(way: MaintenancePlan) -> Mapping[str, float]:
-    if not way.has_tree or way.trees is None or way.trees.estimate is None:
+def _estimate(plan: MaintenancePlan) -> Mapping[str, float]:
+    if not plan.has_tree or plan.trees is None or plan.trees.estimate is None:
         return {}
-    return {"joined": way.trees.estimate.joined, "touched": way.trees.estimate.touched}
+    return {"joined": plan.trees.estimate.joined, "touched": plan.trees.estimate.touched}
 
 
 _WORTH_TELLING_MS = 20.0
@@ -229,7 +229,7 @@ def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -
 
 class Captured(Struct, frozen=True, kw_only=True):
     sketches: tuple[StoredSketch, ...]
-    way: MaintenancePlan
+    plan: MaintenancePlan
     chosen: AttributeChoice
     assumptions: tuple[Assumption, ...]
     versions: Versions
@@ -239,7 +239,7 @@ class Captured(Struct, frozen=True, kw_only=True):
     elapsed_ms: float
 
 
-Tell = Callable[[MaintenancePlan, MaintainedQuery | TouchedQuery | None], None]
+BeforeCommit = Callable[[MaintenancePlan, MaintainedQuery | TouchedQuery | None], None]
 
 
 def capture_query(
@@ -249,19 +249,19 @@ def capture_query(
     *,
     code: str,
     reason: str,
-    tell: Tell | None = None,
+    before_commit: BeforeCommit | None = None,
 ) -> Captured:
-    """Choose, capture and store, replacing what the query had; calls `tell` before the commit."""
-    whole, spark_started = Stopwatch(), ctx.spark_start_ms
-    plan = plan_capture(ctx, prepared)
-    chosen, partitions = plan.chosen, plan.partitions
+    """Choose, capture and store, replacing what the query had."""
+    total, spark_started = Stopwatch(), ctx.spark_start_ms
+    planned = plan_capture(ctx, prepared)
+    chosen, partitions = planned.chosen, planned.partitions
     reading = Stopwatch()
-    way, result, state, uses_spark = _computed(ctx, plan)
+    plan, result, state, uses_spark = _computed(ctx, planned)
     spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
     sketches = stored_sketches(prepared, partitions, result)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = ctx.tables.versions_of(prepared.tables)
-    elapsed_ms, started_ms = whole.ms, ctx.spark_start_ms - spark_started
+    elapsed_ms, started_ms = total.ms, ctx.spark_start_ms - spark_started
     record = RunRecord(
         action="capture" if code == "asked" else "recapture",
         reason_code=code,
@@ -285,14 +285,14 @@ def capture_query(
         ),
     )
     committing = Stopwatch()
-    if tell is not None:
-        tell(way, state)
-    record = commit_capture(ctx, store, prepared, way, state, sketches, assumptions, record)
-    commit_ms, elapsed_ms = committing.ms, whole.ms
+    if before_commit is not None:
+        before_commit(plan, state)
+    record = commit_capture(ctx, store, prepared, plan, state, sketches, assumptions, record)
+    commit_ms, elapsed_ms = committing.ms, total.ms
     amend(store, prepared.spec.name, record, commit_ms)
     return Captured(
         sketches=sketches,
-        way=way,
+        plan=plan,
         chosen=chosen,
         assumptions=assumptions,
         versions=versions,
@@ -312,22 +312,22 @@ def without_provenance(query: QueryName, why: str) -> str:
 
 
 def _computed(
-    ctx: Context, plan: CapturePlan
+    ctx: Context, planned: CapturePlan
 ) -> tuple[MaintenancePlan, RangesByAccess, MaintainedQuery | TouchedQuery | None, bool]:
     """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
-    prepared, chosen, partitions = plan.prepared, plan.chosen, plan.partitions
-    way, filled = plan.way, None
-    if way.mode is MaintenanceMode.EXACT:
-        way, filled = best_filled(ctx, prepared, way, chosen.verdict, partitions)
+    prepared, chosen, partitions = planned.prepared, planned.chosen, planned.partitions
+    plan, filled = planned.plan, None
+    if plan.mode is MaintenanceMode.EXACT:
+        plan, filled = best_filled(ctx, prepared, plan, chosen.verdict, partitions)
     if filled is None:
         result = capture_sketches_alone(ctx, prepared, chosen.verdict, partitions)
         state = (
             filled_touch_state(ctx, prepared, partitions, result)
-            if way.mode is MaintenanceMode.TOUCH
+            if plan.mode is MaintenanceMode.TOUCH
             else None
         )
-        return way, result, state, True
-    return way, filled.session.ranges(), filled.session, filled.uses_spark
+        return plan, result, state, True
+    return plan, filled.session.ranges(), filled.session, filled.uses_spark
 
 
 def stored_sketches(
@@ -352,11 +352,11 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     stored: list[tuple[PreparedQuery, tuple[StoredSketch, ...]]] = []
     specs = ctx.queries(queries)
     if ctx.settings.dry_run:
-        held = ctx.reading_store()
+        reader = ctx.reading_store()
         for spec in specs:
             with Isolated(failures, spec):
                 results.append(
-                    planned_capture(ctx, held, spec)
+                    planned_capture(ctx, reader, spec)
                     if spec.is_sketched
                     else unsketched_capture(spec.name)
                 )
@@ -375,19 +375,19 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
                 )
                 results.append(_result(ctx.tables, prepared, captured))
                 ctx.reporter.finished(results[-1], number, len(specs))
-                way = captured.way
-                if way.reason == COULD_NOT:
+                plan = captured.plan
+                if plan.reason == COULD_NOT:
                     warnings.append(
                         f"query `{spec.name}` was captured without state, so every change of its "
                         f"tables recaptures it: {COULD_NOT}"
                     )
-                if spec.answer and way.answer is None and way.no_answer:
+                if spec.answer and plan.answer is None and plan.no_answer:
                     warnings.append(
                         f"the result of query `{spec.name}` is not materialized: "
-                        f"{way.no_answer}; `query` reads through its sketch instead"
+                        f"{plan.no_answer}; `query` reads through its sketch instead"
                     )
-                if way.no_provenance:
-                    warnings.append(without_provenance(spec.name, way.no_provenance))
+                if plan.no_provenance:
+                    warnings.append(without_provenance(spec.name, plan.no_provenance))
                 warnings += lineage_warnings(ctx.tables, prepared, captured.chosen)
                 stored.append((prepared, captured.sketches))
             give_back()
@@ -431,7 +431,7 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
         action="capture",
         sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
         versions=captured.versions,
-        mode=captured.way.mode.value,
+        mode=captured.plan.mode.value,
         elapsed_ms=captured.elapsed_ms,
         spark_ms=captured.spark_ms,
         engine_ms=captured.engine_ms,
@@ -443,7 +443,7 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
 
 
 def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
-    foreseen = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
+    expected = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
         snapshot = tables.snapshot(table)
@@ -453,5 +453,5 @@ def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> 
             files_total=len(snapshot.files),
             bytes=sum(file.size for file in pruned.files[table]),
             bytes_total=snapshot.bytes,
-            expected=foreseen.get(table),
+            expected=expected.get(table),
         )

@@ -17,7 +17,7 @@ from impctl.safety.judge import Judges, Verdict, check_kept
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
 from impctl.service.fill import is_loaded_here
 from impctl.service.filters import files_by_table, files_of_table, wanted_files
-from impctl.service.maintenance_plan import capture_way
+from impctl.service.maintenance_plan import plan_after_capture
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
 from impctl.service.prepare import (
     PreparedQuery,
@@ -64,24 +64,26 @@ def lineage_warnings(
     spec = prepared.spec
     if spec.lineage is not LineageMode.ANSWER:
         return []
-    what = f"{spec.lineage_place or spec.location}: `lineage: answer` of query `{spec.name}`"
-    lost: dict[TableName, CandidateEntry] = {}
-    for one in _lost(tables, prepared, chosen):
-        lost.setdefault(one.table, one)
-    if lost:
+    subject = f"{spec.lineage_place or spec.location}: `lineage: answer` of query `{spec.name}`"
+    unsketched: dict[TableName, CandidateEntry] = {}
+    for entry in _lost(tables, prepared, chosen):
+        unsketched.setdefault(entry.table, entry)
+    if unsketched:
         table_of = prepared.table_of
         in_part = {table_of[access] for access in chosen.sketched}
-        where = {t: f" ({one.occurrence})" if t in in_part else "" for t, one in lost.items()}
+        where = {
+            t: f" ({entry.occurrence})" if t in in_part else "" for t, entry in unsketched.items()
+        }
         return [
-            f"{what} leaves `{table}`{where[table]} without a sketch: {one.reason}; with "
-            f"`lineage: all`, a sketch on `{table}.{one.attribute}` is safe "
+            f"{subject} leaves `{table}`{where[table]} without a sketch: {entry.reason}; with "
+            f"`lineage: all`, a sketch on `{table}.{entry.attribute}` is safe "
             f"[{LINEAGE_UNUSED}]"
-            for table, one in lost.items()
+            for table, entry in unsketched.items()
         ]
     if spec.lineage_place is None:
         return []
     why = why_unused(prepared.root, *sketched_nodes(prepared, chosen.verdict, chosen.sketched))
-    return [f"{what} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
+    return [f"{subject} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
 
 
 def _lost(
@@ -94,11 +96,11 @@ def _lost(
     nodes = nodes_of(prepared.root)
     inside = {s.access: s for n in nodes if isinstance(n, Fixpoint) for s in scans_of(n)}
     for access, scan in inside.items():
-        for one in chosen.candidates if access not in chosen.sketched else ():
-            is_of_it = (one.table, one.occurrence) == (scan.table, names[access])
-            sketched = {**chosen.sketched, access: one.attribute}
-            if is_of_it and not one.safe and check_kept(query, core, sketched, facts).safe:
-                yield one
+        for entry in chosen.candidates if access not in chosen.sketched else ():
+            is_of_it = (entry.table, entry.occurrence) == (scan.table, names[access])
+            sketched = {**chosen.sketched, access: entry.attribute}
+            if is_of_it and not entry.safe and check_kept(query, core, sketched, facts).safe:
+                yield entry
 
 
 # Law: only a safe choice is returned; every candidate has its reason. Preference: the attribute of
@@ -121,12 +123,14 @@ class AttributeChoice(Struct, frozen=True):
     def partitions(self, ctx: Context, prepared: PreparedQuery) -> dict[AccessId, RangePartition]:
         """The partition of every sketched access; one per table and attribute."""
         tables = prepared.table_of
-        made: dict[tuple[TableName, ColumnName], RangePartition] = {}
+        by_column: dict[tuple[TableName, ColumnName], RangePartition] = {}
         for access, column in self.sketched.items():
             key = (tables[access], column)
-            if key not in made:
-                made[key] = partition_of(ctx, *key, self.together.get(key, 1))
-        return {access: made[tables[access], column] for access, column in self.sketched.items()}
+            if key not in by_column:
+                by_column[key] = partition_of(ctx, *key, self.together.get(key, 1))
+        return {
+            access: by_column[tables[access], column] for access, column in self.sketched.items()
+        }
 
 
 def choose_sketches(
@@ -192,10 +196,12 @@ def judge_candidates(
     names = occurrences(prepared)
     entries = []
     for scan in prepared.scans:
-        at = names[scan.access]
+        occurrence = names[scan.access]
         for column in columns[scan.table]:
-            it = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
-            entry = CandidateEntry(scan.table, column, it.safe, False, it.reason, occurrence=at)
+            verdict = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
+            entry = CandidateEntry(
+                scan.table, column, verdict.safe, False, verdict.reason, occurrence=occurrence
+            )
             entries.append(entry)
     return tuple(entries)
 
@@ -226,12 +232,12 @@ def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -
     ]
     snapshot = tables.snapshot(table)
     able = [c.name for c in snapshot.schema if is_partitionable(c)]
-    mine = [name for name in able if name in set(read.values())]
+    read_names = [name for name in able if name in set(read.values())]
     others: list[ColumnName] = []
     if snapshot.likely_rows >= LEAST_ROWS:
-        others = [name for name in able if name not in mine]
+        others = [name for name in able if name not in read_names]
         others = clustered_columns(snapshot, others, _CLUSTERED)[:_OTHERS]
-    return [name for name in dict.fromkeys((*filtered, *mine, *others)) if name in able]
+    return [name for name in dict.fromkeys((*filtered, *read_names, *others)) if name in able]
 
 
 def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
@@ -286,9 +292,9 @@ def _entries(
     )
 
 
-# Law: a plan is made from the SQL, the tables' metadata and a sample of values; nothing is written and
-# no Spark started. A run does what its plan says, unless the engine turns out unable to fill the
-# state.
+# Law: a plan is made from the SQL, the tables' metadata and a sample of values; nothing is written
+# and no Spark started. A run does what its plan says, unless the engine turns out unable to fill
+# the state.
 
 
 class CapturePlan(Struct, frozen=True):
@@ -297,20 +303,20 @@ class CapturePlan(Struct, frozen=True):
     prepared: PreparedQuery
     chosen: AttributeChoice
     partitions: Partitions
-    way: MaintenancePlan
+    plan: MaintenancePlan
 
     def by(self, ctx: Context) -> str:
-        compiled = self.way.compiled
-        is_exact = self.way.mode is MaintenanceMode.EXACT and compiled is not None
+        compiled = self.plan.compiled
+        is_exact = self.plan.mode is MaintenanceMode.EXACT and compiled is not None
         if not is_exact or compiled is None or not is_loaded_here(ctx, compiled):
             return SPARK
         return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
 
     def reads(self, ctx: Context) -> tuple[ReadEntry, ...]:
         """What is read of each table, after the query's conditions."""
-        compiled, prepared = self.way.compiled, self.prepared
+        compiled, prepared = self.plan.compiled, self.prepared
         snapshots = {scan.access: ctx.tables.snapshot(scan.table) for scan in prepared.scans}
-        if self.way.mode is MaintenanceMode.EXACT and compiled is not None:
+        if self.plan.mode is MaintenanceMode.EXACT and compiled is not None:
             tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
             left = {name: files_of_table(result, compiled) for name, result in tables.items()}
         else:
@@ -326,33 +332,33 @@ def plan_capture(ctx: Context, prepared: PreparedQuery) -> CapturePlan:
     """Decide the capture; UnsafeSketchError if no attribute is safe."""
     chosen = choose_sketches(ctx, prepared, every=False)
     partitions = chosen.partitions(ctx, prepared)
-    way = capture_way(ctx, prepared, chosen.verdict, partitions)
-    return CapturePlan(prepared, chosen, partitions, way)
+    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions)
+    return CapturePlan(prepared, chosen, partitions, plan)
 
 
 def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """Explain the capture of a query instead of running it."""
     prepared = prepare(ctx, spec)
-    plan = plan_capture(ctx, prepared)
+    planned = plan_capture(ctx, prepared)
     tables = prepared.table_of
-    facts = plan.chosen.verdict.assumptions
+    facts = planned.chosen.verdict.assumptions
     return CaptureResult(
         query=spec.name,
         action="none",
         sketches=tuple(
             SketchEntry(tables[access], partition.attribute, (), partition.ranges)
-            for access, partition in plan.partitions.items()
+            for access, partition in planned.partitions.items()
         ),
         versions=ctx.tables.versions_of(prepared.tables),
-        mode=plan.way.mode.value,
+        mode=planned.plan.mode.value,
         elapsed_ms=0.0,
         spark_ms=0.0,
         engine_ms=0.0,
-        considered=plan.chosen.candidates,
+        considered=planned.chosen.candidates,
         assumptions=tuple(assumption_text(assumption_of(fact)) for fact in facts),
         foreseen=True,
-        by=plan.by(ctx),
-        reads=plan.reads(ctx),
+        by=planned.by(ctx),
+        reads=planned.reads(ctx),
         stored=_stored(ctx, store, spec),
     )
 

@@ -99,57 +99,57 @@ class AdvancedState:
     ) -> None:
         """Restore the state; NotMaintainableError if impossible."""
         task = open_task(ctx, store, spec, stored)
-        if task.taken is None:
+        if task.state is None:
             assert task.trouble is not None
             raise NotMaintainableError(task.trouble.message)
-        if task.taken.way.answer is None:
-            raise NotMaintainableError(task.taken.way.no_answer or task.taken.way.reason)
-        if task.taken.way.compiled is not None and task.taken.way.compiled.asks_spark:
+        if task.state.plan.answer is None:
+            raise NotMaintainableError(task.state.plan.no_answer or task.state.plan.reason)
+        if task.state.plan.compiled is not None and task.state.plan.compiled.asks_spark:
             raise NotMaintainableError("Spark reads a side of a join")
         self._task: StaleQuery = task
-        self._taken = task.taken
+        self._state = task.state
         self._has_begun = False
         self._writer: ChangeWriter | None = None
 
     @property
     def stored(self) -> StoredQuery:
-        return self._taken.stored
+        return self._state.stored
 
     def on(self, ctx: Context) -> Changed:
         """Changes up to the pinned versions; NotMaintainableError if they cannot be computed."""
-        assert self._taken.way.answer is not None
-        task, before = self._task, self._taken.versions
+        assert self._state.plan.answer is not None
+        task, before = self._task, self._state.versions
         if self._has_begun:
             check_pins(self.stored, ctx.tables)
-            task = StaleQuery(task.spec, self.stored, self._taken)
+            task = StaleQuery(task.spec, self.stored, self._state)
         self._has_begun = True
         if task.move is None and moved_moments(ctx, self.stored):
             raise NotMaintainableError("a time-dependent constant changed")
         collected = _Collected()
         answer = None if task.move is None else task.move.answer
-        self._writer = ChangeWriter(collected, ctx.session_zone, self._taken.way, answer, [])
+        self._writer = ChangeWriter(collected, ctx.session_zone, self._state.plan, answer, [])
         try:
             self._step(ctx, task, self._writer)
         except NOT_INCREMENTALLY as trouble:
             raise NotMaintainableError(trouble.message) from trouble
         changes = collected.changes
         if changes is None:
-            nothing = RowsOf(self._taken.way.answer.ending, NO_ROWS, self._kept.bounded)
+            nothing = RowsOf(self._state.plan.answer.ending, NO_ROWS, self._kept.bounded)
             changes = changes_between(nothing, nothing, ctx.session_zone)
         why = "from the materialized result, after maintaining it"
-        versions, moments = self._taken.versions, stored_moments(self.stored)
+        versions, moments = self._state.versions, stored_moments(self.stored)
         return Changed(changes, before, versions, moments, AnsweredBy.STATE, why)
 
     def rows_before(self) -> RowsOf:
-        way = self._taken.way
-        assert way.answer is not None
+        plan = self._state.plan
+        assert plan.answer is not None
         noted = None if self._writer is None else self._writer.noted
         rows = self._kept.whole() if noted is None else noted.rows_before()
-        return RowsOf(way.answer.ending, rows, self._kept.bounded)
+        return RowsOf(plan.answer.ending, rows, self._kept.bounded)
 
     @property
     def _kept(self) -> AnswerRows:
-        compiled = self._taken.way.compiled
+        compiled = self._state.plan.compiled
         assert compiled is not None
         assert compiled.kept is not None
         return compiled.kept
@@ -162,13 +162,13 @@ class AdvancedState:
         shared.announce(needs)
         read = [ReadChange(need, *shared.read(need)) for need in needs]
         check_not_replaced_meanwhile(self.stored, ctx.tables)
-        partners = partners_of(ctx, self._taken.way, self._taken.stored.partitions)
+        partners = partners_of(ctx, self._state.plan, self._state.stored.partitions)
         maintainer = Maintainer(
             None,
-            self._taken,
+            self._state,
             partners,
             move=task.move,
-            told=writer,
+            writer=writer,
             next_expiry=partial(next_expiry, ctx),
         )
         moved = changes_by_table(ctx.tables, read)

@@ -13,7 +13,7 @@ from impctl.safety.judge import Judges
 from impctl.service.capture_plan import choose_sketches, judge_candidates, lineage_warnings
 from impctl.service.context import Context, Isolated, is_refused
 from impctl.service.explain import answer_entry, extra_warnings
-from impctl.service.maintenance_plan import capture_way
+from impctl.service.maintenance_plan import plan_after_capture
 from impctl.service.prepare import prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (
@@ -96,15 +96,15 @@ def _checked(
         )
         return result, error
     partitions = chosen.partitions(ctx, prepared)
-    way = capture_way(ctx, prepared, chosen.verdict, partitions, reads=False)
+    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions, reads=False)
     warnings += lineage_warnings(ctx.tables, prepared, chosen)
     result = CheckResult(
         spec.name,
         True,
-        way.mode.value,
-        way.reason,
+        plan.mode.value,
+        plan.reason,
         chosen.candidates,
-        answer=answer_entry(spec, way, None),
+        answer=answer_entry(spec, plan, None),
         answered=answered,
     )
     return result, None

@@ -28,7 +28,7 @@ from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
 from impctl.service.filters import files_meeting
-from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
+from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_verdict
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_text
 from impctl.sketch.sketch import MaintenanceMode
@@ -78,12 +78,12 @@ class FilesRead(Struct):
 
 
 class Move(Struct, frozen=True):
-    """What moves with the clock. `conditions` are by access. `way` has the circuit after the move,
+    """What moves with the clock. `conditions` are by access. `plan` has the circuit after the move,
     which the earlier state fits. `above` are its operators whose constants moved (exact mode);
     `touched` reads what moves (touch mode). `answer` is the materialized result before the move.
     `names` are the moments that moved; `files` counts what is read."""
 
-    way: MaintenancePlan
+    plan: MaintenancePlan
     conditions: Moves
     above: MovedAbove | None
     touched: Source | None
@@ -102,13 +102,15 @@ class Move(Struct, frozen=True):
     def snapshot(self, table: TableName) -> Snapshot:
         return self.tables.snapshot(table)
 
-    def rows(self, asked: Sequence[Moving]) -> Iterator[pa.Table]:
-        snapshot = self.snapshot(asked[0][0].table)
-        meeting = (files_meeting(snapshot, source, m.rows_that_move) for source, m in asked)
-        kept = {file.uri for result in meeting for file in result}
-        files = tuple(file for file in snapshot.files if file.uri in kept)
+    def rows(self, conditions: Sequence[Moving]) -> Iterator[pa.Table]:
+        snapshot = self.snapshot(conditions[0][0].table)
+        meeting = (files_meeting(snapshot, source, m.rows_that_move) for source, m in conditions)
+        uris = {file.uri for result in meeting for file in result}
+        files = tuple(file for file in snapshot.files if file.uri in uris)
         self.files.add(snapshot, files)
-        columns = dict.fromkeys(name for source, _ in asked for name in source.scan.table_columns)
+        columns = dict.fromkeys(
+            name for source, _ in conditions for name in source.scan.table_columns
+        )
         yield from read_batches(snapshot, tuple(columns), files)
 
     def moved_rows(self) -> Iterator[Batch]:
@@ -120,7 +122,7 @@ class Move(Struct, frozen=True):
 
 
 def move_of(
-    ctx: Context, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, way: MaintenancePlan
+    ctx: Context, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, plan: MaintenancePlan
 ) -> Move:
     """The move of a sketch captured for the query as `before`; RecaptureNeededError if none."""
     after = prepare(ctx, spec)
@@ -128,28 +130,28 @@ def move_of(
     reason = moved_text(moments)
     verdict, partitions = restored_verdict(ctx.tables, after, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
-    new = chosen_way(after, verdict, partitions, chooser_of(after, meta), has_answer=meta.answer)
+    new = chosen_plan(after, verdict, partitions, chooser_of(after, meta), has_answer=meta.answer)
     old_verdict, _ = restored_verdict(ctx.tables, before, stored)
     both = ((before, old_verdict), (after, verdict))
     old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in both)
-    if way.mode is not new.mode or old != now:
+    if plan.mode is not new.mode or old != now:
         raise _stays(spec, reason, _KEPT_OTHERWISE)
-    assert way.core is not None
+    assert plan.core is not None
     assert new.core is not None
-    is_exact = way.mode is MaintenanceMode.EXACT
-    conditions = moved_conditions(way.core, new.core, is_open_above=is_exact)
+    is_exact = plan.mode is MaintenanceMode.EXACT
+    conditions = moved_conditions(plan.core, new.core, is_open_above=is_exact)
     if conditions is None:
-        raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
+        raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(plan.reason))
     circuit, above, touched = ctx.memory.circuit(new.core), None, None
     circuit = circuit if new.answer is None else with_answer(circuit)
     names = frozenset(moments)
     if is_exact:
-        above = _above(spec, reason, way, new, conditions, names)
+        above = _above(spec, reason, plan, new, conditions, names)
     else:
         (partition,) = partitions.values()
         conditions, touched = _touched(spec, reason, new.core, conditions, partition)
     return Move(
-        way=new,
+        plan=new,
         conditions=conditions,
         above=above,
         touched=touched,
@@ -158,24 +160,24 @@ def move_of(
         reason=reason,
         tables=ctx.tables,
         names=names,
-        answer=None if way.answer is None else way.answer.ending,
+        answer=None if plan.answer is None else plan.answer.ending,
     )
 
 
 def _above(
     spec: QuerySpec,
     reason: str,
-    way: MaintenancePlan,
+    plan: MaintenancePlan,
     new: MaintenancePlan,
     conditions: Moves,
     names: frozenset[str],
 ) -> MovedAbove:
     """What moved above conditions on rows of a table; nothing if only rows expire."""
-    assert way.compiled is not None
+    assert plan.compiled is not None
     assert new.compiled is not None
     if new.has_tree and names != {RUN_INSTANT}:
         raise _stays(spec, reason, "its joins are a tree (`join: tree`)")
-    above = moved_above(way.compiled, new.compiled, conditions)
+    above = moved_above(plan.compiled, new.compiled, conditions)
     if above is None:
         raise _stays(spec, reason, _KEPT_OTHERWISE)
     why = why_not_computable(new.compiled.circuit, above)

@@ -169,24 +169,26 @@ def known_histories(
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
     """Histories of these tables up to their pinned versions, as far as they can be opened."""
-    asked = tuple(dict.fromkeys(names))
-    return extended_histories(tables, {} if store is None else store.arrivals(asked), asked, texts)
+    tables_named = tuple(dict.fromkeys(names))
+    return extended_histories(
+        tables, {} if store is None else store.arrivals(tables_named), tables_named, texts
+    )
 
 
 def extended_histories(
     tables: PinnedTables,
-    held: Mapping[TableName, History],
+    histories: Mapping[TableName, History],
     names: Iterable[TableName],
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
     """Extend these histories with later commits."""
-    result = dict(held)
+    result = dict(histories)
     for name in names:
         try:
             source = tables.source(name)
         except ImpctlError:
             continue
-        result[name] = commit_history(source, held.get(name), (texts or {}).get(name))
+        result[name] = commit_history(source, histories.get(name), (texts or {}).get(name))
     return result
 
 
@@ -206,14 +208,14 @@ def remember_histories(
     warnings = []
     try:
         names = list(ctx.tables.seen)
-        held = store.arrivals(names, is_whole=False)
-        result = extended_histories(ctx.tables, held, names, texts)
-        new = {name: history for name, history in result.items() if history != held.get(name)}
+        stored = store.arrivals(names, is_whole=False)
+        result = extended_histories(ctx.tables, stored, names, texts)
+        new = {name: history for name, history in result.items() if history != stored.get(name)}
         if new:
             with suppress_full():
                 store.save_arrivals(new)
         for name, history in new.items():
-            known = held.get(name)
+            known = stored.get(name)
             is_same = known is not None and known.table_id == history.table_id
             since = known.until if known is not None and is_same else before.get(name)
             if since is not None and ctx.workload.tables[name].never_changes:
@@ -350,11 +352,11 @@ class SessionBeside:
         return self._given
 
 
-def master_of(asked: str | None) -> str:
+def master_of(requested: str | None) -> str:
     """Where Spark runs: `SPARK_REMOTE` first, then the setting."""
     from impctl.spark import session as connect
 
-    return connect.master_of(asked, os.environ, DEFAULT_MASTER)
+    return connect.master_of(requested, os.environ, DEFAULT_MASTER)
 
 
 def _is_up() -> bool:
@@ -392,9 +394,9 @@ class Memory:
         return PlannedQueries()
 
     def reuse(
-        self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
+        self, query: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
     ) -> ReuseVerdict:
-        return self._judged(asked, captured, sketched, tuple(facts))
+        return self._judged(query, captured, sketched, tuple(facts))
 
     @cached_property
     def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
@@ -402,9 +404,9 @@ class Memory:
 
         @lru_cache(maxsize=_REMEMBERED)
         def judge(
-            asked: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
+            query: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
         ) -> ReuseVerdict:
-            return check_reuse(asked, captured, dict(sketched), facts)
+            return check_reuse(query, captured, dict(sketched), facts)
 
         return judge
 
@@ -533,11 +535,11 @@ class Context:
         with ExitStack() as stack:
             started = time.monotonic()
             try:
-                held = stack.enter_context(store.lock(patience, command, sweep=sweep))
+                lock = stack.enter_context(store.lock(patience, command, sweep=sweep))
             finally:
                 self._waited += time.monotonic() - started
-            if held.note is not None:
-                self.reporter.step(held.note)
+            if lock.note is not None:
+                self.reporter.step(lock.note)
             yield store
 
     @property
@@ -684,9 +686,9 @@ class Isolated:
 
 
 def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:
-    place = error.location
-    if place is not None and place.file == f"query `{spec.name}`":
-        return error.at(sql_location(spec, place.line, place.column))
+    location = error.location
+    if location is not None and location.file == f"query `{spec.name}`":
+        return error.at(sql_location(spec, location.line, location.column))
     return error
 
 

@@ -53,15 +53,15 @@ def learned(points: Sequence[Point]) -> CostLine | None:
     if not sound:
         return None
     fixed, per_row, wrong = _fit(sound)
-    kept = sound
+    fitted = sound
     squared = sum(_weight(x) * y * y for x, y in sound)
     if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * squared:
-        others = [sound[:at] + sound[at + 1 :] for at in range(len(sound))]
-        fits = [(_fit(rest), rest) for rest in others]
-        (fewer_fixed, fewer_per_row, left), rest = min(fits, key=lambda result: result[0][2])
+        others = [sound[:index] + sound[index + 1 :] for index in range(len(sound))]
+        fits = [(_fit(others_fit), others_fit) for others_fit in others]
+        (fewer_fixed, fewer_per_row, left), others_fit = min(fits, key=lambda result: result[0][2])
         if left * _DOUBT < wrong:
-            fixed, per_row, kept = fewer_fixed, fewer_per_row, rest
-    return CostLine(fixed, per_row, len(sound), max(x for x, _ in kept))
+            fixed, per_row, fitted = fewer_fixed, fewer_per_row, others_fit
+    return CostLine(fixed, per_row, len(sound), max(x for x, _ in fitted))
 
 
 def _is_amount(value: float) -> bool:
@@ -144,16 +144,16 @@ def estimated(
     moved: Sequence[TableName] = (),
 ) -> RunEstimates:
     """Both estimates from recorded runs; `moved` are the changed tables."""
-    mine = _alike(costs, kind, moved) or _of(costs, kind)
+    runs = _alike(costs, kind, moved) or _of(costs, kind)
     again = _of(costs, RunKind.RECAPTURE)
-    line, maintain_ms = _line(mine), None
-    rows = None if size is None else _rows(mine, size)
+    line, maintain_ms = _line(runs), None
+    rows = None if size is None else _rows(runs, size)
     if line is not None and rows is not None:
-        maintain_ms = line.at(rows) + _start(mine, costs, has_spark)
-    elif not mine and size is not None and kind is RunKind.MAINTAIN:
+        maintain_ms = line.at(rows) + _start(runs, costs, has_spark)
+    elif not runs and size is not None and kind is RunKind.MAINTAIN:
         maintain_ms = _guess(again, size)
     return RunEstimates(
-        maintain_ms, len(mine), _recapture(costs, has_spark, table_rows), len(again)
+        maintain_ms, len(runs), _recapture(costs, has_spark, table_rows), len(again)
     )
 
 
@@ -179,11 +179,11 @@ def dearer(
 ) -> RunEstimates | None:
     """Both estimates if maintenance is clearly dearer, else None. Unknowns are computed only when
     they matter: most runs end at the first test."""
-    mine, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
+    runs, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
     if not again:
         return None
-    if mine:
-        change = _by_line(mine, _start(mine, costs, has_spark), size)
+    if runs:
+        change = _by_line(runs, _start(runs, costs, has_spark), size)
     else:
         change = None if _of(costs, kind) else _by_guess(again, size)
     if change is None:
@@ -198,14 +198,14 @@ def dearer(
 
 
 def _by_line(
-    mine: Sequence[RunCost], start: float, size: Callable[[], MaintenanceSize | None]
+    runs: Sequence[RunCost], start: float, size: Callable[[], MaintenanceSize | None]
 ) -> MaintenanceSize | None:
     """The change, if recorded runs can predict it and it may be large enough."""
-    longest = max(cost.elapsed_ms for cost in mine)
-    if len(mine) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
+    longest = max(cost.elapsed_ms for cost in runs)
+    if len(runs) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
         return None
-    change, line = size(), _line(mine)
-    rows = None if change is None else _rows(mine, change)
+    change, line = size(), _line(runs)
+    rows = None if change is None else _rows(runs, change)
     is_predicted = line is not None and rows is not None and rows <= line.largest * _TRUSTED_TIMES
     return change if is_predicted else None
 
@@ -268,8 +268,8 @@ def _recapture(
     return line.at(table_rows() if line.per_row else 0) + _start(again, costs, has_spark)
 
 
-def _start(mine: Sequence[RunCost], costs: Sequence[RunCost], has_spark: bool) -> float:
-    if has_spark or not mine or not mine[0].spark:
+def _start(runs: Sequence[RunCost], costs: Sequence[RunCost], has_spark: bool) -> float:
+    if has_spark or not runs or not runs[0].spark:
         return 0.0
-    seen = [cost.start_ms for cost in costs if cost.start_ms > 0]
-    return statistics.median(seen) if seen else _SPARK_START_MS
+    starts = [cost.start_ms for cost in costs if cost.start_ms > 0]
+    return statistics.median(starts) if starts else _SPARK_START_MS

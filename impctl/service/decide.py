@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName, TableName, TableVersion
 
 
-# Law: a decision is all that a run acts on and all that `plan` and `--dry-run` show, so the two cannot
-# differ. Making one writes nothing and starts no Spark.
+# Law: a decision is all that a run acts on and all that `plan` and `--dry-run` show, so the two
+# cannot differ. Making one writes nothing and starts no Spark.
 
 CLOCK_MOVED = "clock_moved"
 EXPIRED = "expired"
@@ -104,7 +104,7 @@ def changed_rows(read: Sequence[ReadChange]) -> int:
 class StaleQuery(Struct):
     spec: QuerySpec
     stored: StoredQuery
-    taken: QueryState | None = None
+    state: QueryState | None = None
     trouble: ImpctlError | None = None
     move: Move | None = None
     """How the sketch moves with the clock in the same step."""
@@ -119,21 +119,21 @@ def open_task(
     store: StoreReader,
     spec: QuerySpec,
     stored: StoredQuery,
-    kept: StateCache | None = None,
+    cache: StateCache | None = None,
 ) -> StaleQuery:
-    """Open the task, noting what prevents maintenance; uses state `kept` by earlier runs."""
+    """Open the task, noting what prevents maintenance; uses the `cache` of earlier runs."""
     task = StaleQuery(spec, stored)
     try:
         check_definition(ctx, spec, stored)
         check_clock(ctx, stored)
         if ctx.policy(spec) is not Policy.FULL:
             check_pins(stored, ctx.tables)
-            known = None if kept is None else kept.take(ctx, stored)
+            known = None if cache is None else cache.take(ctx, stored)
             moves = _moves_now(ctx, task)
             if known is not None and not moves:
-                task.taken = known
+                task.state = known
             else:
-                task.taken, task.move = _restored(ctx, store, spec, stored, moves=moves)
+                task.state, task.move = _restored(ctx, store, spec, stored, moves=moves)
     except RecaptureNeededError as trouble:
         task.trouble = trouble
     return task
@@ -143,19 +143,19 @@ def _moves_now(ctx: Context, task: StaleQuery) -> bool:
     """Whether the sketch follows the clock in this step. An eager query first gets a sketch for
     every version, with the clock's values of its capture."""
     versions = task.stored.versions.items()
-    has_change = any(ctx.tables.source(table).version != at for table, at in versions)
+    has_change = any(ctx.tables.source(table).version != version for table, version in versions)
     return bool(moved_moments(ctx, task.stored)) and not (task.is_eager and has_change)
 
 
 def needs_of(tables: PinnedTables, task: StaleQuery) -> list[ChangeRequest]:
     """What to read of every table that changed."""
-    if task.taken is None:
+    if task.state is None:
         return []
     needs = []
-    for table, version in task.taken.versions.items():
+    for table, version in task.state.versions.items():
         until = tables.source(table).version
         if until != version:
-            needs.append(need_of(task.taken, table, until, per_version=task.is_eager))
+            needs.append(need_of(task.state, table, until, per_version=task.is_eager))
     return needs
 
 
@@ -165,27 +165,27 @@ def _restored(
     """Load the state for the current plan; RecaptureNeededError if impossible. If it `moves`,
     restored into the circuit after the move, which is still to be made."""
     result = reopened(ctx, spec, stored)
-    prepared, way = result.prepared, result.way
+    prepared, plan = result.prepared, result.plan
     try:
-        check_circuit(ctx, prepared, way, stored)
+        check_circuit(ctx, prepared, plan, stored)
     except RecaptureNeededError:
         _check_columns_and_order(ctx.tables, prepared, stored)
         raise
-    if way.mode is MaintenanceMode.RECAPTURE:
+    if plan.mode is MaintenanceMode.RECAPTURE:
         raise RecaptureNeededError(
-            f"Query `{spec.name}` cannot be maintained incrementally: {way.reason}",
+            f"Query `{spec.name}` cannot be maintained incrementally: {plan.reason}",
             code="not_incremental",
             hint="use policy `auto` to let `maintain` recapture it",
-            location=prepared.place(way.span),
+            location=prepared.place(plan.span),
         )
-    if way.mode is MaintenanceMode.TOUCH:
+    if plan.mode is MaintenanceMode.TOUCH:
         _check_columns_read(ctx.tables, prepared, stored)
-    move = move_of(ctx, spec, stored, prepared, way) if moves else None
-    way = way if move is None else move.way
+    move = move_of(ctx, spec, stored, prepared, plan) if moves else None
+    plan = plan if move is None else move.plan
     reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
-    if way.compiled is not None:
-        limited(ctx, way.compiled)
-    return QueryState(way, stored, store.load_runs(stored.query), reads), move
+    if plan.compiled is not None:
+        limited(ctx, plan.compiled)
+    return QueryState(plan, stored, store.load_runs(stored.query), reads), move
 
 
 def _check_columns_read(tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery) -> None:
@@ -232,12 +232,12 @@ class Decider:
         ctx: Context,
         store: StoreReader,
         failures: list[Failure],
-        kept: StateCache | None = None,
+        cache: StateCache | None = None,
     ) -> None:
         self.ctx = ctx
         self.store = store
         self.failures = failures
-        self.kept = kept
+        self.cache = cache
         self.shared = SharedChanges(ctx.tables, ctx.reporter)
 
     def opened(self, stale: Stale) -> list[StaleQuery]:
@@ -245,7 +245,7 @@ class Decider:
         tasks: list[StaleQuery] = []
         for spec, stored in stale:
             with Isolated(self.failures, spec):
-                task = open_task(self.ctx, self.store, spec, stored, self.kept)
+                task = open_task(self.ctx, self.store, spec, stored, self.cache)
                 self.shared.announce(needs_of(self.ctx.tables, task))
                 tasks.append(task)
         return tasks
@@ -294,9 +294,9 @@ class Decider:
 
     def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Decision:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
-        assert task.taken is not None
+        assert task.state is not None
         needs = tuple(needs_of(self.ctx.tables, task))
-        decision = self._carried(task.taken, needs, task.move)
+        decision = self._carried(task.state, needs, task.move)
         cheaper = self._cheaper(task, decision) if policy is Policy.AUTO else None
         if cheaper is not None:
             return cheaper
@@ -311,11 +311,11 @@ class Decider:
         return replace(decision, read=read)
 
     def _carried(
-        self, taken: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None
+        self, state: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None
     ) -> Decision:
-        way = taken.way
-        code = "incremental" if way.mode is MaintenanceMode.EXACT else "touch_keyed"
-        decision = Decision(str(way.mode), code, way.reason, ENGINE, needs)
+        plan = state.plan
+        code = "incremental" if plan.mode is MaintenanceMode.EXACT else "touch_keyed"
+        decision = Decision(str(plan.mode), code, plan.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
             # With new versions their change is maintained, at another instant.
             decision = (
@@ -323,12 +323,12 @@ class Decider:
             )
         elif move is not None:
             decision = replace(
-                decision, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}"
+                decision, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {plan.reason}"
             )
-        elif is_large(self.shared, self.ctx.settings, way.compiled, needs):
+        elif is_large(self.shared, self.ctx.settings, plan.compiled, needs):
             reason = "a large change, grouped by Spark first"
             return replace(decision, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
-        if way.compiled is not None and way.compiled.asks_spark:
+        if plan.compiled is not None and plan.compiled.asks_spark:
             return replace(decision, by=f"{ENGINE} and {SPARK}")
         return decision
 
@@ -357,8 +357,8 @@ def _refuse(task: StaleQuery, policy: Policy) -> None:
     if policy is not Policy.STRICT:
         return
     reason = trouble.message if trouble is not None else None
-    if reason is None and task.taken is not None and task.taken.way.mode is MaintenanceMode.TOUCH:
-        reason = task.taken.way.reason
+    if reason is None and task.state is not None and task.state.plan.mode is MaintenanceMode.TOUCH:
+        reason = task.state.plan.reason
     if reason is not None:
         raise PolicyRefusedError(
             f"Policy `strict` allows exact maintenance only: {reason}",
@@ -410,6 +410,8 @@ def changes_by_table(
     tables: PinnedTables, read: Sequence[ReadChange]
 ) -> dict[TableName, TableDelta]:
     return {
-        one.need.table: change_up_to(tables, one.need.table, one.changes, one.need.until)
-        for one in read
+        result.need.table: change_up_to(
+            tables, result.need.table, result.changes, result.need.until
+        )
+        for result in read
     }

@@ -71,16 +71,16 @@ def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[F
         # An unreadable store is reported by `store_findings`.
         return
     forecasts = ClusterForecasts(ctx, ctx.reading_store())
-    for one in stored:
-        subject = Subject(Area.STORE, one.query)
+    for query in stored:
+        subject = Subject(Area.STORE, query.query)
         try:
-            result = advice_of(ctx.tables, forecasts, one.query, one.sketches)
+            result = advice_of(ctx.tables, forecasts, query.query, query.sketches)
         except ImpctlError:
             continue
         for advice in result:
             message = advice.message[0].upper() + advice.message[1:]
             yield subject.warning("skips_little", message, advice.fix)
-        if not result and one.sketches:
+        if not result and query.sketches:
             yield subject.ok("skips_little", "Its sketches can skip files or rows")
 
 
@@ -101,25 +101,25 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
     latest: Sequence[Committed] = ()
     with suppress(TableError):
         latest = committed_since(source, max(-1, source.version - _LATEST), {}) or ()
-    timed = [(one.version, one.at) for one in latest if one.at is not None]
-    ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
+    timed = [(commit.version, commit.at) for commit in latest if commit.at is not None]
+    ahead = [(version, time_of) for version, time_of in timed if time_of > time.time() + _TOLERATED]
     if ahead:
-        last, at = ahead[-1]
-        by = span_text(at - time.time())
+        last, time_of = ahead[-1]
+        by = span_text(time_of - time.time())
         said = f"The commit of version {last} has a time {by} ahead of this machine's clock"
         yield subject.warning("commit_times", said, _FIX)
-    for (last, at), (following, then) in zip(timed, timed[1:], strict=False):
-        if then < at - _TOLERATED:
+    for (last, time_of), (following, then) in zip(timed, timed[1:], strict=False):
+        if then < time_of - _TOLERATED:
             said = (
                 f"The commit of version {following} has the time {_moment(then)}, which is "
-                f"before that of version {last}, {_moment(at)}"
+                f"before that of version {last}, {_moment(time_of)}"
             )
             yield subject.warning("commit_times", said, _FIX)
             return
 
 
-def _moment(at: float) -> str:
-    return moment_text(datetime.fromtimestamp(at, UTC))
+def _moment(seconds: float) -> str:
+    return moment_text(datetime.fromtimestamp(seconds, UTC))
 
 
 # Whether a table's history lasts until the next run. Law: history is gone only if log or file are
@@ -138,8 +138,8 @@ def history_findings(
 ) -> Iterator[Finding]:
     """History that is gone or will be before the next run; `stale` are outdated sketches."""
     subject = Subject.of_table(source.name)
-    gone = {query: why_gone(source, version) for query, version in stale.items()}
-    for query, reason in gone.items():
+    reasons = {query: why_gone(source, version) for query, version in stale.items()}
+    for query, reason in reasons.items():
         if reason is not None:
             yield subject.problem(
                 "history",
@@ -158,7 +158,7 @@ def history_findings(
             )
     known = [(setting.kept, setting.setting) for setting in settings if setting.kept is not None]
     if known:
-        waiting = [version for query, version in stale.items() if gone[query] is None]
+        waiting = [version for query, version in stale.items() if reasons[query] is None]
         age = _oldest_change(source, min(waiting)) if waiting else None
         span, setting = min(known, key=lambda one: one[0])
         raise_it = f"keep it longer: {_longer(source, setting)}"
@@ -208,8 +208,8 @@ def _schedule(
 
 def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | None:
     """Age of the first commit after `version`; None if unknown."""
-    at = committed_at(source, version + 1)
-    return None if at is None else timedelta(seconds=max(time.time() - at, 0))
+    committed = committed_at(source, version + 1)
+    return None if committed is None else timedelta(seconds=max(time.time() - committed, 0))
 
 
 def _text(span: timedelta) -> str:
@@ -267,14 +267,14 @@ def is_within(result: str, wanted: str) -> bool:
 
 
 def _meets(result: str, sign: str, limit: str) -> bool:
-    mine, theirs = _numbers(result), _numbers(limit)
-    length = max(len(mine), len(theirs))
-    order = _padded(mine, length), _padded(theirs, length)
+    version, bound = _numbers(result), _numbers(limit)
+    length = max(len(version), len(bound))
+    order = _padded(version, length), _padded(bound, length)
     # 4.1.0rc1 comes before 4.1.0.
     is_early = order[0] == order[1] and _PRE_RELEASE.search(result) is not None
     is_met = bool(_COMPARED.get(sign, operator.ge)(*order))
     if sign == "~=":
-        return is_met and mine[: len(theirs) - 1] == theirs[:-1]
+        return is_met and version[: len(bound) - 1] == bound[:-1]
     return is_met and not (sign == ">=" and is_early)
 
 
@@ -326,8 +326,10 @@ def sharing_findings(ctx: Context) -> Iterator[Finding]:
     result = dict(_sharers(ctx))
     if not result:
         return
-    own = {name.lower() for name in ctx.workload.queries}
-    names = sorted({name for names in result.values() for name in names if name.lower() in own})
+    query_names = {name.lower() for name in ctx.workload.queries}
+    names = sorted(
+        {name for names in result.values() for name in names if name.lower() in query_names}
+    )
     named = ", ".join(f"`{name}`" for name in names)
     clash = f"; of {named} only the file captured last has a sketch" if names else ""
     yield Subject(Area.STORE, str(ctx.store_path)).warning(
@@ -338,10 +340,10 @@ def sharing_findings(ctx: Context) -> Iterator[Finding]:
 
 
 def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
-    own, store = Path(ctx.workload.file).absolute(), os.path.realpath(ctx.store_path)
-    near = (file for pattern in ("*.yaml", "*.yml") for file in own.parent.glob(pattern))
+    workload_file, store = Path(ctx.workload.file).absolute(), os.path.realpath(ctx.store_path)
+    near = (file for pattern in ("*.yaml", "*.yml") for file in workload_file.parent.glob(pattern))
     for file in sorted(near)[:_MOST_FILES]:
-        if os.path.realpath(file) == os.path.realpath(own):
+        if os.path.realpath(file) == os.path.realpath(workload_file):
             continue
         try:
             other = load_workload(file, os.environ)
@@ -423,13 +425,13 @@ def _contents(subject: Subject, checked: StoreCheck, ctx: Context) -> Iterator[F
             error.exit_code,
         )
     if not checked.damaged:
-        what = "rows and state" if checked.with_state else "rows (state was not read)"
-        yield subject.ok("checksums", f"Opens; {what} of {queries} match their checksums")
-    gone = [name for name in checked.queries if name not in ctx.workload.queries]
-    if gone:
+        contents = "rows and state" if checked.with_state else "rows (state was not read)"
+        yield subject.ok("checksums", f"Opens; {contents} of {queries} match their checksums")
+    unknown = [name for name in checked.queries if name not in ctx.workload.queries]
+    if unknown:
         yield subject.warning(
             "unknown_queries",
-            f"Holds sketches of queries that the workload does not have: {', '.join(gone)}",
+            f"Holds sketches of queries that the workload does not have: {', '.join(unknown)}",
             "no action is needed; they use space until the store is created again",
         )
     if checked.leftovers.files:
@@ -518,11 +520,11 @@ def software(environment: Mapping[str, str]) -> Iterator[Finding]:
 def delta_jar(spark: SparkSpec | None) -> Finding:
     """The Delta JAR is not needed; report if it is present."""
     result = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
-    there = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
+    note = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
     return Subject(Area.SPARK, "delta jar").ok(
         "delta_jar",
         "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
-        f"Spark reads their Parquet files{there}",
+        f"Spark reads their Parquet files{note}",
     )
 
 
@@ -559,33 +561,34 @@ def _packages(result: tuple[Installed, ...]) -> Iterator[Finding]:
             "run `pip install impctl`",
         )
         return
-    good = [one for one in result if one.is_supported]
-    named = [f"{one.name} {one.found}" for one in good if one.name in _SHOWN]
+    good = [package for package in result if package.is_supported]
+    named = [f"{package.name} {package.found}" for package in good if package.name in _SHOWN]
     others = len(good) - len(named)
     if good:
         more = f" and {others} more" if others else ""
         words = "are supported versions" if len(good) > 1 else "is a supported version"
         yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
-    for one in result:
-        if one.is_supported:
+    for package in result:
+        if package.is_supported:
             continue
-        fix = f'run `pip install "{one.name}{one.wanted}"`'
-        if one.name == "python":
-            fix = f"create a virtual environment with Python {one.wanted} and install impctl there"
-        there = "is not installed" if one.found is None else f"{one.found} is not supported"
-        message = f"{one.name} {there}: impctl needs {one.wanted}"
-        yield Subject(Area.SOFTWARE, one.name).problem("supported_versions", message, fix, 2)
+        fix = f'run `pip install "{package.name}{package.wanted}"`'
+        if package.name == "python":
+            python = f"Python {package.wanted}"
+            fix = f"create a virtual environment with {python} and install impctl there"
+        state = "is not installed" if package.found is None else f"{package.found} is not supported"
+        message = f"{package.name} {state}: impctl needs {package.wanted}"
+        yield Subject(Area.SOFTWARE, package.name).problem("supported_versions", message, fix, 2)
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     subject = Subject(Area.SOFTWARE, "variables")
     known = {entry.name: entry for entry in ENVVARS}
     used = [entry for name, entry in known.items() if environment.get(name)]
-    told = ", ".join(
+    listed = ", ".join(
         f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
     )
     yield subject.ok(
-        "variables", f"Variables that are set: {told}" if used else "No impctl variable is set"
+        "variables", f"Variables that are set: {listed}" if used else "No impctl variable is set"
     )
     stems = [name.removeprefix(PREFIX) for name in known]
     for name in sorted(environment):
@@ -598,7 +601,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
 def _java(environment: Mapping[str, str]) -> Finding:
     """Check each Java's version in its `release` file."""
     subject = Subject(Area.SOFTWARE, "java")
-    seen = []
+    versions = []
     unstated = None
     for origin, program in java_candidates(environment):
         version = released_version(program)
@@ -606,10 +609,10 @@ def _java(environment: Mapping[str, str]) -> Finding:
             return subject.ok("java", f"Java {version} at {program} ({origin})")
         if version is None and program.exists():
             unstated = unstated or f"Java at {program} ({origin}) does not report its version"
-        seen.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
+        versions.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
     if unstated is not None:
         return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
-    result = f" ({', '.join(seen)})" if seen else ""
+    result = f" ({', '.join(versions)})" if versions else ""
     return subject.problem(
         "java", f"No Java {OLDEST_JAVA} or newer found{result}; {_NO_JAVA}", JAVA_HINT, 2
     )
@@ -718,23 +721,26 @@ _FEW = 100
 
 def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
     """Check each query whose join trees were chosen by an estimate."""
-    for one in stored:
+    for query in stored:
         try:
-            record = tree_record(one)
+            record = tree_record(query)
         except StateCorruptError:
             # Reported by `store_findings`.
             continue
         if record is None or record.expected is None or record.changes < _FEW:
             continue
-        each = record.touched_each
-        assert each is not None
-        subject = Subject(Area.STORE, one.query)
-        said = f"touched {each:,.1f} tuples of its join trees; {record.expected:,.1f} were expected"
-        if each > _FAR_MORE * record.expected:
+        touched_each = record.touched_each
+        assert touched_each is not None
+        subject = Subject(Area.STORE, query.query)
+        said = (
+            f"touched {touched_each:,.1f} tuples of its join trees; "
+            f"{record.expected:,.1f} were expected"
+        )
+        if touched_each > _FAR_MORE * record.expected:
             yield subject.warning(
                 "tree_touches_more",
                 f"On average, a changed row {said}",
-                f"run `impctl capture --query {one.query}`, which counts the keys again",
+                f"run `impctl capture --query {query.query}`, which counts the keys again",
             )
         else:
             yield subject.ok("tree_touches_more", f"On average, a changed row {said}")

@@ -105,7 +105,7 @@ def engine_rows(
     answer = ctx.memory.answer(prepared.planned)
     compiled = limited(ctx, compile_answer(answer))
     read_by = united_groups(prepared, sketches)
-    used = {one.access: one for one in read_by if one.access in pruned.filters}
+    used = {read.access: read for read in read_by if read.access in pruned.filters}
     compiled.circuit.start()
     # Rows are derived once all that they are derived from is there.
     compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
@@ -140,7 +140,7 @@ def _read(
     for snapshot in sorted(snapshots, key=lambda result: result.likely_rows):
         name = snapshot.table
         columns = list(compiled.columns_of(name))
-        columns += [one.attribute for one in used.values() if one.table == name]
+        columns += [read.attribute for read in used.values() if read.table == name]
         out = left_out.get(name)
         columns += () if out is None else out.columns
         names, files = list(dict.fromkeys(columns)), pruned.files[name]

@@ -164,11 +164,11 @@ def _lying_together(
     """Rows to keep and the weight of each; NaN where the group's rows are scattered."""
     count = len(sample.rows)
     kept, weights = np.ones(count, dtype=np.bool_), np.full(count, np.nan)
-    held = sample.held(along, groups[along]) if along in groups else None
-    if held is None or not count:
+    rows_held = sample.held(along, groups[along]) if along in groups else None
+    if rows_held is None or not count:
         return kept, weights
     runs = _Runs.of(by_column[along], sample.window_of)
-    total, files = held
+    total, files = rows_held
     in_few = np.nan_to_num(files[runs.first], nan=_IN_FILES) <= _IN_FILES
     is_fine = runs.by_window_all(in_few) & runs.are_short
     is_coarse = ~is_fine & (runs.values <= _FEW) & np.isfinite(total[runs.first][runs.starts])
@@ -279,8 +279,8 @@ class _Apart(Struct, frozen=True, eq=False):
         names = sorted(by_column, key=lambda name: name != along)
         ranks = [_ranks(rows, name, by_column[name])[at] for name in names]
         order = np.lexsort(ranks[::-1])
-        own = codes[at[order]]
-        changes = np.concatenate([[False], own[1:] != own[:-1]])
+        codes_of_groups = codes[at[order]]
+        changes = np.concatenate([[False], codes_of_groups[1:] != codes_of_groups[:-1]])
         group = np.cumsum(changes)
         count = int(group[-1]) + 1
         mean = len(at) / count
@@ -330,8 +330,8 @@ class _Apart(Struct, frozen=True, eq=False):
         source[self.order] = self.order[begin][dense]
         rows = self.rows
         for name in self.columns:
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, name, rows.column(name).take(pa.array(source)))
+            position = rows.schema.get_field_index(name)
+            rows = rows.set_column(position, name, rows.column(name).take(pa.array(source)))
         kept = np.ones(len(self.rows), dtype=np.bool_)
         kept[self.order] = (of_row < of_row[-1]) | (together <= 1.0) | (of_row[-1] == 0)
         weights = np.full(len(self.at), self.stands / together)
@@ -340,8 +340,10 @@ class _Apart(Struct, frozen=True, eq=False):
 
 def _over_chance(sizes: Floats) -> float:
     """How much sizes of adjacent groups differ, relative to chance."""
-    one, other = sizes[1:], sizes[:-1]
-    return float(((one - other) ** 2).mean() / max((one + other).mean(), 1e-9)) if len(one) else 1.0
+    left, right = sizes[1:], sizes[:-1]
+    return (
+        float(((left - right) ** 2).mean() / max((left + right).mean(), 1e-9)) if len(left) else 1.0
+    )
 
 
 def _codes(rows: pa.Table, name: ColumnName) -> Ints:
@@ -364,8 +366,8 @@ def _ranks(rows: pa.Table, name: ColumnName, codes: Ints) -> Ints:
 
 def _combined(columns: Sequence[Ints]) -> Ints:
     result = columns[0]
-    for own in columns[1:]:
-        both = result * (int(own.max(initial=0)) + 1) + own
+    for codes_of_column in columns[1:]:
+        both = result * (int(codes_of_column.max(initial=0)) + 1) + codes_of_column
         result = np.unique(both, return_inverse=True)[1].astype(np.int64)
     return result
 
@@ -478,8 +480,8 @@ def _large(
     """The access to estimate and its options; a text if impossible, None if unnecessary."""
     rows = {table: ctx.tables.snapshot(table).likely_rows for table in prepared.tables}
     large = max(prepared.tables, key=lambda table: rows[table])
-    own = [option for option in options if option.scan.table == large]
-    if rows[large] < LEAST_ROWS or len({option.column for option in own}) < 2:
+    of_table = [option for option in options if option.scan.table == large]
+    if rows[large] < LEAST_ROWS or len({option.column for option in of_table}) < 2:
         return None
     if len(ctx.tables.snapshot(large).files) < _LEAST_FILES:
         return None
@@ -487,7 +489,7 @@ def _large(
         return f"no estimate: table `{large}` is read more than once"
     if sum(rows[table] for table in prepared.tables if table != large) > _SIDE_SHARE * rows[large]:
         return "no estimate: more than one of its tables is large"
-    return own[0].scan, own
+    return of_table[0].scan, of_table
 
 
 class _SampleRun(Struct, frozen=True, eq=False):
@@ -509,10 +511,10 @@ class _SampleRun(Struct, frozen=True, eq=False):
         codes = self.drawn.codes
         of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
         hits = float(len(np.unique(codes[self.passing])))
-        each = float(self.drawn.weights[self.passing].sum()) / hits if hits else of_a_group
+        rows_per_hit = float(self.drawn.weights[self.passing].sum()) / hits if hits else of_a_group
         fewest, most = hits_between(hits)
         result = [
-            max(count * each * self.scale * self.each, 1.0)
+            max(count * rows_per_hit * self.scale * self.each, 1.0)
             for count in (max(hits, 0.5), fewest, most)
         ]
         return result[0], result[1], result[2]
@@ -634,12 +636,12 @@ class _Estimate(Struct, frozen=True, dict=True):
         spans = file_spans(partition, bounds)
         ranges = partition.range_ids_of(column)
         counted = np.bincount(ranges, weights=run.drawn.weights, minlength=partition.size)
-        seen: Floats = counted.astype(np.float64)
+        seen_rows: Floats = counted.astype(np.float64)
         # Rows of a group come together or not at all, so groups are counted, not rows.
         groups = _count_by(ranges, codes, partition.size)
         hits = _count_by(ranges[passing], codes[passing], partition.size)
-        whole = np.maximum(rows_by_range(partition, sample.files, bounds), seen)
-        result = chances(whole, seen, groups, hits, run.drawn.blurred)
+        whole = np.maximum(rows_by_range(partition, sample.files, bounds), seen_rows)
+        result = chances(whole, seen_rows, groups, hits, run.drawn.blurred)
         ends = zip((result.likely, result.low, result.high), run.ranges_at_most, strict=True)
         mixtures = [mixture.at_most(most, run.scale) for mixture, most in ends]
         most_together = ranges_to_spare(self.ctx, self.scan.table, name, partition.ranges)

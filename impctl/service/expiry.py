@@ -66,9 +66,9 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
     """The rows of a table that are live at this instant; errors as of `LiveAt`."""
     column = snapshot.schema.find(expiry.column)
     if column is None or column.type not in (DATE, TIMESTAMP):
-        what = "has no such column" if column is None else f"it is of type `{column.type}`"
+        problem = "has no such column" if column is None else f"it is of type `{column.type}`"
         raise UsageError(
-            f"Rows of table `{snapshot.table}` cannot expire by `{expiry.column}`: {what}",
+            f"Rows of table `{snapshot.table}` cannot expire by `{expiry.column}`: {problem}",
             hint="name a column of type TIMESTAMP or DATE under `expiry`",
             code="expiry_column",
             location=expiry.location,
@@ -117,8 +117,8 @@ def _next_expiry(ctx: Context, versions: Versions, now: str) -> str:
             after = timedelta(microseconds=expiry.after)
             # A row that expires after the last representable year never does.
             with suppress(OverflowError):
-                seen = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
-                datetimes.append(seen + after)
+                next_at = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
+                datetimes.append(next_at + after)
     if not datetimes:
         return NEVER
     micros = (min(datetimes) - _EPOCH) // _MICROSECOND
@@ -143,9 +143,9 @@ def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None
 
     bounds = file_bounds(snapshot, column)
     dead = bounds.is_all_null | (bounds.has_high & (np.asarray(bounds.highs) <= edge))
-    whole = ~dead & bounds.has_low & (np.asarray(bounds.lows) > edge)
-    result = [int(low) for low in bounds.lows[whole]]
-    torn = [file for file, read in zip(snapshot.files, ~dead & ~whole, strict=True) if read]
+    is_whole = ~dead & bounds.has_low & (np.asarray(bounds.lows) > edge)
+    result = [int(low) for low in bounds.lows[is_whole]]
+    torn = [file for file, read in zip(snapshot.files, ~dead & ~is_whole, strict=True) if read]
     for rows in read_batches(snapshot, [column], torn) if torn else ():
         values = from_arrow(rows.column(0), snapshot.readable(column).type)
         later = values.values[values.validity() & (values.values > edge)]

@@ -48,10 +48,10 @@ from impctl.service.context import Context, Isolated
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
 from impctl.service.maintenance_plan import (
-    capture_way,
     chooser_of,
     chosen_buffers,
-    chosen_way,
+    chosen_plan,
+    plan_after_capture,
     why_not_bounded,
 )
 from impctl.service.prepare import PreparedQuery, prepare
@@ -97,13 +97,17 @@ _LEAST = "requested"
 
 
 def buffer_entries(
-    prepared: PreparedQuery, way: MaintenancePlan, kept: StoredPieces | None
+    prepared: PreparedQuery, plan: MaintenancePlan, pieces: StoredPieces | None
 ) -> tuple[BuffersEntry, ...]:
-    if way.compiled is None:
+    if plan.compiled is None:
         return ()
-    read = way.sides_by(Strategy.FILES)
-    chosen = chosen_buffers(prepared.spec, way.compiled)
-    meta = StateMeta.read(kept.stored.query, kept.stored.state_meta) if kept is not None else None
+    read = plan.sides_by(Strategy.FILES)
+    chosen = chosen_buffers(prepared.spec, plan.compiled)
+    meta = (
+        StateMeta.read(pieces.stored.query, pieces.stored.state_meta)
+        if pieces is not None
+        else None
+    )
     return tuple(
         BuffersEntry(
             buffer.piece,
@@ -112,9 +116,9 @@ def buffer_entries(
             buffer.size,
             buffer.piece in chosen,
             _reason(prepared, meta, buffer, is_chosen=buffer.piece in chosen),
-            None if kept is None else _bytes(kept, buffer.piece),
+            None if pieces is None else _bytes(pieces, buffer.piece),
         )
-        for buffer in way.compiled.buffers
+        for buffer in plan.compiled.buffers
         if buffer.piece not in read
     )
 
@@ -128,9 +132,9 @@ def _reason(
     return why_not_bounded(prepared, meta, choice) or stored or _OPEN
 
 
-def _bytes(kept: StoredPieces, piece: str) -> int:
-    names = (name for name in kept.pieces if name == piece or name.startswith(f"{piece}."))
-    return sum(kept.pieces[name] for name in names)
+def _bytes(pieces: StoredPieces, piece: str) -> int:
+    names = (name for name in pieces.pieces if name == piece or name.startswith(f"{piece}."))
+    return sum(pieces.pieces[name] for name in names)
 
 
 _NODE = tuple(name for name in TreeNodeEntry.__struct_fields__ if name != "bytes")
@@ -143,19 +147,19 @@ _OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
 
 def tree_entries(
     prepared: PreparedQuery,
-    way: MaintenancePlan | None,
+    plan: MaintenancePlan | None,
     partitions: Partitions,
     pieces: Mapping[str, int] | None = None,
 ) -> tuple[TreeResultEntry, ...]:
-    """Entries for blocks of joins at the top; `way` None: no safe sketch; `pieces`: bytes by
+    """Entries for blocks of joins at the top; `plan` None: no safe sketch; `pieces`: bytes by
     name."""
-    core = prepared.core if way is None or way.core is None else way.core
+    core = prepared.core if plan is None or plan.core is None else plan.core
     sketched = {access: partition.attribute for access, partition in partitions.items()}
-    used = () if way is None else way.shapes
+    used = () if plan is None else plan.shapes
     sizes = iter(_sizes(pieces or {}))
     return tuple(
         _entry(
-            shape, prepared, way, sketched, next(sizes, {}) if isinstance(shape, TreeShape) else {}
+            shape, prepared, plan, sketched, next(sizes, {}) if isinstance(shape, TreeShape) else {}
         )
         for shape in used or tree_shapes(core)
         if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
@@ -174,17 +178,17 @@ def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
 def _entry(
     shape: TreeShape | NoTree,
     prepared: PreparedQuery,
-    way: MaintenancePlan | None,
+    plan: MaintenancePlan | None,
     sketched: Mapping[AccessId, ColumnName],
     sizes: Mapping[int, int],
 ) -> TreeResultEntry:
     if isinstance(shape, NoTree):
         return TreeResultEntry(False, f"none: {shape.text}", prepared.place(shape.span))
-    is_used = way is not None and way.has_tree
+    is_used = plan is not None and plan.has_tree
     tree_entry = join_trees_explain.tree_entry(shape, sketched)
     entry = TreeResultEntry(
         is_used,
-        _why_tree(prepared, way),
+        _why_tree(prepared, plan),
         mode=tree_entry.mode,
         height=tree_entry.height,
         nodes=tuple(
@@ -193,7 +197,7 @@ def _entry(
         ),
         drawn=join_trees_explain.tree_lines(tree_entry),
     )
-    estimate = None if way is None or way.trees is None else way.trees.estimate
+    estimate = None if plan is None or plan.trees is None else plan.trees.estimate
     if estimate is None:
         return entry
     return replace(
@@ -207,14 +211,14 @@ def _entry(
     )
 
 
-def _why_tree(prepared: PreparedQuery, way: MaintenancePlan | None) -> str:
+def _why_tree(prepared: PreparedQuery, plan: MaintenancePlan | None) -> str:
     if prepared.spec.join is JoinStrategy.TREE:
         return "requested"
-    if way is None or way.trees is None:
+    if plan is None or plan.trees is None:
         return "possible; request it with `join: tree`"
-    if way.has_tree:
-        return f"chosen: {way.trees.reason}"
-    return f"possible, not chosen: {way.trees.reason}; request it with `join: tree`"
+    if plan.has_tree:
+        return f"chosen: {plan.trees.reason}"
+    return f"possible, not chosen: {plan.trees.reason}; request it with `join: tree`"
 
 
 # Law: stored state is maintained as the capture left it, whatever would be chosen today: state that
@@ -224,32 +228,32 @@ def _why_tree(prepared: PreparedQuery, way: MaintenancePlan | None) -> str:
 _NO_ANSWER = "the capture could not store it along with the sketch"
 
 
-def way_as_stored(
+def plan_as_stored(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Partitions,
-    way: MaintenancePlan,
+    plan: MaintenancePlan,
     stored: StoredQuery,
 ) -> MaintenancePlan:
-    """The way of the stored state; `way`, which a capture would choose now, if they agree."""
+    """The way of the stored state; `plan`, which a capture would choose now, if they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    if is_less(stored, way):
+    if is_less(stored, plan):
         no_answer = meta.way if prepared.spec.answer else ""
         return MaintenancePlan(
-            stored.mode, meta.way, accesses=way.accesses, core=way.core, no_answer=no_answer
+            stored.mode, meta.way, accesses=plan.accesses, core=plan.core, no_answer=no_answer
         )
-    by_spark, from_files = way.sides_by(Strategy.SPARK), way.sides_by(Strategy.FILES)
+    by_spark, from_files = plan.sides_by(Strategy.SPARK), plan.sides_by(Strategy.FILES)
     has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
-    has_same_sides &= meta.provenance == way.provenance
-    has_same_sides &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
-    has_same_answer = meta.answer == (way.answer is not None)
-    if bool(meta.trees) == way.has_tree and has_same_answer and has_same_sides:
-        return way
+    has_same_sides &= meta.provenance == plan.provenance
+    has_same_sides &= meta.buffers == chosen_buffers(prepared.spec, plan.compiled)
+    has_same_answer = meta.answer == (plan.answer is not None)
+    if bool(meta.trees) == plan.has_tree and has_same_answer and has_same_sides:
+        return plan
     chooser = chooser_of(prepared, meta)
-    result = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
-    if result.has_tree == way.has_tree:
+    result = chosen_plan(prepared, verdict, partitions, chooser, has_answer=meta.answer)
+    if result.has_tree == plan.has_tree:
         # The reason also holds for the stored state.
-        result = replace(result, trees=way.trees)
+        result = replace(result, trees=plan.trees)
     is_left_out = prepared.spec.answer and not meta.answer
     return replace(
         result, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else result.no_answer
@@ -299,13 +303,13 @@ class StoredPieces(Struct, frozen=True):
         return sum(self.pieces.values())
 
 
-def kept_state(ctx: Context, spec: QuerySpec, way: MaintenancePlan) -> StoredPieces | None:
+def kept_state(ctx: Context, spec: QuerySpec, plan: MaintenancePlan) -> StoredPieces | None:
     """The stored state; None if the current query was not captured."""
     store = ctx.reading_store()
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
         return None
-    is_of_way = stored.mode is way.mode or is_less(stored, way)
+    is_of_way = stored.mode is plan.mode or is_less(stored, plan)
     if not is_of_way or not is_captured_alike(ctx, spec, stored):
         return None
     pieces, runs = Counter[str](), store.run_refs(spec.name)
@@ -314,16 +318,16 @@ def kept_state(ctx: Context, spec: QuerySpec, way: MaintenancePlan) -> StoredPie
     return StoredPieces(stored, pieces, backward_fixpoints(runs))
 
 
-def is_less(stored: StoredQuery, way: MaintenancePlan) -> bool:
+def is_less(stored: StoredQuery, plan: MaintenancePlan) -> bool:
     """Whether the capture could not fill the way's state, by an error, memory or close doubles."""
-    return stored.mode is MaintenanceMode.RECAPTURE and way.mode is MaintenanceMode.EXACT
+    return stored.mode is MaintenanceMode.RECAPTURE and plan.mode is MaintenanceMode.EXACT
 
 
 def plan_entries(
     tables: PinnedTables,
     prepared: PreparedQuery,
-    way: MaintenancePlan | None,
-    kept: StoredPieces | None,
+    plan: MaintenancePlan | None,
+    pieces: StoredPieces | None,
     notes: Mapping[int, str] = _NO_NOTES,
     keyed: Collection[AttributeId] = (),
 ) -> tuple[PlanEntry, ...]:
@@ -331,22 +335,22 @@ def plan_entries(
     fixpoints."""
     nodes = tuple(nodes_of(prepared.root))
     blocking = (
-        None if way is None or way.mode is MaintenanceMode.EXACT else _blocking(nodes, way.span)
+        None if plan is None or plan.mode is MaintenanceMode.EXACT else _blocking(nodes, plan.span)
     )
-    sizes, read = _kept_at(nodes, way, kept), _read(nodes, way)
-    pushed = _pushed(tables, prepared, nodes, kept)
-    more = (notes, _led_to_answer(nodes, way, kept), recursion_notes(prepared.root, keyed))
+    sizes, read = _kept_at(nodes, plan, pieces), _read(nodes, plan)
+    pushed = _pushed(tables, prepared, nodes, pieces)
+    more = (notes, _led_to_answer(nodes, plan, pieces), recursion_notes(prepared.root, keyed))
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
         is_blocking, is_read = position == blocking, position in read
-        why = _why(node, way, is_blocking=is_blocking, is_read=is_read)
+        why = _why(node, plan, is_blocking=is_blocking, is_read=is_read)
         entries.append(
             PlanEntry(
                 depth=depth,
                 operator=line.operator,
                 detail=line.detail,
-                how="" if way is None else way.mode.value,
+                how="" if plan is None else plan.mode.value,
                 why="; ".join(filter(None, (why, *(texts.get(position) for texts in more)))),
                 place=prepared.place(line.span),
                 state_bytes=sizes.get(position),
@@ -362,29 +366,31 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
         yield from _flat(child, depth + 1)
 
 
-def _why(node: Plan, way: MaintenancePlan | None, *, is_blocking: bool, is_read: bool) -> str:
-    if way is None:
+def _why(node: Plan, plan: MaintenancePlan | None, *, is_blocking: bool, is_read: bool) -> str:
+    if plan is None:
         return ""
     if is_blocking:
-        return way.reason
-    match way.mode:
+        return plan.reason
+    match plan.mode:
         case MaintenanceMode.EXACT if is_read:
             return "reads the rows of changed groups, stores a filter of keys; see its groups"
         case MaintenanceMode.EXACT:
-            return _in_tree(node, way) or _exactly(node, way)
+            return _in_tree(node, plan) or _exactly(node, plan)
         case MaintenanceMode.TOUCH:
             return "adds the ranges of changed rows, computes nothing"
         case MaintenanceMode.RECAPTURE:
             return "recomputed with the whole query"
         case _:
-            assert_never(way.mode)
+            assert_never(plan.mode)
 
 
-def _in_tree(node: Plan, way: MaintenancePlan) -> str:
+def _in_tree(node: Plan, plan: MaintenancePlan) -> str:
     """How a join tree maintains this join or grouping; empty for other nodes."""
     accesses = {scan.access for scan in scans_of(node)}
-    trees = (shape for shape in way.shapes if isinstance(shape, TreeShape))
-    if not any(accesses <= {a for one in tree.nodes for a in one.accesses} for tree in trees):
+    trees = (shape for shape in plan.shapes if isinstance(shape, TreeShape))
+    if not any(
+        accesses <= {a for tree_node in tree.nodes for a in tree_node.accesses} for tree in trees
+    ):
         return ""
     match node:
         case Join():
@@ -401,7 +407,7 @@ _LEAVES = {
 }
 
 
-def _exactly(node: Plan, way: MaintenancePlan) -> str:
+def _exactly(node: Plan, plan: MaintenancePlan) -> str:
     match node:
         case Scan() | Recursive() | OneRow():
             return _LEAVES[type(node)]
@@ -430,10 +436,10 @@ def _exactly(node: Plan, way: MaintenancePlan) -> str:
                 "stores its rows and a value per window partition; a new value applies to all "
                 "its rows"
             )
-        case Fixpoint() if way.provenance:
+        case Fixpoint() if plan.provenance:
             return (
                 "stores its rows, and which table rows derive each; `why` uses them "
-                f"(provenance by absorption, {way.provenance})"
+                f"(provenance by absorption, {plan.provenance})"
             )
         case Fixpoint():
             return "stores its rows, each with the round that derived it"
@@ -444,57 +450,63 @@ def _exactly(node: Plan, way: MaintenancePlan) -> str:
 
 
 def _kept_at(
-    nodes: tuple[Plan, ...], way: MaintenancePlan | None, kept: StoredPieces | None
+    nodes: tuple[Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
 ) -> dict[int, int]:
-    if way is None or way.compiled is None or kept is None:
+    if plan is None or plan.compiled is None or pieces is None:
         return {}
     sizes = dict.fromkeys(range(len(nodes)), 0)
-    for name, owner in way.compiled.owners.items():
+    for name, owner in plan.compiled.owners.items():
         position = _position(nodes, owner)
         if position is not None:
-            sizes[position] += kept.pieces.get(name, 0)
+            sizes[position] += pieces.pieces.get(name, 0)
     return sizes
 
 
 def _led_to_answer(
-    nodes: tuple[Plan, ...], way: MaintenancePlan | None, kept: StoredPieces | None
+    nodes: tuple[Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
 ) -> dict[int, str]:
-    if way is None or way.compiled is None or kept is None:
+    if plan is None or plan.compiled is None or pieces is None:
         return {}
-    owners = way.compiled.owners
-    named = {one.note: owners.get(f"{one.name}.rows") for one in kept.followed}
+    owners = plan.compiled.owners
+    named = {followed.note: owners.get(f"{followed.name}.rows") for followed in pieces.followed}
     result = {n: _position(nodes, owner) for n, owner in named.items() if owner is not None}
     return {position: note for note, position in result.items() if position is not None}
 
 
-def _read(nodes: tuple[Plan, ...], way: MaintenancePlan | None) -> frozenset[int]:
+def _read(nodes: tuple[Plan, ...], plan: MaintenancePlan | None) -> frozenset[int]:
     """Positions of groupings and DISTINCTs whose groups are read when they change."""
-    if way is None or way.compiled is None:
+    if plan is None or plan.compiled is None:
         return frozenset()
-    read = {grouping.side for grouping in way.compiled.groupings if grouping.strategy is Strategy.FILES}
+    read = {
+        grouping.side for grouping in plan.compiled.groupings if grouping.strategy is Strategy.FILES
+    }
     result = (
         _position(nodes, owner)
-        for name, owner in way.compiled.owners.items()
+        for name, owner in plan.compiled.owners.items()
         # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
         if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
     )
-    return frozenset(at for at in result if at is not None)
+    return frozenset(position for position in result if position is not None)
 
 
 def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
     """The operator of the whole plan that corresponds to one of its core."""
     alike = [index for index, node in enumerate(nodes) if type(node) is type(owner)]
-    there = [at for at in alike if nodes[at].span == owner.span and owner.span is not None]
-    return there[0] if there else alike[0] if len(alike) == 1 else None
+    matching = [
+        position
+        for position in alike
+        if nodes[position].span == owner.span and owner.span is not None
+    ]
+    return matching[0] if matching else alike[0] if len(alike) == 1 else None
 
 
 def _pushed(
     tables: PinnedTables,
     prepared: PreparedQuery,
     nodes: tuple[Plan, ...],
-    kept: StoredPieces | None,
+    pieces: StoredPieces | None,
 ) -> dict[int, tuple[str, ...]]:
-    ranges = {} if kept is None else _ranges(tables, prepared, kept.stored)
+    ranges = {} if pieces is None else _ranges(tables, prepared, pieces.stored)
     result: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
         if isinstance(node, Scan):
@@ -539,8 +551,8 @@ def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
     result = [
         position
         for position, node in enumerate(nodes)
-        for own in _own_spans(node)
-        if own is not None and own.start <= span.start and span.end <= own.end
+        for part in _own_spans(node)
+        if part is not None and part.start <= span.start and span.end <= part.end
     ]
     return result[-1] if result else 0
 
@@ -566,22 +578,22 @@ def _own_spans(node: Plan) -> Iterator[Span | None]:
 
 
 def answer_entry(
-    spec: QuerySpec, way: MaintenancePlan | None, stored: StoredPieces | None
+    spec: QuerySpec, plan: MaintenancePlan | None, stored: StoredPieces | None
 ) -> AnswerEntry | None:
     if not spec.answer:
         return None
-    if way is None:
+    if plan is None:
         return AnswerEntry(False, "the query has no safe sketch, which a materialized result needs")
-    if way.answer is None:
-        return AnswerEntry(False, way.no_answer)
-    is_lying = way.lying_answer is not None
-    rows = kept_rows(way.answer.ending).rows
-    first = way.answer.ending.first
+    if plan.answer is None:
+        return AnswerEntry(False, plan.no_answer)
+    is_lying = plan.lying_answer is not None
+    rows = kept_rows(plan.answer.ending).rows
+    first = plan.answer.ending.first
     is_cut = first is not None and first.order and first.count is not None
     return AnswerEntry(
         kept=True,
         reason="",
-        columns=tuple(attribute.name for attribute in way.answer.ending.columns),
+        columns=tuple(attribute.name for attribute in plan.answer.ending.columns),
         row_bytes=row_bytes(rows.columns, 0) if is_lying else 0,
         most_rows=first.count + first.offset if is_cut and first and first.count else None,
         state_bytes=None if stored is None else stored.pieces.get(rows.name, 0),
@@ -607,16 +619,16 @@ class Trials:
     def tried(
         self,
         prepared: PreparedQuery,
-        way: MaintenancePlan,
+        plan: MaintenancePlan,
         partitions: Partitions,
         candidates: Sequence[CandidateEntry],
     ) -> tuple[CandidateEntry, ...]:
         """The candidates, the chosen ones with what their sketches read."""
-        ctx, compiled = self._ctx, way.compiled
+        ctx, compiled = self._ctx, plan.compiled
         snapshots = [ctx.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
         if (
-            way.mode is not MaintenanceMode.EXACT
+            plan.mode is not MaintenanceMode.EXACT
             or compiled is None
             or compiled.asks_spark
             or not 0 < rows <= min(MOST_ROWS, self._rows_left)
@@ -647,14 +659,14 @@ def _reading(
     pruned = filters_of(ctx.tables, prepared, sketches, ctx.tables.versions_of(prepared.tables))
     result = {}
     for table in {sketch.table for sketch in sketches}:
-        snapshot, kept = ctx.tables.snapshot(table), pruned.files[table]
+        snapshot, files = ctx.tables.snapshot(table), pruned.files[table]
         result[table] = ExpectedReading(
-            files=len(kept),
-            files_low=len(kept),
-            files_high=len(kept),
+            files=len(files),
+            files_low=len(files),
+            files_high=len(files),
             files_total=len(snapshot.files),
-            rows=rows_in(snapshot, kept) or 0,
-            bytes=bytes_of(kept),
+            rows=rows_in(snapshot, files) or 0,
+            bytes=bytes_of(files),
             is_measured=True,
         )
     return result
@@ -698,27 +710,27 @@ def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str
             answered=who_answers(ctx, prepared),
         )
     partitions = chosen.partitions(ctx, prepared)
-    way = capture_way(ctx, prepared, chosen.verdict, partitions)
+    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions)
     warnings += lineage_warnings(ctx.tables, prepared, chosen)
     notes = kept_plan(prepared, chosen.verdict, partitions).notes
     keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
-    kept = kept_state(ctx, spec, way)
-    if kept is not None:
-        way = way_as_stored(prepared, chosen.verdict, partitions, way, kept.stored)
+    pieces = kept_state(ctx, spec, plan)
+    if pieces is not None:
+        plan = plan_as_stored(prepared, chosen.verdict, partitions, plan, pieces.stored)
     return ExplainResult(
         query=spec.name,
-        mode=way.mode.value,
-        reason=way.reason,
+        mode=plan.mode.value,
+        reason=plan.reason,
         policy=policy,
-        plan=plan_entries(ctx.tables, prepared, way, kept, notes, keyed),
-        attributes=trials.tried(prepared, way, partitions, chosen.candidates),
-        joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
-        groups=() if way.compiled is None else tuple(map(_groups, way.compiled.groupings)),
-        buffers=buffer_entries(prepared, way, kept),
-        trees=tree_entries(prepared, way, partitions, None if kept is None else kept.pieces),
-        state_bytes=None if kept is None else kept.bytes,
-        answer=answer_entry(spec, way, kept),
-        provenance=provenance_kept(spec, way.provenance),
+        plan=plan_entries(ctx.tables, prepared, plan, pieces, notes, keyed),
+        attributes=trials.tried(prepared, plan, partitions, chosen.candidates),
+        joins=() if plan.compiled is None else tuple(map(_side, plan.compiled.sides)),
+        groups=() if plan.compiled is None else tuple(map(_groups, plan.compiled.groupings)),
+        buffers=buffer_entries(prepared, plan, pieces),
+        trees=tree_entries(prepared, plan, partitions, None if pieces is None else pieces.pieces),
+        state_bytes=None if pieces is None else pieces.bytes,
+        answer=answer_entry(spec, plan, pieces),
+        provenance=provenance_kept(spec, plan.provenance),
         answered=who_answers(ctx, prepared),
     )
 

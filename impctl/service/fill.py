@@ -23,7 +23,7 @@ from impctl.plan.nodes import Fixpoint, Scan, scans_of
 from impctl.plan.recursion import is_recursive, outer_fixpoints
 from impctl.service.context import Context, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
-from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
+from impctl.service.maintenance_plan import chooser_for, chosen_plan, plan_after_capture
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.partners import SparkPartners, tagged_frame
 from impctl.service.stored import kept_plan
@@ -63,10 +63,10 @@ def count_left_out(
     if not left_out:
         return
     like = counted.counts(partition)
-    told, untold = known_counts(snapshot, partition, left_out)
-    counted.fill(partition, told)
-    if untold:
-        counted.estimate(partition, spread_counts(snapshot, partition, untold, like))
+    known, unknown = known_counts(snapshot, partition, left_out)
+    counted.fill(partition, known)
+    if unknown:
+        counted.estimate(partition, spread_counts(snapshot, partition, unknown, like))
 
 
 def rows_by_spark(
@@ -101,27 +101,27 @@ def capture_sketches_alone(
     versions: Versions | None = None,
 ) -> RangesByAccess:
     """The sketches alone, at `versions` (default: the pinned ones)."""
-    at = versions if versions is not None else {}
-    return _SparkPass(ctx, prepared, verdict, partitions, at).sketches()
+    pinned = versions if versions is not None else {}
+    return _SparkPass(ctx, prepared, verdict, partitions, pinned).sketches()
 
 
 def needed(
     ctx: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
-    held: Mapping[AccessId, tuple[RangePartition, RangeSet]],
+    sketches: Mapping[AccessId, tuple[RangePartition, RangeSet]],
     versions: Versions,
 ) -> RangesByAccess:
     """The ranges that sketches `held` need at these versions. They are those of a recapture. But
     where one derivation per row suffices, held ranges are kept if all rows can be derived over
     them; then only ranges that no derivation uses are unneeded."""
-    partitions = {access: partition for access, (partition, _) in held.items()}
-    one = _SparkPass(ctx, prepared, verdict, partitions, versions)
-    result = dict(one.sketches())
-    ranges = {access: kept for access, (_, kept) in held.items()}
-    for fixpoint in outer_fixpoints(one.kept.query.root):
-        if fixpoint.chooses and one.derives_all(fixpoint, ranges):
-            for access in {scan.access for scan in scans_of(fixpoint)} & held.keys():
+    partitions = {access: partition for access, (partition, _) in sketches.items()}
+    spark_pass = _SparkPass(ctx, prepared, verdict, partitions, versions)
+    result = dict(spark_pass.sketches())
+    ranges = {access: ranges_of_access for access, (_, ranges_of_access) in sketches.items()}
+    for fixpoint in outer_fixpoints(spark_pass.kept.query.root):
+        if fixpoint.chooses and spark_pass.derives_all(fixpoint, ranges):
+            for access in {scan.access for scan in scans_of(fixpoint)} & sketches.keys():
                 unneeded = result[access].minus(ranges[access])
                 result[access] = result[access].minus(unneeded)
     return result
@@ -160,14 +160,14 @@ class _SparkPass:
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 
-        kept, at = self.kept, self.versions
-        asked = (self.ctx.spark(), kept.query, kept.verdict, self.partitions, self.frames)
-        if is_recursive(kept.query.root):
+        stored, versions = self.kept, self.versions
+        arguments = (self.ctx.spark(), stored.query, stored.verdict, self.partitions, self.frames)
+        if is_recursive(stored.query.root):
             limits = limits_of(self.ctx)
-            return capture_recursive(*asked, versions=at, limits=limits, tell=self._tell)
-        return capture_sketches(*asked, versions=at)
+            return capture_recursive(*arguments, versions=versions, limits=limits, tell=self._tell)
+        return capture_sketches(*arguments, versions=versions)
 
-    def derives_all(self, fixpoint: Fixpoint, held: RangesByAccess) -> bool:
+    def derives_all(self, fixpoint: Fixpoint, ranges: RangesByAccess) -> bool:
         """Whether the fixpoint has all its rows over the sketches."""
         from impctl.spark.recursion import derives_all
 
@@ -175,7 +175,7 @@ class _SparkPass:
             self.ctx.spark(),
             fixpoint,
             self.partitions,
-            held,
+            ranges,
             self.frames,
             versions=self.versions,
             limits=limits_of(self.ctx),
@@ -348,7 +348,7 @@ class Filled(Struct, frozen=True):
 def best_filled(
     ctx: Context,
     prepared: PreparedQuery,
-    way: MaintenancePlan,
+    plan: MaintenancePlan,
     verdict: Verdict,
     partitions: Partitions,
 ) -> tuple[MaintenancePlan, Filled | None]:
@@ -358,74 +358,74 @@ def best_filled(
     falls back to ranks if it takes too much, of nodes only if the policy allows it, else
     EvaluationError."""
     why, code = COULD_NOT, ""
-    for tried, asked in _ways(ctx, prepared, way, verdict, partitions):
-        way = tried
+    for tried, memory in _ways(ctx, prepared, plan, verdict, partitions):
+        plan = tried
         try:
-            filled = filled_circuit(ctx, asked, way, verdict, partitions)
+            filled = filled_circuit(ctx, memory, plan, verdict, partitions)
         except (EvaluationError, OutOfMemoryError) as exceeded:
             if exceeded.code == PROVENANCE_TOO_LARGE and ctx.policy(prepared.spec) in _STOPPED:
                 raise
             why, code, filled = exceeded.message, f" [{exceeded.code}]", None
         if filled is not None:
-            way = replace(way, compiled=filled.session.compiled)
-            return _without_provenance(prepared, way, why, code), filled
-    way = replace(way, mode=MaintenanceMode.RECAPTURE, reason=why, compiled=None)
-    return _without_provenance(prepared, way, why, code), None
+            plan = replace(plan, compiled=filled.session.compiled)
+            return _without_provenance(prepared, plan, why, code), filled
+    plan = replace(plan, mode=MaintenanceMode.RECAPTURE, reason=why, compiled=None)
+    return _without_provenance(prepared, plan, why, code), None
 
 
 def _without_provenance(
-    prepared: PreparedQuery, way: MaintenancePlan, why: str, code: str
+    prepared: PreparedQuery, plan: MaintenancePlan, why: str, code: str
 ) -> MaintenancePlan:
-    if prepared.spec.provenance is None or way.provenance:
-        return way
-    if way.compiled is None:
-        return replace(way, no_provenance=why + code)
-    return replace(way, reason=f"{way.reason}; {_BY_RANKS}: {why}", no_provenance=why + code)
+    if prepared.spec.provenance is None or plan.provenance:
+        return plan
+    if plan.compiled is None:
+        return replace(plan, no_provenance=why + code)
+    return replace(plan, reason=f"{plan.reason}; {_BY_RANKS}: {why}", no_provenance=why + code)
 
 
 def _ways(
     ctx: Context,
     prepared: PreparedQuery,
-    way: MaintenancePlan,
+    plan: MaintenancePlan,
     verdict: Verdict,
     partitions: Partitions,
 ) -> Iterator[tuple[MaintenancePlan, PreparedQuery]]:
-    yield way, prepared
+    yield plan, prepared
     chooser = replace(chooser_for(ctx, prepared, reads=False), absorbs=None)
-    if way.provenance:
-        alike = replace(chooser, trees=TreesAsRecorded(way.has_tree))
-        has_answer = way.answer is not None
-        way = chosen_way(prepared, verdict, partitions, alike, has_answer=has_answer)
-        yield way, prepared
+    if plan.provenance:
+        alike = replace(chooser, trees=TreesAsRecorded(plan.has_tree))
+        has_answer = plan.answer is not None
+        plan = chosen_plan(prepared, verdict, partitions, alike, has_answer=has_answer)
+        yield plan, prepared
     planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
-    is_open = prepared.spec.join is JoinStrategy.AUTO and not way.has_tree
-    if way.answer is not None and is_open:
-        told = chosen_way(prepared, verdict, partitions, planted)
-        if told.has_tree and told.answer is not None:
-            yield replace(told, reason=f"{told.reason}; {_AS_TREES}"), prepared
-    if way.answer is not None:
+    is_open = prepared.spec.join is JoinStrategy.AUTO and not plan.has_tree
+    if plan.answer is not None and is_open:
+        planned = chosen_plan(prepared, verdict, partitions, planted)
+        if planned.has_tree and planned.answer is not None:
+            yield replace(planned, reason=f"{planned.reason}; {_AS_TREES}"), prepared
+    if plan.answer is not None:
         prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
-        alike = replace(chooser, trees=TreesAsRecorded(way.has_tree))
-        without = chosen_way(prepared, verdict, partitions, alike)
+        alike = replace(chooser, trees=TreesAsRecorded(plan.has_tree))
+        without = chosen_plan(prepared, verdict, partitions, alike)
         yield replace(without, no_answer=_NOT_BESIDE), prepared
     if is_open:
-        tree = chosen_way(prepared, verdict, partitions, planted)
+        tree = chosen_plan(prepared, verdict, partitions, planted)
         if tree.has_tree:
-            said = way.no_answer if way.answer is None else _NOT_BESIDE
+            said = plan.no_answer if plan.answer is None else _NOT_BESIDE
             yield replace(tree, reason=f"{tree.reason}; {_AS_TREES}", no_answer=said), prepared
 
 
 def filled_circuit(
     ctx: Context,
     prepared: PreparedQuery,
-    way: MaintenancePlan,
+    plan: MaintenancePlan,
     verdict: Verdict,
     partitions: Partitions,
 ) -> Filled | None:
     """A session with the way's circuit, filled at the pinned versions. By the engine if quicker and
     possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
     captured. OutOfMemoryError over the engine's memory limit."""
-    compiled = _compiled(way)
+    compiled = _compiled(plan)
     if is_loaded_here(ctx, compiled):
         session = loaded(ctx, compiled, partitions)
         if session is not None:
@@ -433,7 +433,7 @@ def filled_circuit(
         if compiled.chain is None:
             return None
         # That circuit has already processed a part of the table.
-        compiled = _compiled(capture_way(ctx, prepared, verdict, partitions))
+        compiled = _compiled(plan_after_capture(ctx, prepared, verdict, partitions))
     try:
         return Filled(from_partials(ctx, compiled, partitions), uses_spark=True)
     except (EvaluationError, NotExactError):
@@ -442,6 +442,6 @@ def filled_circuit(
         return None
 
 
-def _compiled(way: MaintenancePlan) -> Dataflow:
-    assert way.compiled is not None
-    return way.compiled
+def _compiled(plan: MaintenancePlan) -> Dataflow:
+    assert plan.compiled is not None
+    return plan.compiled

@@ -74,8 +74,8 @@ def files_meeting(
 ) -> tuple[DataFile, ...]:
     """The files with rows that may satisfy all of one of these lists of conditions."""
     columns = {identity: name for identity, name, _ in source.scan.columns}
-    kept = {file.uri for asked in wanted for file in _prune(snapshot, asked, columns)}
-    return tuple(file for file in snapshot.files if file.uri in kept)
+    uris = {file.uri for conditions in wanted for file in _prune(snapshot, conditions, columns)}
+    return tuple(file for file in snapshot.files if file.uri in uris)
 
 
 def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> set[str]:
@@ -90,7 +90,7 @@ def files_of_table(
 ) -> tuple[DataFile, ...]:
     """The files of a table needed to fill a circuit's sources, or `sources` alone, given what is
     known of the scalars that select their rows."""
-    kept: set[str] = set()
+    uris: set[str] = set()
     for index, source in enumerate(compiled.sources):
         if source.table != snapshot.table or (sources is not None and index not in sources):
             continue
@@ -99,18 +99,18 @@ def files_of_table(
             known = join.operator.known_condition()
             if known is not None and join.sides[0].reads(source.access):
                 files &= files_under(join.sides[0].rows, (known,), snapshot)
-        kept |= files
-    return tuple(file for file in snapshot.files if file.uri in kept)
+        uris |= files
+    return tuple(file for file in snapshot.files if file.uri in uris)
 
 
 def files_by_table(snapshots: Snapshots, left: Uris) -> dict[TableName, tuple[DataFile, ...]]:
     """The files that some access needs, by table, in snapshot order."""
-    kept: dict[TableName, set[str]] = {}
+    uris: dict[TableName, set[str]] = {}
     for access, snapshot in snapshots.items():
-        kept.setdefault(snapshot.table, set()).update(left[access])
+        uris.setdefault(snapshot.table, set()).update(left[access])
     tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
     return {
-        table: tuple(file for file in snapshot.files if file.uri in kept[table])
+        table: tuple(file for file in snapshot.files if file.uri in uris[table])
         for table, snapshot in tables.items()
     }
 
@@ -124,23 +124,23 @@ def _left(
     conditions, scans = scan_conditions(root), scans_of(root)
     implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in scans}
     for tied in ties:
-        own = {tied.to.attribute.id}
+        joined = {tied.to.attribute.id}
         refs: dict[AttributeId, Expr] = {tied.to.attribute.id: tied.column.attribute.ref()}
         implied[tied.column.access] += (
             substitute(condition, refs)
             for condition in conditions.get(tied.to.access, ())
-            if columns_of(condition) == own
+            if columns_of(condition) == joined
         )
     left: Uris = {}
     for scan in scans:
         snapshot, result = snapshots[scan.access], filters.get(scan.access)
         chosen = snapshot.files if result is None else prune(snapshot, [result])
-        kept = {file.uri for file in chosen}
-        asked = (*conditions.get(scan.access, ()), *implied[scan.access])
-        if asked:
+        uris = {file.uri for file in chosen}
+        asked_conditions = (*conditions.get(scan.access, ()), *implied[scan.access])
+        if asked_conditions:
             columns = {attribute.id: attribute.name for attribute in scan.attributes}
-            kept &= {file.uri for file in _prune(snapshot, asked, columns)}
-        left[scan.access] = kept
+            uris &= {file.uri for file in _prune(snapshot, asked_conditions, columns)}
+        left[scan.access] = uris
     return left
 
 
@@ -176,13 +176,13 @@ class _Joined(Struct, frozen=True):
 
     def narrowed_by(self, tied: ColumnTie) -> bool:
         """Apply one tie; returns whether it dropped files."""
-        mine, access = self.left[tied.column.access], tied.column.access
-        if len(mine) < 2 or not self._is_known(tied.column) or not self._is_known(tied.to):  # noqa: PLR2004
+        uris, access = self.left[tied.column.access], tied.column.access
+        if len(uris) < 2 or not self._is_known(tied.column) or not self._is_known(tied.to):  # noqa: PLR2004
             return False
-        kept = self._meeting(tied)
-        if kept is None or mine <= kept:
+        meeting = self._meeting(tied)
+        if meeting is None or uris <= meeting:
             return False
-        self.left[access] = mine & kept
+        self.left[access] = uris & meeting
         return True
 
     def _is_known(self, column: ScanColumn) -> bool:
@@ -195,27 +195,31 @@ class _Joined(Struct, frozen=True):
     def _meeting(self, tied: ColumnTie) -> set[str] | None:
         """Files of the tied column that may hold a value of the other one; None for all."""
         snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
-        accesses = (access for access, it in self.snapshots.items() if it.table == other.table)
-        seen = set[str]().union(*(self.left[access] for access in accesses))
-        keys = self._keys(tied, other, seen)
+        accesses = (
+            access
+            for access, snapshot_of in self.snapshots.items()
+            if snapshot_of.table == other.table
+        )
+        uris = set[str]().union(*(self.left[access] for access in accesses))
+        keys = self._keys(tied, other, uris)
         name = tied.column.attribute.name
         if keys is not None:
             return {file.uri for file in prune_to_values(snapshot, {name: keys})}
-        is_seen = np.array([uri in seen for uri in other.uris], dtype=np.bool_)
+        is_seen = np.array([uri in uris for uri in other.uris], dtype=np.bool_)
         spans = key_spans(file_bounds(other, tied.to.attribute.name).keep(is_seen))
         if spans is None:
             return None
         meets = spans.meets(file_bounds(snapshot, name))
-        return {snapshot.uris[at] for at in np.flatnonzero(meets).tolist()}
+        return {snapshot.uris[index] for index in np.flatnonzero(meets).tolist()}
 
-    def _keys(self, tied: ColumnTie, other: Snapshot, seen: set[str]) -> Vector | None:
+    def _keys(self, tied: ColumnTie, other: Snapshot, uris: set[str]) -> Vector | None:
         """The other column's values, read if that is cheap compared with what it may skip."""
-        files = [file for file in other.files if file.uri in seen]
+        files = [file for file in other.files if file.uri in uris]
         rows = [file.rows for file in files]
         if None in rows or sum(count or 0 for count in rows) > _FEW_ROWS:
             return None
-        mine = self.snapshots[tied.column.access].files
-        size = bytes_of(file for file in mine if file.uri in self.left[tied.column.access])
+        tied_files = self.snapshots[tied.column.access].files
+        size = bytes_of(file for file in tied_files if file.uri in self.left[tied.column.access])
         if size < _TIMES_AS_LARGE * bytes_of(files):
             return None
         attribute = tied.to.attribute
@@ -286,8 +290,8 @@ def filters_of(
     }
     files = files_by_table(snapshots, wanted_files(prepared.root, snapshots, filters))
     for table in parts:
-        kept = {file.uri for file in files[table]}
-        narrowed = (part.within(kept) for part in parts[table])
+        uris = {file.uri for file in files[table]}
+        narrowed = (part.within(uris) for part in parts[table])
         parts[table] = tuple(part for part in narrowed if part.files)
     total = sum(len(tables.snapshot(t, versions.get(t)).files) for t in files)
     return Pruned(filters, files, total, parts)
@@ -399,15 +403,15 @@ class Slices:
 
     def of(self, rows: pa.Table) -> Iterator[pa.Table]:
         """The rows; work on each slice before requesting the next."""
-        at = 0
-        while at < len(rows):
+        start = 0
+        while start < len(rows):
             # A slice of rows without columns has the requested length, whatever their number.
-            part = rows.slice(at, min(self._size or len(rows), len(rows) - at))
+            part = rows.slice(start, min(self._size or len(rows), len(rows) - start))
             before = self._circuit.joined_rows
             yield part
             self._check()
             joined = self._circuit.joined_rows - before
-            at += len(part)
+            start += len(part)
             if self._size is not None:
                 size = self._most * len(part) // max(joined, len(part))
                 # Sides fill meanwhile, so this says little about far longer slices.

@@ -59,8 +59,8 @@ def _gained(
 ) -> GainResult:
     sums = Ledger(ctx.store_path).sums(spec.name, start or 0.0)
     runs = () if store is None else store.history(spec.name, _ALL_RUNS)
-    kept = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
-    upkeep = sum(run.elapsed_ms for run in kept)
+    counted = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
+    upkeep = sum(run.elapsed_ms for run in counted)
     answers_bytes = sums.answers * _bytes_read(ctx, store, spec) if sums.answers else 0
     saved = (sums.bytes_plain - sums.bytes + answers_bytes) * _MS_PER_BYTE
     verdict = _verdict(sums, saved, upkeep)
@@ -77,13 +77,13 @@ def _gained(
         bytes=sums.bytes,
         bytes_plain=sums.bytes_plain,
         query_ms=sums.elapsed_ms,
-        upkeep_runs=len(kept),
+        upkeep_runs=len(counted),
         upkeep_ms=upkeep,
         saved_ms=saved,
         verdict=verdict,
         kept_answers=sums.answers,
         answers_bytes=answers_bytes,
-        hint=_hint(verdict, sums, len(kept), partial(_order_hint, forecasts, store, spec)),
+        hint=_hint(verdict, sums, len(counted), partial(_order_hint, forecasts, store, spec)),
     )
 
 
@@ -125,8 +125,11 @@ def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: Qu
         forecast = forecasts.of(table)
         if forecast is None:
             continue
-        own = [sketch for sketch in forecast.sketches if sketch.query == spec.name]
-        if not forecast.obstacle and any(one.bytes_expected < one.bytes for one in own):
+        own_sketches = [sketch for sketch in forecast.sketches if sketch.query == spec.name]
+        if not forecast.obstacle and any(
+            sketch_forecast.bytes_expected < sketch_forecast.bytes
+            for sketch_forecast in own_sketches
+        ):
             return ": see the estimate of `impctl cluster --dry-run`"
         alone = next((sketch for sketch in sketches if forecasts.alone(spec.name, sketch)), None)
         if alone is not None:

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 def gc(ctx: Context, keep: int | None = None) -> Outcome:
     """Remove leftovers, and all but the latest `keep` sketch versions of each query."""
-    kept = KEPT_VERSIONS if keep is None else keep
-    foreseen = ctx.settings.dry_run
+    keep_versions = KEPT_VERSIONS if keep is None else keep
+    is_dry_run = ctx.settings.dry_run
     failures: list[Failure] = []
     entries: list[GcEntry] = []
     try:
-        match = _collected(ctx, kept)
-        entries += _stored_entries(match, not foreseen)
+        match = _collected(ctx, keep_versions)
+        entries += _stored_entries(match, not is_dry_run)
         failures += [] if match.refusal is None else [Failure(None, match.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
     entries += [_entry("folder", folder) for folder in _scratch(ctx)]
-    if not foreseen:
+    if not is_dry_run:
         left = [entry for entry in entries if not entry.removed]
         failures += [_left(left)] if left else []
-    size = sum(entry.bytes for entry in entries if entry.removed or foreseen)
-    result = GcResult(str(ctx.store_path), kept, tuple(entries), size, foreseen)
+    size = sum(entry.bytes for entry in entries if entry.removed or is_dry_run)
+    result = GcResult(str(ctx.store_path), keep_versions, tuple(entries), size, is_dry_run)
     return Outcome((result,), (), tuple(failures))
 
 
@@ -55,8 +55,8 @@ def _collected(ctx: Context, keep: int) -> Collected:
         return store.collectable(keep)
     ctx.reporter.step("deleting old sketch versions and unused files")
     # Leftovers of a killed writer are reported by `collect`, not swept away with the lock.
-    with ctx.writing("gc", sweep=False) as held:
-        return held.collect(keep=keep)
+    with ctx.writing("gc", sweep=False) as locked:
+        return locked.collect(keep=keep)
 
 
 def _scratch(ctx: Context) -> list[Leftover]:
@@ -71,12 +71,14 @@ def _scratch(ctx: Context) -> list[Leftover]:
     return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in result]
 
 
-def _stored_entries(result: Collected, gone: bool) -> list[GcEntry]:
+def _stored_entries(result: Collected, removed: bool) -> list[GcEntry]:
     entries = [
-        GcEntry("versions", old.query, old.count, old.bytes, gone) for old in result.versions
+        GcEntry("versions", old.query, old.count, old.bytes, removed) for old in result.versions
     ]
     if result.partitions:
-        entries.append(GcEntry("partitions", "", result.partitions, result.partition_bytes, gone))
+        entries.append(
+            GcEntry("partitions", "", result.partitions, result.partition_bytes, removed)
+        )
     return entries + [_entry("file", file) for file in result.files]
 
 

@@ -117,10 +117,12 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
     ]
     result = []
     for column in columns:
-        filled = [file_bound for file_bound in file_bounds(snapshot, column.name) if not file_bound.is_all_null]
+        filled = [bounds for bounds in file_bounds(snapshot, column.name) if not bounds.is_all_null]
         values = _values_at_most(snapshot, column, filled)
         result.append(Promise(column, values, _overlap(filled), _ranges(snapshot, values)))
-    rich = [one for one in result if one.values is None or one.values >= _FEWEST_VALUES]
+    rich = [
+        promise for promise in result if promise.values is None or promise.values >= _FEWEST_VALUES
+    ]
     return tuple(sorted(rich or result, key=_order)[:most])
 
 
@@ -131,8 +133,12 @@ def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnNam
     if not named:
         return None
     rows = snapshot.rows or 0
-    repeated = [one for one in named if one.values is not None and one.values * _OF_A_GROUP <= rows]
-    texts = [one for one in named if one.column.type.kind is Kind.STRING]
+    repeated = [
+        promise
+        for promise in named
+        if promise.values is not None and promise.values * _OF_A_GROUP <= rows
+    ]
+    texts = [promise for promise in named if promise.column.type.kind is Kind.STRING]
     return (*repeated, *texts, *named)[0].column.name
 
 
@@ -160,14 +166,14 @@ def _order(promise: Promise) -> tuple[float, bool, int]:
 def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]) -> int | None:
     if not filled:
         return 0
-    low = extreme([one.minimum for one in filled], min)
-    high = extreme([one.maximum for one in filled], max)
+    low = extreme([bounds_of_file.minimum for bounds_of_file in filled], min)
+    high = extreme([bounds_of_file.maximum for bounds_of_file in filled], max)
     if low is None or high is None:
         return None
     if low == high:
         return 1
     if column.name in snapshot.partition_columns:
-        return len({one.minimum for one in filled})
+        return len({bounds_of_file.minimum for bounds_of_file in filled})
     if column.type.kind not in _COUNTABLE:
         return None
     apart = int(high) - int(low) + 1
@@ -176,13 +182,13 @@ def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]
 
 def _overlap(filled: list[FileBounds]) -> float:
     """Average share of the files that may share values with a file; 1 if unknown."""
-    some: list[Any] = [one for one in filled if None not in (one.minimum, one.maximum)]
+    some: list[Any] = [bounds for bounds in filled if None not in (bounds.minimum, bounds.maximum)]
     if len(some) < len(filled) or not some:
         return 1.0
     some = some[:: max(1, len(some) // _COMPARED_FILES)]
     touching = sum(
-        one.minimum <= other.maximum and other.minimum <= one.maximum
-        for one in some
+        bounds.minimum <= other.maximum and other.minimum <= bounds.maximum
+        for bounds in some
         for other in some
     )
     return float(touching / len(some) ** 2)
@@ -354,8 +360,8 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
     return Outcome((StartedResult(str(out), ("orders",), DEMO_QUERIES, commands),))
 
 
-def _demo_table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
-    name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), taken)
+def _demo_table(path: str, out: Path, used: Sequence[TableName]) -> FirstTable:
+    name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), used)
     try:
         snapshot = open_source(name, path).snapshot()
     except TableError as error:
@@ -365,7 +371,8 @@ def _demo_table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
         raise TableError(error.message, hint=hint, code=error.code) from error
     result = promising(snapshot, _MOST_CANDIDATES)
     candidates = [
-        (one.column.name, one.ranges, _remark(one, len(snapshot.files))) for one in result
+        (promise.column.name, promise.ranges, _remark(promise, len(snapshot.files)))
+        for promise in result
     ]
     return FirstTable(
         name,
@@ -384,14 +391,14 @@ def _described(snapshot: Snapshot) -> str:
     return f"version {snapshot.version}: {rows} in {files}; change feed {feed}"
 
 
-def _remark(one: Promise, files: int) -> str:
-    values = "" if one.values is None else f", at most {one.values:,} values"
+def _remark(promise: Promise, files: int) -> str:
+    values = "" if promise.values is None else f", at most {promise.values:,} values"
     apart = (
-        f"; a value occurs in about {one.overlap:.0%} of the files"
-        if files > 1 and one.overlap < 1
+        f"; a value occurs in about {promise.overlap:.0%} of the files"
+        if files > 1 and promise.overlap < 1
         else ""
     )
-    return f"{one.column.type}{values}{apart}"
+    return f"{promise.column.type}{values}{apart}"
 
 
 def _written_path(path: str, out: Path) -> str:
@@ -465,7 +472,7 @@ def _identifier(text: str) -> str:
     return plain if not plain[0].isdigit() else f"t_{plain}"
 
 
-def _free_name(name: TableName, taken: Sequence[TableName]) -> TableName:
-    lowered = {one.lower() for one in taken}
-    tries = (name, *(f"{name}_{number}" for number in range(2, len(taken) + 3)))
-    return next(one for one in tries if one.lower() not in lowered)
+def _free_name(name: TableName, used: Sequence[TableName]) -> TableName:
+    lowered = {candidate.lower() for candidate in used}
+    tries = (name, *(f"{name}_{number}" for number in range(2, len(used) + 3)))
+    return next(candidate for candidate in tries if candidate.lower() not in lowered)

@@ -45,20 +45,20 @@ def materialized_result(
     stored = store.load(query)
     if stored is None or stored.generation != generation:
         return None
-    kept: AnswerRows = kept_rows(ending)
+    rows: AnswerRows = kept_rows(ending)
     if plan is not None and stored.state_meta.get("trees"):
         # If rows are stored as they are, the planner is not loaded.
         from impctl.compile.compile import compile_answer
 
-        told = compile_answer(plan, {}).kept
-        assert told is not None
-        kept = told
-    runs = store.load_runs(query, kept.beginning)
+        planned_rows = compile_answer(plan, {}).kept
+        assert planned_rows is not None
+        rows = planned_rows
+    runs = store.load_runs(query, rows.beginning)
     now = store.load(query)
     if now is None or now.generation != generation:
         return None
-    kept.load(runs, None if where is None else looked_up_key(ending, kept, where))
-    return answer_of_rows(ending, kept.whole(), ctx.session_zone, where)
+    rows.load(runs, None if where is None else looked_up_key(ending, rows, where))
+    return answer_of_rows(ending, rows.whole(), ctx.session_zone, where)
 
 
 # An unchanged query's materialized result, without reading SQL. Law: returned only if `maintain`

@@ -31,7 +31,7 @@ _Form = tuple[object, ...]
 class _KeptState(Struct, frozen=True):
     """Restored state, what the store had after its last commit, and the tables' metadata then."""
 
-    taken: QueryState
+    state: QueryState
     stored: StoredQuery
     forms: tuple[_Form, ...]
     bytes: int
@@ -54,19 +54,19 @@ class StateCache:
     def take(self, ctx: Context, stored: StoredQuery) -> QueryState | None:
         """Take a query's state for one run; None if missing or outdated. A failing run leaves
         nothing."""
-        kept = self._kept.pop(stored.query, None)
-        if kept is None or kept.stored != stored or kept.forms != _forms(ctx.tables, stored):
+        entry = self._kept.pop(stored.query, None)
+        if entry is None or entry.stored != stored or entry.forms != _forms(ctx.tables, stored):
             return None
-        return kept.taken
+        return entry.state
 
-    def keep(self, ctx: Context, taken: QueryState) -> None:
+    def keep(self, ctx: Context, state: QueryState) -> None:
         """Keep the state after a committed step, which later runs compare with the store's."""
-        stored, size = taken.stored, taken.state.state_bytes()
+        stored, size = state.stored, state.maintained.state_bytes()
         self._uses[stored.query] += 1
         self._kept.pop(stored.query, None)
         if self._limit is not None and size > self._limit:
             return
-        self._kept[stored.query] = _KeptState(taken, stored, _forms(ctx.tables, stored), size)
+        self._kept[stored.query] = _KeptState(state, stored, _forms(ctx.tables, stored), size)
         while self._limit is not None and self._bytes > self._limit:
             # The least recently maintained one.
             del self._kept[next(iter(self._kept))]
@@ -74,15 +74,15 @@ class StateCache:
 
     def _drop_to_memory(self) -> None:
         """Drop what is least worth its bytes until the process is within its memory."""
-        held = None if self._memory is None else self._held()
-        over = 0 if held is None or self._memory is None else held - self._memory
+        used = None if self._memory is None else self._held()
+        over = 0 if used is None or self._memory is None else used - self._memory
         while over > 0 and self._kept:
             dearest = max(self._kept, key=lambda name: self._kept[name].bytes / self._uses[name])
             over -= self._kept.pop(dearest).bytes
 
     @property
     def _bytes(self) -> int:
-        return sum(kept.bytes for kept in self._kept.values())
+        return sum(entry.bytes for entry in self._kept.values())
 
     def drop(self) -> None:
         self._kept.clear()

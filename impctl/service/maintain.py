@@ -242,7 +242,7 @@ class StaleRun:
         batch_rows: int,
         failures: list[Failure],
         warnings: list[str],
-        kept: StateCache | None = None,
+        cache: StateCache | None = None,
     ) -> None:
         from impctl.service.decide import Decider
         from impctl.service.result_changes import change_files
@@ -252,8 +252,8 @@ class StaleRun:
         self.batch_rows = batch_rows
         self.failures = failures
         self.warnings = warnings
-        self.kept = kept
-        self.decider = Decider(ctx, store, failures, kept)
+        self.cache = cache
+        self.decider = Decider(ctx, store, failures, cache)
         self._files = change_files(ctx)
         self._written: dict[QueryName, list[str]] = {}
         self._start_reported = 0.0
@@ -314,11 +314,15 @@ class StaleRun:
         for task, result in stepped:
             share = sync_ms / len(stepped)
             results += [
-                replace(one, elapsed_ms=one.elapsed_ms + share, commit_ms=one.commit_ms + share)
-                for one in result
+                replace(
+                    step_result,
+                    elapsed_ms=step_result.elapsed_ms + share,
+                    commit_ms=step_result.commit_ms + share,
+                )
+                for step_result in result
             ]
-            if self.kept is not None and task.taken is not None:
-                self.kept.keep(self.ctx, task.taken)
+            if self.cache is not None and task.state is not None:
+                self.cache.keep(self.ctx, task.state)
         for task, decision in again:
             with Isolated(self.failures, task.spec):
                 results += self._recaptured(task, decision)
@@ -345,13 +349,13 @@ class StaleRun:
         from impctl.service.partners import partners_of
         from impctl.service.step import Maintainer
 
-        taken = task.taken
-        assert taken is not None
-        since = dict(taken.versions)
+        state = task.state
+        assert state is not None
+        since = dict(state.versions)
         self._spark_start()
         if decision.is_grouped:
             watch = Stopwatch()
-            pieces = [self._grouped(taken, decision.needs[0])]
+            pieces = [self._grouped(state, decision.needs[0])]
             read_ms = watch.ms
         else:
             pieces, read_ms = self._pieces(task, decision.read), decision.read_ms
@@ -368,11 +372,11 @@ class StaleRun:
         if checked not in self._unreplaced:
             check_not_replaced_meanwhile(task.stored, self.ctx.tables)
             self._unreplaced.add(checked)
-        partners = partners_of(self.ctx, taken.way, taken.stored.partitions)
-        writer = self._writer(task, taken)
+        partners = partners_of(self.ctx, state.plan, state.stored.partitions)
+        writer = self._writer(task, state)
         maintainer = Maintainer(
             self.store,
-            taken,
+            state,
             partners,
             self._spark_start,
             task.move,
@@ -391,12 +395,12 @@ class StaleRun:
             steps.append(done)
             read_ms = 0.0
         results = step_results(task.stored, since, steps, decision.reason_code, decision.reason)
-        return self._with_files(with_ranges(self.ctx, taken.stored, results))
+        return self._with_files(with_ranges(self.ctx, state.stored, results))
 
     def _writes_changes(self, task: StaleQuery) -> bool:
         """Whether changes of the query's answer are to be written; warns if they start over."""
         if task.spec.answer and not task.stored.state_meta.get("answer"):
-            never = "" if task.taken is None else task.taken.way.no_answer
+            never = "" if task.state is None else task.state.plan.no_answer
             self._warn(
                 f"the result of query `{task.spec.name}` "
                 + (
@@ -413,23 +417,23 @@ class StaleRun:
         written = tuple(self._written.get(results[0].query, ())) if results else ()
         return [replace(result, change_files=written) for result in results]
 
-    def _writer(self, task: StaleQuery, taken: QueryState) -> ChangeWriter | None:
+    def _writer(self, task: StaleQuery, state: QueryState) -> ChangeWriter | None:
         from impctl.service.result_changes import ChangeWriter
 
         if self._files is None or not self._writes_changes(task):
             return None
         before = None if task.move is None else task.move.answer
         written = self._written.setdefault(task.spec.name, [])
-        return ChangeWriter(self._files, self.ctx.session_zone, taken.way, before, written)
+        return ChangeWriter(self._files, self.ctx.session_zone, state.plan, before, written)
 
-    def _grouped(self, taken: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
+    def _grouped(self, state: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
         from impctl.service.decide import change_up_to
         from impctl.service.table_deltas import grouped_change
         from impctl.tables.changes import no_changes
 
-        assert taken.way.compiled is not None
+        assert state.plan.compiled is not None
         grouped = grouped_change(
-            self.ctx, taken.way.compiled, taken.stored.partitions, need, taken.stored.assumptions
+            self.ctx, state.plan.compiled, state.stored.partitions, need, state.stored.assumptions
         )
         nothing = no_changes(self.ctx.tables.snapshot(need.table, need.until), need.columns)
         return {
@@ -472,17 +476,17 @@ class StaleRun:
             prepared,
             code=decision.reason_code,
             reason=reason,
-            tell=None if writer is None else writer.tell,
+            before_commit=None if writer is None else writer.write,
         )
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        lost = _lost(task.stored, stored)
-        if lost or (trouble is not None and trouble.code != "not_incremental"):
+        dropped = _lost(task.stored, stored)
+        if dropped or (trouble is not None and trouble.code != "not_incremental"):
             name = task.spec.name
             why = named_before(name, reason)
-            self.warnings.append(f"query `{name}` was recaptured: {why}{lost}")
-        if captured.way.no_provenance:
-            self._warn(without_provenance(task.spec.name, captured.way.no_provenance))
+            self.warnings.append(f"query `{name}` was recaptured: {why}{dropped}")
+        if captured.plan.no_provenance:
+            self._warn(without_provenance(task.spec.name, captured.plan.no_provenance))
         results = recapture_results(task.stored, captured, decision, watch.ms)
         return self._with_files(with_ranges(self.ctx, stored, results))
 
@@ -506,10 +510,10 @@ class StaleRun:
 def _lost(before: StoredQuery, after: StoredQuery) -> str:
     """Sketches that a recapture dropped, as text."""
     left = {(sketch.table, sketch.attribute) for sketch in after.sketches}
-    gone = [sketch for sketch in before.sketches if (sketch.table, sketch.attribute) not in left]
-    if not gone:
+    dropped = [sketch for sketch in before.sketches if (sketch.table, sketch.attribute) not in left]
+    if not dropped:
         return ""
-    names = dict.fromkeys(f"`{one.table}.{one.attribute}`" for one in gone)
+    names = dict.fromkeys(f"`{sketch.table}.{sketch.attribute}`" for sketch in dropped)
     return f"; it no longer has a sketch on {' and '.join(names)}"
 
 
@@ -522,7 +526,7 @@ def maintain_queries(
     ctx: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    kept: StateCache | None = None,
+    cache: StateCache | None = None,
     *,
     for_use: bool = False,
 ) -> Outcome:
@@ -537,7 +541,7 @@ def maintain_queries(
         outcome = Outcome(tuple(current), () if for_use else tuple(_kept_to_another(ctx)))
     else:
         with ctx.writing("maintain") as store:
-            outcome = _maintained(ctx, store, sketched, batch_rows, kept, for_use=for_use)
+            outcome = _maintained(ctx, store, sketched, batch_rows, cache, for_use=for_use)
     if len(sketched) == len(specs):
         return outcome
     without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
@@ -583,7 +587,7 @@ def _maintained(
     store: Store,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    kept: StateCache | None = None,
+    cache: StateCache | None = None,
     *,
     for_use: bool,
 ) -> Outcome:
@@ -591,7 +595,7 @@ def _maintained(
     warnings: list[str] = []
     results, stale = _sorted_out(ctx, store, specs, failures, for_use)
     if stale:
-        run = StaleRun(ctx, store, batch_rows, failures, warnings, kept)
+        run = StaleRun(ctx, store, batch_rows, failures, warnings, cache)
         carried = [*run.results(stale), *run.results_of_clock(stale)]
         results += carried
         if carried:
@@ -750,20 +754,20 @@ def maintain(
     ctx: Context,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
-    kept: StateCache | None = None,
+    cache: StateCache | None = None,
     *,
     for_use: bool = False,
 ) -> Outcome:
-    """Maintain the named queries, by default all. `kept` keeps operator state between runs."""
+    """Maintain the named queries, by default all. `cache` keeps operator state between runs."""
     specs = ctx.queries(queries)
-    return maintain_specs(ctx, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
+    return maintain_specs(ctx, specs, batch_rows, cache, is_named=bool(queries), for_use=for_use)
 
 
 def maintain_specs(
     ctx: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int | None = None,
-    kept: StateCache | None = None,
+    cache: StateCache | None = None,
     *,
     is_named: bool,
     for_use: bool = False,
@@ -774,7 +778,7 @@ def maintain_specs(
 
         check_change_files(ctx, specs, ctx.settings.changes, is_named=is_named)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    outcome = maintain_queries(ctx, specs, size, kept, for_use=for_use)
+    outcome = maintain_queries(ctx, specs, size, cache, for_use=for_use)
     if not (for_use or ctx.settings.strict):
         outcome = _without_refused(ctx, outcome)
     fails_on_rows = any(isinstance(failure.error, EvaluationError) for failure in outcome.failures)

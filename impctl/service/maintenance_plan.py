@@ -134,10 +134,10 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
         disk = fits = None  # constants move with the clock through kept state
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    asked = _asked(prepared)
+    requested = _asked(prepared)
     is_least = prepared.spec.state is StateKept.LEAST and not prepared.moves_above
     sides: Chooser = ChooseBySize(
-        asked,
+        requested,
         rows.__getitem__,
         has_filter=_has_filter(prepared),
         from_files=largest,
@@ -145,7 +145,7 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
         is_least=is_least,
     )
     before = None if disk is None else _described_before(ctx, prepared)
-    if before is not None and asked is None:
+    if before is not None and requested is None:
         files, why = before.from_files, before.side_reasons
         sides = StoredChoices(before.distant, from_files=files, reasons=why, is_to_fill=True)
     return JoinChooser(
@@ -158,8 +158,8 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
 
 
 def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
-    asked = prepared.spec.provenance
-    return None if asked is None else Absorbs(Shipping(asked.ship), asked.nodes)
+    requested = prepared.spec.provenance
+    return None if requested is None else Absorbs(Shipping(requested.ship), requested.nodes)
 
 
 def _asked(prepared: PreparedQuery) -> Strategy | None:
@@ -239,9 +239,11 @@ def chosen_buffers(spec: QuerySpec, compiled: Dataflow | None) -> Mapping[str, i
         return {}
     read = compiled.sides_by(Strategy.FILES)
     return {
-        one.piece: one.size
-        for one in compiled.buffers
-        if one.size is not None and not one.pinned and one.piece not in read
+        buffer_choice.piece: buffer_choice.size
+        for buffer_choice in compiled.buffers
+        if buffer_choice.size is not None
+        and not buffer_choice.pinned
+        and buffer_choice.piece not in read
     }
 
 
@@ -259,7 +261,7 @@ def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: Buf
     return "" if is_counted else _UNCOUNTED
 
 
-def chosen_way(
+def chosen_plan(
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Partitions,
@@ -273,7 +275,7 @@ def chosen_way(
     requested."""
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
-    way, by_core, why, is_planned = None, None, "", False
+    plan, by_core, why, is_planned = None, None, "", False
     if prepared.spec.join is JoinStrategy.TREE:
         core = kept_plan(prepared, verdict, partitions).core
         is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
@@ -283,16 +285,16 @@ def chosen_way(
     if prepared.spec.answer and has_answer:
         result = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
         if isinstance(result, MaintenancePlan):
-            way = replace(result, accesses=accesses)
+            plan = replace(result, accesses=accesses)
         else:
             why = result
-    if way is None:
+    if plan is None:
         if by_core is None:
             by_core = _by_core(prepared, verdict, partitions, chooser)
-        way = replace(by_core, accesses=accesses, no_answer=why)
+        plan = replace(by_core, accesses=accesses, no_answer=why)
     if chooser.absorbs is not None:
-        _check_provenance(prepared, way)
-    return way
+        _check_provenance(prepared, plan)
+    return plan
 
 
 def _by_answer(
@@ -320,11 +322,11 @@ def _by_answer(
     choice = chooser.trees.choose(answer.kept)
     if choice.is_tree:
         try:
-            way = answering(trees={})
-            texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
+            plan = answering(trees={})
+            texts = [shape.text for shape in plan.shapes if isinstance(shape, NoTree)]
             why = f"a join tree cannot list its rows: {texts[0]}" if texts else ""
-            if way.has_tree:
-                return way if must_be_tree else replace(way, trees=choice)
+            if plan.has_tree:
+                return plan if must_be_tree else replace(plan, trees=choice)
         except BlockedError as blocked:
             why = blocked.message
         if must_be_tree:
@@ -341,51 +343,51 @@ def _by_answer(
 def _by_core(
     prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, chooser: JoinChooser
 ) -> MaintenancePlan:
-    kept = kept_plan(prepared, verdict, partitions)
+    materialized = kept_plan(prepared, verdict, partitions)
     # Touch relies on lineage: an unchanged row replaces a deleted witness.
-    whole = replace(verdict, root_keyed=False) if kept.has_witnesses else verdict
+    verdict_of_whole = replace(verdict, root_keyed=False) if materialized.has_witnesses else verdict
     choose = partial(
         plan_maintenance,
-        kept.core,
-        whole,
-        kept.core_verdict(verdict, partitions),
+        materialized.core,
+        verdict_of_whole,
+        materialized.core_verdict(verdict, partitions),
         partitions,
         chooser.sides,
         buffers=buffer_sizes(prepared.spec, chooser),
         absorbs=chooser.absorbs,
     )
     if prepared.spec.join is JoinStrategy.TREE:
-        way = _with_trees(prepared, choose)
+        plan = _with_trees(prepared, choose)
     else:
-        way = _trees_or_not(choose, chooser.trees.choose(kept.core))
-    reason = f"{way.reason}; {_WITNESSES}" if kept.has_witnesses else way.reason
-    return replace(way, reason=reason, core=kept.core)
+        plan = _trees_or_not(choose, chooser.trees.choose(materialized.core))
+    reason = f"{plan.reason}; {_WITNESSES}" if materialized.has_witnesses else plan.reason
+    return replace(plan, reason=reason, core=materialized.core)
 
 
 def _with_trees(prepared: PreparedQuery, choose: Callable[..., MaintenancePlan]) -> MaintenancePlan:
     """The way by trees, fixed by the plan; UnsupportedError if joins work only otherwise."""
-    way = choose(trees={})
-    if way.has_tree:
-        return way
-    if way.compiled is None:
+    plan = choose(trees={})
+    if plan.has_tree:
+        return plan
+    if plan.compiled is None:
         plain = choose()
         if plain.compiled is None:
             return plain
-        raise _no_tree(prepared, way.reason, way.span)
-    for shape in way.shapes:
+        raise _no_tree(prepared, plan.reason, plan.span)
+    for shape in plan.shapes:
         if isinstance(shape, NoTree) and shape.reason is not Reason.ONE_TABLE:
             raise _no_tree(prepared, shape.text, shape.span)
-    return way
+    return plan
 
 
 def _trees_or_not(choose: Callable[..., MaintenancePlan], choice: TreeChoice) -> MaintenancePlan:
     """The way as chosen, without trees if the engine has no circuit with them."""
     if choice.is_tree:
-        way = choose(trees={}, blocks=choice.blocks)
-        if way.has_tree:
-            return replace(way, trees=choice)
+        plan = choose(trees={}, blocks=choice.blocks)
+        if plan.has_tree:
+            return replace(plan, trees=choice)
         choice = replace(
-            choice, is_tree=False, reason=f"a join tree cannot maintain it: {way.reason}"
+            choice, is_tree=False, reason=f"a join tree cannot maintain it: {plan.reason}"
         )
     return replace(choose(), trees=choice)
 
@@ -399,20 +401,20 @@ def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> Unsupporte
     )
 
 
-def _check_provenance(prepared: PreparedQuery, way: MaintenancePlan) -> None:
+def _check_provenance(prepared: PreparedQuery, plan: MaintenancePlan) -> None:
     """UnsupportedError if no recursion of the query is kept by absorption."""
-    if way.provenance:
+    if plan.provenance:
         return
-    why = way.reason if way.compiled is None else "it has no WITH RECURSIVE with UNION"
+    why = plan.reason if plan.compiled is None else "it has no WITH RECURSIVE with UNION"
     raise UnsupportedError(
         f"Query `{prepared.spec.name}` sets `provenance: absorption`, but cannot have it: {why}",
         code="no_provenance",
         hint="remove `provenance`: ranks maintain the same sketch",
-        location=prepared.place(way.span) or prepared.spec.location,
+        location=prepared.place(plan.span) or prepared.spec.location,
     )
 
 
-def capture_way(
+def plan_after_capture(
     ctx: Context,
     prepared: PreparedQuery,
     verdict: Verdict,
@@ -422,23 +424,23 @@ def capture_way(
 ) -> MaintenancePlan:
     """How the query's sketches are maintained after a capture at the pinned versions. Unless it
     `reads` rows, what depends on fan-outs uses the index join."""
-    return chosen_way(prepared, verdict, partitions, chooser_for(ctx, prepared, reads=reads))
+    return chosen_plan(prepared, verdict, partitions, chooser_for(ctx, prepared, reads=reads))
 
 
 def check_circuit(
-    ctx: Context, prepared: PreparedQuery, way: MaintenancePlan, stored: StoredQuery
+    ctx: Context, prepared: PreparedQuery, plan: MaintenancePlan, stored: StoredQuery
 ) -> None:
     """RecaptureNeededError if the stored state does not fit the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    is_same = is_same_circuit(ctx, prepared, stored) and meta.trees == trees_id(way.shapes)
+    is_same = is_same_circuit(ctx, prepared, stored) and meta.trees == trees_id(plan.shapes)
     # Pieces that are read store only a filter: taken for kept, they would be empty.
-    is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
+    is_same &= {*meta.from_files} == {*plan.sides_by(Strategy.FILES)}
     # A buffer has the best rows: in a larger one they would be taken for all.
-    is_same &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
-    is_same &= meta.provenance == way.provenance
+    is_same &= meta.buffers == chosen_buffers(prepared.spec, plan.compiled)
+    is_same &= meta.provenance == plan.provenance
     # Older builds kept rows of results that the engine does not compute exactly.
-    is_same &= bool(stored.state_meta.get("answer")) == (way.answer is not None)
-    if way.mode is stored.mode and is_same:
+    is_same &= bool(stored.state_meta.get("answer")) == (plan.answer is not None)
+    if plan.mode is stored.mode and is_same:
         return
     name = prepared.spec.name
     if stored.mode is MaintenanceMode.RECAPTURE and is_same:
@@ -508,7 +510,7 @@ class Reopened(Struct, frozen=True):
     partitions: Partitions
     meta: StateMeta
     chooser: JoinChooser
-    way: MaintenancePlan
+    plan: MaintenancePlan
 
 
 def reopened(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
@@ -517,8 +519,8 @@ def reopened(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
     verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     chooser = chooser_of(prepared, meta)
-    way = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
-    return Reopened(prepared, verdict, partitions, meta, chooser, way)
+    plan = chosen_plan(prepared, verdict, partitions, chooser, has_answer=meta.answer)
+    return Reopened(prepared, verdict, partitions, meta, chooser, plan)
 
 
 # Stored queries with their state in memory. Law: in memory is what one commit of the store has, and
@@ -531,24 +533,24 @@ StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
 class QueryState:
     def __init__(
         self,
-        way: MaintenancePlan,
+        plan: MaintenancePlan,
         stored: StoredQuery,
         runs: StoredRuns,
         reads: Mapping[TableName, tuple[ColumnName, ...]] = MappingProxyType({}),
     ) -> None:
-        """`way` is exact or touch, `runs` the state at the commit of `stored`. `reads` are all
+        """`plan` is exact or touch, `runs` the state at the commit of `stored`. `reads` are all
         columns that the query reads of each table, if known."""
         self.reads = reads
-        self.way = way
+        self.plan = plan
         self.stored = stored
         meta = StateMeta.read(stored.query, stored.state_meta)
-        self.meta = replace(meta, ending=ending_to_store(way.lying_answer))
+        self.meta = replace(meta, ending=ending_to_store(plan.lying_answer))
         self.ranges: RangesByAccess = {sketch.access: sketch.ranges for sketch in stored.sketches}
         self.session: MaintainedQuery | None = None
         self.touched: TouchedQuery | None = None
-        if way.mode is MaintenanceMode.EXACT:
-            assert way.compiled is not None
-            self.session = MaintainedQuery(way.compiled)
+        if plan.mode is MaintenanceMode.EXACT:
+            assert plan.compiled is not None
+            self.session = MaintainedQuery(plan.compiled)
             self.session.restore(runs, self.meta.counters)
         else:
             (sketch,) = stored.sketches
@@ -564,14 +566,14 @@ class QueryState:
         return self.stored.versions
 
     @property
-    def state(self) -> MaintainedQuery | TouchedQuery:
-        state = self.touched if self.session is None else self.session
-        assert state is not None
-        return state
+    def maintained(self) -> MaintainedQuery | TouchedQuery:
+        maintained = self.touched if self.session is None else self.session
+        assert maintained is not None
+        return maintained
 
     @property
     def range_rows(self) -> RangeRows:
-        return self.state.range_rows
+        return self.maintained.range_rows
 
     def pin(self, table: TableName) -> TablePin:
         return next(pin for pin in self.stored.pins if pin.table == table)
@@ -586,14 +588,14 @@ class QueryState:
     def committed(
         self,
         generation: int,
-        at: float,
+        maintained_at: float,
         pins: tuple[TablePin, ...],
         ranges: RangesByAccess,
         meta: StateMeta,
         stored_meta: dict[str, Any],
     ) -> None:
         """Note that the store now has the state in memory, with these beside it."""
-        self.state.saved()
+        self.maintained.saved()
         self.ranges, self.meta = dict(ranges), meta
         sketches = tuple(
             replace(sketch, ranges=ranges[sketch.access]) for sketch in self.stored.sketches
@@ -604,5 +606,5 @@ class QueryState:
             sketches=sketches,
             state_meta=stored_meta,
             generation=generation,
-            maintained_at=at,
+            maintained_at=maintained_at,
         )

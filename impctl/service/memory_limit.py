@@ -42,10 +42,10 @@ def memory_from(text: str) -> int:
     if share is None:
         amount = size_from(text)
     else:
-        whole = machine_memory()
-        if whole is None:
+        machine = machine_memory()
+        if machine is None:
             raise ValueError(text)
-        amount = int(whole * share)
+        amount = int(machine * share)
     if amount <= 0:
         raise ValueError(text)
     return amount
@@ -70,7 +70,7 @@ def largest_side(memory: int | None) -> int | None:
 def machine_memory() -> int | None:
     """Bytes available to the process: of the machine, or of its cgroup if less."""
     try:
-        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
     for name in _CGROUPS:
@@ -79,16 +79,16 @@ def machine_memory() -> int | None:
         except OSError:
             continue
         if text.isdigit():
-            whole = min(whole, int(text))
-    return whole
+            memory = min(memory, int(text))
+    return memory
 
 
 class MemoryLimit:
     """What may be allocated from now on; `limit` None is a share of the machine."""
 
     def __init__(self, limit: int | None) -> None:
-        whole = machine_memory()
-        self.bytes = limit if limit is not None or whole is None else int(whole * _SHARE)
+        machine = machine_memory()
+        self.bytes = limit if limit is not None or machine is None else int(machine * _SHARE)
         self._before = held_memory() or 0
 
     def check(self, more: int = 0) -> None:
@@ -101,8 +101,8 @@ class MemoryLimit:
             raise too_large(self.bytes)
 
     def _is_exceeded(self, limit: int, more: int) -> bool:
-        held = held_memory()
-        return held is not None and held - self._before + more > limit
+        used = held_memory()
+        return used is not None and used - self._before + more > limit
 
 
 @contextmanager

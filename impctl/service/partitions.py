@@ -268,8 +268,8 @@ def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
         scaled = exact.scaleb(column.type.scale)
         if scaled != scaled.to_integral_value():
             return None
-    whole = int(scaled)
-    return whole if _is_held(whole, column.type) else None
+    integer = int(scaled)
+    return integer if _is_held(integer, column.type) else None
 
 
 def _is_held(value: BoundaryValue, kind: SqlType) -> bool:

@@ -97,8 +97,8 @@ class SparkPartners(Struct, frozen=True):
             if column is not None and len(values) <= _MANY_KEYS:
                 # Skip files that hold none of the requested values.
                 (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == column.access)
-                kept = prune_to_values(self._snapshot(scan), {column.attribute.name: values})
-                files[column.access] &= {file.uri for file in kept}
+                matching = prune_to_values(self._snapshot(scan), {column.attribute.name: values})
+                files[column.access] &= {file.uri for file in matching}
         return self._read(wanted, files, lambda rows: with_keys(spark, rows, places, table))
 
     def pairs(self, joined: Readable) -> Iterator[Batch]:
@@ -123,7 +123,9 @@ class SparkPartners(Struct, frozen=True):
     ) -> Batch:
         from impctl.spark.run import plain_failures, selected
 
-        views = {scan.access: f"impctl_side{index}" for index, scan in enumerate(scans_of(wanted.plan))}
+        views = {
+            scan.access: f"impctl_side{index}" for index, scan in enumerate(scans_of(wanted.plan))
+        }
         frames = {}
         for scan in scans_of(wanted.plan):
             snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
@@ -141,8 +143,8 @@ class SparkPartners(Struct, frozen=True):
         }
         first = len(wanted.columns)
         tags = tuple(
-            RowTags(from_arrow(table.column(first + at), INTEGER).values.astype(np.int32))
-            for at in range(len(wanted.accesses))
+            RowTags(from_arrow(table.column(first + position), INTEGER).values.astype(np.int32))
+            for position in range(len(wanted.accesses))
         )
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
@@ -183,7 +185,10 @@ class FilePartners(Struct, frozen=True):
 
     def _read(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         reading = Transient(wanted, self.partitions)
-        snapshots = {access: self._snapshot(one.table) for access, one in reading.sources.items()}
+        snapshots = {
+            access: self._snapshot(side_source.table)
+            for access, side_source in reading.sources.items()
+        }
         sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
         files = wanted_files(wanted.rows, snapshots)
 
@@ -293,10 +298,10 @@ PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
 
 
 def partners_of(
-    ctx: Context, way: MaintenancePlan, partitions: Mapping[AccessId, RangePartition]
+    ctx: Context, plan: MaintenancePlan, partitions: Mapping[AccessId, RangePartition]
 ) -> PartnersAt | None:
     """The readers for a circuit; None if it stores all rows it needs."""
-    compiled = way.compiled
+    compiled = plan.compiled
     if compiled is None or not compiled.distant:
         return None
     from_files = frozenset(compiled.sides_by(Strategy.FILES))

@@ -98,8 +98,8 @@ class PinnedTables:
         spec = self._specs[table]
         path = self._path(spec)
         if not spec.ambient:
-            for place in (path, *spec.clone_of):
-                require_credentials(table, place, spec.storage_options, os.environ)
+            for location in (path, *spec.clone_of):
+                require_credentials(table, location, spec.storage_options, os.environ)
         return open_source(table, path, dict(spec.storage_options) or None, spec.clone_of)
 
     def _path(self, spec: TableSpec) -> str:
@@ -150,11 +150,11 @@ class PinnedTables:
 
     def list_anew(self, table: TableName) -> None:
         """Forget a table's file list, so that the next measurement pays for listing it."""
-        self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
+        self._snapshots = {key: value for key, value in self._snapshots.items() if key[0] != table}
         self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
-        self._key_counts = {k: held for k, held in self._key_counts.items() if k[0] != table}
-        self._partitions = {k: held for k, held in self._partitions.items() if k[0] != table}
-        self._least_above = {k: held for k, held in self._least_above.items() if k[0] != table}
+        self._key_counts = {k: value for k, value in self._key_counts.items() if k[0] != table}
+        self._partitions = {k: value for k, value in self._partitions.items() if k[0] != table}
+        self._least_above = {k: value for k, value in self._least_above.items() if k[0] != table}
 
     def files_mark(self, table: TableName) -> FilesMark:
         """The mark of the snapshot's files, taken once."""

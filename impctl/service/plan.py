@@ -1,8 +1,8 @@
 """What `maintain` would do now, why, and its estimated cost.
 
-Law: the decisions are those that `maintain` runs, made by the same code; nothing is written, no lock
-taken and no Spark started. A policy that refuses fails here as it would there; a query that can
-have no sketch is reported and, unless `strict`, is no failure, as in `check`.
+Law: `maintain` makes the same decisions by the same code; nothing is written, no lock taken and no
+Spark started. A policy that refuses fails here as it would there; a query that can have no sketch
+is reported and, unless `strict`, is no failure, as in `check`.
 """
 
 from __future__ import annotations

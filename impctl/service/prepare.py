@@ -65,14 +65,14 @@ class QuerySource(Struct, frozen=True):
     def placed(self, error: ImpctlError) -> ImpctlError:
         from impctl.sql.views import view_label
 
-        place = error.location
-        if place is None:
+        location = error.location
+        if location is None:
             return error.at(self.spec.location) if isinstance(error, UsageError) else error
-        if place.file == f"query `{self.spec.name}`":
-            return error.at(self.place(place.line, place.column))
+        if location.file == f"query `{self.spec.name}`":
+            return error.at(self.place(location.line, location.column))
         for view in self.views.values():
-            if place.file == f"query `{view_label(view.name)}`":
-                return error.at(sql_location(view, place.line, place.column))
+            if location.file == f"query `{view_label(view.name)}`":
+                return error.at(sql_location(view, location.line, location.column))
         return error
 
 
@@ -328,7 +328,9 @@ class _Catalog(Mapping[TableName, Schema]):
         return len(self._ctx.workload.tables)
 
 
-def prepare(ctx: Context, spec: QuerySpec, held: Mapping[str, str] | None = None) -> PreparedQuery:
+def prepare(
+    ctx: Context, spec: QuerySpec, moments: Mapping[str, str] | None = None
+) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file. Clock constants are
     those of the run, or those in `held` by name."""
     from impctl.sql.views import expand_views
@@ -336,7 +338,7 @@ def prepare(ctx: Context, spec: QuerySpec, held: Mapping[str, str] | None = None
     workload = ctx.workload
     source = QuerySource(spec, workload.views)
     try:
-        clock = ctx.clock if held is None else replace(ctx.clock, held=held)
+        clock = ctx.clock if moments is None else replace(ctx.clock, held=moments)
         views = {full: (view.name, view.sql) for full, view in workload.views.items()}
         expanded = expand_views(spec.sql, views, workload.names, name=spec.name)
         source = replace(source, expanded=expanded)

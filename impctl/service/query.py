@@ -206,8 +206,8 @@ def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
     """Why the engine cannot run the query, with the place in the file if there is one."""
     from impctl.compile.flows import BlockedError
 
-    place = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
-    where = "" if place is None else f" ({place})"
+    location = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
+    where = "" if location is None else f" ({location})"
     return f"the engine cannot run it: {blocked.message}{where}"
 
 

@@ -24,7 +24,7 @@ from impctl.service.capture import commit_capture
 from impctl.service.context import Context, Isolated
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
-from impctl.service.maintenance_plan import QueryState, check_circuit, chosen_way, reopened
+from impctl.service.maintenance_plan import QueryState, check_circuit, chosen_plan, reopened
 from impctl.service.partitions import values_within, wanted_ranges
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
@@ -105,8 +105,8 @@ def split_rows(
     files = prune(snapshot, [exact_filter(change.split, old)])
     for rows in read_batches(snapshot, names, files):
         values = from_arrow(rows.column(old.attribute), old.type)
-        kept = np.flatnonzero(change.renumbering.targets[old.range_ids_of(values)] < 0)
-        yield rows.take(pa.array(kept)), new.range_ids_of(values.take(kept))
+        split = np.flatnonzero(change.renumbering.targets[old.range_ids_of(values)] < 0)
+        yield rows.take(pa.array(split)), new.range_ids_of(values.take(split))
 
 
 # Law: the new sketch holds all that the old one did at the same versions; sketch, ranges, state and
@@ -157,108 +157,108 @@ class _Rebalanced:
         result = reopened(ctx, spec, self.stored)
         self.prepared, self.verdict = result.prepared, result.verdict
         self.partitions = result.partitions
-        self.chooser, self.has_answer, self.way = result.chooser, result.meta.answer, result.way
-        check_circuit(ctx, self.prepared, self.way, self.stored)
+        self.chooser, self.has_answer, self.plan = result.chooser, result.meta.answer, result.plan
+        check_circuit(ctx, self.prepared, self.plan, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
         """Even the ranges out where possible and worth it, and commit."""
         change = self._change()
         if isinstance(change, str):
             return self._left(change)
-        taken, moved, kept = change
+        query_state, moved, split = change
         new = {old: ranges.renumbering.new for old, ranges in moved.items()}
         partitions = {access: new.get(old, old) for access, old in self.partitions.items()}
         # The same join sides are stored.
-        way = chosen_way(
+        plan = chosen_plan(
             self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
         )
-        before = {old: _largest(taken.range_rows, old) for old in moved}
-        made = self._made(taken, moved, way, partitions)
-        if made is None:
+        before = {old: _largest(query_state.range_rows, old) for old in moved}
+        rebalanced = self._made(query_state, moved, plan, partitions)
+        if rebalanced is None:
             return self._left("the engine could not build its state with other ranges")
-        _, state, how, _ = made
+        _, state, how, _ = rebalanced
         if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
             return self._left("other ranges would make the largest one larger")
-        reason = "; ".join([*map(_moved_text, moved.values()), how, *kept])
-        return self._committed(store, way, partitions, made, reason)
+        reason = "; ".join([*map(_moved_text, moved.values()), how, *split])
+        return self._committed(store, plan, partitions, rebalanced, reason)
 
     def foreseen(self) -> CaptureResult:
         """The expected `result`, by the stored counts of the ranges."""
         change = self._change()
         if isinstance(change, str):
             return replace(self._left(change), foreseen=True, stored="even")
-        _, moved, kept = change
+        _, moved, split = change
         texts = [f"would even out {_moved_text(m).removesuffix(' now')}" for m in moved.values()]
-        reason = "; ".join([*texts, *kept])
+        reason = "; ".join([*texts, *split])
         return replace(self._left(reason), foreseen=True, stored="uneven")
 
     def _change(self) -> _Change | str:
         """The restored query, partitions with new ranges and remarks on others; or why none."""
-        if self.way.mode is MaintenanceMode.RECAPTURE:
+        if self.plan.mode is MaintenanceMode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
-        taken = QueryState(self.way, self.stored, self.store.load_runs(self.stored.query))
-        moved, kept, is_even = {}, [], False
+        state = QueryState(self.plan, self.stored, self.store.load_runs(self.stored.query))
+        moved, split, is_even = {}, [], False
         for partition in dict.fromkeys(self.partitions.values()):
             table, attribute = partition.table, partition.attribute
             if has_own_boundaries(self.ctx, table, attribute):
-                kept.append(
+                split.append(
                     f"the workload file sets the `boundaries` of `{table}.{attribute}`, "
                     "so they did not change"
                 )
                 continue
-            ranges = new_ranges(self.ctx, partition, taken.range_rows.counts(partition))
+            ranges = new_ranges(self.ctx, partition, state.range_rows.counts(partition))
             is_even |= ranges is None
             if ranges is not None:
                 moved[partition] = ranges
         if not moved:
             reasons = ["splitting or merging ranges would not help"] if is_even else []
-            return "; ".join([*reasons, *kept])
-        return taken, moved, tuple(kept)
+            return "; ".join([*reasons, *split])
+        return state, moved, tuple(split)
 
     def _made(
         self,
-        taken: QueryState,
+        state: QueryState,
         moved: Mapping[RangePartition, NewRanges],
-        way: MaintenancePlan,
+        plan: MaintenancePlan,
         partitions: Mapping[AccessId, RangePartition],
     ) -> _Made | None:
-        if taken.session is None:
+        if state.session is None:
             # Touch mode stores only its sketch: it takes every part of a split range.
-            ((access, stored),) = taken.ranges.items()
+            ((access, stored),) = state.ranges.items()
             (change,) = moved.values()
             reading = _Reading(self.ctx, change)
             ranges = change.renumbering.ranges(stored)
             query = TouchedQuery(change.renumbering.new, ranges)
-            reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
+            reading.fill(query.range_rows, reading.rows(()), state.range_rows)
             how = "sketch derived from the stored one, including every part of a split range"
             return {access: ranges}, query, how, False
-        assert way.compiled is not None
-        if not can_rederive(way.compiled):
-            filled = filled_circuit(self.ctx, self.prepared, way, self.verdict, partitions)
+        assert plan.compiled is not None
+        if not can_rederive(plan.compiled):
+            filled = filled_circuit(self.ctx, self.prepared, plan, self.verdict, partitions)
             if filled is None:
                 return None
             how = "state recaptured: it cannot be derived for other ranges"
             return filled.session.ranges(), filled.session, how, filled.uses_spark
         (change,) = moved.values()
         reading = _Reading(self.ctx, change)
-        is_read = needs_rows(way.compiled, change.renumbering)
-        columns = way.compiled.columns_of(change.renumbering.old.table) if is_read else ()
+        is_read = needs_rows(plan.compiled, change.renumbering)
+        columns = plan.compiled.columns_of(change.renumbering.old.table) if is_read else ()
         rows = reading.rows(columns)
         session = converted_session(
-            taken.session, way.compiled, change.renumbering, rows if is_read else ()
+            state.session, plan.compiled, change.renumbering, rows if is_read else ()
         )
-        reading.fill(session.range_rows, rows, taken.range_rows)
+        reading.fill(session.range_rows, rows, state.range_rows)
         return session.ranges(), session, reading.how(is_read), False
 
     def _committed(
         self,
         store: Store,
-        way: MaintenancePlan,
+        plan: MaintenancePlan,
         partitions: Mapping[AccessId, RangePartition],
-        made: _Made,
+        rebalanced: _Made,
         reason: str,
     ) -> CaptureResult:
-        ranges, state, _, uses_spark = made
+        ranges, state, _, uses_spark = rebalanced
         sketches = tuple(
             replace(s, partition=partitions[s.access], ranges=ranges[s.access])
             for s in self.stored.sketches
@@ -280,7 +280,7 @@ class _Rebalanced:
             versions=self.stored.versions,
         )
         commit_capture(
-            self.ctx, store, self.prepared, way, state, sketches, self.stored.assumptions, record
+            self.ctx, store, self.prepared, plan, state, sketches, self.stored.assumptions, record
         )
         stored = replace(self.stored, sketches=sketches)
         return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)

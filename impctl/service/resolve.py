@@ -331,14 +331,14 @@ def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dic
         if any(scan.access in pruned.filters for scan in scans):
             total = bytes_of(plain.files[table])
             if _cost(scans, pruned, table) >= total:
-                kept, count = len(pruned.files[table]), len(plain.files[table])
+                files_kept, count = len(pruned.files[table]), len(plain.files[table])
                 if count == 1:
                     reason = "it cannot skip the table's only file"
-                elif kept == count:
+                elif files_kept == count:
                     reason = f"it skips none of the {count:,} files"
                 else:
                     costs = "checking rows against its ranges costs more"
-                    reason = f"it skips only {count - kept:,} of {count:,} files, and {costs}"
+                    reason = f"it skips only {count - files_kept:,} of {count:,} files, and {costs}"
                 result[table] = reason
     return result
 
@@ -397,10 +397,10 @@ def without_sketch(
         raise error
     result = plain(ctx, spec, error)
     why = _reason_without(ctx, result, error)
-    place = "" if why.location is None else f" ({why.location})"
+    location = "" if why.location is None else f" ({why.location})"
     hint = "" if why.hint is None else f"; {why.hint}"
     message = named_before(spec.name, why.message)
-    warning = f"query `{spec.name}` is answered without a sketch: {message}{place}{hint}"
+    warning = f"query `{spec.name}` is answered without a sketch: {message}{location}{hint}"
     result = replace(result, action=NO_SKETCH, reason=why.message, warnings=(warning,))
     if isinstance(result, ResolvedSketch) and spec.answer:
         return replace(result, refusal=why)
@@ -509,12 +509,12 @@ _Candidate = tuple[tuple[float, float], ReuseCandidate]
 """A stored query of the same template, or the one that was named, with its rank."""
 
 
-def reused(ctx: Context, spec: QuerySpec, own: QuerySpec | None) -> ResolvedSketch:
+def reused(ctx: Context, spec: QuerySpec, own_spec: QuerySpec | None) -> ResolvedSketch:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
     from impctl.service.prepare import prepare
 
     prepared = prepare(ctx, spec)
-    judged = _candidates(ctx, prepared, own)
+    judged = _candidates(ctx, prepared, own_spec)
     entries = [entry for _, entry in judged]
     passing: RetryableError | None = None
     for index in sorted(range(len(judged)), key=lambda index: judged[index][0]):
@@ -572,7 +572,9 @@ def _without(
     )
 
 
-def _candidates(ctx: Context, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Candidate]:
+def _candidates(
+    ctx: Context, prepared: PreparedQuery, own_spec: QuerySpec | None
+) -> list[_Candidate]:
     """Judge the named query and every stored one with the same template or a similar recursion."""
     from impctl.compile.build import template_id
 
@@ -580,7 +582,7 @@ def _candidates(ctx: Context, prepared: PreparedQuery, own: QuerySpec | None) ->
     wanted = template_id(prepared.core)
     candidates = []
     for spec in ctx.workload.queries.values():
-        is_named = own is not None and spec.name == own.name
+        is_named = own_spec is not None and spec.name == own_spec.name
         stored = store.load(spec.name) if store is not None and spec.is_sketched else None
         if stored is None:
             if is_named:
@@ -634,8 +636,8 @@ def _judged(
         return _refused(spec, verdict.reason)
     sketches = mapped(stored.sketches, verdict)
     versions = ctx.tables.versions_of(prepared.tables)
-    kept = filters_of(ctx.tables, prepared, sketches, versions, for_text=True).files
-    counts = [file.rows for files in kept.values() for file in files]
+    files_left = filters_of(ctx.tables, prepared, sketches, versions, for_text=True).files
+    counts = [file.rows for files in files_left.values() for file in files]
     known_counts = [count for count in counts if count is not None]
     rows = sum(known_counts) if len(known_counts) == len(counts) else None
     accesses = max(len(prepared.scans), 1)
@@ -800,7 +802,7 @@ def _pin(
 
 def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
     """The versions with a sketch, as far as known without building each of them."""
-    there: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
+    offered: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
     existing: dict[TableName, range] = {}
     for kept in store.kept(spec.name):
         for table in kept.versions.keys() - existing.keys():
@@ -808,15 +810,15 @@ def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
             existing[table] = range(oldest_version(source) or 0, source.version + 1)
         is_left = all(version in existing[table] for table, version in kept.versions.items())
         if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
-            there[tuple(sorted(kept.versions.items()))] = None
+            offered[tuple(sorted(kept.versions.items()))] = None
     is_eager = spec.maintain is MaintainMode.EAGER
     more = "" if is_eager else "; with `maintain: eager` there would be one for every version"
-    if not there:
+    if not offered:
         return f"no usable sketch is left{more}"
-    if all(len(pairs) == 1 for pairs in there):
-        listed = _runs([pairs[0][1] for pairs in there])
+    if all(len(pairs) == 1 for pairs in offered):
+        listed = _runs([pairs[0][1] for pairs in offered])
     else:
-        texts = [", ".join(f"{table}={version}" for table, version in pairs) for pairs in there]
+        texts = [", ".join(f"{table}={version}" for table, version in pairs) for pairs in offered]
         older = f"; and {len(texts) - _LISTED} older" if len(texts) > _LISTED else ""
         listed = "; ".join(texts[:_LISTED]) + older
     return f"there are sketches for {listed}{more}"
@@ -833,7 +835,9 @@ def _runs(versions: Sequence[TableVersion]) -> str:
     texts = []
     for low, high in runs[-_LISTED:]:
         is_short = high - low < 2
-        texts += [str(at) for at in range(low, high + 1)] if is_short else [f"{low} to {high}"]
+        texts += (
+            [str(number) for number in range(low, high + 1)] if is_short else [f"{low} to {high}"]
+        )
     older = f", and {len(runs) - _LISTED} older ranges of versions" if len(runs) > _LISTED else ""
     word = "version" if len(runs) == 1 and runs[0][0] == runs[0][1] else "versions"
     return f"{word} {_joined(texts)}{older}"
@@ -963,7 +967,7 @@ def resolved(
         return (
             replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
         )
-    spec, own = _wanted(ctx, query, params, sql)
+    spec, own_spec = _wanted(ctx, query, params, sql)
     if use is SketchPolicy.NEVER:
         return plain(ctx, spec)
     if not spec.is_sketched and not required:
@@ -976,7 +980,7 @@ def resolved(
                 code="sketch_required",
                 location=spec.location,
             )
-        result = current_query(ctx, spec.name) if spec == own else reused(ctx, spec, own)
+        result = current_query(ctx, spec.name) if spec == own_spec else reused(ctx, spec, own_spec)
         if required and not result.sketches:
             raise _none_serves(spec, result)
         return result
@@ -992,10 +996,10 @@ def _wanted(
     ctx: Context, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
     if sql is None:
-        (own,) = ctx.queries([query if query is not None else only_query(ctx)])
-        moving, others = split_moving(own, params)
+        (own_spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+        moving, others = split_moving(own_spec, params)
         ctx.give(moving)
-        return with_parameters(own, others), own
+        return with_parameters(own_spec, others), own_spec
     if query is not None or params:
         raise UsageError(
             "`--sql` excludes `--query` and `--param`",

@@ -59,28 +59,28 @@ if TYPE_CHECKING:
 
 
 def may_change_answer(
-    taken: QueryState, moved: Mapping[TableName, TableDelta], after: Mapping[AccessId, RangeSet]
+    state: QueryState, moved: Mapping[TableName, TableDelta], after: Mapping[AccessId, RangeSet]
 ) -> bool:
     """Whether the answer may differ between the sketches `after` the step and before it."""
-    schemas = {pin.table: pin.schema_json for pin in taken.stored.pins}
+    schemas = {pin.table: pin.schema_json for pin in state.stored.pins}
     if any(change.ending.schema_json != schemas[table] for table, change in moved.items()):
         return True
     changed = {table: change for table, change in moved.items() if change.rows}
     if not changed:
         return False
-    if taken.session is None:
+    if state.session is None:
         return True
-    for access, table in taken.way.accesses.items():
+    for access, table in state.plan.accesses.items():
         if table not in changed:
             continue
-        partition, change = taken.stored.partitions.get(access), changed[table]
+        partition, change = state.stored.partitions.get(access), changed[table]
         if partition is None or change.grouped is not None:
             # Without a sketch, or if the rows are not available.
             return True
         changes = change.changes
         column = from_arrow(changes.table.column(partition.attribute), partition.type)
         # In a range of the sketch before or after the step.
-        mask = taken.ranges[access].union(after[access]).to_mask()
+        mask = state.ranges[access].union(after[access]).to_mask()
         if mask[range_ids_of(partition, column, changes.shared)].any():
             return True
     return False
@@ -108,16 +108,18 @@ def changes_by_rows(
     assert not ending.is_cut, "what is cut is compared"
     change = _netted(change)
     values = {name: exactly(column) for name, column in change.columns.items()}
-    kept, unsure = np.ones(len(change), dtype=np.bool_), np.zeros(len(change), dtype=np.bool_)
+    is_in, unsure = np.ones(len(change), dtype=np.bool_), np.zeros(len(change), dtype=np.bool_)
     for predicate in ending.predicates:
         if len(change):
             unsure |= _unsure_outcomes(predicate, change)
-            kept &= Condition(predicate).truth(values, len(change)).sure_true()
+            is_in &= Condition(predicate).truth(values, len(change)).sure_true()
     for output in ending.outputs:
         if len(change):
             unsure |= _unsure_values(output.expr, change)
-    rows = Batch(values, change.weights, ()).keep(kept)
-    return _put_out(ending, [_AnswerPart(ending, rows, 1)], unsure[kept] if bounded else None, zone)
+    rows = Batch(values, change.weights, ()).keep(is_in)
+    return _put_out(
+        ending, [_AnswerPart(ending, rows, 1)], unsure[is_in] if bounded else None, zone
+    )
 
 
 class RowsOf(Struct, frozen=True):
@@ -157,9 +159,9 @@ def _put_out(
     wanted = [arrow_type(kind, zone) for _, kind in types]
     if filled:
         values, weights, unsure = _consolidated(filled, unsure)
-        ones = np.ones(len(weights), dtype=np.int64)
+        unit_weights = np.ones(len(weights), dtype=np.int64)
         pairs = zip(values, wanted, strict=True)
-        columns = [arrow_column(column, ones, kind) for column, kind in pairs]
+        columns = [arrow_column(column, unit_weights, kind) for column, kind in pairs]
     else:
         columns = [pa.array([], kind) for kind in wanted]
         weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
@@ -188,15 +190,15 @@ def _consolidated(
     grouping = group_rows([identity_of(column) for column in columns], length)
     sums = np.add.reduceat(weights[grouping.order], grouping.starts)
     left = np.flatnonzero(sums)
-    kept, sums = grouping.first[left], sums[left]
+    first, sums = grouping.first[left], sums[left]
     if unsure is not None:
         unsure = np.logical_or.reduceat(unsure[grouping.order], grouping.starts)[left]
-    columns = [column.take(kept) for column in columns]
+    columns = [column.take(first) for column in columns]
     # Deletes before inserts, each sorted by its columns. Where values tie, as 0.0 and -0.0 do,
     # their bits decide.
     key = OrderKey("", descending=False, nulls_first=True)
-    ways = [way for column in columns for way in (column, identity_of(column))]
-    order = np.lexsort([*(exact_ranks(way, key) for way in ways[::-1]), np.sign(sums)])
+    ways = [plan for column in columns for plan in (column, identity_of(column))]
+    order = np.lexsort([*(exact_ranks(plan, key) for plan in ways[::-1]), np.sign(sums)])
     columns = [column.take(order) for column in columns]
     return columns, sums[order], None if unsure is None else unsure[order]
 
@@ -219,11 +221,11 @@ def _netted(change: Batch) -> Batch:
     left = np.flatnonzero(sums)
     result = {}
     for name, column in columns.items():
-        taken = exactly(column).take(grouping.first[left])
+        values = exactly(column).take(grouping.first[left])
         error = None
         if column.error is not None:
             error = np.maximum.reduceat(column.error[grouping.order], grouping.starts)[left]
-        result[name] = Vector(taken.type, taken.values, taken.valid, error)
+        result[name] = Vector(values.type, values.values, values.valid, error)
     return Batch(result, sums[left], ())
 
 
@@ -269,26 +271,26 @@ class Sink(Protocol):
 class ObservedStep:
     """Observes one step: created before it, read after it."""
 
-    def __init__(self, kept: AnswerRows, before: FinalSteps, after: FinalSteps) -> None:
+    def __init__(self, rows_kept: AnswerRows, before: FinalSteps, after: FinalSteps) -> None:
         """The answers differ where the step follows the clock."""
-        self._kept = kept
+        self._kept = rows_kept
         self._after = after
         is_compared = after.is_cut or before is not after
         self._before: RowsOf | None = None
         if is_compared:
             # The rows under the names of the answer of the circuit that stored them.
-            rows, names = kept.whole(), [name for name, _ in kept_rows(before).columns]
-            values = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
+            rows, names = rows_kept.whole(), [name for name, _ in kept_rows(before).columns]
+            values = [rows.columns[name] for name, _ in rows_kept.columns] if len(rows) else []
             columns = dict(zip(names, values, strict=True)) if values else {}
             self._before = RowsOf(before, Batch(columns, rows.weights, ()))
         self._change: Batch | None = None
-        kept.note()
+        rows_kept.note()
 
     def changes(self, zone: str) -> pa.Table:
-        change, kept = self._noted(), self._kept
+        change, rows = self._noted(), self._kept
         if self._before is None:
-            return changes_by_rows(self._after, change, kept.bounded, zone)
-        return changes_between(self._before, RowsOf(self._after, kept.whole(), kept.bounded), zone)
+            return changes_by_rows(self._after, change, rows.bounded, zone)
+        return changes_between(self._before, RowsOf(self._after, rows.whole(), rows.bounded), zone)
 
     def rows_before(self) -> Batch:
         """The stored rows before the step, which may have failed."""
@@ -307,17 +309,17 @@ class ChangeWriter:
         self,
         sink: Sink,
         zone: str,
-        way: MaintenancePlan,
+        plan: MaintenancePlan,
         before: FinalSteps | None,
         written: list[str],
     ) -> None:
-        """`way` is the steps' maintenance; `before` is the answer before the first step if another
+        """`plan` is the steps' maintenance; `before` is the answer before the first step if another
         one. Files are added to those `written`."""
-        assert way.answer is not None
-        assert way.compiled is not None
-        assert way.compiled.kept is not None
+        assert plan.answer is not None
+        assert plan.compiled is not None
+        assert plan.compiled.kept is not None
         self._sink, self._zone = sink, zone
-        self._kept, self._ending = way.compiled.kept, way.answer.ending
+        self._kept, self._ending = plan.compiled.kept, plan.answer.ending
         self._before = self._ending if before is None else before
         self.noted: ObservedStep | None = None
         self._written = written
@@ -326,7 +328,7 @@ class ChangeWriter:
         self.noted = ObservedStep(self._kept, self._before, self._ending)
         self._before = self._ending
 
-    def tell(self, lead: CommitInfo) -> None:
+    def write(self, lead: CommitInfo) -> None:
         assert self.noted is not None
         path = self._sink.write(lead, self.noted.changes(self._zone))
         if path is not None:
@@ -343,12 +345,12 @@ class RecaptureChangeWriter:
         self._before, self._lead = before, lead
         self._written = written
 
-    def tell(self, way: MaintenancePlan, state: MaintainedQuery | TouchedQuery | None) -> None:
+    def write(self, plan: MaintenancePlan, state: MaintainedQuery | TouchedQuery | None) -> None:
         # What filled the state may be another circuit than the way's, made alike.
-        kept = state.compiled.kept if isinstance(state, MaintainedQuery) else None
-        if way.answer is None or kept is None:
-            raise not_told(self._lead.query, way.no_answer or way.reason)
-        after = RowsOf(way.answer.ending, kept.whole(), kept.bounded)
+        rows = state.compiled.kept if isinstance(state, MaintainedQuery) else None
+        if plan.answer is None or rows is None:
+            raise not_told(self._lead.query, plan.no_answer or plan.reason)
+        after = RowsOf(plan.answer.ending, rows.whole(), rows.bounded)
         changes = changes_between(self._before, after, self._zone)
         self._written.append(str(self._files.write(self._lead, changes)))
 
@@ -363,10 +365,10 @@ def rows_kept(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQ
         raise not_told(spec.name, "its plan is different now")
     answer = ctx.memory.answer(prepared.planned)
     trees: Mapping[TableName, int] | None = {} if stored.state_meta.get("trees") else None
-    kept = compile_answer(answer, trees).kept
-    assert kept is not None
-    kept.load(store.load_runs(stored.query, kept.beginning))
-    return RowsOf(answer.ending, kept.whole(), kept.bounded)
+    rows = compile_answer(answer, trees).kept
+    assert rows is not None
+    rows.load(store.load_runs(stored.query, rows.beginning))
+    return RowsOf(answer.ending, rows.whole(), rows.bounded)
 
 
 def check_kept(spec: QuerySpec, stored: StoredQuery) -> None:
@@ -537,7 +539,7 @@ def _told(path: Path, query: QueryName) -> dict[str, Any] | None:
 
 def _make_lasting(folder: Path) -> None:
     """Make the folder survive a power cut after the commit."""
-    missing = [one for one in (*reversed(folder.parents), folder) if not one.exists()]
+    missing = [parent for parent in (*reversed(folder.parents), folder) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for one in missing:
-        sync_entries(one.parent)
+    for parent in missing:
+        sync_entries(parent.parent)

@@ -290,7 +290,11 @@ def rewrite(
         has_files=files is not None,
     )
     pruned = written.pruned
-    texts = [text for fromkey in dict.fromkeys(pruned.filters.values()) for text in interval_texts(fromkey)]
+    texts = [
+        text
+        for fromkey in dict.fromkeys(pruned.filters.values())
+        for text in interval_texts(fromkey)
+    ]
     result = RewriteResult(
         query=match.prepared.spec.name,
         sql=written.sql,

@@ -101,7 +101,7 @@ def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
         )
         for column in table.schema
     ]
-    arrays = [column.cast(one.type) for column, one in zip(table.columns, fields, strict=True)]
+    arrays = [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -241,14 +241,14 @@ def derived_entries(
         ctx.reporter.step(f"{name}: {line}")
 
     result, rounds = [], Rounds(ctx.spark(), limits_of(ctx), tell)
-    for place, (span, fixpoint) in enumerate(unused.items()):
+    for number, (span, fixpoint) in enumerate(unused.items()):
         columns = ", ".join(
             f"`{attribute.name.replace('`', '``')}` {attribute.type or 'string'}"
             for attribute in fixpoint.attributes
         )
         rows = ctx.spark().createDataFrame([], columns)
-        result.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
-    for place, (span, fixpoint) in enumerate(outer):
+        result.append(DerivedEntry(span, f"{_VIEW}_unused_{number}", rows))
+    for number, (span, fixpoint) in enumerate(outer):
         rows = None
         if sketches is not None and pruned is not None:
             alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
@@ -265,7 +265,7 @@ def derived_entries(
             with plain_failures(versions):
                 rows = rounds.rows(fixpoint, frames)
         names = (attribute.name for attribute in fixpoint.attributes)
-        result.append(DerivedEntry(span, f"{_VIEW}_{place}", rows.toDF(*names)))
+        result.append(DerivedEntry(span, f"{_VIEW}_{number}", rows.toDF(*names)))
     return tuple(result)
 
 
@@ -276,17 +276,24 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
     every = _sets(prepared.query.root)
     ruled = _sets(prepared.planned.root)
     for span, copies in every.items():
-        around = (one for one in every if one.start <= span.start and span.end <= one.end)
-        if all(one == span for one in around):
+        around = (entry for entry in every if entry.start <= span.start and span.end <= entry.end)
+        if all(span_around == span for span_around in around):
             result = ruled.get(span, [])
-            is_one = len(copies) == len(result) and len({fingerprint(one) for one in result}) == 1
+            is_one = (
+                len(copies) == len(result)
+                and len({fingerprint(fixpoint) for fixpoint in result}) == 1
+            )
             yield span, (result if is_one else copies)[0]
 
 
 def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
     """Outermost sets whose rows nothing reads, but without which Spark refuses the text."""
     read = {span for span, _ in _outer(prepared)}
-    alone = {one.span: one for one in prepared.query.unused if one.is_set and one.span is not None}
+    alone = {
+        fixpoint.span: fixpoint
+        for fixpoint in prepared.query.unused
+        if fixpoint.is_set and fixpoint.span is not None
+    }
     every = {*read, *alone}
     return {
         span: one
@@ -344,7 +351,9 @@ class Passthrough(Struct, frozen=True, kw_only=True):
 
     def files(self, ctx: Context) -> int:
         """The files of the tables, all of which are read."""
-        return sum(len(ctx.tables.snapshot(t, at).files) for t, at in self.versions.items())
+        return sum(
+            len(ctx.tables.snapshot(t, version).files) for t, version in self.versions.items()
+        )
 
 
 def unread(ctx: Context, spec: QuerySpec, error: ImpctlError) -> Passthrough:
@@ -392,8 +401,8 @@ def _views_read(ctx: Context, result: Passthrough) -> dict[TableName, DataFrame]
     from impctl.spark.snapshots import snapshot_frame
 
     return {
-        table: snapshot_frame(ctx.spark(), ctx.tables.snapshot(table, at), is_guarded=True)
-        for table, at in result.versions.items()
+        table: snapshot_frame(ctx.spark(), ctx.tables.snapshot(table, version), is_guarded=True)
+        for table, version in result.versions.items()
     }
 
 

@@ -137,8 +137,10 @@ def _run(record: RunRecord) -> RunEntry:
 def _verified(history: Sequence[RunRecord]) -> VerifiedEntry | None:
     for record in history:
         if record.action == VERIFY:
-            at = datetime.fromtimestamp(record.started_at, UTC)
-            return VerifiedEntry(record.reason_code == VERIFIED, record.added, at, record.versions)
+            verified_at = datetime.fromtimestamp(record.started_at, UTC)
+            return VerifiedEntry(
+                record.reason_code == VERIFIED, record.added, verified_at, record.versions
+            )
     return None
 
 

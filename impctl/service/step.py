@@ -85,23 +85,23 @@ class Maintainer:
     def __init__(
         self,
         store: Store | None,
-        taken: QueryState,
+        state: QueryState,
         partners: PartnersAt | None,
         spark_start: Callable[[], float] = lambda: 0.0,
         move: Move | None = None,
-        told: ChangeWriter | None = None,
+        writer: ChangeWriter | None = None,
         next_expiry: NextExpiry = lambda versions, now: "",
     ) -> None:
         """`partners` reads rows that the circuit does not store. `spark_start` is the part of a
         step's time that started Spark. With a `move` the only step follows the clock too. The
-        answer's changes go to `told` before each commit. Without a `store` nothing is committed:
+        answer's changes go to `writer` before each commit. Without a `store` nothing is committed:
         only the state in memory moves. `next_expiry` finds that of versions, as of an instant."""
         self.store = store
-        self.taken = taken
+        self.state = state
         self._partners = partners
         self._spark_start = spark_start
         self._move = move
-        self._told = told
+        self._writer = writer
         self._next_expiry = next_expiry
 
     def step(
@@ -115,29 +115,31 @@ class Maintainer:
     ) -> StepDone:
         """Maintain with these tables' changes and commit; other tables keep their versions."""
         watch = Stopwatch()
-        taken = self.taken
-        if taken.stored.assumptions:
+        state = self.state
+        if state.stored.assumptions:
             for change in moved.values():
                 changes = change.changes
-                recheck(taken.stored.assumptions, change.ending, changes.table, changes.weights)
+                recheck(state.stored.assumptions, change.ending, changes.table, changes.weights)
         done = StepDone(
-            str(taken.way.mode),
+            str(state.plan.mode),
             self._leading_to(moved),
             changes=sum(change.rows for change in moved.values()),
             changed_bytes=changed_bytes,
             read_ms=read_ms,
         )
-        if self._told is not None:
-            self._told.begin()
+        if self._writer is not None:
+            self._writer.begin()
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
-        if taken.session is not None and grouped:
-            done, after = self._absorbed(taken.session, grouped[0], done)
-        elif taken.session is not None:
-            done, after = self._computed(taken.session, moved, done)
+        if state.session is not None and grouped:
+            done, after = self._absorbed(state.session, grouped[0], done)
+        elif state.session is not None:
+            done, after = self._computed(state.session, moved, done)
         else:
             after, count = self._touch(moved)
             done = replace(done, changes=done.changes + count)
-            new = {access: kept.minus(taken.ranges[access]).ids for access, kept in after.items()}
+            new = {
+                access: ranges.minus(state.ranges[access]).ids for access, ranges in after.items()
+            }
             done = replace(done, added=new)
         expired = ""
         if self._move is not None and self._move.is_of_expiry:
@@ -147,7 +149,7 @@ class Maintainer:
             verb = "was" if files.read == 1 else "were"
             expired = f"{count_text(count, 'row')} expired; {read} {verb} read for them"
         done = replace(done, note="; ".join(filter(None, (expired, done.note))))
-        may_change = self._move is not None or may_change_answer(taken, moved, after)
+        may_change = self._move is not None or may_change_answer(state, moved, after)
         done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
 
@@ -195,7 +197,7 @@ class Maintainer:
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
             note=_ANEW if session.recomputations() > anew else "",
-            tree=_work(self.taken.way, work, session.tree_work()),
+            tree=_work(self.state.plan, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
                 tuple(reads),
@@ -207,7 +209,7 @@ class Maintainer:
         self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         """The step with a change that Spark has grouped, and the sketches after it."""
-        unsure, before = session.unsure_rows(), self.taken.ranges
+        unsure, before = session.unsure_rows(), self.state.ranges
         session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
         after = session.ranges()
         done = replace(
@@ -221,15 +223,15 @@ class Maintainer:
     def _leading_to(
         self, moved: Mapping[TableName, TableDelta]
     ) -> Mapping[TableName, TableVersion]:
-        return {**self.taken.versions, **{table: change.until for table, change in moved.items()}}
+        return {**self.state.versions, **{table: change.until for table, change in moved.items()}}
 
     def _touch(
         self, moved: Mapping[TableName, TableDelta]
     ) -> tuple[Mapping[AccessId, RangeSet], int]:
         """The sketch with the ranges of all changed rows, and how many moved with the clock."""
-        touched = self.taken.touched
+        touched = self.state.touched
         assert touched is not None
-        sketch = self.taken.stored.sketches[0]
+        sketch = self.state.stored.sketches[0]
         if sketch.table in moved:
             changes = moved[sketch.table].changes
             touched.step(TableChange(changes.table, changes.weights))
@@ -245,14 +247,14 @@ class Maintainer:
         reason: str,
     ) -> StepDone:
         watch = Stopwatch()
-        taken, stored = self.taken, self.taken.stored
+        state, stored = self.state, self.state.stored
         pins = tuple(
             pin
             if (change := moved.get(pin.table)) is None
             else replace(pin, version=change.until, schema_json=change.ending.schema_json)
             for pin in stored.pins
         )
-        checkpoint: Checkpoint = taken.state.checkpoint()
+        checkpoint: Checkpoint = state.maintained.checkpoint()
         meta = self._meta(done, moved, checkpoint)
         stored_meta = meta.as_stored()
         record = _record(done, reason_code, reason, self._cost(done, moved))
@@ -267,12 +269,12 @@ class Maintainer:
             basis=meta.basis(pins),
             record=record,
         )
-        if self._told is not None:
-            self._told.tell(lead_of(stored, done.versions, meta.moments))
+        if self._writer is not None:
+            self._writer.write(lead_of(stored, done.versions, meta.moments))
         generation = stored.generation
         if self.store is not None:
             generation = self.store.commit_maintain(commit)
-        taken.committed(generation, commit.at, pins, ranges, meta, stored_meta)
+        state.committed(generation, commit.at, pins, ranges, meta, stored_meta)
         commit_ms = watch.ms
         if self.store is not None:
             amend(self.store, stored.query, record, commit_ms)
@@ -281,7 +283,7 @@ class Maintainer:
     def _meta(
         self, done: StepDone, moved: Mapping[TableName, TableDelta], checkpoint: Checkpoint
     ) -> StateMeta:
-        meta, move = self.taken.meta, self._move
+        meta, move = self.state.meta, self._move
         work = meta.work
         if done.tree is not None:
             more = {"changes": done.changes, **asdict(done.tree)}
@@ -299,7 +301,7 @@ class Maintainer:
             files={t: m for t, m in {**meta.files, **files}.items() if m is not None},
             counters=dict(checkpoint.counters),
             unsure=meta.unsure + done.unsure,
-            depths=depths(self.taken.range_rows, meta.depths),
+            depths=depths(self.state.range_rows, meta.depths),
             work=work,
         )
 
@@ -307,7 +309,7 @@ class Maintainer:
         """The time of the step, without starting Spark and its commit."""
         start_ms = self._spark_start()
         is_grouped = any(change.grouped is not None for change in moved.values())
-        compiled = self.taken.way.compiled
+        compiled = self.state.plan.compiled
         asks_spark = is_grouped or (compiled is not None and compiled.asks_spark)
         return RunCost(
             kind=RunKind.GROUPED if is_grouped else RunKind.MAINTAIN,
@@ -319,14 +321,14 @@ class Maintainer:
             moved=tuple(sorted(moved)),
             # What Spark was waited for is in some operator's time, its start too.
             parts=None if asks_spark else done.parts,
-            layout=self.taken.meta.layout,
+            layout=self.state.meta.layout,
         )
 
 
 def _work(
-    way: MaintenancePlan, before: tuple[int, int, int], after: tuple[int, int, int]
+    plan: MaintenancePlan, before: tuple[int, int, int], after: tuple[int, int, int]
 ) -> TreeWork | None:
-    if not way.has_tree:
+    if not plan.has_tree:
         return None
     touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))
     return TreeWork(touched, flips, pairs)

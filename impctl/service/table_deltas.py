@@ -182,14 +182,14 @@ class ChangeRequest(Struct, frozen=True):
 
 
 def need_of(
-    taken: QueryState, table: TableName, until: TableVersion, *, per_version: bool
+    state: QueryState, table: TableName, until: TableVersion, *, per_version: bool
 ) -> ChangeRequest:
     """What has to be read of a table to maintain a restored query to `until`."""
-    pin, held = taken.pin(table), taken.meta.files.get(table)
-    columns = taken.columns_of(table)
-    net_by = taken.reads.get(table)
+    pin, mark = state.pin(table), state.meta.files.get(table)
+    columns = state.columns_of(table)
+    net_by = state.reads.get(table)
     return ChangeRequest(
-        table, pin.table_id, pin.version, until, columns, per_version, held, net_by
+        table, pin.table_id, pin.version, until, columns, per_version, mark, net_by
     )
 
 

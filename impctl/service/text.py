@@ -67,9 +67,9 @@ def span_text(seconds: float) -> str:
     return f"{days.removesuffix('.0')} days"
 
 
-def moment_text(at: datetime) -> str:
+def moment_text(moment: datetime) -> str:
     """A UTC instant to the second: `2026-11-27 10:41:58Z`."""
-    return at.strftime("%Y-%m-%d %H:%M:%SZ")
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def size_text(count: int) -> str:

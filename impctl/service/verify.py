@@ -57,24 +57,24 @@ class CutOrder(Struct, frozen=True):
     count: int
     has_offset: bool
 
-    def are_both_right(self, mine: Rows, theirs: Rows) -> bool:
+    def are_both_right(self, left: Rows, right: Rows) -> bool:
         """Whether two answers, each in its order, differ only in rows that tie at a cut."""
-        if len(mine) != len(theirs) or len(mine) < self.count:
+        if len(left) != len(right) or len(left) < self.count:
             return False
-        if not same_rows(self._keys(mine), self._keys(theirs)):
+        if not same_rows(self._keys(left), self._keys(right)):
             return False
-        return same_rows(self._inside(mine), self._inside(theirs))
+        return same_rows(self._inside(left), self._inside(right))
 
     def _keys(self, rows: Rows) -> Rows:
-        return [[row[at] for at in self.places] for row in rows]
+        return [[row[position] for position in self.places] for row in rows]
 
     def _inside(self, rows: Rows) -> Rows:
         keys = self._keys(rows)
         edges = [keys[-1], keys[0]] if self.has_offset else [keys[-1]]
         return [
             row
-            for row, own in zip(rows, keys, strict=True)
-            if not any(same_rows([own], [edge]) for edge in edges)
+            for row, key in zip(rows, keys, strict=True)
+            if not any(same_rows([key], [edge]) for edge in edges)
         ]
 
 
@@ -83,7 +83,9 @@ def cut_order(root: Plan) -> CutOrder | None:
     node = root
     while isinstance(node, Project):
         below = {output.attribute.id: output.expr for output in node.outputs}
-        shown = [below.get(one.id, one) if isinstance(one, ColumnRef) else one for one in shown]
+        shown = [
+            below.get(expr.id, expr) if isinstance(expr, ColumnRef) else expr for expr in shown
+        ]
         node = node.child
     if not isinstance(node, TopK) or node.rank is not None or not node.count or not node.order:
         return None
@@ -118,10 +120,10 @@ def same_rows(
     the right, how far each of its cells may be off (0 where not known)."""
     if len(left) != len(right):
         return False
-    mine, theirs = _by_exact_part(left), _by_exact_part(right, errors)
-    if mine.keys() != theirs.keys():
+    left_rows, right_rows = _by_exact_part(left), _by_exact_part(right, errors)
+    if left_rows.keys() != right_rows.keys():
         return False
-    return all(_same_doubles(mine[part], theirs[part]) for part in mine)
+    return all(_same_doubles(left_rows[part], right_rows[part]) for part in left_rows)
 
 
 def _by_exact_part(
@@ -150,7 +152,7 @@ def _same_doubles(left: list[tuple[_Double, ...]], right: list[tuple[_Double, ..
     if len(left) != len(right):
         return False
     pairs = zip(sorted(left, key=_numeric), sorted(right, key=_numeric), strict=True)
-    if all(_close_rows(mine, theirs) for mine, theirs in pairs):
+    if all(_close_rows(left_row, right_row) for left_row, right_row in pairs):
         return True
     # Near ties in one column may order the next one differently: look for partners one by one.
     open_rows = list(right)
@@ -167,7 +169,7 @@ def _numeric(row: tuple[_Double, ...]) -> tuple[tuple[bool, float], ...]:
 
 
 def _close_rows(left: tuple[_Double, ...], right: tuple[_Double, ...]) -> bool:
-    return all(_close(mine, *theirs) for (mine, _), theirs in zip(left, right, strict=True))
+    return all(_close(value, *other) for (value, _), other in zip(left, right, strict=True))
 
 
 def _close(left: float, right: float, error: float) -> bool:
@@ -195,8 +197,8 @@ def rounded_answer(
         return None
     plan, inexact = bounded
     names, frames = {}, {}
-    for place, scan in enumerate(scans_of(plan)):
-        name = names[scan.access] = f"impctl_view{place}"
+    for number, scan in enumerate(scans_of(plan)):
+        name = names[scan.access] = f"impctl_view{number}"
         columns = [attribute.name for attribute in scan.attributes]
         snapshot = ctx.tables.snapshot(scan.table, versions.get(scan.table))
         frames[name] = snapshot_frame(ctx.spark(), snapshot, columns)
@@ -209,8 +211,8 @@ def rounded_answer(
     rows, errors = [], []
     for row in rows_of(table):
         off = [0.0] * shown
-        for at, error in zip(inexact, row[shown:], strict=True):
-            off[at] = error if isinstance(error, float) and not math.isnan(error) else 0.0
+        for position, error in zip(inexact, row[shown:], strict=True):
+            off[position] = error if isinstance(error, float) and not math.isnan(error) else 0.0
         rows.append(row[:shown])
         errors.append(tuple(off))
     return rows, errors
@@ -239,12 +241,12 @@ def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool =
     for number, spec in enumerate(specs, start=1):
         ctx.reporter.step(f"verifying {spec.name}", number, len(specs))
         with Isolated(failures, spec):
-            watch, at = Stopwatch(), time.time()
+            watch, started_at = Stopwatch(), time.time()
             verified = _verified(ctx, spec, results)
             result += verified
-            if results and any(one.results_equal is None for one in verified):
+            if results and any(result.results_equal is None for result in verified):
                 warnings.append(_FAILS_IN_PART.format(spec.name))
-            warnings += _recorded(ctx, spec, verified, at, watch.ms)
+            warnings += _recorded(ctx, spec, verified, started_at, watch.ms)
     names = [f"`{spec.name}`" for spec in ctx.queries(queries) if not spec.is_sketched]
     if names:
         verb = "is" if len(names) == 1 else "are"
@@ -253,25 +255,25 @@ def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool =
 
 
 def _recorded(
-    ctx: Context, spec: QuerySpec, verified: Sequence[VerifyResult], at: float, took: float
+    ctx: Context, spec: QuerySpec, verified: Sequence[VerifyResult], started_at: float, took: float
 ) -> list[str]:
     """Record the result; a store that is locked or read-only is no failure."""
     if not verified:
         return []
-    slack = sum(one.slack for one in verified)
-    is_sound = all(one.is_sound for one in verified)
+    slack = sum(result.slack for result in verified)
+    is_sound = all(result.is_sound for result in verified)
     record = RunRecord(
         action=VERIFY,
         reason_code=VERIFIED if is_sound else "sketch_unsound",
         reason=f"slack {slack}" if is_sound else "the sketch or its results were wrong",
-        started_at=at,
+        started_at=started_at,
         elapsed_ms=took,
         read_ms=0,
         engine_ms=0,
         commit_ms=0,
         changes=0,
         added=slack,
-        removed=sum(len(one.missing) for one in verified),
+        removed=sum(len(result.missing) for result in verified),
         versions=verified[0].versions,
     )
     try:
@@ -293,7 +295,7 @@ def _verified(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult
     compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
         compared = _results_equal(ctx, prepared, stored)
-    equal, counts_only, kept = compared
+    equal, counts_only, kept_equal = compared
     verified = []
     for sketch in stored.sketches:
         relation = compare(sketch.ranges, accurate[sketch.access])
@@ -311,7 +313,7 @@ def _verified(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult
                 versions=stored.versions,
                 moments=prepared.moments,
                 counts_only=counts_only,
-                answer_equal=kept,
+                answer_equal=kept_equal,
             )
         )
     return verified
@@ -330,10 +332,10 @@ def _results_equal(
         with_sketch = answer(ctx, prepared, stored.versions, pruned)
     except EvaluationError:
         with_sketch = None
-    kept = _kept(ctx, prepared, stored)
+    materialized = _kept(ctx, prepared, stored)
     if len(without.rows) == prepared.query.cut:
         # Any rows are right, once there are more than the LIMIT leaves.
-        result = [None if one is None else len(one.rows) for one in (with_sketch, kept)]
+        result = [None if rows is None else len(rows.rows) for rows in (with_sketch, materialized)]
         equal, is_kept = (None if n is None else n == len(without.rows) for n in result)
         return equal, True, is_kept
     loose = order_dependent_columns(prepared.query.root)
@@ -359,7 +361,7 @@ def _results_equal(
             _without(result.rows, loose), _without(rows, loose), errors=_without(errors, loose)
         )
 
-    return is_same(with_sketch), False, is_same(kept)
+    return is_same(with_sketch), False, is_same(materialized)
 
 
 def _kept(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:

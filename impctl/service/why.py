@@ -136,9 +136,9 @@ def condition_of_row(given: RowGiven, outputs: Sequence[Attribute]) -> Expr:
 def _split(given: Sequence[str]) -> dict[str, str | None]:
     result: dict[str, str | None] = {}
     for text in given:
-        at = 0
-        while at < len(text):
-            part = _PART.match(text, at)
+        position = 0
+        while position < len(text):
+            part = _PART.match(text, position)
             if part is None:
                 raise UsageError(
                     f"`--row` cannot be read: {text}",
@@ -146,7 +146,7 @@ def _split(given: Sequence[str]) -> dict[str, str | None]:
                     "comma with single quotes",
                     code="row_unread",
                 )
-            name, value, at = part["name"].strip("`"), part["value"], part.end()
+            name, value, position = part["name"].strip("`"), part["value"], part.end()
             if name in result:
                 raise UsageError(
                     f"Column `{name}` is given twice", hint="give it once", code="row_unread"
@@ -265,13 +265,13 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Derive
     try:
         with limited_to(limit):
             tables = _Tables(ctx, result, root, pruned)
-            made = made_rows(
+            derivations = made_rows(
                 root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(ctx)
             )
     except BlockedError as blocked:
         raise _not_traced(result, blocked) from None
-    (number, row) = the_row(result, ctx.session_zone, root, made)
-    derivation = derivation_of(made.makings, number, tables.rows)
+    (number, row) = the_row(result, ctx.session_zone, root, derivations)
+    derivation = derivation_of(derivations.makings, number, tables.rows)
     entries = tables.entries(derivation.rows)
     files = (tables.files, pruned.files_total)
     return DerivedRow(row, derivation, entries, *files, derivation.lineage)
@@ -287,7 +287,9 @@ class _Tables:
         }
         files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
         self._scans = scans_of(root)
-        self._used = {sketch.access: sketch for sketch in result.sketches if sketch.access in pruned.filters}
+        self._used = {
+            sketch.access: sketch for sketch in result.sketches if sketch.access in pruned.filters
+        }
         self._shown: dict[TableName, dict[ColumnName, None]] = {}
         for scan in (*scans_of(result.prepared.root), *self._scans):
             names = dict.fromkeys(a.name for a in scan.attributes)
@@ -296,11 +298,17 @@ class _Tables:
         self._starts: dict[TableName, int] = {}
         self.files = sum(map(len, files.values()))
         self.rows = 0
-        for table, snapshot in {snapshot.table: snapshot for snapshot in snapshots.values()}.items():
+        for table, snapshot in {
+            snapshot.table: snapshot for snapshot in snapshots.values()
+        }.items():
             wanted = list(self._shown[table])
-            wanted += [one.attribute for one in self._used.values() if one.table == table]
-            own: Sequence[DataFile] = files[table]
-            rows = read_rows(snapshot, list(dict.fromkeys(wanted)), own)
+            wanted += [
+                sketch_used.attribute
+                for sketch_used in self._used.values()
+                if sketch_used.table == table
+            ]
+            table_files: Sequence[DataFile] = files[table]
+            rows = read_rows(snapshot, list(dict.fromkeys(wanted)), table_files)
             self._rows[table] = rows
             self._starts[table] = self.rows
             self.rows += len(rows)
@@ -324,24 +332,24 @@ class _Tables:
             start, names = self._starts[table], self._shown[table]
             inside = [number for number in numbers if start <= number < start + len(rows)]
             places = pa.array([number - start for number in inside], pa.int64())
-            taken = rows_of(rows.select(list(names)).take(places))
+            columns = rows_of(rows.select(list(names)).take(places))
             # Without columns there is nothing to tell rows by.
-            values = taken if names else ((),) * len(inside)
+            values = columns if names else ((),) * len(inside)
             for number, row in zip(inside, values, strict=True):
                 result[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
         return tuple(result[number] for number in numbers)
 
 
 def the_row(
-    result: ResolvedSketch, zone: str, root: Plan, made: Made
+    result: ResolvedSketch, zone: str, root: Plan, derivations: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
     """The number of the only row, and the row."""
-    names = [one.name for one in attributes_of(root)]
-    rows = rows_of(made.to_arrow(attributes_of(root), zone))
-    if len(made.numbers) == 1:
-        return int(made.numbers[0]), dict(zip(names, rows[0], strict=True)) if names else {}
+    names = [attribute.name for attribute in attributes_of(root)]
+    rows = rows_of(derivations.to_arrow(attributes_of(root), zone))
+    if len(derivations.numbers) == 1:
+        return int(derivations.numbers[0]), dict(zip(names, rows[0], strict=True)) if names else {}
     name = result.prepared.spec.name
-    if not len(made.numbers):
+    if not len(derivations.numbers):
         raise UsageError(
             f"The result of query `{name}` has no such row",
             hint="`impctl query` shows the rows; text must match exactly",
@@ -352,7 +360,7 @@ def the_row(
         for row in rows[:_SHOWN]
     )
     raise UsageError(
-        f"The result of query `{name}` has {len(made.numbers):,} different rows like this: "
+        f"The result of query `{name}` has {len(derivations.numbers):,} different rows like this: "
         f"{some}{'; ...' if len(rows) > _SHOWN else ''}",
         hint="give values of more columns with `--row`",
         code="row_ambiguous",
@@ -418,7 +426,7 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
             code="engine_cannot",
             location=prepared.place(blocked.span),
         ) from None
-    removed = {table: one.rows for table, one in left_out.items()}
+    removed = {table: rows_out.rows for table, rows_out in left_out.items()}
     return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
 
 
@@ -495,9 +503,9 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedR
     if not StateMeta.read(stored.query, stored.state_meta).provenance:
         return None
     again = reopened(ctx, spec, stored)
-    kept, compiled = again.way.core, again.way.compiled
-    plan = again.prepared.core if kept is None else kept
-    if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*nodes_of(plan)]:
+    compiled = again.plan.compiled
+    core = again.prepared.core if again.plan.core is None else again.plan.core
+    if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*nodes_of(core)]:
         return None
     session = MaintainedQuery(compiled)
     session.restore(store.load_runs(spec.name), again.meta.counters)
@@ -526,27 +534,28 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     derived = None if absorbed is None else derivations_of(absorbed)
     if absorbed is None or derived is None:
         return None
-    kept, known = derived
+    state, known = derived
     selection = Select(root, condition_of_row(given, attributes_of(root)))
     limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
         with limited_to(limit):
-            made = made_rows(selection, {}, kept.first, limit.check, known, limits_of(ctx))
+            derivations = made_rows(selection, {}, state.first, limit.check, known, limits_of(ctx))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None
-    number, row = the_row(result, ctx.session_zone, selection, made)
+    number, row = the_row(result, ctx.session_zone, selection, derivations)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Shipping.EAGER:
-        smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
-    derivation = derivation_of(made.makings, number, kept.first, smallest=smallest)
+        smallest = partial(smallest_by_functions, first=state.first, absorbs=absorbs)
+    derivation = derivation_of(derivations.makings, number, state.first, smallest=smallest)
     entries, copies = dict[int, WhyEntry](), dict[int, int]()
-    for table, leaves in kept.tables.items():
+    for table, leaves in state.tables.items():
         copies.update(zip(leaves.numbers, leaves.copies, strict=True))
         for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     lineage = sum(
-        copies[leaf] for leaf in RowLineage(made.makings, number, kept.first).leaves.tolist()
+        copies[leaf]
+        for leaf in RowLineage(derivations.makings, number, state.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
     files = files_left_out(ctx, result)
@@ -582,7 +591,7 @@ def without_from_state(
         # The other way reports its place.
         return None
     changes = changes_between(before, after, ctx.session_zone)
-    removed = {table: one.rows for table, one in left_out.items()}
+    removed = {table: rows_out.rows for table, rows_out in left_out.items()}
     return Without(changes, conditions, removed, 0, files_left_out(ctx, result), from_state=True)
 
 
@@ -626,7 +635,9 @@ def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
     """The plan that reads the recursion's rows as those of a table."""
     if isinstance(plan, Fixpoint) and plan.id == absorbed.fixpoint:
         return Scan(_MADE, _MADE, plan.attributes, span=plan.span)
-    return with_inputs(plan, tuple(_over_rows(one, absorbed) for one in inputs_of(plan)))
+    return with_inputs(
+        plan, tuple(_over_rows(node_input, absorbed) for node_input in inputs_of(plan))
+    )
 
 
 # Law: no table is changed. The sketch is maintained first, as for `query`. Then the state answers

@@ -58,7 +58,7 @@ from impctl.plan.nodes import Project as PlanProject
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import FactSource, Verdict, carried_verdict, check_safety
-from impctl.service.maintenance_plan import JoinChooser, chosen_way
+from impctl.service.maintenance_plan import JoinChooser, chosen_plan
 from impctl.service.prepare import PreparedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode
@@ -169,7 +169,7 @@ def captured(
     )
     core = core_of(trial.root)
     prepared = PreparedQuery(spec, bound, query, replace(query, root=root), core)
-    way = chosen_way(prepared, verdict, partitions, joins)
+    way = chosen_plan(prepared, verdict, partitions, joins)
     if way.compiled is None:
         raise BlockedError(way.reason, None)
     return way.compiled

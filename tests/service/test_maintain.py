@@ -339,7 +339,7 @@ def test_an_unexpected_error_is_one_querys_own(
     step = Maintainer.step
 
     def stumbles(self: Maintainer, *args: Any, **kwargs: Any) -> Any:
-        if self.taken.stored.query == "corrupt":
+        if self.state.stored.query == "corrupt":
             raise KeyError("a bug")
         return step(self, *args, **kwargs)
 

@@ -617,24 +617,24 @@ def convert(
     be read any more, RetryableError if a table was replaced."""
     from impctl.compile.flows import StoredChoices, Strategy
     from impctl.compile.session import MaintainedQuery, transfer_state
-    from impctl.service.maintenance_plan import QueryState, chosen_way
+    from impctl.service.maintenance_plan import QueryState, chosen_plan
     from impctl.service.partners import FilePartners
     from impctl.service.table_deltas import rows_with
 
     watch, at = Stopwatch(), time.time()
     held = query.as_stored
     runs = store.load_runs(query.stored.query)
-    taken = QueryState(held.way, query.stored, runs)
+    taken = QueryState(held.plan, query.stored, runs)
     assert taken.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = held.chooser.sides
     sides = StoredChoices(by_spark, recorded.has_filter, wanted.from_files, reasons)
     chooser = replace(held.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
-    way = chosen_way(
+    plan = chosen_plan(
         held.prepared, held.verdict, held.partitions, chooser, has_answer=held.meta.answer
     )
-    assert way.compiled is not None
-    after = MaintainedQuery(way.compiled)
+    assert plan.compiled is not None
+    after = MaintainedQuery(plan.compiled)
     after.restore(runs, held.meta.counters, is_converted=True)
     partners = FilePartners(ctx, query.compiled, held.partitions, query.stored.versions)
     taken.session.read_by(partners)

@@ -60,8 +60,8 @@ class OpenedQuery(Struct, frozen=True):
 
     @property
     def compiled(self) -> Dataflow:
-        assert self.as_stored.way.compiled is not None
-        return self.as_stored.way.compiled
+        assert self.as_stored.plan.compiled is not None
+        return self.as_stored.plan.compiled
 
     def bytes_of(self, operator: Operator) -> int:
         names = {keeper.name for keeper in operator.arrangements()}
@@ -79,10 +79,10 @@ def opened(
     catch_up(ctx.tables, stored)
     check_pins(stored, ctx.tables)
     result = reopened(ctx, spec, stored)
-    check_circuit(ctx, result.prepared, result.way, stored)
+    check_circuit(ctx, result.prepared, result.plan, stored)
     return (
         None
-        if result.way.compiled is None
+        if result.plan.compiled is None
         else OpenedQuery(stored, result, sizes_of(store, stored))
     )
 

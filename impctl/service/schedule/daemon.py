@@ -115,10 +115,10 @@ class FollowedQueries:
         except ImpctlError:
             return False
         self._timetable.saw(waiting)
-        for one in waiting:
-            for code, text in shortest_bounds(one, self._timetable.pace):
-                if (code, one.query) not in self._warned:
-                    self._warned.add((code, one.query))
+        for query in waiting:
+            for code, text in shortest_bounds(query, self._timetable.pace):
+                if (code, query.query) not in self._warned:
+                    self._warned.add((code, query.query))
                     self._warnings.append(f"{text} [{code}]")
                     self._untold.append(self._warnings[-1])
         return True
@@ -195,10 +195,10 @@ class Timetable:
 
     def due(self, now: float, put_off: Collection[QueryName] = ()) -> list[Due]:
         """What a run that starts now maintains, the earliest deadline first."""
-        waiting = [one for one in self._waiting if self._is_asked(one, now, put_off)]
+        waiting = [query for query in self._waiting if self._is_asked(query, now, put_off)]
         # What failed is reckoned apart, so that it moves no other's start.
-        apart = [one for one in waiting if one.query in self._failed]
-        others = [one for one in waiting if one.query not in self._failed]
+        apart = [query for query in waiting if query.query in self._failed]
+        others = [query for query in waiting if query.query not in self._failed]
         result = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
         chosen = chosen_for_run(result, waiting, now, self._failed)
         names = {due.query for due in chosen}
@@ -228,28 +228,34 @@ class Timetable:
         bounds. Those of `failed` that are `put_off` are retried at a time of their own."""
         names = {due.query for due in done}
         self._failed = (self._failed - names) | names.intersection(failed)
-        mine = [one for one in self._waiting if one.query in names]
-        for one in mine:
-            self._left[one.query] = (one.pending.mark, now)
+        queries = [ran_query for ran_query in self._waiting if ran_query.query in names]
+        for ran_query in queries:
+            self._left[ran_query.query] = (ran_query.pending.mark, now)
         for query in put_off:
             self._left.pop(query, None)
         is_whole = not names.intersection(failed)
-        if mine and is_whole and all(one.costs.is_known for one in mine):
-            self.margin.ran(self._opening + sum(one.costs.pending for one in mine), took)
-        if mine:
+        if queries and is_whole and all(ran_query.costs.is_known for ran_query in queries):
+            self.margin.ran(
+                self._opening + sum(ran_query.costs.pending for ran_query in queries), took
+            )
+        if queries:
             self._opening = OPENING_S
         late = [now - due.due_by for due in done if due.due_by is not None]
         return max(0.0, *late) if late else None
 
-    def _is_asked(self, one: Waiting, now: float, put_off: Collection[QueryName]) -> bool:
+    def _is_asked(self, query: Waiting, now: float, put_off: Collection[QueryName]) -> bool:
         """Whether the query counts now: not if put off, nor unchanged since a run."""
-        if one.query in put_off:
+        if query.query in put_off:
             return False
-        mark, at = self._left.get(one.query, (None, now))
+        mark, since = self._left.get(query.query, (None, now))
         # A clock that was put back may not make the quiet longer.
-        if one.query not in self._left or mark != one.pending.mark or not 0 <= now - at < _QUIET:
+        if (
+            query.query not in self._left
+            or mark != query.pending.mark
+            or not 0 <= now - since < _QUIET
+        ):
             return True
-        return not one.pending.is_some
+        return not query.pending.is_some
 
 
 # Law: what is due is decided at the versions that are then maintained. A query that is not due
@@ -261,7 +267,7 @@ def maintain_due(
     ctx: Context,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
-    kept: StateCache | None = None,
+    cache: StateCache | None = None,
     *,
     look: float | None = None,
 ) -> Outcome:
@@ -269,29 +275,29 @@ def maintain_due(
     `kept` the operator state stays in memory for a later run of this process."""
     specs = ctx.queries(queries)
     sketched = [spec for spec in specs if spec.is_sketched]
-    seen = due_report(ctx, sketched, look)
+    report = due_report(ctx, sketched, look)
     known = {spec.name: spec for spec in sketched}
     done = Outcome()
-    if seen.taken:
-        chosen = [known[due.query] for due in seen.taken]
-        done = maintain_specs(ctx, chosen, batch_rows, kept, is_named=bool(queries))
-    taken_up = {due.query for due in seen.taken}
-    results = [one for one in done.results if isinstance(one, MaintainResult)]
+    if report.selected:
+        chosen = [known[due.query] for due in report.selected]
+        done = maintain_specs(ctx, chosen, batch_rows, cache, is_named=bool(queries))
+    selected = {due.query for due in report.selected}
+    results = [query for query in done.results if isinstance(query, MaintainResult)]
     results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
-    for one, due in zip(seen.waiting, seen.dues, strict=True):
-        if due.query not in taken_up:
-            results += _left(ctx, known[due.query], one, due)
+    for query, due in zip(report.waiting, report.dues, strict=True):
+        if due.query not in selected:
+            results += _left(ctx, known[due.query], query, due)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
-    warnings = (*done.warnings, *seen.warnings())
+    warnings = (*done.warnings, *report.warnings())
     return replace(done, results=tuple(results), warnings=warnings)
 
 
 def maintain_point(
-    ctx: Context, point: str, batch_rows: int | None = None, kept: StateCache | None = None
+    ctx: Context, point: str, batch_rows: int | None = None, cache: StateCache | None = None
 ) -> Outcome:
     """Maintain the queries whose trigger has this point; UsageError where none has it."""
-    return maintain_specs(ctx, of_point(ctx, point), batch_rows, kept, is_named=False)
+    return maintain_specs(ctx, of_point(ctx, point), batch_rows, cache, is_named=False)
 
 
 def of_point(ctx: Context, point: str) -> list[QuerySpec]:
@@ -313,11 +319,11 @@ def plan_due(
     ctx: Context, queries: Sequence[QueryName] | None, *, look: float | None = None
 ) -> Outcome:
     """When each query is due next, and why; writes nothing, takes no lock."""
-    seen = due_report(ctx, ctx.sketched(queries), look)
-    return Outcome(tuple(seen.results()), tuple(seen.warnings()))
+    report = due_report(ctx, ctx.sketched(queries), look)
+    return Outcome(tuple(report.results()), tuple(report.warnings()))
 
 
-def _left(ctx: Context, spec: QuerySpec, one: Waiting, due: Due) -> list[MaintainResult]:
+def _left(ctx: Context, spec: QuerySpec, waiting: Waiting, due: Due) -> list[MaintainResult]:
     """The result of a postponed query; none for one without a sketch."""
     try:
         store = ctx.reading_store()
@@ -327,15 +333,17 @@ def _left(ctx: Context, spec: QuerySpec, one: Waiting, due: Due) -> list[Maintai
     if stored is None:
         return []
     match = unchanged_results(ctx, stored)
-    if not one.pending.is_some and one.pending.moved_at is None:
+    if not waiting.pending.is_some and waiting.pending.moved_at is None:
         return match
-    at = (
+    moment = (
         ""
         if due.start_at is None
         else f", a run starts {moment_text(datetime.fromtimestamp(due.start_at, UTC))}"
     )
     return [
-        replace(result, reason_code=NOT_DUE, reason=f"{due.why}{at}", answer_changed=ANSWER_OPEN)
+        replace(
+            result, reason_code=NOT_DUE, reason=f"{due.why}{moment}", answer_changed=ANSWER_OPEN
+        )
         for result in match
     ]
 
@@ -364,7 +372,7 @@ class Retries:
         self._first = first_pause
         self._longest = max(_LONGEST_PAUSE, first_pause)
         self._of: dict[QueryName, _PutOff] = {}
-        self._by_due = SortedKeyList(key=lambda held: held.due)
+        self._by_due = SortedKeyList(key=lambda query: query.due)
 
     def next_due(self) -> float | None:
         """When the first of them is retried; None without any."""
@@ -482,7 +490,11 @@ def _next_expiry(ctx: Context) -> str | None:
     finally:
         reading.close()
     # Texts in one form and zone: in their order.
-    later = [at for at in result if at not in ("", NEVER) and at > ctx.clock.text(RUN_INSTANT)]
+    later = [
+        instant
+        for instant in result
+        if instant not in ("", NEVER) and instant > ctx.clock.text(RUN_INSTANT)
+    ]
     return min(later, default=None)
 
 
@@ -532,8 +544,8 @@ def follow(
     files = Files.of(settings)
     with open_context(settings, reporter) as ctx:
         specs = ctx.sketched(queries)
-        kept = StateCache(memory=memory_of(settings, ctx.workload))
-        following = _Following(ctx, specs, batch_rows, request, kept=kept)
+        cache = StateCache(memory=memory_of(settings, ctx.workload))
+        following = _Following(ctx, specs, batch_rows, request, kept=cache)
         followed = following.followed
         waits_for = f" ({followed.told()})" if followed.has_timed else ""
         reporter.step(
@@ -585,7 +597,7 @@ class _Following(Struct, dict=True):
         if self.followed.has_timed and (is_new or not self.has_looked):
             self._look()
         due = self.followed.due(self.ctx, waiting)
-        for name in self.followed.timed.difference(waiting, (one.query for one in due)):
+        for name in self.followed.timed.difference(waiting, (due_query.query for due_query in due)):
             # Put off no more, and yet not due: another process maintained it.
             self.retries.went_well(name)
         return (ready if is_new or due else []), due
@@ -602,8 +614,8 @@ class _Following(Struct, dict=True):
 
     def run(self, ready: Sequence[QueryName], due: Sequence[Due], show: Show) -> None:
         """Run these queries; show the run if it had anything to do."""
-        at, watch = datetime.now(UTC), Stopwatch()
-        queries = [*ready, *(one.query for one in due)]
+        started_at, watch = datetime.now(UTC), Stopwatch()
+        queries = [*ready, *(due_query.query for due_query in due)]
         outcome, retry, late_ms = self._maintained(queries, due)
         elapsed_ms = watch.ms
         done = tuple(
@@ -618,7 +630,7 @@ class _Following(Struct, dict=True):
         decisive = most_severe(outcome)
         entry = FollowedRun(
             number=self.runs,
-            started_at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            started_at=started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             elapsed_ms=elapsed_ms,
             exit_code=0 if decisive is None else decisive.error.exit_code,
             retry_ms=None if retry is None else retry * 1000,
@@ -654,12 +666,14 @@ class _Following(Struct, dict=True):
                 raise
             except ImpctlError as error:
                 outcome = Outcome(failures=(Failure(None, error),))
-            temporary = [failure for failure in outcome.failures if isinstance(failure.error, RetryableError)]
+            temporary = [
+                failure for failure in outcome.failures if isinstance(failure.error, RetryableError)
+            ]
             put_off = _failed(queries, temporary)
             for name in set(queries).difference(put_off):
                 self.retries.went_well(name)
             retry = self.retries.failed(put_off, time.monotonic())
-            names = {one.query for one in due}
+            names = {due_query.query for due_query in due}
             # Sketches of one query share their time.
             took = {
                 result.query: result.elapsed_ms

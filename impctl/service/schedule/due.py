@@ -56,11 +56,11 @@ def next_moment(trigger: Trigger, since: float) -> float | None:
 @lru_cache(maxsize=64)
 def _next_moment(trigger: Trigger, since: float) -> float | None:
     """Cached, since many queries have one trigger and ask at one time."""
-    at = datetime.fromtimestamp(since, UTC)
+    moment = datetime.fromtimestamp(since, UTC)
     if trigger.every is not None:
-        return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, at).timestamp()
+        return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, moment).timestamp()
     if trigger.cron is not None:
-        result = _next_of_cron(trigger.cron, trigger.zone, at)
+        result = _next_of_cron(trigger.cron, trigger.zone, moment)
         return None if result is None else result.timestamp()
     return None
 
@@ -103,15 +103,15 @@ def instant_of(local: datetime, zone: tzinfo) -> datetime:
     return late
 
 
-def _next_multiple(every: timedelta, zone: tzinfo, at: datetime) -> datetime:
+def _next_multiple(every: timedelta, zone: tzinfo, moment: datetime) -> datetime:
     """The first multiple since its local midnight; midnight itself is one."""
-    day = at.astimezone(zone).date()
-    while (start := _midnight(day, zone)) > at:
+    day = moment.astimezone(zone).date()
+    while (start := _midnight(day, zone)) > moment:
         day -= timedelta(days=1)
-    while (following := _midnight(day + timedelta(days=1), zone)) <= at:
+    while (following := _midnight(day + timedelta(days=1), zone)) <= moment:
         day += timedelta(days=1)
         start = following
-    passed = -((start - at) // every)
+    passed = -((start - moment) // every)
     return min(start + passed * every, following)
 
 
@@ -119,18 +119,18 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
     return instant_of(datetime.combine(day, _MIDNIGHT), zone)
 
 
-def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
+def _next_of_cron(cron: Cron, zone: tzinfo, moment: datetime) -> datetime | None:
     # The day before too: what it jumps over may come late, and midnight may come twice.
-    day = at.astimezone(zone).date() - timedelta(days=1)
+    day = moment.astimezone(zone).date() - timedelta(days=1)
     for _ in range(_DAYS):
         for hour in cron.hours if cron.has_day(day) else ():
             # An hour that is over cannot hold it; a jump moves a time by less than a day.
             last = datetime.combine(day, time(hour, cron.minutes[-1]))
-            if instant_of(last, zone) < at:
+            if instant_of(last, zone) < moment:
                 continue
             for minute in cron.minutes:
                 result = instant_of(datetime.combine(day, time(hour, minute)), zone)
-                if result >= at:
+                if result >= moment:
                     return result
         day += timedelta(days=1)
     return None
@@ -193,7 +193,7 @@ class CommitLog(Struct):
     def since(self, source: DeltaSource, version: TableVersion) -> tuple[Committed, ...] | None:
         known = self._known.setdefault((source.name, source.table_id), {})
         result = committed_since(source, version, known)
-        known.update({one.version: one for one in result or ()})
+        known.update({commit.version: commit for commit in result or ()})
         return result
 
     def __len__(self) -> int:
@@ -246,7 +246,9 @@ def _pending(
                 unsure=f"the log of table `{pin.table}` does not show it", mark=mark
             )
         times_in_log = [commit.at for commit in commits]
-        if stored.maintained_at > now and any(not _is_told(at, now) for at in times_in_log[:1]):
+        if stored.maintained_at > now and any(
+            not _is_told(moment, now) for moment in times_in_log[:1]
+        ):
             # The clock was put back, so the sketch says no more than the commit.
             why = f"the times of the changes of table `{pin.table}` are unknown"
             return PendingChanges(unsure=why, mark=mark)
@@ -254,9 +256,9 @@ def _pending(
         moved_at += times[:1]
         tables += [pin.table] if commits else []
         changes += [
-            PendingChange(at, one.rows, one.bytes)
-            for at, one in zip(times, commits, strict=True)
-            if not one.only_moves
+            PendingChange(moment, known_commit.rows, known_commit.bytes)
+            for moment, known_commit in zip(times, commits, strict=True)
+            if not known_commit.only_moves
         ]
     if moved:
         # The known time of the first expired row still in the sketch.
@@ -284,14 +286,14 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
     in the future, takes that of the one before it; the first one takes the last maintenance
     (`since`), its earliest possible time."""
     result: list[float] = []
-    for at in times:
-        known = [*result[-1:], *([at] if at is not None and _is_told(at, now) else [])]
+    for moment in times:
+        known = [*result[-1:], *([moment] if moment is not None and _is_told(moment, now) else [])]
         result.append(min(max(known, default=since), now))
     return result
 
 
-def _is_told(at: float | None, now: float) -> bool:
-    return at is not None and at <= now + _TOLERATED
+def _is_told(moment: float | None, now: float) -> bool:
+    return moment is not None and moment <= now + _TOLERATED
 
 
 def _turned(before: str, to: str, zone: str) -> float:
@@ -383,14 +385,14 @@ class _Wish(Struct, frozen=True):
 
 def dues(waiting: Sequence[Waiting], pace: Pace, now: float) -> list[Due]:
     """When each is due, in the order given."""
-    wishes = [list(_wishes(one, now)) for one in waiting]
+    wishes = [list(_wishes(query, now)) for query in waiting]
     loads = _Loads(
-        (min((wish.deadline or wish.at) for wish in result), one.costs.pending)
-        for one, result in zip(waiting, wishes, strict=True)
-        if result and one.pending.is_some
+        (min((wish.deadline or wish.at) for wish in result), query.costs.pending)
+        for query, result in zip(waiting, wishes, strict=True)
+        if result and query.pending.is_some
     )
     return [
-        _due(one, result, loads, pace, now) for one, result in zip(waiting, wishes, strict=True)
+        _due(query, result, loads, pace, now) for query, result in zip(waiting, wishes, strict=True)
     ]
 
 
@@ -403,7 +405,7 @@ def chosen_for_run(
     """What a run that starts now maintains, the earliest deadline first; empty for no run. Due
     queries are joined by those whose start comes within a tenth of their bound, unless all due ones
     `failed` last time; if nothing is due, by the cheap ones."""
-    of = {one.query: one for one in waiting}
+    of = {query.query: query for query in waiting}
     chosen = [due for due in result if due.is_now(now)]
     if not chosen:
         for due in result:
@@ -423,7 +425,7 @@ def chosen_for_run(
 
     def deadline(due: Due) -> float:
         times = (due.due_by, due.due_at, due.start_at)
-        return next((at for at in times if at is not None), float("inf"))
+        return next((moment for moment in times if moment is not None), float("inf"))
 
     return sorted(chosen, key=deadline)
 
@@ -433,16 +435,16 @@ class _Loads:
 
     def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
         ordered = sorted(parts)
-        self._deadlines = [at for at, _ in ordered]
+        self._deadlines = [deadline for deadline, _ in ordered]
         self._sums = [0.0, *accumulate(cost for _, cost in ordered)]
 
     def until(self, deadline: float) -> float:
         return self._sums[bisect_right(self._deadlines, deadline)]
 
 
-def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
+def _wishes(query: Waiting, now: float) -> Iterator[_Wish]:
     """The trigger's wishes for what is pending, one per key; none of `use` and `point`."""
-    trigger, pending = one.trigger, one.pending
+    trigger, pending = query.trigger, query.pending
     if pending.unsure is not None:
         if trigger.alone is not SimpleTrigger.USE and not _is_point_alone(trigger):
             yield _Wish(pending.unsure, now)
@@ -454,9 +456,9 @@ def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
         deadline = oldest + trigger.fresh_within
         yield _Wish(f"fresh_within {written(trigger.fresh_within)}", deadline, deadline)
     if trigger.rows is not None:
-        at = _enough_at(pending, trigger.rows)
-        if at is not None:
-            yield _Wish(f"{trigger.rows:,} rows are pending", at)
+        wish_at = _enough_at(pending, trigger.rows)
+        if wish_at is not None:
+            yield _Wish(f"{trigger.rows:,} rows are pending", wish_at)
     moment = next_moment(trigger, now if oldest is None else oldest)
     if moment is not None:
         reason = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
@@ -471,40 +473,42 @@ def _is_point_alone(trigger: Trigger) -> bool:
 
 def _enough_at(pending: PendingChanges, rows: int) -> float | None:
     """When so many rows were pending; a change with unknown rows counts as enough."""
-    seen = 0
+    counted = 0
     for change in pending.changes:
         if change.rows is None:
             return change.at
-        seen += change.rows
-        if seen >= rows:
+        counted += change.rows
+        if counted >= rows:
             return change.at
     return None
 
 
-def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: float) -> Due:
-    trigger = one.trigger
-    is_pending = one.pending.is_some or (trigger.is_on_commit and one.pending.moved_at is not None)
-    result = [_of_wish(one, wish, loads, pace, is_pending=is_pending) for wish in wishes]
+def _due(query: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: float) -> Due:
+    trigger = query.trigger
+    is_pending = query.pending.is_some or (
+        trigger.is_on_commit and query.pending.moved_at is not None
+    )
+    result = [_of_wish(query, wish, loads, pace, is_pending=is_pending) for wish in wishes]
     if is_pending and trigger.ready_within is not None and _is_point_alone(trigger):
-        needed = pace.margin * (pace.opening + one.costs.pending)
-        oldest = one.pending.oldest
+        needed = pace.margin * (pace.opening + query.costs.pending)
+        oldest = query.pending.oldest
         if needed > trigger.ready_within and oldest is not None:
             why = f"more than ready_within {written(trigger.ready_within)} is pending"
-            result.append(Due(one.query, why, oldest, None, now, True, one.costs.pending))
+            result.append(Due(query.query, why, oldest, None, now, True, query.costs.pending))
     if not result:
         if trigger.alone is SimpleTrigger.USE:
             why = "use: when its sketch is used, or when `maintain` names the query"
         elif _is_point_alone(trigger):
             why = f"point: on `maintain --point {trigger.point}`"
-        elif not one.pending.is_some:
+        elif not query.pending.is_some:
             why = "nothing is pending"
         else:
-            why = f"{one.pending.rows or 0:,} of {trigger.rows or 0:,} rows are pending"
-        return Due(one.query, why, is_pending=is_pending, cost=one.costs.pending)
+            why = f"{query.pending.rows or 0:,} of {trigger.rows or 0:,} rows are pending"
+        return Due(query.query, why, is_pending=is_pending, cost=query.costs.pending)
     return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
 
 
-def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
+def _of_wish(query: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
     why, start = wish.why, wish.at
     work = 0.0
     if not is_pending:
@@ -513,36 +517,36 @@ def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending
         work = pace.margin * (pace.opening + loads.until(wish.deadline))
         if wish.left is None:
             start = wish.deadline - work - pace.look
-    due = Due(one.query, why, wish.at, wish.deadline, start, is_pending, one.costs.pending)
+    due = Due(query.query, why, wish.at, wish.deadline, start, is_pending, query.costs.pending)
     if not is_pending or wish.left is None:
         return due
-    work += pace.margin * one.costs.expected
+    work += pace.margin * query.costs.expected
     early, is_too_much = wish.at - work, work > wish.left
     # Once is as late as possible; a run that was made since then did what could be done ahead.
-    if is_too_much and (one.last is None or one.last < early):
+    if is_too_much and (query.last is None or query.last < early):
         return replace(due, start_at=early, why=f"{wish.why}, started early for ready_within")
     return due
 
 
-def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
+def shortest_bounds(query: Waiting, pace: Pace) -> list[tuple[str, str]]:
     """Codes and texts of bounds that cannot be met, each with the shortest that can."""
     result = []
-    fresh, ready = one.trigger.fresh_within, one.trigger.ready_within
-    usual = max(one.costs.longest, one.costs.each_look)
-    if fresh is not None and fresh < max(one.costs.longest, pace.look):
+    fresh, ready = query.trigger.fresh_within, query.trigger.ready_within
+    usual = max(query.costs.longest, query.costs.each_look)
+    if fresh is not None and fresh < max(query.costs.longest, pace.look):
         least = pace.look + pace.margin * (pace.opening + usual)
         step = f" and a step of {duration_text(usual * 1000)}" if usual > 0 else ""
         text = (
-            f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
+            f"query `{query.query}` cannot meet fresh_within {written(fresh)}: a check "
             f"every {duration_text(pace.look * 1000)}{step} take at least "
             f"{duration_text(least * 1000)}, including opening a run and a safety "
             f"factor of {pace.margin:g}"
         )
         result.append(("fresh_impossible", text))
-    least_ready = pace.margin * (pace.opening + one.costs.each_look)
+    least_ready = pace.margin * (pace.opening + query.costs.each_look)
     if ready is not None and least_ready > ready:
         text = (
-            f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
+            f"query `{query.query}` cannot meet ready_within {written(ready)}: opening a "
             "run and processing the rows of one check may take "
             f"{duration_text(least_ready * 1000)}"
         )
@@ -633,19 +637,19 @@ class DueReport(Struct, frozen=True):
 
     waiting: Sequence[Waiting]
     dues: Sequence[Due]
-    taken: Sequence[Due]
+    selected: Sequence[Due]
     pace: Pace
 
     def results(self) -> list[DueResult]:
-        chosen = {due.query: due for due in self.taken}
+        chosen = {due.query: due for due in self.selected}
         return [
-            _told(one, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
-            for one, due in zip(self.waiting, self.dues, strict=True)
+            _told(query, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
+            for query, due in zip(self.waiting, self.dues, strict=True)
         ]
 
     def warnings(self) -> list[str]:
         """Bounds that cannot be met, each with its code."""
-        pairs = [pair for one in self.waiting for pair in shortest_bounds(one, self.pace)]
+        pairs = [pair for query in self.waiting for pair in shortest_bounds(query, self.pace)]
         return [f"{text} [{code}]" for code, text in pairs]
 
 
@@ -657,19 +661,19 @@ def due_report(ctx: Context, specs: Sequence[QuerySpec], look: float | None) -> 
     return DueReport(waiting, result, chosen_for_run(result, waiting, now_of(ctx)), pace)
 
 
-def _told(one: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
+def _told(query: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
     return DueResult(
-        query=one.query,
-        trigger=one.trigger.text,
+        query=query.query,
+        trigger=query.trigger.text,
         due=is_due,
         why=f"{due.why}; {due.early}" if due.early else due.why,
         due_at=_time(due.due_at),
         due_by=_time(due.due_by),
         start_at=_time(due.start_at),
         pending=due.is_pending,
-        rows=one.pending.rows,
-        oldest_at=_time(one.pending.oldest),
-        cost_ms=one.costs.pending * 1000 if one.costs.is_known else None,
+        rows=query.pending.rows,
+        oldest_at=_time(query.pending.oldest),
+        cost_ms=query.costs.pending * 1000 if query.costs.is_known else None,
         margin=pace.margin,
     )
 
@@ -729,8 +733,8 @@ class Margin:
         """The factor for expected times."""
         if len(self._ratios) < _FEWEST:
             return FIRST_MARGIN
-        at = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
-        return max(LEAST_MARGIN, sorted(self._ratios)[at])
+        index = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
+        return max(LEAST_MARGIN, sorted(self._ratios)[index])
 
 
 def costs_of(

@@ -56,7 +56,7 @@ class GroupedCommits(Struct, frozen=True):
     @property
     def rows(self) -> int | None:
         """Rows of all tables together."""
-        result = [each.rows for each in self.moved.values() if each.rows is not None]
+        result = [arrival.rows for arrival in self.moved.values() if arrival.rows is not None]
         return sum(result) if len(result) == len(self.moved) else None
 
 
@@ -91,14 +91,14 @@ def kinds_of(
     result: dict[Tables, list[GroupedCommits]] = {}
     for change in _changes(histories, times, together):
         result.setdefault(frozenset(change.moved), []).append(change)
-    seen = frozenset[TableName]().union(*result)
+    seen_tables = frozenset[TableName]().union(*result)
     days = {name: _days(history, times[name], now) for name, history in histories.items()}
     kinds = [
         ChangeKind(tables, min(days[name] for name in tables), tuple(changes))
         for tables, changes in result.items()
     ]
     return kinds + [
-        ChangeKind(frozenset([name]), days[name]) for name in histories if name not in seen
+        ChangeKind(frozenset([name]), days[name]) for name in histories if name not in seen_tables
     ]
 
 
@@ -139,8 +139,8 @@ def _counts(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """How many of the times lie in each of the stretches before now, the latest last."""
     back = ((now - np.array(times)) // width).astype(np.int64)
-    kept = stretches - 1 - back[back < stretches]
-    return np.bincount(kept, minlength=stretches).astype(np.float64)
+    counted = stretches - 1 - back[back < stretches]
+    return np.bincount(counted, minlength=stretches).astype(np.float64)
 
 
 def _changes(
@@ -148,7 +148,9 @@ def _changes(
 ) -> Iterator[GroupedCommits]:
     """The commits of all tables by time, close ones merged."""
     commits = sorted(
-        (at, name, number) for name, result in times.items() for number, at in enumerate(result)
+        (moment, name, number)
+        for name, result in times.items()
+        for number, moment in enumerate(result)
     )
     first = 0
     for end in range(1, len(commits) + 1):
@@ -165,18 +167,18 @@ def _changes(
             first = end
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _sum(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else left + right
 
 
-def _days(held: History, times: Sequence[float], now: float) -> float:
+def _days(history: History, times: Sequence[float], now: float) -> float:
     """For how long the table's commits are known, without gaps."""
-    since = [] if held.since is None else [held.since]
+    since = [] if history.since is None else [history.since]
     start = min([*times[:1], *since, now])
     missed = sum(
         after - before
-        for before, after, each in zip(times, times[1:], held.arrivals[1:], strict=False)
-        if each.is_after_gap
+        for before, after, arrival in zip(times, times[1:], history.arrivals[1:], strict=False)
+        if arrival.is_after_gap
     )
     return max(0.0, now - start - missed) / DAY
 
@@ -236,7 +238,7 @@ def next_change(kinds: Iterable[ChangeKind], now: float, forecasts: Forecasts) -
         some = {0: "no change is", 1: "1 change is"}.get(count, f"{count} changes are")
         same = " of the same tables" if count >= NEEDED else ""
         return NextChange(unknown=f"{some} known, a forecast needs {NEEDED}{same}")
-    first = min(coming, key=lambda each: each.order)
+    first = min(coming, key=lambda kind_change: kind_change.order)
     rows = _forecast(first.kind.changes, forecasts, lambda _, change: change.rows)
     return NextChange(
         tables=tuple(sorted(first.kind.tables)),
@@ -300,7 +302,12 @@ class Expectations(Struct, frozen=True, dict=True):
             expected_of(ChangeKind(frozenset([name]), self._days(name)), self.now)
             for name in sorted(names & self._ended)
         ]
-        return tuple(sorted(result, key=lambda each: (-each.per_day, sorted(each.tables))))
+        return tuple(
+            sorted(
+                result,
+                key=lambda expected_kind: (-expected_kind.per_day, sorted(expected_kind.tables)),
+            )
+        )
 
     def next_change(self, tables: Iterable[TableName]) -> NextChange:
         """The first of them to come."""
@@ -309,8 +316,8 @@ class Expectations(Struct, frozen=True, dict=True):
             return NextChange(unknown="the workload file declares that its tables never change")
         by_log = next_change(self._kinds_of(names), self.now, self._forecasts)
         declared = [self._next_by_the_file(name) for name in sorted(names & self._declared.keys())]
-        known = [each for each in (by_log, *declared) if each.in_s is not None]
-        return min(known, key=lambda each: each.in_s or 0.0) if known else by_log
+        known = [change for change in (by_log, *declared) if change.in_s is not None]
+        return min(known, key=lambda change: change.in_s or 0.0) if known else by_log
 
     def _kinds_of(self, tables: Tables) -> list[ChangeKind]:
         """The kinds by the log, computed once for all queries over the same tables."""
@@ -325,10 +332,15 @@ class Expectations(Struct, frozen=True, dict=True):
     def _declared(self) -> dict[TableName, tuple[ExpectedChanges, ...]]:
         result = {}
         for name, spec in self.specs.items():
-            paced = tuple(each for each in self._holding(spec) if each.every is not None)
+            paced = tuple(
+                expectation for expectation in self._holding(spec) if expectation.every is not None
+            )
             # Until the log has enough commits since the expectation began.
-            begun = max((each.since for each in paced if each.since is not None), default=0.0)
-            if paced and sum(at >= begun for at in self._times(name)) < TAKES_OVER:
+            begun = max(
+                (expectation.since for expectation in paced if expectation.since is not None),
+                default=0.0,
+            )
+            if paced and sum(moment >= begun for moment in self._times(name)) < TAKES_OVER:
                 result[name] = paced
         return result
 
@@ -340,10 +352,10 @@ class Expectations(Struct, frozen=True, dict=True):
 
     def _holding(self, spec: TableSpec) -> list[ExpectedChanges]:
         return [
-            each
-            for each in spec.coming or ()
-            if (each.since is None or each.since <= self.now)
-            and (each.until is None or self.now < each.until)
+            expectation
+            for expectation in spec.coming or ()
+            if (expectation.since is None or expectation.since <= self.now)
+            and (expectation.until is None or self.now < expectation.until)
         ]
 
     def _times(self, table: TableName) -> list[float]:
@@ -353,14 +365,25 @@ class Expectations(Struct, frozen=True, dict=True):
         """Kinds declared in the file: tables with the same pauses come together, in one kind."""
         together: dict[tuple[object, ...], list[Expected]] = {}
         for name in tables:
-            pace = tuple((each.every, each.since, each.until) for each in self._declared[name])
+            pace = tuple(
+                (expectation.every, expectation.since, expectation.until)
+                for expectation in self._declared[name]
+            )
             together.setdefault(pace, []).append(self._declared_kind(name))
         return [
             Expected(
-                frozenset().union(*(one.tables for one in kinds)),
+                frozenset().union(*(declared_kind.tables for declared_kind in kinds)),
                 kinds[0].per_day,
-                {name: rows for one in kinds for name, rows in one.rows.items()},
-                {name: share for one in kinds for name, share in one.deletes.items()},
+                {
+                    name: rows
+                    for declared_kind in kinds
+                    for name, rows in declared_kind.rows.items()
+                },
+                {
+                    name: share
+                    for declared_kind in kinds
+                    for name, share in declared_kind.deletes.items()
+                },
                 kinds[0].chance,
             )
             for kinds in together.values()
@@ -368,12 +391,18 @@ class Expectations(Struct, frozen=True, dict=True):
 
     def _declared_kind(self, table: TableName) -> Expected:
         """One kind for all that the file declares of a table: rates add up, rows are their mean."""
-        pace = [(DAY / each.every, each) for each in self._declared[table] if each.every]
+        pace = [
+            (DAY / expectation.every, expectation)
+            for expectation in self._declared[table]
+            if expectation.every
+        ]
         per_day = sum(rate for rate, _ in pace)
-        sized = [(rate, each) for rate, each in pace if each.rows is not None]
+        sized = [(rate, expectation) for rate, expectation in pace if expectation.rows is not None]
         weight = sum(rate for rate, _ in sized)
-        changed = sum(rate * (each.rows or 0) for rate, each in sized)
-        deleted = sum(rate * (each.rows or 0) * each.deletes for rate, each in sized)
+        changed = sum(rate * (expectation.rows or 0) for rate, expectation in sized)
+        deleted = sum(
+            rate * (expectation.rows or 0) * expectation.deletes for rate, expectation in sized
+        )
         return Expected(
             frozenset([table]),
             per_day,
@@ -383,7 +412,7 @@ class Expectations(Struct, frozen=True, dict=True):
         )
 
     def _next_by_the_file(self, table: TableName) -> NextChange:
-        first = min(self._declared[table], key=lambda each: each.every or 0.0)
+        first = min(self._declared[table], key=lambda expectation: expectation.every or 0.0)
         assert first.every is not None
         latest = self._times(table)[-1:]
         # Without a commit yet, nobody knows where in the pause it is now.
@@ -395,8 +424,8 @@ class Expectations(Struct, frozen=True, dict=True):
 
     def _days(self, table: TableName) -> float:
         """Days for which the table is known; none of its commits counts."""
-        held = replace(self.histories.get(table, _NOTHING), arrivals=())
-        (kind,) = kinds_of({table: held}, self.now)
+        history = replace(self.histories.get(table, _NOTHING), arrivals=())
+        (kind,) = kinds_of({table: history}, self.now)
         return kind.days
 
 

@@ -69,11 +69,11 @@ class ReplayedCommits(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.times)
 
-    def until(self, at: float) -> int:
-        return bisect_right(self.times, at)
+    def until(self, moment: float) -> int:
+        return bisect_right(self.times, moment)
 
-    def next_after(self, at: float) -> float | None:
-        result = bisect_right(self.times, at)
+    def next_after(self, moment: float) -> float | None:
+        result = bisect_right(self.times, moment)
         return self.times[result] if result < len(self.times) else None
 
 
@@ -95,11 +95,11 @@ class Replay(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        return sum(len(commit) for commit in self.commits.values())
+        return sum(len(commits) for commits in self.commits.values())
 
     @property
     def rows(self) -> int:
-        return sum(commit.rows[-1] for commit in self.commits.values())
+        return sum(commits.rows[-1] for commits in self.commits.values())
 
 
 def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> ReplayedCommits:
@@ -107,36 +107,41 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Repla
     known = [arrival for arrival in arrivals if arrival.at is None or arrival.at <= until]
     times = effective_times(known, until)
     first = bisect_left(times, since)
-    kept = known[first : bisect_right(times, until)]
-    sizes = [(each.rows, each.bytes) for each in known if each.rows is not None]
+    replayed = known[first : bisect_right(times, until)]
+    sizes = [(commit.rows, commit.bytes) for commit in known if commit.rows is not None]
     all_rows, all_bytes = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
 
-    def guess(each: Arrival) -> int:
+    def guess(commit: Arrival) -> int:
         # By the rows per byte of commits that tell both.
         if not sizes:
             return ROWS_UNKNOWN
-        if not all_bytes or not each.bytes:
+        if not all_bytes or not commit.bytes:
             return max(1, round(all_rows / len(sizes)))
-        return max(1, round(each.bytes * all_rows / all_bytes))
+        return max(1, round(commit.bytes * all_rows / all_bytes))
 
-    rows = [guess(each) if each.rows is None else each.rows for each in kept]
+    rows = [guess(commit) if commit.rows is None else commit.rows for commit in replayed]
     return ReplayedCommits(
-        times[first : first + len(kept)],
+        times[first : first + len(replayed)],
         [0, *accumulate(rows)],
-        [0, *accumulate(each.bytes for each in kept)],
-        sum(each.rows is None for each in kept),
+        [0, *accumulate(commit.bytes for commit in replayed)],
+        sum(commit.rows is None for commit in replayed),
     )
 
 
 def merged(of: Mapping[TableName, ReplayedCommits]) -> ReplayedCommits:
     """The commits of several tables in the order of their times, then of the tables' names."""
     commits = sorted(
-        (at, name, one.rows[place + 1] - one.rows[place], one.bytes[place + 1] - one.bytes[place])
-        for name, one in of.items()
-        for place, at in enumerate(one.times)
+        (
+            moment,
+            name,
+            commits_of_table.rows[number + 1] - commits_of_table.rows[number],
+            commits_of_table.bytes[number + 1] - commits_of_table.bytes[number],
+        )
+        for name, commits_of_table in of.items()
+        for number, moment in enumerate(commits_of_table.times)
     )
     return ReplayedCommits(
-        [at for at, _, _, _ in commits],
+        [moment for moment, _, _, _ in commits],
         [0, *accumulate(rows for _, _, rows, _ in commits)],
         [0, *accumulate(size for _, _, _, size in commits)],
     )
@@ -164,16 +169,19 @@ def replay_of_store(
         else next(iter(effective_times(history.arrivals, now)), None)
         for name, history in histories.items()
     }
-    start = max((at for at in known.values() if at is not None), default=now)
+    start = max((moment for moment in known.values() if moment is not None), default=now)
     begin = start if since is None else max(since, start)
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
-    result = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
+    result = {
+        name: commits_of(table_history.arrivals, begin, now)
+        for name, table_history in histories.items()
+    }
     return Replay(begin, now, result, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
 
 
-def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
+def _with_times(history: History, now: float) -> Iterator[tuple[float, Arrival]]:
     """The commits of a table, each with its assumed time."""
-    return zip(effective_times(held.arrivals, now), held.arrivals, strict=True)
+    return zip(effective_times(history.arrivals, now), history.arrivals, strict=True)
 
 
 def _replayed(
@@ -181,9 +189,11 @@ def _replayed(
 ) -> dict[TableName, History]:
     """The histories without what is not replayed."""
     result = {}
-    for name, held in histories.items():
-        kept = tuple(each for at, each in _with_times(held, until) if since <= at <= until)
-        result[name] = replace(held, since=since, arrivals=kept)
+    for name, history in histories.items():
+        arrivals = tuple(
+            arrival for moment, arrival in _with_times(history, until) if since <= moment <= until
+        )
+        result[name] = replace(history, since=since, arrivals=arrivals)
     return result
 
 
@@ -193,7 +203,7 @@ def _cut(
     """What is said where less is known than was asked for."""
     if since is None or begin <= since:
         return
-    names = [f"`{name}`" for name, at in known.items() if at == begin]
+    names = [f"`{name}`" for name, moment in known.items() if moment == begin]
     yield (
         f"commits of {' and '.join(names)} are known only from "
         f"{moment_text(datetime.fromtimestamp(begin, UTC))}, where the replay begins"
@@ -201,13 +211,13 @@ def _cut(
 
 
 def _gaps(histories: Mapping[TableName, History], since: float, until: float) -> Iterator[str]:
-    for name, held in histories.items():
-        times = effective_times(held.arrivals, until)
+    for name, history in histories.items():
+        times = effective_times(history.arrivals, until)
         gaps = sum(
-            each.is_after_gap and since < at <= until
-            for at, each in zip(times, held.arrivals, strict=True)
+            arrival.is_after_gap and since < moment <= until
+            for moment, arrival in zip(times, history.arrivals, strict=True)
         )
-        if gaps or held.has_missed:
+        if gaps or history.has_missed:
             yield f"some commits of `{name}` are unknown: its log was cleaned up in between"
 
 
@@ -260,8 +270,8 @@ class Setting(Struct, frozen=True):
     def name(self) -> str:
         if self.is_present:
             return "as it is"
-        kept = "all kept" if self.disk is None else size_text(self.disk)
-        return kept if self.trigger is None else f"{kept}, {self.trigger.text}"
+        budget = "all kept" if self.disk is None else size_text(self.disk)
+        return budget if self.trigger is None else f"{budget}, {self.trigger.text}"
 
 
 def settings_of(
@@ -373,7 +383,7 @@ class QueryLines(Struct, dict=True):
     @cached_property
     def _told(self) -> Sequence[_CostLine]:
         table_sets = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
-        lines = [_line(self.runs, self.by, table_set) for table_set in table_sets]
+        lines = [_line(self.runs, self.by, tables) for tables in table_sets]
         return [line for line in lines if line is not None]
 
 
@@ -463,10 +473,10 @@ class Pieces(Struct, frozen=True, dict=True):
                 name: {piece.name: _kept_of(piece) for piece in graph.pieces}
                 for name, graph in self._usual.items()
             }
-        graphs, chances = self._usual, [one.chance for one in self.expected]
+        graphs, chances = self._usual, [query.chance for query in self.expected]
         fixed = self.kept.fixed
         choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
-        then = {name: one.modes for name, one in choice.queries.items()}
+        then = {name: query.modes for name, query in choice.queries.items()}
         late, late_now = (
             len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
         )
@@ -509,14 +519,16 @@ class Pieces(Struct, frozen=True, dict=True):
             self._costs_now[name] = [evaluate(g[name], present).per_kind for g in self.graphs]
         before = self._costs_now[name]
         for index, kind in enumerate(self.expected):
-            mine = kind.tables & tables
-            if not mine or mine in result:
+            moved = kind.tables & tables
+            if not moved or moved in result:
                 continue
             ms = tuple(costs[index] for costs in after)
-            more = tuple(one - other[index] for one, other in zip(ms, before, strict=True))
+            more = tuple(
+                ms_after - other[index] for ms_after, other in zip(ms, before, strict=True)
+            )
             reads = tuple(_reads(graphs[name], modes, index) for graphs in self.graphs)
-            rows = tuple(rows_of_change(_scaled(kind, scale), mine) for scale in _SCALES)
-            result[mine] = Price(rows, ms, more, reads)
+            rows = tuple(rows_of_change(_scaled(kind, scale), moved) for scale in _SCALES)
+            result[moved] = Price(rows, ms, more, reads)
         return result
 
 
@@ -529,7 +541,7 @@ def pieces_of(
     coming = Expectations(ctx.workload.tables, replay.histories, replay.until)
     expected = coming.expected(tables)
     graphs = tuple(
-        graphs_of(ctx, store, kept.queries, [_scaled(one, scale) for one in expected])
+        graphs_of(ctx, store, kept.queries, [_scaled(kind, scale) for kind in expected])
         for scale in _SCALES
     )
     usual = graphs[_SCALES.index(1.0)]
@@ -574,7 +586,9 @@ def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) ->
     if exact is not None:
         return _at(exact, rows)
     left, parts = set(moved), [(0.0, 0.0, 0.0)]
-    for tables, price in sorted(prices.items(), key=lambda one: (-len(one[0]), sorted(one[0]))):
+    for tables, price in sorted(
+        prices.items(), key=lambda entry: (-len(entry[0]), sorted(entry[0]))
+    ):
         if tables <= left:
             left -= tables
             parts.append(_at(price, rows))
@@ -604,19 +618,19 @@ class MostPriced(Struct, frozen=True):
 
     def at(self, rows: float) -> tuple[float, float]:
         """The bounds for at most so many rows."""
-        at = bisect_left(self.rows, rows)
-        return self.ms[at], self.more_ms[at]
+        index = bisect_left(self.rows, rows)
+        return self.ms[index], self.more_ms[index]
 
 
 def _at(price: Price, rows: float) -> tuple[float, float, float]:
     """Linear interpolation between the sizes, constant beyond them."""
-    at = bisect_left(price.rows, rows)
-    if at in (0, len(price.rows)):
-        at = min(at, len(price.rows) - 1)
-        return price.ms[at], price.more_ms[at], price.reads[at]
-    share = (rows - price.rows[at - 1]) / (price.rows[at] - price.rows[at - 1])
+    index = bisect_left(price.rows, rows)
+    if index in (0, len(price.rows)):
+        index = min(index, len(price.rows) - 1)
+        return price.ms[index], price.more_ms[index], price.reads[index]
+    share = (rows - price.rows[index - 1]) / (price.rows[index] - price.rows[index - 1])
     between = [
-        column[at - 1] + share * (column[at] - column[at - 1])
+        column[index - 1] + share * (column[index] - column[index - 1])
         for column in (price.ms, price.more_ms, price.reads)
     ]
     return between[0], between[1], between[2]
@@ -692,11 +706,11 @@ class Model:
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], RunTotals] = {}
         """By what decides a run; settings may be equivalent."""
         commits = replay.commits
-        made = {
+        queries = {
             names: CommitStream.made({name: commits[name] for name in sorted(names)})
             for names in {frozenset(result) for result in tables.values()}
         }
-        self._streams = {query: made[frozenset(names)] for query, names in tables.items()}
+        self._streams = {query: queries[frozenset(names)] for query, names in tables.items()}
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
@@ -704,7 +718,7 @@ class Model:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        guessed = sum(commit.guessed for commit in self.replay.commits.values())
+        guessed = sum(commits.guessed for commits in self.replay.commits.values())
         rough = (
             f"the log has no row count for {guessed:,} commits, so their rows are estimated "
             "from bytes"
@@ -776,21 +790,21 @@ class CommitStream(Struct):
 
     @classmethod
     def made(cls, of: Mapping[TableName, ReplayedCommits]) -> CommitStream:
-        told = sorted((at, name) for name, commits in of.items() for at in commits.times)
-        return cls(merged(of), [name for _, name in told])
+        ordered = sorted((moment, name) for name, commits in of.items() for moment in commits.times)
+        return cls(merged(of), [name for _, name in ordered])
 
-    def pending(self, seen: int, now: float) -> PendingAmount | None:
+    def pending(self, known: int, now: float) -> PendingAmount | None:
         """What came by now after the first `seen` commits; None without any."""
         # Queries of one run ask the same, one after the other.
-        if self._asked != (seen, now):
-            self._asked, self._told = (seen, now), None
+        if self._asked != (known, now):
+            self._asked, self._told = (known, now), None
             commits, last = self.all, self.all.until(now)
-            if last > seen:
+            if last > known:
                 self._told = PendingAmount(
-                    commits.times[seen],
-                    frozenset(self.tables[seen:last]),
-                    commits.rows[last] - commits.rows[seen],
-                    commits.bytes[last] - commits.bytes[seen],
+                    commits.times[known],
+                    frozenset(self.tables[known:last]),
+                    commits.rows[last] - commits.rows[known],
+                    commits.bytes[last] - commits.bytes[known],
                 )
         return self._told
 
@@ -848,9 +862,9 @@ class ReplayedQuery(Struct):
         coming = self.rows_per_s * max(0.0, until - now) if ready else 0.0
         return self.costs.most(rows + coming, commits.bytes[last] - commits.bytes[self.seen])
 
-    def pin(self, at: float) -> None:
+    def pin(self, moment: float) -> None:
         """Bring its sketch to what came by then."""
-        self.seen, self.last = self.stream.all.until(at), at
+        self.seen, self.last = self.stream.all.until(moment), moment
 
     def waiting(self, now: float) -> Waiting | None:
         """What waits for it; None where nothing can make it due by itself."""
@@ -871,10 +885,10 @@ class ReplayedQuery(Struct):
         enough = self.enough_at()
         if enough is not None and enough[0] <= now:
             # The change that reaches the trigger's rows counts apart.
-            at, before = enough
+            reached_at, before = enough
             changes = (
                 PendingChange(result.oldest, before),
-                PendingChange(at, result.rows - before),
+                PendingChange(reached_at, result.rows - before),
             )
         pending = PendingChanges(changes, None, result.oldest, self.last)
         return Waiting(self.name, self.trigger, pending, costs, self.last)
@@ -945,13 +959,13 @@ def compared(result: Recorded, model: SimulatedSetting, look: float) -> Recorded
 
 def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
     """The number of runs with these steps."""
-    runs, ended, seen = 0, 0.0, set[QueryName]()
+    runs, ended, in_run = 0, 0.0, set[QueryName]()
     for name, record in steps:
         # A record is made when its step is computed, and about to be committed.
         begun = record.started_at - (record.read_ms + record.engine_ms) / 1000
-        if not runs or name in seen or begun - ended > pause:
-            runs, seen = runs + 1, set()
-        seen.add(name)
+        if not runs or name in in_run or begun - ended > pause:
+            runs, in_run = runs + 1, set()
+        in_run.add(name)
         ended = record.started_at + record.commit_ms / 1000
     return runs
 
@@ -1036,11 +1050,11 @@ class VirtualRun:
 
     def _due(self, now: float) -> list[Due]:
         result = (query.waiting(now) for query in self._timed)
-        self._timetable.saw([one for one in result if one is not None])
+        self._timetable.saw([waiting for waiting in result if waiting is not None])
         return self._timetable.due(now)
 
     def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
-        queries = [*ready, *(self._queries[one.query] for one in due)]
+        queries = [*ready, *(self._queries[due_query.query] for due_query in due)]
         oldest, took = [], []
         for query in queries:
             pending = query.pending(now)
@@ -1054,8 +1068,10 @@ class VirtualRun:
         self._opening = OPENING_S
         self.ran.runs += 1
         self.ran.work_s += sum(took)
-        self.ran.late += sum(one.due_by is not None and end > one.due_by + _SLACK for one in due)
-        self.ran.ages += [end - at for at in oldest]
+        self.ran.late += sum(
+            due_query.due_by is not None and end > due_query.due_by + _SLACK for due_query in due
+        )
+        self.ran.ages += [end - moment for moment in oldest]
         if due:
             opening = self._timetable.pace.opening
             self._timetable.ran(due, end, opening + sum(took[len(ready) :]))
@@ -1106,7 +1122,7 @@ class VirtualRun:
 
     def _event_after(self, now: float) -> float:
         coming = (query.next_after(now) for query in self._on_commit)
-        return min((at for at in coming if at is not None), default=inf)
+        return min((moment for moment in coming if moment is not None), default=inf)
 
     def _idle_until(self, now: float) -> Idle:
         """A time before which no timed query starts, whatever comes until then. A start is a
@@ -1249,7 +1265,7 @@ def simulate(
         since=datetime.fromtimestamp(replay.since, UTC),
         until=datetime.fromtimestamp(replay.until, UTC),
         look_s=request.look,
-        commits={name: len(one) for name, one in replay.commits.items()},
+        commits={name: len(commits) for name, commits in replay.commits.items()},
         rows=replay.rows,
         costs_by=model.costs_by,
         settings=tuple(figures),
