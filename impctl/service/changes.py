@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
 from impctl.service.capture import captured_query
-from impctl.service.context import Context, Reporter, only_query, open_context
+from impctl.service.context import Context, Reporter, open_context
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
     ReadChange,
@@ -340,7 +340,7 @@ def changes(
     if out is not None:
         # Before anything slow.
         check_goal(out, ctx.reserved)
-    (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+    spec = ctx.query(query)
     watch = Stopwatch()
     result = result_of(spec.name, _read(ctx, spec, since, whole=whole), watch.ms)
     result = replace(result, limit=limit, written=None if out is None else str(out))
@@ -396,7 +396,7 @@ def follow_changes(
     """Report changes of one query's answer until interrupted, after the answer if `whole`."""
     files = Files.of(settings)
     with open_context(settings, reporter) as ctx:
-        (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+        spec = ctx.query(query)
         looking = _Looking(ctx, FollowedAnswer(ctx, spec), spec.name, show)
         reporter.step(
             f"following the result of {spec.name}, checking every "

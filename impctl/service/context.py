@@ -634,6 +634,18 @@ class Context:
                 )
         return tuple(known[name] for name in dict.fromkeys(names))
 
+    def query(self, name: QueryName | None) -> QuerySpec:
+        """The named query, or the only one; UsageError if unknown or ambiguous."""
+        if name is None and len(self.workload.queries) != 1:
+            names = tuple(self.workload.queries)
+            raise UsageError(
+                f"{self.workload.file} has {len(names)} queries",
+                hint=f"choose one with `--query`: {', '.join(names)}",
+                code="query_ambiguous",
+            )
+        (spec,) = self.queries(None if name is None else [name])
+        return spec
+
     def sketched(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
         return tuple(spec for spec in self.queries(names) if spec.is_sketched)
 
@@ -714,18 +726,6 @@ class OpenTables:
 
     def take_back(self, ctx: Context) -> None:
         self._seen = {**ctx.tables.unused, **ctx.tables.seen}
-
-
-def only_query(ctx: Context) -> QueryName:
-    """The only query of the file; UsageError if there are several."""
-    names = tuple(ctx.workload.queries)
-    if len(names) != 1:
-        raise UsageError(
-            f"{ctx.workload.file} has {len(names)} queries",
-            hint=f"choose one with `--query`: {', '.join(names)}",
-            code="query_ambiguous",
-        )
-    return names[0]
 
 
 # Law: a query is refused if impctl cannot read a construct of it or finds no safe attribute; it is

@@ -73,9 +73,8 @@ def read_without_plan(
     """The answer, or its rows for which a condition on its columns is true. None if there is none,
     or something has to be done or reported first."""
     from impctl.service.answer_costs import is_slow_state_read, record_state_read
-    from impctl.service.context import only_query
 
-    (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+    spec = ctx.query(query)
     store = ctx.reading_store()
     if store is None or not spec.answer or not spec.is_sketched:
         return None

@@ -808,7 +808,7 @@ def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
     for failure in outcome.failures:
         is_answered = False
         if isinstance(failure.error, EvaluationError) and failure.query is not None:
-            (spec,) = ctx.queries([failure.query])
+            spec = ctx.query(failure.query)
             if ctx.policy(spec) in (Policy.AUTO, Policy.FULL):
                 try:
                     answer_table(ctx, prepare(ctx, spec), {})

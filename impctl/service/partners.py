@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from impctl.compile.compile import Dataflow, MaintenancePlan
     from impctl.expr.nodes import Expr
-    from impctl.service.context import Context
+    from impctl.service.context import Context, Versions
     from impctl.sketch.partition import RangePartition
     from impctl.tables.snapshot import DataFile, Snapshot
 
@@ -80,7 +80,7 @@ class SparkPartners(Struct, frozen=True):
     ctx: Context
     compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
-    versions: Mapping[TableName, TableVersion]
+    versions: Versions
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         """The rows of a side with these keys."""
@@ -176,7 +176,7 @@ class FilePartners(Struct, frozen=True):
     ctx: Context
     compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
-    versions: Mapping[TableName, TableVersion]
+    versions: Versions
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         """The rows of a side with these keys; HistoryGoneError for a missing file."""
@@ -306,7 +306,7 @@ def partners_of(
         return None
     from_files = frozenset(compiled.sides_by(Strategy.FILES))
 
-    def at(versions: Mapping[TableName, TableVersion]) -> PartnerReader:
+    def at(versions: Versions) -> PartnerReader:
         files = FilePartners(ctx, compiled, partitions, versions)
         spark = SparkPartners(ctx, compiled, partitions, versions)
         return PartnerReader(files, spark, from_files, lambda side: compiled.read_side(side).keys)

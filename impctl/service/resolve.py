@@ -34,7 +34,6 @@ from impctl.expr.nodes import Expr, substitute
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select, nodes_of
 from impctl.plan.recursion import is_recursive
-from impctl.service.context import only_query
 from impctl.service.parameters import GivenValues, split_moving, with_parameters
 from impctl.service.results import (
     NO_SKETCH,
@@ -86,7 +85,7 @@ from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.reuse.verdict import ReuseVerdict
-    from impctl.service.context import Context
+    from impctl.service.context import Context, Versions
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
@@ -306,7 +305,7 @@ def read_choice(
     tables: PinnedTables,
     prepared: PreparedQuery,
     sketches: Sequence[StoredSketch],
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
 ) -> ReadChoice:
     """What the query reads through these sketches where they pay."""
     from impctl.service.filters import filters_of
@@ -711,8 +710,6 @@ def _not_fresh(error: ImpctlError) -> str:
 # stored plan, the plan is safe under the stored assumptions, and every stored mark of log and files
 # matches its table (decision 0039).
 
-Versions = Mapping[TableName, TableVersion]
-
 KEPT = "kept"
 """Reported action: the stored sketch of those versions is used."""
 
@@ -867,7 +864,7 @@ class ResolvedSketch(Struct, frozen=True, kw_only=True):
 
     prepared: PreparedQuery
     sketches: tuple[StoredSketch, ...]
-    versions: Mapping[TableName, TableVersion]
+    versions: Versions
     assumptions: tuple[Assumption, ...] = ()
     action: str = "none"
     reason: str = ""
@@ -886,8 +883,7 @@ def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
     from impctl.service.maintenance_plan import restored_verdict
     from impctl.service.prepare import prepare
 
-    name = query if query is not None else only_query(ctx)
-    (spec,) = ctx.queries([name])
+    spec = ctx.query(query)
     outcome, stored = _brought_up_to_date(ctx, spec)
     prepared = prepare(ctx, spec)
     restored_verdict(ctx.tables, prepared, stored)
@@ -962,7 +958,7 @@ def resolved(
                 hint="the sketch stored for a version belongs to a query with its own constants",
                 code="at_and_constants",
             )
-        (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+        spec = ctx.query(query)
         stored = older(ctx, spec, at)
         return (
             replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
@@ -996,7 +992,7 @@ def _wanted(
     ctx: Context, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
     if sql is None:
-        (own_spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+        own_spec = ctx.query(query)
         moving, others = split_moving(own_spec, params)
         ctx.give(moving)
         return with_parameters(own_spec, others), own_spec
@@ -1064,7 +1060,7 @@ def written_query(
     prepared: PreparedQuery,
     query: Query,
     sketches: Sequence[StoredSketch],
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     *,
     has_files: bool = False,
 ) -> WrittenQuery:

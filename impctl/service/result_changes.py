@@ -43,12 +43,12 @@ from impctl.store.disk import sync_entries
 if TYPE_CHECKING:
     from impctl.engine.result_rows import AnswerRows
     from impctl.rules.finalize import FinalSteps
-    from impctl.service.context import Context
+    from impctl.service.context import Context, Versions
     from impctl.service.decide import TableDelta
     from impctl.service.maintenance_plan import QueryState
     from impctl.sketch.sketch import RangeSet
     from impctl.store.records import StoredQuery, StoreReader
-    from impctl.types import AccessId, AttributeId, QueryName, TableName, TableVersion
+    from impctl.types import AccessId, AttributeId, QueryName, TableName
     from impctl.workload.models import QuerySpec
 
 
@@ -406,8 +406,8 @@ class CommitInfo(Struct, frozen=True):
 
     query: QueryName
     number: int
-    since: Mapping[TableName, TableVersion]
-    until: Mapping[TableName, TableVersion]
+    since: Versions
+    until: Versions
     moments: Mapping[str, str]
 
     @property
@@ -426,9 +426,7 @@ class CommitInfo(Struct, frozen=True):
         return json.dumps(fields)
 
 
-def lead_of(
-    stored: StoredQuery, until: Mapping[TableName, TableVersion], moments: Mapping[str, str]
-) -> CommitInfo:
+def lead_of(stored: StoredQuery, until: Versions, moments: Mapping[str, str]) -> CommitInfo:
     """The description of the commit that follows the stored one."""
     return CommitInfo(stored.query, stored.generation + 1, stored.versions, until, moments)
 

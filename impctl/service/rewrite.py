@@ -38,11 +38,11 @@ from impctl.workload.models import SketchPolicy
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from impctl.service.context import Context
+    from impctl.service.context import Context, Versions
     from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
     from impctl.tables.snapshot import DataFile, Snapshot
-    from impctl.types import ColumnName, TableName, TableVersion
+    from impctl.types import ColumnName, TableName
 
 
 # Data files as an Arrow table, for engines that read them directly. Law: has all that the log knows
@@ -211,7 +211,7 @@ def _left_to_read(
 
 
 def _predicates(
-    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
+    tables: PinnedTables, pruned: Pruned, versions: Versions
 ) -> tuple[dict[TableName, str], dict[TableName, str]]:
     """The predicate of each filtered table, and why another one has none."""
     result: dict[TableName, str] = {}
@@ -357,7 +357,7 @@ def _as_it_stands(ctx: Context, match: Passthrough, files: Path | None) -> Outco
 
 def _write_files(
     ctx: Context,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     files: Mapping[TableName, Sequence[DataFile]],
     path: Path,
 ) -> None:

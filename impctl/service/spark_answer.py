@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from impctl.expr.nodes import Span
+    from impctl.service.context import Versions
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
     from impctl.spark.predicates import Guard
     from impctl.store.records import StoredSketch
-    from impctl.types import AccessId, ColumnName, TableName, TableVersion
+    from impctl.types import AccessId, ColumnName, TableName
     from impctl.workload.models import QuerySpec
 
 
@@ -54,7 +55,7 @@ class ResultRows(Struct, frozen=True):
 def answer(
     ctx: Context,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned | None = None,
 ) -> ResultRows:
     """The query's result at `versions`; `pruned` makes it read through the sketch."""
@@ -64,7 +65,7 @@ def answer(
 def answer_table(
     ctx: Context,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned | None = None,
     sketches: Sequence[StoredSketch] | None = None,
 ) -> pa.Table:
@@ -108,7 +109,7 @@ def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
 def answer_frame(
     ctx: Context,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned,
     sketches: Sequence[StoredSketch],
 ) -> DataFrame:
@@ -121,7 +122,7 @@ def answer_frame(
 def _text(
     ctx: Context,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None,
 ) -> tuple[dict[str, DataFrame], str]:
@@ -135,7 +136,7 @@ def _text(
 def _sql(
     tables: PinnedTables,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned | None,
     entries: Mapping[Span, str],
 ) -> str:
@@ -164,7 +165,7 @@ def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) ->
 def _views(
     ctx: Context,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned | None,
 ) -> dict[str, DataFrame]:
     from impctl.service.filters import guards_of
@@ -219,7 +220,7 @@ class DerivedEntry(Struct, frozen=True):
 def derived_entries(
     ctx: Context,
     prepared: PreparedQuery,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None = None,
 ) -> tuple[DerivedEntry, ...]:
@@ -317,7 +318,7 @@ def _rows(
     ctx: Context,
     table: TableName,
     access: AccessId,
-    versions: Mapping[TableName, TableVersion],
+    versions: Versions,
     pruned: Pruned | None,
 ) -> DataFrame:
     """What the query reads of an access; columns that hide values are guarded above files."""
@@ -343,7 +344,7 @@ class Passthrough(Struct, frozen=True, kw_only=True):
 
     spec: QuerySpec
     sql: str
-    versions: Mapping[TableName, TableVersion]
+    versions: Versions
     refusal: NotReadError
     action: str = NOT_USED
     reason: str = ""
@@ -412,9 +413,7 @@ def _views_read(ctx: Context, result: Passthrough) -> dict[TableName, DataFrame]
 # groups by these alone, however the condition is written.
 
 
-def losing_nan(
-    tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
-) -> frozenset[TableName]:
+def losing_nan(tables: PinnedTables, pruned: Pruned, versions: Versions) -> frozenset[TableName]:
     """The tables whose filter asks for the range of NaN, of files that may hide one."""
     table_names: set[TableName] = set()
     for wanted in dict.fromkeys(pruned.filters.values()):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
     from impctl.service.clock import Move
+    from impctl.service.context import Versions
     from impctl.service.decide import TableDelta
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.partners import PartnersAt
@@ -49,7 +50,7 @@ class StepDone(Struct, frozen=True):
     """What one step did and cost; ranges by access."""
 
     action: str
-    versions: Mapping[TableName, TableVersion]
+    versions: Versions
     added: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
     removed: Mapping[AccessId, tuple[int, ...]] = field(default_factory=dict)
     changes: int = 0
@@ -220,9 +221,7 @@ class Maintainer:
         )
         return done, after
 
-    def _leading_to(
-        self, moved: Mapping[TableName, TableDelta]
-    ) -> Mapping[TableName, TableVersion]:
+    def _leading_to(self, moved: Mapping[TableName, TableDelta]) -> Versions:
         return {**self.state.versions, **{table: change.until for table, change in moved.items()}}
 
     def _touch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
@@ -40,7 +40,8 @@ from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 
 if TYPE_CHECKING:
-    from impctl.types import QueryName, TableName, TableVersion
+    from impctl.service.context import Versions
+    from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 
 # Ties at a LIMIT or OFFSET. Law: where it cuts between tied rows, any of them are right. Equal are
@@ -185,9 +186,7 @@ def _close(left: float, right: float, error: float) -> bool:
 Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 
 
-def rounded_answer(
-    ctx: Context, prepared: PreparedQuery, versions: Mapping[TableName, TableVersion]
-) -> Rounded | None:
+def rounded_answer(ctx: Context, prepared: PreparedQuery, versions: Versions) -> Rounded | None:
     """Rows, and for each of their cells its largest error; None if unknown."""
     from impctl.spark.run import run_sql
     from impctl.spark.snapshots import snapshot_frame

@@ -66,7 +66,7 @@ from impctl.plan.nodes import (
 )
 from impctl.rules.optimize import apply_rules
 from impctl.service.answer import RowValue, rows_of
-from impctl.service.context import Context, limits_of, only_query
+from impctl.service.context import Context, limits_of
 from impctl.service.engine_answer import LeftOut, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
@@ -693,7 +693,7 @@ def why(
 
 def _asked(ctx: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
     """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
-    (spec,) = ctx.queries([query if query is not None else only_query(ctx)])
+    spec = ctx.query(query)
     use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS
     result = resolved(ctx, spec.name, params, None, None, use)
     if isinstance(result, Passthrough):
