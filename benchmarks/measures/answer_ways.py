@@ -31,7 +31,7 @@ from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import from_state, single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.service.engine_answer import engine_answer
-from impctl.service.result_changes import answer_not_kept
+from impctl.service.result_changes import not_materialized
 from impctl.spark.predicates import rewrite_sql
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import read_changes
@@ -57,7 +57,7 @@ def _cells(ground: CaseContext, changes: int, batches: int) -> Iterator[Cell]:
     connection = ParquetSql.open()
     with measured_copy(ground.ctx, spec) as measured:
         if not measured.stored.state_meta.get("answer"):
-            raise answer_not_kept(spec)
+            raise not_materialized(spec)
         if connection is None:
             yield _cell(ground, _Ways(measured), changes, batches, "DuckDB is not installed")
             return

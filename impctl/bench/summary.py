@@ -234,9 +234,9 @@ _WORKLOAD_LOSSES = {
 
 def losses(record: Record) -> tuple[str, ...]:
     """A sentence for each case where a sketch lost, then slack and state."""
-    result = [_lost(comparisons(record, ours, other), says) for ours, other, says in _LOSSES]
+    result = [_loss_text(comparisons(record, ours, other), says) for ours, other, says in _LOSSES]
     result += [
-        _lost(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()
+        _loss_text(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()
     ]
     return (
         *chain.from_iterable(result),
@@ -264,7 +264,7 @@ def _undecided_losses(record: Record) -> list[str]:
     ]
 
 
-def _lost(result: Sequence[WayComparison], says: str) -> list[str]:
+def _loss_text(result: Sequence[WayComparison], says: str) -> list[str]:
     """A sentence for each figure with a loss: its cases and the worst of each."""
     figures: dict[str, list[str]] = {}
     for (name, case), group in by_case(result).items():

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def apply(ctx: Context, names: Sequence[str], *, all_updates: bool, again: bool = False) -> Outcome:
     """Commit the named batches, or all in file order; with `again` also those already applied."""
-    wanted = _wanted(ctx, names, all_updates)
+    wanted = _requested(ctx, names, all_updates)
     results: list[ApplyResult] = []
     run = _BatchRun(ctx, again)
     spec: UpdateSpec | None = None
@@ -66,7 +66,7 @@ def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunE
     )
 
 
-def _wanted(ctx: Context, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
+def _requested(ctx: Context, names: Sequence[str], all_updates: bool) -> list[UpdateSpec]:
     known = {spec.name: spec for spec in ctx.workload.updates}
     if all_updates == bool(names):
         raise UsageError(

@@ -128,7 +128,7 @@ def commit_capture(
     versions = ctx.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(ctx.tables, table)
-    meta = _described(ctx.tables, prepared, plan, versions)
+    meta = _meta_of(ctx.tables, prepared, plan, versions)
     if prepared.now:
         meta = replace(meta, expires=next_expiry(ctx, versions, prepared.now))
     runs: dict[str, list[tuple[int, object]]] = {}
@@ -174,7 +174,7 @@ def commit_capture(
     return record
 
 
-def _described(
+def _meta_of(
     tables: PinnedTables, prepared: PreparedQuery, plan: MaintenancePlan, versions: Versions
 ) -> StateMeta:
     circuit = circuit_id(prepared.core if plan.core is None else plan.core)
@@ -256,7 +256,7 @@ def capture_query(
     planned = plan_capture(ctx, prepared)
     chosen, partitions = planned.chosen, planned.partitions
     reading = Stopwatch()
-    plan, result, state, uses_spark = _computed(ctx, planned)
+    plan, result, state, uses_spark = _compute(ctx, planned)
     spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
     sketches = stored_sketches(prepared, partitions, result)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
@@ -311,7 +311,7 @@ def without_provenance(query: QueryName, why: str) -> str:
     )
 
 
-def _computed(
+def _compute(
     ctx: Context, planned: CapturePlan
 ) -> tuple[MaintenancePlan, RangesByAccess, MaintainedQuery | TouchedQuery | None, bool]:
     """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
@@ -436,13 +436,15 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
         spark_ms=captured.spark_ms,
         engine_ms=captured.engine_ms,
         considered=captured.chosen.candidates,
-        left=tuple(_left(tables, prepared, captured)),
+        left=tuple(_remaining(tables, prepared, captured)),
         assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
         moments=prepared.moments,
     )
 
 
-def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
+def _remaining(
+    tables: PinnedTables, prepared: PreparedQuery, captured: Captured
+) -> Iterator[LeftEntry]:
     expected = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):

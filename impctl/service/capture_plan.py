@@ -66,7 +66,7 @@ def lineage_warnings(
         return []
     subject = f"{spec.lineage_place or spec.location}: `lineage: answer` of query `{spec.name}`"
     unsketched: dict[TableName, CandidateEntry] = {}
-    for entry in _lost(tables, prepared, chosen):
+    for entry in _unsketched_candidates(tables, prepared, chosen):
         unsketched.setdefault(entry.table, entry)
     if unsketched:
         table_of = prepared.table_of
@@ -86,7 +86,7 @@ def lineage_warnings(
     return [f"{subject} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
 
 
-def _lost(
+def _unsketched_candidates(
     tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice
 ) -> Iterator[CandidateEntry]:
     """Candidates that fixpoints could have beside the chosen ones if all were sketched."""
@@ -154,7 +154,7 @@ def choose_sketches(
             query,
             _candidates(ctx, prepared),
             facts,
-            wanted=_wanted(ctx.tables, prepared),
+            wanted=_requested(ctx.tables, prepared),
             core=prepared.core,
             weigh=weigh,
             name=prepared.spec.name,
@@ -190,7 +190,7 @@ def judge_candidates(
     query = prepared.planned
     facts = facts_of(ctx.tables, prepared.scans, reads_checks=True)
     columns = _candidates(ctx, prepared)
-    for table, name in _wanted(ctx.tables, prepared).items():
+    for table, name in _requested(ctx.tables, prepared).items():
         columns[table] = list(dict.fromkeys([name, *columns[table]]))
     judges = Judges() if judges is None else judges
     names = occurrences(prepared)
@@ -240,7 +240,7 @@ def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -
     return [name for name in dict.fromkeys((*filtered, *read_names, *others)) if name in able]
 
 
-def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
+def _requested(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
     """`sketch:` of the file, spelled as in the schema."""
     wanted: dict[TableName, ColumnName] = {}
     for table, name in prepared.spec.sketch.items():

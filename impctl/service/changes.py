@@ -30,15 +30,15 @@ from impctl.service.formats import check_goal, write_answer
 from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
 from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.resolve import AtVersions, still_there, versions_at
+from impctl.service.resolve import AtVersions, reporting_lost_versions, versions_at
 from impctl.service.result_changes import (
     NO_ROWS,
     ChangeWriter,
     CommitInfo,
     RowsOf,
     changes_between,
-    check_kept,
-    rows_kept,
+    check_materialized,
+    materialized_rows,
     whole_answer,
 )
 from impctl.service.results import ChangesResult, FollowedRun, Outcome
@@ -134,7 +134,7 @@ class AdvancedState:
             raise NotMaintainableError(trouble.message) from trouble
         changes = collected.changes
         if changes is None:
-            nothing = RowsOf(self._state.plan.answer.ending, NO_ROWS, self._kept.bounded)
+            nothing = RowsOf(self._state.plan.answer.ending, NO_ROWS, self._materialized.bounded)
             changes = changes_between(nothing, nothing, ctx.session_zone)
         why = "from the materialized result, after maintaining it"
         versions, moments = self._state.versions, stored_moments(self.stored)
@@ -144,11 +144,11 @@ class AdvancedState:
         plan = self._state.plan
         assert plan.answer is not None
         noted = None if self._writer is None else self._writer.noted
-        rows = self._kept.whole() if noted is None else noted.rows_before()
-        return RowsOf(plan.answer.ending, rows, self._kept.bounded)
+        rows = self._materialized.whole() if noted is None else noted.rows_before()
+        return RowsOf(plan.answer.ending, rows, self._materialized.bounded)
 
     @property
-    def _kept(self) -> AnswerRows:
+    def _materialized(self) -> AnswerRows:
         compiled = self._state.plan.compiled
         assert compiled is not None
         assert compiled.kept is not None
@@ -190,7 +190,7 @@ class FollowedAnswer:
         """UsageError if no rows are kept."""
         self._spec = spec
         self._stored = captured_query(ctx, ctx.reading_store(), spec)
-        check_kept(spec, self._stored)
+        check_materialized(spec, self._stored)
         catch_up(ctx.tables, self._stored)
         self._since: Versions = self._stored.versions
         self._ahead: AdvancedState | None = None
@@ -199,7 +199,7 @@ class FollowedAnswer:
         self._why = ""
 
     def whole(self, ctx: Context) -> Changed:
-        changes = whole_answer(self._kept(ctx), ctx.session_zone)
+        changes = whole_answer(self._materialized(ctx), ctx.session_zone)
         moments, why = stored_moments(self._stored), "from the materialized result"
         return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
 
@@ -215,7 +215,7 @@ class FollowedAnswer:
             except NotMaintainableError as trouble:
                 self._why = trouble.message
                 # A first step may follow the clock: then the restored state is of another time.
-                self._rows = self._kept(ctx) if before is None else before.rows_before()
+                self._rows = self._materialized(ctx) if before is None else before.rows_before()
                 self._ahead = None
         return self._compared(ctx, self._rows)
 
@@ -226,10 +226,10 @@ class FollowedAnswer:
         self._check_unmoved(store)
         return ahead
 
-    def _kept(self, ctx: Context) -> RowsOf:
+    def _materialized(self, ctx: Context) -> RowsOf:
         store = ctx.reading_store()
         assert store is not None
-        rows = rows_kept(ctx, store, self._spec, self._stored)
+        rows = materialized_rows(ctx, store, self._spec, self._stored)
         self._check_unmoved(store)
         return rows
 
@@ -264,13 +264,13 @@ def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> Changed:
                 hint=f"give a version up to {newest}",
                 code="since_newer",
             )
-        with still_there("--since"):
+        with reporting_lost_versions("--since"):
             past.tables.pin_at(table, version)
     # At one instant, so that only changes by commits are reported.
     prepared_then = prepare(past, spec, prepared.moments)
     limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     with limited_to(limit):
-        with still_there("--since"):
+        with reporting_lost_versions("--since"):
             before = _by_engine(past, limit, prepared_then)
         after = _by_engine(ctx, limit, prepared)
         _check_same_columns(spec, before, after)

@@ -27,7 +27,7 @@ from impctl.compile.session import (
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
-from impctl.service.filters import files_meeting
+from impctl.service.filters import files_satisfying
 from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_verdict
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_text
@@ -104,7 +104,7 @@ class Move(Struct, frozen=True):
 
     def rows(self, conditions: Sequence[Moving]) -> Iterator[pa.Table]:
         snapshot = self.snapshot(conditions[0][0].table)
-        meeting = (files_meeting(snapshot, source, m.rows_that_move) for source, m in conditions)
+        meeting = (files_satisfying(snapshot, source, m.rows_that_move) for source, m in conditions)
         uris = {file.uri for result in meeting for file in result}
         files = tuple(file for file in snapshot.files if file.uri in uris)
         self.files.add(snapshot, files)

@@ -33,7 +33,7 @@ def cluster(
 ) -> Outcome:
     """Cluster the named tables, or those whose sketches gain from it. An order that makes more
     sketches read more than less is refused unless `may_lose`."""
-    wanted = _wanted(ctx, tables, by)
+    wanted = _requested(ctx, tables, by)
     results: list[ClusterResult] = []
     failures: list[Failure] = []
     uses = sketch_uses(ctx, ctx.reading_store(), failures)
@@ -50,7 +50,7 @@ def cluster(
     return Outcome(tuple(results), () if wanted or uses else (warning,), tuple(failures))
 
 
-def _wanted(
+def _requested(
     ctx: Context, tables: Sequence[TableName], by: Sequence[ColumnName]
 ) -> tuple[TableName, ...]:
     """The named tables; UsageError for an unknown one."""

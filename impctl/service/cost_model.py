@@ -144,8 +144,8 @@ def estimated(
     moved: Sequence[TableName] = (),
 ) -> RunEstimates:
     """Both estimates from recorded runs; `moved` are the changed tables."""
-    runs = _alike(costs, kind, moved) or _of(costs, kind)
-    again = _of(costs, RunKind.RECAPTURE)
+    runs = _alike(costs, kind, moved) or _of_kind(costs, kind)
+    again = _of_kind(costs, RunKind.RECAPTURE)
     line, maintain_ms = _line(runs), None
     rows = None if size is None else _rows(runs, size)
     if line is not None and rows is not None:
@@ -179,13 +179,13 @@ def dearer(
 ) -> RunEstimates | None:
     """Both estimates if maintenance is clearly dearer, else None. Unknowns are computed only when
     they matter: most runs end at the first test."""
-    runs, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
+    runs, again = _alike(costs, kind, moved), _of_kind(costs, RunKind.RECAPTURE)
     if not again:
         return None
     if runs:
         change = _by_line(runs, _start(runs, costs, has_spark), size)
     else:
-        change = None if _of(costs, kind) else _by_guess(again, size)
+        change = None if _of_kind(costs, kind) else _by_guess(again, size)
     if change is None:
         return None
     result = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows, moved=moved)
@@ -236,13 +236,13 @@ def reason_text(estimates: RunEstimates) -> str:
     )
 
 
-def _of(costs: Sequence[RunCost], kind: RunKind) -> list[RunCost]:
+def _of_kind(costs: Sequence[RunCost], kind: RunKind) -> list[RunCost]:
     return [cost for cost in costs if cost.kind == kind]
 
 
 def _alike(costs: Sequence[RunCost], kind: RunKind, moved: Sequence[TableName]) -> list[RunCost]:
     wanted = tuple(sorted(moved))
-    return [cost for cost in _of(costs, kind) if cost.moved == wanted]
+    return [cost for cost in _of_kind(costs, kind) if cost.moved == wanted]
 
 
 def _line(costs: Sequence[RunCost]) -> CostLine | None:
@@ -259,7 +259,7 @@ def _rows(costs: Sequence[RunCost], size: MaintenanceSize) -> int | None:
 def _recapture(
     costs: Sequence[RunCost], has_spark: bool, table_rows: Callable[[], int]
 ) -> float | None:
-    again = _of(costs, RunKind.RECAPTURE)
+    again = _of_kind(costs, RunKind.RECAPTURE)
     # Spark's times say nothing about the engine, and vice versa; the next run is like the latest.
     again = [cost for cost in again if cost.spark == again[0].spark]
     line = _line(again)

@@ -46,7 +46,7 @@ for many rows the fewest steps are quickest (decision 0077)."""
 Sketches = Mapping[AccessId, StoredSketch]
 
 
-class LeftOut:
+class ExcludedRows:
     """Rows to ignore, for which a condition on `columns` is true; `rows` counts them."""
 
     def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
@@ -98,7 +98,7 @@ def engine_rows(
     versions: Versions,
     pruned: Pruned,
     sketches: Sequence[StoredSketch] = (),
-    left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
+    left_out: Mapping[TableName, ExcludedRows] = MappingProxyType({}),
 ) -> RowsOf:
     """The answer's rows without `left_out`, within `limited_to(limit)`. Raises as
     `engine_answer`."""
@@ -132,7 +132,7 @@ def _read(
     versions: Versions,
     pruned: Pruned,
     used: Sketches,
-    left_out: Mapping[TableName, LeftOut],
+    left_out: Mapping[TableName, ExcludedRows],
     most: int | None,
 ) -> Iterator[tuple[TableName, pa.Table]]:
     """Rows in batches of about `most` bytes, smaller tables first: later rows look them up."""

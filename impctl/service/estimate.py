@@ -139,7 +139,7 @@ def drawn_groups(
         return DrawnGroups(sample.rows, np.arange(count), np.ones(count, dtype=np.int64))
     by_column = {name: _codes(sample.rows, name) for name in groups}
     codes = _combined(list(by_column.values()))
-    kept, weights = _lying_together(sample, along, groups, by_column)
+    kept, weights = _adjacent_groups(sample, along, groups, by_column)
     apart = np.flatnonzero(kept & np.isnan(weights))
     is_part = np.isnan(weights) | (weights > 1.0)
     rows = sample.rows
@@ -158,7 +158,7 @@ def drawn_groups(
     )
 
 
-def _lying_together(
+def _adjacent_groups(
     sample: FileSample, along: ColumnName, groups: Groups, by_column: Mapping[ColumnName, Ints]
 ) -> tuple[Flags, Floats]:
     """Rows to keep and the weight of each; NaN where the group's rows are scattered."""
@@ -629,7 +629,7 @@ class _Estimate(Struct, frozen=True, dict=True):
         """Which files a sketch of one attribute would read."""
         rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
         column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
-        if _held_by(bounds, column.take(np.flatnonzero(passing))) >= _NOT_CLUSTERED * len(bounds):
+        if _ranges_by(bounds, column.take(np.flatnonzero(passing))) >= _NOT_CLUSTERED * len(bounds):
             return FilesLeft.all_of(len(bounds))
         values = _some_values(sample.rows.column(name), sample.snapshot.readable(name).type)
         partition = partition_about(self.ctx, self.scan.table, name, values, bounds, overlapping)
@@ -672,7 +672,7 @@ class _Estimate(Struct, frozen=True, dict=True):
         )
 
 
-def _held_by(bounds: ColumnBounds, values: Vector) -> float:
+def _ranges_by(bounds: ColumnBounds, values: Vector) -> float:
     """How many files may hold one of these values."""
     line = line_of(bounds)
     if line is None:

@@ -303,7 +303,7 @@ class StoredPieces(Struct, frozen=True):
         return sum(self.pieces.values())
 
 
-def kept_state(ctx: Context, spec: QuerySpec, plan: MaintenancePlan) -> StoredPieces | None:
+def stored_pieces(ctx: Context, spec: QuerySpec, plan: MaintenancePlan) -> StoredPieces | None:
     """The stored state; None if the current query was not captured."""
     store = ctx.reading_store()
     stored = None if store is None else store.load(spec.name)
@@ -337,9 +337,9 @@ def plan_entries(
     blocking = (
         None if plan is None or plan.mode is MaintenanceMode.EXACT else _blocking(nodes, plan.span)
     )
-    sizes, read = _kept_at(nodes, plan, pieces), _read(nodes, plan)
+    sizes, read = _state_by_position(nodes, plan, pieces), _read(nodes, plan)
     pushed = _pushed(tables, prepared, nodes, pieces)
-    more = (notes, _led_to_answer(nodes, plan, pieces), recursion_notes(prepared.root, keyed))
+    more = (notes, _lineage_by_position(nodes, plan, pieces), recursion_notes(prepared.root, keyed))
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
@@ -449,7 +449,7 @@ def _exactly(node: Plan, plan: MaintenancePlan) -> str:
             assert_never(node)
 
 
-def _kept_at(
+def _state_by_position(
     nodes: tuple[Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
 ) -> dict[int, int]:
     if plan is None or plan.compiled is None or pieces is None:
@@ -462,7 +462,7 @@ def _kept_at(
     return sizes
 
 
-def _led_to_answer(
+def _lineage_by_position(
     nodes: tuple[Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
 ) -> dict[int, str]:
     if plan is None or plan.compiled is None or pieces is None:
@@ -551,13 +551,13 @@ def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
     result = [
         position
         for position, node in enumerate(nodes)
-        for part in _own_spans(node)
+        for part in _spans_of(node)
         if part is not None and part.start <= span.start and span.end <= part.end
     ]
     return result[-1] if result else 0
 
 
-def _own_spans(node: Plan) -> Iterator[Span | None]:
+def _spans_of(node: Plan) -> Iterator[Span | None]:
     yield node.span
     match node:
         case Select():
@@ -714,7 +714,7 @@ def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str
     warnings += lineage_warnings(ctx.tables, prepared, chosen)
     notes = kept_plan(prepared, chosen.verdict, partitions).notes
     keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
-    pieces = kept_state(ctx, spec, plan)
+    pieces = stored_pieces(ctx, spec, plan)
     if pieces is not None:
         plan = plan_as_stored(prepared, chosen.verdict, partitions, plan, pieces.stored)
     return ExplainResult(

@@ -45,9 +45,10 @@ Snapshots = Mapping[AccessId, Snapshot]
 
 
 # Files that a query's conditions keep of each access. Law: a file is skipped only if statistics
-# prove that no row passes the conditions right above the access (`own_files`), or that the result
-# is the same without it, by conditions on joined columns and the other side's remaining files
-# (`wanted_files`). Circuits store rows that have no partner yet and are filled from the former.
+# prove that no row passes the conditions right above the access (`files_by_conditions`), or that
+# the result is the same without it, by conditions on joined columns and the other side's remaining
+# files (`wanted_files`). Circuits store rows that have no partner yet and are filled from the
+# former.
 
 
 def wanted_files(
@@ -56,12 +57,12 @@ def wanted_files(
     """The files each access may need by its range filter, conditions right above it, conditions
     right above others on shared join columns, and join partners."""
     ties = tied_columns(root)
-    left = _left(root, snapshots, {} if filters is None else filters, ties)
+    left = _remaining(root, snapshots, {} if filters is None else filters, ties)
     narrow(ties, snapshots, left)
     return left
 
 
-def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
+def files_by_conditions(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
     """The files with rows that may pass the conditions on a source."""
     if not source.conditions:
         return snapshot.files
@@ -69,7 +70,7 @@ def own_files(snapshot: Snapshot, source: Source) -> tuple[DataFile, ...]:
     return _prune(snapshot, source.conditions, columns)
 
 
-def files_meeting(
+def files_satisfying(
     snapshot: Snapshot, source: Source, wanted: Sequence[Sequence[Expr]]
 ) -> tuple[DataFile, ...]:
     """The files with rows that may satisfy all of one of these lists of conditions."""
@@ -94,7 +95,7 @@ def files_of_table(
     for index, source in enumerate(compiled.sources):
         if source.table != snapshot.table or (sources is not None and index not in sources):
             continue
-        files = {file.uri for file in own_files(snapshot, source)}
+        files = {file.uri for file in files_by_conditions(snapshot, source)}
         for join in compiled.distant:
             known = join.operator.known_condition()
             if known is not None and join.sides[0].reads(source.access):
@@ -115,7 +116,7 @@ def files_by_table(snapshots: Snapshots, left: Uris) -> dict[TableName, tuple[Da
     }
 
 
-def _left(
+def _remaining(
     root: Plan,
     snapshots: Snapshots,
     filters: Mapping[AccessId, RangeFilter],
@@ -179,7 +180,7 @@ class _Joined(Struct, frozen=True):
         uris, access = self.left[tied.column.access], tied.column.access
         if len(uris) < 2 or not self._is_known(tied.column) or not self._is_known(tied.to):  # noqa: PLR2004
             return False
-        meeting = self._meeting(tied)
+        meeting = self._files_matching(tied)
         if meeting is None or uris <= meeting:
             return False
         self.left[access] = uris & meeting
@@ -192,7 +193,7 @@ class _Joined(Struct, frozen=True):
             return False
         return result.name not in snapshot.columns.opaque
 
-    def _meeting(self, tied: ColumnTie) -> set[str] | None:
+    def _files_matching(self, tied: ColumnTie) -> set[str] | None:
         """Files of the tied column that may hold a value of the other one; None for all."""
         snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
         accesses = (
@@ -318,8 +319,8 @@ def interval_texts(result: RangeFilter) -> tuple[str, ...]:
 
 
 def _interval_text(name: str, interval: Interval, result: RangeFilter) -> str:
-    low = None if interval.low is None else _shown(interval.low, result)
-    high = None if interval.high is None else _shown(interval.high, result)
+    low = None if interval.low is None else _boundary_text(interval.low, result)
+    high = None if interval.high is None else _boundary_text(interval.high, result)
     if low is None and high is None:
         return f"{name} is not NULL"
     if low is None:
@@ -327,7 +328,7 @@ def _interval_text(name: str, interval: Interval, result: RangeFilter) -> str:
     return f"{name} >= {low}" if high is None else f"{low} <= {name} < {high}"
 
 
-def _shown(value: BoundaryValue, result: RangeFilter) -> str:
+def _boundary_text(value: BoundaryValue, result: RangeFilter) -> str:
     return boundary(value, result.partition.type).sql(DIALECT)
 
 

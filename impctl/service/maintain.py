@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # over all steps. Planned and executed decisions are reported by the same code.
 
 
-def foreseen_results(
+def planned_results(
     tables: PinnedTables, task: StaleQuery, decision: Decision
 ) -> list[MaintainResult]:
     from impctl.service.decide import changed_rows
@@ -299,7 +299,7 @@ class StaleRun:
                     number = self._tasks - len(waiting)
                     self.ctx.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
                     with Isolated(self.failures, task.spec):
-                        done = self._stepped(task)
+                        done = self._maintain_or_decide(task)
                         if isinstance(done, Decision):
                             again.append((task, done))
                         else:
@@ -325,7 +325,7 @@ class StaleRun:
                 self.cache.keep(self.ctx, task.state)
         for task, decision in again:
             with Isolated(self.failures, task.spec):
-                results += self._recaptured(task, decision)
+                results += self._recapture(task, decision)
         return results
 
     def _spark_start(self) -> float:
@@ -333,7 +333,7 @@ class StaleRun:
         before, self._start_reported = self._start_reported, self.ctx.spark_start_ms
         return self._start_reported - before
 
-    def _stepped(self, task: StaleQuery) -> list[MaintainResult] | Decision:
+    def _maintain_or_decide(self, task: StaleQuery) -> list[MaintainResult] | Decision:
         from impctl.service.decide import NOT_INCREMENTALLY
 
         decision = self.decider.decide(task)
@@ -355,10 +355,10 @@ class StaleRun:
         self._spark_start()
         if decision.is_grouped:
             watch = Stopwatch()
-            pieces = [self._grouped(state, decision.needs[0])]
+            pieces = [self._grouped_change(state, decision.needs[0])]
             read_ms = watch.ms
         else:
-            pieces, read_ms = self._pieces(task, decision.read), decision.read_ms
+            pieces, read_ms = self._batches_of_changes(task, decision.read), decision.read_ms
         size = self.decider.size(decision.needs) if len(pieces) == 1 else None
         for result in decision.read:
             if result.changes.method == "file_diff":
@@ -426,7 +426,9 @@ class StaleRun:
         written = self._written.setdefault(task.spec.name, [])
         return ChangeWriter(self._files, self.ctx.session_zone, state.plan, before, written)
 
-    def _grouped(self, state: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
+    def _grouped_change(
+        self, state: QueryState, need: ChangeRequest
+    ) -> dict[TableName, TableDelta]:
         from impctl.service.decide import change_up_to
         from impctl.service.table_deltas import grouped_change
         from impctl.tables.changes import no_changes
@@ -442,7 +444,7 @@ class StaleRun:
             )
         }
 
-    def _pieces(
+    def _batches_of_changes(
         self, task: StaleQuery, read: Sequence[ReadChange]
     ) -> list[dict[TableName, TableDelta]]:
         """What each step processes: all tables at once, or eagerly a batch of one table."""
@@ -462,7 +464,7 @@ class StaleRun:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    def _recaptured(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
+    def _recapture(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
         from impctl.service.capture import capture_query, without_provenance
         from impctl.service.prepare import prepare
 
@@ -480,7 +482,7 @@ class StaleRun:
         )
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        dropped = _lost(task.stored, stored)
+        dropped = _dropped_text(task.stored, stored)
         if dropped or (trouble is not None and trouble.code != "not_incremental"):
             name = task.spec.name
             why = named_before(name, reason)
@@ -494,20 +496,20 @@ class StaleRun:
         self, task: StaleQuery, prepared: PreparedQuery
     ) -> RecaptureChangeWriter | None:
         """The same for a recaptured answer; an error if it was not stored before."""
-        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, rows_kept
+        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, materialized_rows
 
         if self._files is None or not self._writes_changes(task):
             return None
         # Steps before the failing one are committed.
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        before = rows_kept(self.ctx, self.store, task.spec, stored)
+        before = materialized_rows(self.ctx, self.store, task.spec, stored)
         lead = lead_of(stored, self.ctx.tables.versions_of(prepared.tables), prepared.moments)
         written = self._written.setdefault(task.spec.name, [])
         return RecaptureChangeWriter(self._files, self.ctx.session_zone, before, lead, written)
 
 
-def _lost(before: StoredQuery, after: StoredQuery) -> str:
+def _dropped_text(before: StoredQuery, after: StoredQuery) -> str:
     """Sketches that a recapture dropped, as text."""
     left = {(sketch.table, sketch.attribute) for sketch in after.sketches}
     dropped = [sketch for sketch in before.sketches if (sketch.table, sketch.attribute) not in left]
@@ -535,13 +537,13 @@ def maintain_queries(
     sketch captured under another reading is not current."""
     sketched = [spec for spec in specs if spec.is_sketched]
     if ctx.settings.dry_run:
-        outcome = _foreseen(ctx, sketched, for_use=for_use)
+        outcome = _planned(ctx, sketched, for_use=for_use)
     elif (current := _all_current(ctx, sketched, for_use)) is not None:
         # Using a sketch does not wait for a writer.
-        outcome = Outcome(tuple(current), () if for_use else tuple(_kept_to_another(ctx)))
+        outcome = Outcome(tuple(current), () if for_use else tuple(_rechosen_state(ctx)))
     else:
         with ctx.writing("maintain") as store:
-            outcome = _maintained(ctx, store, sketched, batch_rows, cache, for_use=for_use)
+            outcome = _maintain_stale(ctx, store, sketched, batch_rows, cache, for_use=for_use)
     if len(sketched) == len(specs):
         return outcome
     without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
@@ -569,20 +571,20 @@ def _all_current(
     return results
 
 
-def _foreseen(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
+def _planned(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
     store = ctx.reading_store()
     failures: list[Failure] = []
-    results, stale = _sorted_out(ctx, store, specs, failures, for_use)
+    results, stale = _current_and_stale(ctx, store, specs, failures, for_use)
     if stale and store is not None:
         from impctl.service.decide import Decider
 
         for task, decision in Decider(ctx, store, failures).decide_all(stale):
             with Isolated(failures, task.spec):
-                results += foreseen_results(ctx.tables, task, decision)
+                results += planned_results(ctx.tables, task, decision)
     return Outcome(_in_order(specs, results), (), tuple(failures))
 
 
-def _maintained(
+def _maintain_stale(
     ctx: Context,
     store: Store,
     specs: Sequence[QuerySpec],
@@ -593,7 +595,7 @@ def _maintained(
 ) -> Outcome:
     failures: list[Failure] = []
     warnings: list[str] = []
-    results, stale = _sorted_out(ctx, store, specs, failures, for_use)
+    results, stale = _current_and_stale(ctx, store, specs, failures, for_use)
     if stale:
         run = StaleRun(ctx, store, batch_rows, failures, warnings, cache)
         carried = [*run.results(stale), *run.results_of_clock(stale)]
@@ -604,18 +606,18 @@ def _maintained(
             for pin in (pin for _, stored in stale for pin in stored.pins):
                 before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
             warnings += remember_histories(ctx, store, before, run.decider.shared.texts())
-    is_asked = bool(stale) or (not for_use and _is_asked_otherwise(ctx))
+    is_asked = bool(stale) or (not for_use and _needs_new_choice(ctx))
     if is_asked and disk_of(ctx.settings, ctx.workload) is not None:
         from impctl.service.budget.choice import keep_to_budget
 
         is_late = _is_late(ctx, stale)
         warnings += keep_to_budget(ctx, store, has_captured=False, is_late=is_late)
-    warnings += _scrubbed(ctx, store)
+    warnings += _scrub_warnings(ctx, store)
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
 
 
-def _kept_to_another(ctx: Context) -> list[str]:
-    if not _is_asked_otherwise(ctx):
+def _rechosen_state(ctx: Context) -> list[str]:
+    if not _needs_new_choice(ctx):
         return []
     from impctl.service.budget.choice import keep_to_budget
 
@@ -623,7 +625,7 @@ def _kept_to_another(ctx: Context) -> list[str]:
         return keep_to_budget(ctx, store, has_captured=False)
 
 
-def _is_asked_otherwise(ctx: Context) -> bool:
+def _needs_new_choice(ctx: Context) -> bool:
     """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
     from impctl.service.stored import has_new_requirements, pins_of
 
@@ -644,7 +646,7 @@ def _is_late(ctx: Context, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bo
     return any(entry is not None and entry.late for entry in result)
 
 
-def _scrubbed(ctx: Context, store: Store) -> list[str]:
+def _scrub_warnings(ctx: Context, store: Store) -> list[str]:
     """Damage to state that no run used lately, checked in part per run."""
     try:
         errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(ctx.settings)).damaged]
@@ -654,7 +656,7 @@ def _scrubbed(ctx: Context, store: Store) -> list[str]:
     return [f"{error.message}; {error.hint}" for error in errors]
 
 
-def _sorted_out(
+def _current_and_stale(
     ctx: Context,
     store: StoreReader | None,
     specs: Sequence[QuerySpec],
@@ -665,7 +667,7 @@ def _sorted_out(
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
-            stored = _captured(ctx, store, spec)
+            stored = _stored(ctx, store, spec)
             catch_up(ctx.tables, stored)
             if has_nothing_to_do(ctx, spec, stored, for_use=for_use):
                 results += unchanged_results(ctx, stored)
@@ -674,7 +676,7 @@ def _sorted_out(
     return results, stale
 
 
-def _captured(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
+def _stored(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
     try:
         return stored_query(ctx, store, spec)
     except RecaptureNeededError:
@@ -698,10 +700,10 @@ def has_nothing_to_do(
         return False
     if not is_current(stored, ctx.tables) or moved_moments(ctx, stored):
         return False
-    return not (for_use and _is_read_otherwise(ctx, spec, stored))
+    return not (for_use and _has_new_plan(ctx, spec, stored))
 
 
-def _is_read_otherwise(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
+def _has_new_plan(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether the query's SQL now yields another plan than the captured one. Not checked if this
     program restored it last, with the same tables."""
     if has_ending(ctx.tables, stored):

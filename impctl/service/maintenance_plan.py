@@ -134,7 +134,7 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
         disk = fits = None  # constants move with the clock through kept state
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    requested = _asked(prepared)
+    requested = _requested(prepared)
     is_least = prepared.spec.state is StateKept.LEAST and not prepared.moves_above
     sides: Chooser = ChooseBySize(
         requested,
@@ -144,7 +144,7 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
         fits=fits,
         is_least=is_least,
     )
-    before = None if disk is None else _described_before(ctx, prepared)
+    before = None if disk is None else _described_earlier(ctx, prepared)
     if before is not None and requested is None:
         files, why = before.from_files, before.side_reasons
         sides = StoredChoices(before.distant, from_files=files, reasons=why, is_to_fill=True)
@@ -162,7 +162,7 @@ def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
     return None if requested is None else Absorbs(Shipping(requested.ship), requested.nodes)
 
 
-def _asked(prepared: PreparedQuery) -> Strategy | None:
+def _requested(prepared: PreparedQuery) -> Strategy | None:
     """The workload's join strategy of the query; None if open."""
     match prepared.spec.state:
         case StateKept.KEEP:
@@ -172,7 +172,7 @@ def _asked(prepared: PreparedQuery) -> Strategy | None:
     return _SIDES[prepared.spec.join]
 
 
-def _described_before(ctx: Context, prepared: PreparedQuery) -> StateMeta | None:
+def _described_earlier(ctx: Context, prepared: PreparedQuery) -> StateMeta | None:
     """The present state's description; None without such pieces."""
     store = ctx.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)

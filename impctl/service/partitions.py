@@ -103,7 +103,7 @@ def _spec(ctx: Context, table: TableName, name: ColumnName) -> PartitionSpec | N
     return next((part for part in parts if part.column.lower() == name.lower()), None)
 
 
-def _asked_ranges(ctx: Context, table: TableName, name: ColumnName) -> int | None:
+def _requested_ranges(ctx: Context, table: TableName, name: ColumnName) -> int | None:
     spec = _spec(ctx, table, name)
     return None if spec is None else spec.ranges
 
@@ -161,7 +161,7 @@ def partition_about(
         return result
     snapshot = ctx.tables.snapshot(table)
     column = snapshot.readable(name)
-    given, starts = _asked_ranges(ctx, table, name), starts_of(bounds)
+    given, starts = _requested_ranges(ctx, table, name), starts_of(bounds)
     wanted = _proposed_ranges(depth, len(snapshot.files)) if given is None else given
     boundaries = equidepth_boundaries(values, wanted)
     if len(starts) <= wanted:
@@ -169,7 +169,7 @@ def partition_about(
         boundaries = tuple(sorted({*starts, *between}))
     if given is None:
         boundaries = with_overlaps(boundaries, bounds)
-    fitting = tuple(value for value in boundaries if _is_held(value, column.type))
+    fitting = tuple(value for value in boundaries if _is_exact(value, column.type))
     return RangePartition(table, column.name, column.type, fitting)
 
 
@@ -200,14 +200,14 @@ def _proposed(
     snapshot = ctx.tables.snapshot(table)
     column = snapshot.readable(name)
     spread = column_spread(snapshot, column.name, values)
-    given = _asked_ranges(ctx, table, name)
+    given = _requested_ranges(ctx, table, name)
     proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
     wanted = max(proposed, DEFAULT_RANGES) if given is None else given
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
     if given is None:
         boundaries = with_overlaps(boundaries, spread.files)
     # Statistics are rounded outwards, and the next value above a column's last is of no type.
-    fitting = tuple(value for value in boundaries if _is_held(value, column.type))
+    fitting = tuple(value for value in boundaries if _is_exact(value, column.type))
     return RangePartition(table, column.name, column.type, fitting)
 
 
@@ -225,7 +225,7 @@ def ranges_to_spare(ctx: Context, table: TableName, name: ColumnName, ranges: in
 
 
 def wanted_ranges(ctx: Context, partition: RangePartition) -> int:
-    given = _asked_ranges(ctx, partition.table, partition.attribute)
+    given = _requested_ranges(ctx, partition.table, partition.attribute)
     return max(DEFAULT_RANGES, partition.ranges) if given is None else given
 
 
@@ -269,10 +269,10 @@ def _number(value: int | float | str, column: Column) -> BoundaryValue | None:
         if scaled != scaled.to_integral_value():
             return None
     integer = int(scaled)
-    return integer if _is_held(integer, column.type) else None
+    return integer if _is_exact(integer, column.type) else None
 
 
-def _is_held(value: BoundaryValue, kind: SqlType) -> bool:
+def _is_exact(value: BoundaryValue, kind: SqlType) -> bool:
     if not isinstance(value, int):
         return True
     match kind.kind:

@@ -86,7 +86,7 @@ def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact,
     """What CHECKs say and statistics confirm at the pinned versions, without re-check, since every
     use at other versions looks again. NOT NULL is not used: it may be added over rows that hold
     NULL."""
-    claims = _said_of(tables, scans)
+    claims = _stated_of(tables, scans)
     return tuple(dict.fromkeys(fact for snapshot, fact in claims if _is_confirmed(snapshot, fact)))
 
 
@@ -96,7 +96,7 @@ def facts_of(
     """Facts about the columns that a query reads, at the pinned versions. `reads_checks` adds what
     CHECKs say and statistics leave open, if the rows confirm it: that reads the column."""
     scans = tuple(scans)
-    claims = tuple(_said_of(tables, scans))
+    claims = tuple(_stated_of(tables, scans))
     result = dict.fromkeys(fact for snapshot, fact in claims if _is_confirmed(snapshot, fact))
     for scan in scans:
         snapshot = tables.snapshot(scan.table)
@@ -116,14 +116,14 @@ def facts_of(
     return tuple(result)
 
 
-def _said_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snapshot, Fact]]:
+def _stated_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snapshot, Fact]]:
     for table in dict.fromkeys(scan.table for scan in scans):
         snapshot = tables.snapshot(table)
-        for fact in _said_by_checks(snapshot, table):
+        for fact in _stated_by_checks(snapshot, table):
             yield snapshot, fact
 
 
-def _said_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
+def _stated_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
     """Signs of columns from CHECK conditions; none for a condition that cannot be read. They are
     not trusted: where a table's protocol does not require CHECKs, writers insert rows without
     checking, and those rows stay when the protocol changes."""

@@ -149,7 +149,7 @@ def answered(
 ) -> Answered:
     """The answer of a query; UsageError or QueryError where `by` cannot give it. Without the
     materialized result if the sketch is requested. `condition` selects rows by output columns."""
-    from impctl.service.resolve import condition_on, what_is_read
+    from impctl.service.resolve import chosen_read, condition_on
 
     where = None
     if condition is not None:
@@ -177,7 +177,7 @@ def answered(
                 hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
             message = f"The result of query `{spec.name}` is not materialized"
             raise UsageError(message, hint=hint, code="answer_not_kept")
-    read = what_is_read(ctx.tables, result, use)
+    read = chosen_read(ctx.tables, result, use)
     try:
         return _by_reading(ctx, result, read, by, where)
     except EvaluationError as error:
@@ -190,7 +190,7 @@ def answered(
             f"groups that it reads only in part: {error.message}"
         )
         result = replace(result, sketches=(), warnings=(*result.warnings, warning))
-    read = what_is_read(ctx.tables, result, SketchPolicy.NEVER)
+    read = chosen_read(ctx.tables, result, SketchPolicy.NEVER)
     return _by_reading(ctx, result, read, by, where)
 
 
@@ -246,13 +246,13 @@ def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) ->
         is_slow_state_read,
         state_estimate,
     )
-    from impctl.service.resolve import what_is_read
+    from impctl.service.resolve import chosen_read
 
     store, spec = ctx.reading_store(), result.prepared.spec
     if result.generation is None or store is None or not is_slow_state_read(ctx, store, spec):
         return False
     state = state_estimate(answer_runs(ctx, spec))
-    read = what_is_read(ctx.tables, result, use)
+    read = chosen_read(ctx.tables, result, use)
     return _is_slower(state, compare_engines(ctx, result.prepared, result.versions, read.pruned))
 
 
@@ -394,15 +394,15 @@ def answered_with_warnings(
 ) -> tuple[QueryResult, tuple[str, ...]]:
     """The answer and warnings; arguments as for `service.query`."""
     from impctl.service.answer_costs import record_answer, record_state_read, rows_of
-    from impctl.service.resolve import record_use, resolved, still_there, sums_of
+    from impctl.service.resolve import record_use, reporting_lost_versions, resolved, sums_of
     from impctl.service.spark_answer import Passthrough
 
     result = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(result, Passthrough):
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
             raise result.refusal
-        return _as_it_stands(ctx, result), result.warnings
-    with nullcontext() if at is None else still_there():
+        return _verbatim(ctx, result), result.warnings
+    with nullcontext() if at is None else reporting_lost_versions():
         answer = answered(ctx, result, use, by, where)
     spec = answer.found.prepared.spec
     if answer.read is None:
@@ -438,7 +438,7 @@ def answered_with_warnings(
     return shown, answer.found.warnings
 
 
-def _as_it_stands(ctx: Context, result: Passthrough) -> QueryResult:
+def _verbatim(ctx: Context, result: Passthrough) -> QueryResult:
     from impctl.service.spark_answer import unread_table
 
     ctx.spark()
@@ -495,15 +495,15 @@ def query(
     if is_plain and use is SketchPolicy.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
         known = read_without_plan(ctx, query, where)
         if known is not None:
-            return _given_out(known, limit, out, (), escape_formulas=escape_formulas)
+            return _result_of(known, limit, out, (), escape_formulas=escape_formulas)
     # Planner and engine take longer to load than the materialized result takes to read.
     result, warnings = answered_with_warnings(
         ctx, query, params, sql, at, use, by, required=required, where=where
     )
-    return _given_out(result, limit, out, warnings, escape_formulas=escape_formulas)
+    return _result_of(result, limit, out, warnings, escape_formulas=escape_formulas)
 
 
-def _given_out(
+def _result_of(
     result: QueryResult,
     limit: int | None,
     out: Path | None,

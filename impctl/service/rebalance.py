@@ -131,7 +131,7 @@ def rebalance(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
         reading = ctx.reading_store()
         for spec in current:
             with Isolated(failures, spec):
-                results.append(_foreseen(ctx, reading, spec))
+                results.append(_planned(ctx, reading, spec))
         return Outcome(tuple(results), outcome.warnings, tuple(failures))
     with ctx.writing("capture") as store:
         for spec in current:
@@ -164,7 +164,7 @@ class _Rebalanced:
         """Even the ranges out where possible and worth it, and commit."""
         change = self._change()
         if isinstance(change, str):
-            return self._left(change)
+            return self._remaining(change)
         query_state, moved, split = change
         new = {old: ranges.renumbering.new for old, ranges in moved.items()}
         partitions = {access: new.get(old, old) for access, old in self.partitions.items()}
@@ -173,12 +173,12 @@ class _Rebalanced:
             self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
         )
         before = {old: _largest(query_state.range_rows, old) for old in moved}
-        rebalanced = self._made(query_state, moved, plan, partitions)
+        rebalanced = self._new_state(query_state, moved, plan, partitions)
         if rebalanced is None:
-            return self._left("the engine could not build its state with other ranges")
+            return self._remaining("the engine could not build its state with other ranges")
         _, state, how, _ = rebalanced
         if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
-            return self._left("other ranges would make the largest one larger")
+            return self._remaining("other ranges would make the largest one larger")
         reason = "; ".join([*map(_moved_text, moved.values()), how, *split])
         return self._committed(store, plan, partitions, rebalanced, reason)
 
@@ -186,11 +186,11 @@ class _Rebalanced:
         """The expected `result`, by the stored counts of the ranges."""
         change = self._change()
         if isinstance(change, str):
-            return replace(self._left(change), foreseen=True, stored="even")
+            return replace(self._remaining(change), foreseen=True, stored="even")
         _, moved, split = change
         texts = [f"would even out {_moved_text(m).removesuffix(' now')}" for m in moved.values()]
         reason = "; ".join([*texts, *split])
-        return replace(self._left(reason), foreseen=True, stored="uneven")
+        return replace(self._remaining(reason), foreseen=True, stored="uneven")
 
     def _change(self) -> _Change | str:
         """The restored query, partitions with new ranges and remarks on others; or why none."""
@@ -215,7 +215,7 @@ class _Rebalanced:
             return "; ".join([*reasons, *split])
         return state, moved, tuple(split)
 
-    def _made(
+    def _new_state(
         self,
         state: QueryState,
         moved: Mapping[RangePartition, NewRanges],
@@ -285,7 +285,7 @@ class _Rebalanced:
         stored = replace(self.stored, sketches=sketches)
         return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
 
-    def _left(self, reason: str) -> CaptureResult:
+    def _remaining(self, reason: str) -> CaptureResult:
         return _result(self.stored, "none", reason, self.watch.ms, 0.0)
 
 
@@ -320,7 +320,7 @@ class _Reading:
         return "state derived from the stored one"
 
 
-def _foreseen(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
+def _planned(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     stored = stored_query(ctx, store, spec)
     assert store is not None
     is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)

@@ -105,7 +105,7 @@ _VERSION = re.compile(r"[0-9]{1,18}")
 
 
 @contextmanager
-def still_there(option: str = "--at") -> Iterator[None]:
+def reporting_lost_versions(option: str = "--at") -> Iterator[None]:
     """Report a lost log or file of an older version as `version_gone` or `data_files_gone`: the
     usual advice to capture now would not bring it back."""
     try:
@@ -280,7 +280,7 @@ class ReadChoice(Struct, frozen=True):
     left_away: Mapping[TableName, str]
 
 
-def what_is_read(tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy) -> ReadChoice:
+def chosen_read(tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy) -> ReadChoice:
     """What the query reads through these sketches; with `auto`, where they pay."""
     from impctl.service.filters import filters_of
 
@@ -426,7 +426,7 @@ def plain(
     return ResolvedSketch(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 
-def why_none(ctx: Context, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
+def why_no_sketch(ctx: Context, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
     """The error, or if the query was never captured, why it cannot be."""
     if error.code != "not_captured":
         return error
@@ -521,10 +521,10 @@ def reused(ctx: Context, spec: QuerySpec, own_spec: QuerySpec | None) -> Resolve
         if not entry.allowed:
             continue
         try:
-            used = _used(ctx, prepared, entry.query)
+            used = _usable(ctx, prepared, entry.query)
         except RetryableError as error:
             # Another writer, or the disk of the store: the tables can be read all the same.
-            passing, used = error, _not_fresh(error)
+            passing, used = error, _not_maintained(error)
         if isinstance(used, str):
             entries[index] = replace(entry, allowed=False, reason=used)
             continue
@@ -588,7 +588,7 @@ def _candidates(
                 candidates.append(_refused(spec, "it has not been captured"))
             continue
         try:
-            result = _judged(ctx, prepared, spec, stored, wanted, is_named=is_named)
+            result = _judge(ctx, prepared, spec, stored, wanted, is_named=is_named)
         except ImpctlError as error:
             result = _refused(spec, error.message)
         if result is not None:
@@ -596,7 +596,7 @@ def _candidates(
     return candidates
 
 
-def _judged(
+def _judge(
     ctx: Context,
     prepared: PreparedQuery,
     spec: QuerySpec,
@@ -676,13 +676,13 @@ def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[Sto
     )
 
 
-def _used(ctx: Context, prepared: PreparedQuery, name: str) -> tuple[ResolvedSketch, str] | str:
+def _usable(ctx: Context, prepared: PreparedQuery, name: str) -> tuple[ResolvedSketch, str] | str:
     """The other query's maintained and rechecked sketch, or a text why it cannot be used.
     RetryableError if only something temporary is in the way."""
     try:
         current = current_query(ctx, name)
     except (PolicyRefusedError, RecaptureNeededError, UnsupportedError) as error:
-        return _not_fresh(error)
+        return _not_maintained(error)
     verdict = verdict_of(ctx, prepared, current.prepared, current.sketches, current.assumptions)
     if not verdict.allowed:
         return verdict.reason
@@ -700,7 +700,7 @@ def _used(ctx: Context, prepared: PreparedQuery, name: str) -> tuple[ResolvedSke
     return result, verdict.reason
 
 
-def _not_fresh(error: ImpctlError) -> str:
+def _not_maintained(error: ImpctlError) -> str:
     return f"it could not be maintained: {error.message}"
 
 
@@ -884,7 +884,7 @@ def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
     from impctl.service.prepare import prepare
 
     spec = ctx.query(query)
-    outcome, stored = _brought_up_to_date(ctx, spec)
+    outcome, stored = _maintained(ctx, spec)
     prepared = prepare(ctx, spec)
     restored_verdict(ctx.tables, prepared, stored)
     first = outcome.results[0]
@@ -901,7 +901,7 @@ def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
     )
 
 
-def _brought_up_to_date(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
+def _maintained(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
     """The maintenance done, and the sketch at the pinned versions. If another process maintained it
     past them meanwhile, they are pinned again."""
     from impctl.service.maintain import maintain_queries
@@ -963,7 +963,7 @@ def resolved(
         return (
             replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
         )
-    spec, own_spec = _wanted(ctx, query, params, sql)
+    spec, own_spec = _requested(ctx, query, params, sql)
     if use is SketchPolicy.NEVER:
         return plain(ctx, spec)
     if not spec.is_sketched and not required:
@@ -982,13 +982,13 @@ def resolved(
         return result
     except ImpctlError as error:
         if required:
-            raise why_none(ctx, spec, error) from None
+            raise why_no_sketch(ctx, spec, error) from None
         if not is_of_the_sketch(error):
             raise
         return without_sketch(ctx, spec, error)
 
 
-def _wanted(
+def _requested(
     ctx: Context, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
     if sql is None:

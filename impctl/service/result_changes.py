@@ -117,7 +117,7 @@ def changes_by_rows(
         if len(change):
             unsure |= _unsure_values(output.expr, change)
     rows = Batch(values, change.weights, ()).keep(is_in)
-    return _put_out(
+    return _output_rows(
         ending, [_AnswerPart(ending, rows, 1)], unsure[is_in] if bounded else None, zone
     )
 
@@ -135,7 +135,7 @@ def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
     old, new = (answer_rows(side.ending, side.rows) for side in (before, after))
     unsure = np.ones(len(old) + len(new), dtype=np.bool_) if after.bounded else None
     parts = [_AnswerPart(before.ending, old, -1), _AnswerPart(after.ending, new, 1)]
-    return _put_out(after.ending, parts, unsure, zone)
+    return _output_rows(after.ending, parts, unsure, zone)
 
 
 def whole_answer(after: RowsOf, zone: str) -> pa.Table:
@@ -151,7 +151,7 @@ class _AnswerPart(Struct, frozen=True):
     sign: int
 
 
-def _put_out(
+def _output_rows(
     ending: FinalSteps, parts: Sequence[_AnswerPart], unsure: Bools | None, zone: str
 ) -> pa.Table:
     filled = [part for part in parts if len(part.rows)]
@@ -355,10 +355,12 @@ class RecaptureChangeWriter:
         self._written.append(str(self._files.write(self._lead, changes)))
 
 
-def rows_kept(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
+def materialized_rows(
+    ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
+) -> RowsOf:
     """The rows stored with a query's newest sketch, and its answer then. UsageError without stored
     rows; RecaptureNeededError if they belong to another form of the query."""
-    check_kept(spec, stored)
+    check_materialized(spec, stored)
     check_definition(ctx, spec, stored)
     prepared = prepare(ctx, spec, stored_moments(stored))
     if not is_same_circuit(ctx, prepared, stored):
@@ -371,10 +373,10 @@ def rows_kept(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQ
     return RowsOf(answer.ending, rows.whole(), rows.bounded)
 
 
-def check_kept(spec: QuerySpec, stored: StoredQuery) -> None:
+def check_materialized(spec: QuerySpec, stored: StoredQuery) -> None:
     """UsageError where the store has no materialized result of the query."""
     if not stored.state_meta.get("answer"):
-        raise answer_not_kept(spec)
+        raise not_materialized(spec)
 
 
 def not_told(query: QueryName, why: str) -> RecaptureNeededError:
@@ -445,7 +447,7 @@ class ChangeFiles:
             _make_lasting(path.parent)
             with whole_file(path) as file:
                 pq.write_table(changes.replace_schema_metadata(metadata), file)
-            for other in _left_behind(lead, path):
+            for other in _leftovers(lead, path):
                 other.unlink(missing_ok=True)
             sync_entries(path.parent)
         except OSError as error:
@@ -471,7 +473,7 @@ def check_change_files(
     needs a materialized result; of a whole file one query does."""
     without = [spec for spec in specs if not spec.answer]
     if without and (is_named or len(without) == len(specs)):
-        raise answer_not_kept(without[0])
+        raise not_materialized(without[0])
     if ctx.settings.dry_run:
         return
     folder = given.absolute()
@@ -488,7 +490,7 @@ def check_change_files(
         ) from error
 
 
-def answer_not_kept(spec: QuerySpec) -> UsageError:
+def not_materialized(spec: QuerySpec) -> UsageError:
     hint = "write `answer: true` under the query and run `impctl capture`"
     if spec.answer:
         hint = "`impctl explain` shows why its result is not materialized"
@@ -501,7 +503,7 @@ def answer_not_kept(spec: QuerySpec) -> UsageError:
     )
 
 
-def _left_behind(lead: CommitInfo, path: Path) -> list[Path]:
+def _leftovers(lead: CommitInfo, path: Path) -> list[Path]:
     """Files of runs that died before their commit: of the same commit from the same versions, and
     of steps that would have followed. The last comes first: a run killed while removing them leaves
     the first ones to be detected."""
@@ -514,7 +516,7 @@ def _left_behind(lead: CommitInfo, path: Path) -> list[Path]:
     number, since, reached = lead.number, [dict(lead.since)], [dict(lead.until)]
     while since:
         for other in numbers.get(number, ()):
-            description = None if other == path else _told(other, lead.query)
+            description = None if other == path else _described_change(other, lead.query)
             if description is not None and description["since"] in since:
                 paths.append(other)
                 reached.append(description["versions"])
@@ -523,7 +525,7 @@ def _left_behind(lead: CommitInfo, path: Path) -> list[Path]:
     return [*reversed(paths), *parts]
 
 
-def _told(path: Path, query: QueryName) -> dict[str, Any] | None:
+def _described_change(path: Path, query: QueryName) -> dict[str, Any] | None:
     """A file's description; None unless it is impctl's, of this query."""
     import pyarrow as pa
     import pyarrow.parquet as pq

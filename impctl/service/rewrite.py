@@ -19,10 +19,10 @@ from impctl.service.query import never_failing
 from impctl.service.resolve import (
     AtVersions,
     ResolvedSketch,
+    chosen_read,
     is_for_others,
     record_use,
     resolved,
-    what_is_read,
     worth_using,
     written_query,
 )
@@ -105,7 +105,7 @@ def dataframe(
     if isinstance(result, Passthrough):
         return Framed(unread_frame(ctx, result), result.warnings)
     result = never_failing(ctx.tables, result, required=required)
-    read = what_is_read(ctx.tables, result, use)
+    read = chosen_read(ctx.tables, result, use)
     frame = answer_frame(ctx, result.prepared, result.versions, read.pruned, result.sketches)
     record_use(ctx, result, read.pruned, read.plain, command="dataframe")
     return Framed(frame, result.warnings)
@@ -137,7 +137,7 @@ def files(
     """The files of one query; arguments as for `service.rewrite`."""
     result = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(result, Passthrough):
-        return _as_they_stand(ctx, result)
+        return _verbatim_files(ctx, result)
     pruned, predicates, left_away = _left_to_read(ctx.tables, result, use)
     read: dict[TableName, set[ColumnName]] = {}
     for scan in result.prepared.scans:
@@ -164,7 +164,7 @@ def files(
     return Listed(listed, result.warnings)
 
 
-def _as_they_stand(ctx: Context, result: Passthrough) -> Listed:
+def _verbatim_files(ctx: Context, result: Passthrough) -> Listed:
     tables = {}
     for table, version in result.versions.items():
         snapshot = ctx.tables.snapshot(table, version)
@@ -278,7 +278,7 @@ def rewrite(
         check_output(files, ctx.reserved)
     match = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(match, Passthrough):
-        return _as_it_stands(ctx, match, files)
+        return _verbatim(ctx, match, files)
     match = never_failing(ctx.tables, match, required=required)
     sketches, left_away = worth_using(ctx.tables, match, use)
     written = written_query(
@@ -336,7 +336,7 @@ def rewrite(
     return Outcome((result,), (*match.warnings, *endless))
 
 
-def _as_it_stands(ctx: Context, match: Passthrough, files: Path | None) -> Outcome:
+def _verbatim(ctx: Context, match: Passthrough, files: Path | None) -> Outcome:
     read = {t: ctx.tables.snapshot(t, version).files for t, version in match.versions.items()}
     if files is not None:
         _write_files(ctx, match.versions, read, files)

@@ -77,7 +77,7 @@ class StepDone(Struct, frozen=True):
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
 """As of `service.expiry`."""
 
-_ANEW = "most rows of the recursion were deleted, so they were recomputed from its state"
+_RECOMPUTED = "most rows of the recursion were deleted, so they were recomputed from its state"
 
 
 class Maintainer:
@@ -123,7 +123,7 @@ class Maintainer:
                 recheck(state.stored.assumptions, change.ending, changes.table, changes.weights)
         done = StepDone(
             str(state.plan.mode),
-            self._leading_to(moved),
+            self._versions_after(moved),
             changes=sum(change.rows for change in moved.values()),
             changed_bytes=changed_bytes,
             read_ms=read_ms,
@@ -132,9 +132,9 @@ class Maintainer:
             self._writer.begin()
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
         if state.session is not None and grouped:
-            done, after = self._absorbed(state.session, grouped[0], done)
+            done, after = self._absorb_grouped(state.session, grouped[0], done)
         elif state.session is not None:
-            done, after = self._computed(state.session, moved, done)
+            done, after = self._compute(state.session, moved, done)
         else:
             after, count = self._touch(moved)
             done = replace(done, changes=done.changes + count)
@@ -154,10 +154,10 @@ class Maintainer:
         done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
 
-    def _computed(
+    def _compute(
         self, session: MaintainedQuery, moved: Mapping[TableName, TableDelta], done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
-        reader = None if self._partners is None else self._partners(self._leading_to(moved))
+        reader = None if self._partners is None else self._partners(self._versions_after(moved))
         if reader is not None:
             session.read_by(reader)
         before = session.circuit.spent
@@ -197,8 +197,8 @@ class Maintainer:
             changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
-            note=_ANEW if session.recomputations() > anew else "",
-            tree=_work(self.state.plan, work, session.tree_work()),
+            note=_RECOMPUTED if session.recomputations() > anew else "",
+            tree=_tree_work(self.state.plan, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
                 tuple(reads),
@@ -206,7 +206,7 @@ class Maintainer:
         )
         return done, session.ranges()
 
-    def _absorbed(
+    def _absorb_grouped(
         self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         """The step with a change that Spark has grouped, and the sketches after it."""
@@ -221,7 +221,7 @@ class Maintainer:
         )
         return done, after
 
-    def _leading_to(self, moved: Mapping[TableName, TableDelta]) -> Versions:
+    def _versions_after(self, moved: Mapping[TableName, TableDelta]) -> Versions:
         return {**self.state.versions, **{table: change.until for table, change in moved.items()}}
 
     def _touch(
@@ -324,7 +324,7 @@ class Maintainer:
         )
 
 
-def _work(
+def _tree_work(
     plan: MaintenancePlan, before: tuple[int, int, int], after: tuple[int, int, int]
 ) -> TreeWork | None:
     if not plan.has_tree:

@@ -13,7 +13,7 @@ from impctl.errors import SchemaChangedError, TableError, count_text
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
 from impctl.service.fill import counted_rows, run_pass
-from impctl.service.filters import files_of_table, own_files
+from impctl.service.filters import files_by_conditions, files_of_table
 from impctl.service.prepare import broken_assumption
 from impctl.service.settings import Settings, large_change_of
 from impctl.spark.expressions import DIALECT, render_expr
@@ -140,7 +140,7 @@ def rows_with(
     snapshot: Snapshot, source: Source, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[pa.Table]:
     """The rows of the files with these values; without keys, all that pass."""
-    wanted = {file.uri for file in own_files(snapshot, source)}
+    wanted = {file.uri for file in files_by_conditions(snapshot, source)}
     files = [file for file in prune_to_values(snapshot, keys) if file.uri in wanted]
     yield from read_batches(snapshot, source.scan.table_columns, files)
 

@@ -241,11 +241,11 @@ def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool =
         ctx.reporter.step(f"verifying {spec.name}", number, len(specs))
         with Isolated(failures, spec):
             watch, started_at = Stopwatch(), time.time()
-            verified = _verified(ctx, spec, results)
+            verified = _verify_sketches(ctx, spec, results)
             result += verified
             if results and any(result.results_equal is None for result in verified):
                 warnings.append(_FAILS_IN_PART.format(spec.name))
-            warnings += _recorded(ctx, spec, verified, started_at, watch.ms)
+            warnings += _record(ctx, spec, verified, started_at, watch.ms)
     names = [f"`{spec.name}`" for spec in ctx.queries(queries) if not spec.is_sketched]
     if names:
         verb = "is" if len(names) == 1 else "are"
@@ -253,7 +253,7 @@ def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool =
     return Outcome(tuple(result), tuple(warnings), tuple(failures))
 
 
-def _recorded(
+def _record(
     ctx: Context, spec: QuerySpec, verified: Sequence[VerifyResult], started_at: float, took: float
 ) -> list[str]:
     """Record the result; a store that is locked or read-only is no failure."""
@@ -282,7 +282,7 @@ def _recorded(
     return []
 
 
-def _verified(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult]:
+def _verify_sketches(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult]:
     stored = captured_query(ctx, ctx.reading_store(), spec)
     check_definition(ctx, spec, stored)
     prepared = prepare(ctx, spec, stored_moments(stored))
@@ -331,7 +331,7 @@ def _results_equal(
         with_sketch = answer(ctx, prepared, stored.versions, pruned)
     except EvaluationError:
         with_sketch = None
-    materialized = _kept(ctx, prepared, stored)
+    materialized = _materialized(ctx, prepared, stored)
     if len(without.rows) == prepared.query.cut:
         # Any rows are right, once there are more than the LIMIT leaves.
         result = [None if rows is None else len(rows.rows) for rows in (with_sketch, materialized)]
@@ -363,7 +363,7 @@ def _results_equal(
     return is_same(with_sketch), False, is_same(materialized)
 
 
-def _kept(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
+def _materialized(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
     store = ctx.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None

@@ -67,12 +67,12 @@ from impctl.plan.nodes import (
 from impctl.rules.optimize import apply_rules
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Context, limits_of
-from impctl.service.engine_answer import LeftOut, engine_rows
+from impctl.service.engine_answer import ExcludedRows, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
 from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
 from impctl.service.parameters import GivenValues, parsed
-from impctl.service.resolve import ResolvedSketch, condition_on, resolved, what_is_read
+from impctl.service.resolve import ResolvedSketch, chosen_read, condition_on, resolved
 from impctl.service.result_changes import RowsOf, changes_between
 from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, WithoutResult
 from impctl.service.spark_answer import Passthrough
@@ -260,7 +260,7 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Derive
     outputs = attributes_of(result.prepared.planned.root)
     wanted = condition_of_row(given, outputs)
     root = apply_rules(Select(result.prepared.query.root, wanted))
-    pruned = what_is_read(ctx.tables, result, SketchPolicy.ALWAYS).pruned
+    pruned = chosen_read(ctx.tables, result, SketchPolicy.ALWAYS).pruned
     limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
         with limited_to(limit):
@@ -270,7 +270,7 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Derive
             )
     except BlockedError as blocked:
         raise _not_traced(result, blocked) from None
-    (number, row) = the_row(result, ctx.session_zone, root, derivations)
+    (number, row) = only_row(result, ctx.session_zone, root, derivations)
     derivation = derivation_of(derivations.makings, number, tables.rows)
     entries = tables.entries(derivation.rows)
     files = (tables.files, pruned.files_total)
@@ -340,7 +340,7 @@ class _Tables:
         return tuple(result[number] for number in numbers)
 
 
-def the_row(
+def only_row(
     result: ResolvedSketch, zone: str, root: Plan, derivations: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
     """The number of the only row, and the row."""
@@ -406,10 +406,10 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
     `engine_answer`."""
     prepared = result.prepared
     conditions = conditions_by_table(prepared, texts)
-    left_out = {table: rows_left_out(ctx, table, some) for table, some in conditions.items()}
+    left_out = {table: excluded_rows(ctx, table, some) for table, some in conditions.items()}
     use = SketchPolicy.ALWAYS if is_monotone(prepared.root) else SketchPolicy.NEVER
     if use is SketchPolicy.ALWAYS:
-        pruned, sketches = what_is_read(ctx.tables, result, use).pruned, result.sketches
+        pruned, sketches = chosen_read(ctx.tables, result, use).pruned, result.sketches
     else:
         pruned, sketches = filters_of(ctx.tables, prepared, (), result.versions), ()
     try:
@@ -472,7 +472,7 @@ def conditions_by_table(
     return result
 
 
-def rows_left_out(ctx: Context, table: TableName, texts: Sequence[str]) -> LeftOut:
+def excluded_rows(ctx: Context, table: TableName, texts: Sequence[str]) -> ExcludedRows:
     """The rows of a table for which one of these conditions is true."""
     columns: Sequence[Column] = ctx.tables.snapshot(table).schema.columns
     attributes = [Attribute(column.name, column.name, column.type) for column in columns]
@@ -480,7 +480,7 @@ def rows_left_out(ctx: Context, table: TableName, texts: Sequence[str]) -> LeftO
     parts = tuple(condition_on(attributes, text, zone, _OPTION, "the table") for text in texts)
     condition = parts[0] if len(parts) == 1 else Or(parts)
     read: dict[ColumnName, Column] = {column.name: column for column in columns}
-    return LeftOut(condition, tuple(read[name] for name in sorted(columns_of(condition))))
+    return ExcludedRows(condition, tuple(read[name] for name in sorted(columns_of(condition))))
 
 
 # State of a recursion kept by absorption. Law: used only at the very commit that the query was
@@ -516,7 +516,7 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedR
     return absorbed
 
 
-def files_left_out(ctx: Context, result: ResolvedSketch) -> int:
+def unread_files(ctx: Context, result: ResolvedSketch) -> int:
     """How many files the tables have, none of which is read."""
     return sum(len(ctx.tables.snapshot(*pinned).files) for pinned in result.versions.items())
 
@@ -543,7 +543,7 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None
-    number, row = the_row(result, ctx.session_zone, selection, derivations)
+    number, row = only_row(result, ctx.session_zone, selection, derivations)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Shipping.EAGER:
         smallest = partial(smallest_by_functions, first=state.first, absorbs=absorbs)
@@ -558,7 +558,7 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
         for leaf in RowLineage(derivations.makings, number, state.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
-    files = files_left_out(ctx, result)
+    files = unread_files(ctx, result)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
 
@@ -579,7 +579,7 @@ def without_from_state(
     if absorbed is None:
         return None
     conditions = conditions_by_table(result.prepared, texts)
-    left_out = {table: rows_left_out(ctx, table, some) for table, some in conditions.items()}
+    left_out = {table: excluded_rows(ctx, table, some) for table, some in conditions.items()}
     leaves = _leaves(absorbed, left_out)
     if leaves is None:
         return None
@@ -592,10 +592,10 @@ def without_from_state(
         return None
     changes = changes_between(before, after, ctx.session_zone)
     removed = {table: rows_out.rows for table, rows_out in left_out.items()}
-    return Without(changes, conditions, removed, 0, files_left_out(ctx, result), from_state=True)
+    return Without(changes, conditions, removed, 0, unread_files(ctx, result), from_state=True)
 
 
-def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> list[int] | None:
+def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, ExcludedRows]) -> list[int] | None:
     """The numbers of the removed leaves; None if the state does not tell. Counts for each table the
     rows of the access that has most of them."""
     result: list[int] = []
@@ -666,7 +666,7 @@ def why(
             hint="give `--row NAME=VALUE`, or `--without CONDITION`",
             code="why_of_what",
         )
-    match = _asked(ctx, query, params)
+    match = _resolved_with_lineage(ctx, query, params)
     watch = Stopwatch()
     if without:
         return Outcome((_without(ctx, match, without, limit, watch),), match.warnings)
@@ -691,7 +691,9 @@ def why(
     return Outcome((result,), match.warnings)
 
 
-def _asked(ctx: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
+def _resolved_with_lineage(
+    ctx: Context, query: QueryName | None, params: GivenValues
+) -> ResolvedSketch:
     """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
     spec = ctx.query(query)
     use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS

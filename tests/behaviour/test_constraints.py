@@ -27,7 +27,7 @@ from impctl.errors import InvariantError
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import FactKind
 from impctl.safety.judge import Fact, FactSource, carried_verdict, check_safety
-from impctl.service.prepare import _said_by_checks
+from impctl.service.prepare import _stated_by_checks
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.statement import parse_query
@@ -149,7 +149,7 @@ def test_a_check_that_rounds_first_tells_no_sign(
     empty = pa.table({"x": pa.array([], pa.int32()), "fine": pa.array([], pa.decimal128(38, 38))})
     create_table(str(tmp_path / "t"), empty)
     snapshot = take_snapshot(DeltaTable(str(tmp_path / "t")), "t", None)
-    said = _said_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
+    said = _stated_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
     assert [fact.kind for fact in said] == kinds
 
 

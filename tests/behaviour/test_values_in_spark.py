@@ -558,7 +558,7 @@ def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
         rows = [(g, v + 1 if g == 2 else v) for g, v in answer.rows]
         return replace(answer, rows=tuple(rows))
 
-    monkeypatch.setattr(verify, "_kept", wrong)
+    monkeypatch.setattr(verify, "_materialized", wrong)
     cli = Cli.over(capsys, sums, CANCELLING_WORKLOAD).captured("--query", "ranked")
     ran = cli("verify", "--results", "--query", "ranked")
     assert ran.error["code"] == "sketch_unsound"

@@ -544,7 +544,7 @@ def test_while_its_changes_are_read(
 def test_while_it_is_captured(place: Place, aside: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.stored()
     with monkeypatch.context() as patch:
-        patch.setattr(capture, "_computed", around(capture._computed, after=aside))
+        patch.setattr(capture, "_compute", around(capture._compute, after=aside))
         ran = place.cli("capture")
         assert (ran.code, ran.error["code"]) == (6, "table_replaced_meanwhile")
         assert place.stored() == before

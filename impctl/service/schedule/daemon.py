@@ -173,7 +173,7 @@ class Timetable:
     def __init__(self, look: float) -> None:
         self._look = look
         self._waiting: tuple[Waiting, ...] = ()
-        self._left: dict[QueryName, tuple[object, float]] = {}
+        self._not_due: dict[QueryName, tuple[object, float]] = {}
         """What was pending of a query when a run took it, and when."""
         self._failed: set[QueryName] = set()
         self._opening = OPENING_FIRST_S
@@ -230,9 +230,9 @@ class Timetable:
         self._failed = (self._failed - names) | names.intersection(failed)
         queries = [ran_query for ran_query in self._waiting if ran_query.query in names]
         for ran_query in queries:
-            self._left[ran_query.query] = (ran_query.pending.mark, now)
+            self._not_due[ran_query.query] = (ran_query.pending.mark, now)
         for query in put_off:
-            self._left.pop(query, None)
+            self._not_due.pop(query, None)
         is_whole = not names.intersection(failed)
         if queries and is_whole and all(ran_query.costs.is_known for ran_query in queries):
             self.margin.ran(
@@ -247,10 +247,10 @@ class Timetable:
         """Whether the query counts now: not if put off, nor unchanged since a run."""
         if query.query in put_off:
             return False
-        mark, since = self._left.get(query.query, (None, now))
+        mark, since = self._not_due.get(query.query, (None, now))
         # A clock that was put back may not make the quiet longer.
         if (
-            query.query not in self._left
+            query.query not in self._not_due
             or mark != query.pending.mark
             or not 0 <= now - since < _QUIET
         ):
@@ -286,7 +286,7 @@ def maintain_due(
     results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
     for query, due in zip(report.waiting, report.dues, strict=True):
         if due.query not in selected:
-            results += _left(ctx, known[due.query], query, due)
+            results += _not_due(ctx, known[due.query], query, due)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     warnings = (*done.warnings, *report.warnings())
@@ -323,7 +323,7 @@ def plan_due(
     return Outcome(tuple(report.results()), tuple(report.warnings()))
 
 
-def _left(ctx: Context, spec: QuerySpec, waiting: Waiting, due: Due) -> list[MaintainResult]:
+def _not_due(ctx: Context, spec: QuerySpec, waiting: Waiting, due: Due) -> list[MaintainResult]:
     """The result of a postponed query; none for one without a sketch."""
     try:
         store = ctx.reading_store()

@@ -247,7 +247,7 @@ def _pending(
             )
         times_in_log = [commit.at for commit in commits]
         if stored.maintained_at > now and any(
-            not _is_told(moment, now) for moment in times_in_log[:1]
+            not _is_possible(moment, now) for moment in times_in_log[:1]
         ):
             # The clock was put back, so the sketch says no more than the commit.
             why = f"the times of the changes of table `{pin.table}` are unknown"
@@ -287,12 +287,15 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
     (`since`), its earliest possible time."""
     result: list[float] = []
     for moment in times:
-        known = [*result[-1:], *([moment] if moment is not None and _is_told(moment, now) else [])]
+        known = [
+            *result[-1:],
+            *([moment] if moment is not None and _is_possible(moment, now) else []),
+        ]
         result.append(min(max(known, default=since), now))
     return result
 
 
-def _is_told(moment: float | None, now: float) -> bool:
+def _is_possible(moment: float | None, now: float) -> bool:
     return moment is not None and moment <= now + _TOLERATED
 
 
@@ -643,7 +646,7 @@ class DueReport(Struct, frozen=True):
     def results(self) -> list[DueResult]:
         chosen = {due.query: due for due in self.selected}
         return [
-            _told(query, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
+            _result_of(query, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
             for query, due in zip(self.waiting, self.dues, strict=True)
         ]
 
@@ -661,7 +664,7 @@ def due_report(ctx: Context, specs: Sequence[QuerySpec], look: float | None) -> 
     return DueReport(waiting, result, chosen_for_run(result, waiting, now_of(ctx)), pace)
 
 
-def _told(query: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
+def _result_of(query: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
     return DueResult(
         query=query.query,
         trigger=query.trigger.text,
