@@ -18,7 +18,7 @@ from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file,
 from impctl.bench.record import RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError, count_text
 from impctl.measure.figures import CaseSpec, FigureSpec, words_of
-from impctl.measure.keep import check_outputs
+from impctl.measure.record_files import check_outputs
 from impctl.measure.run import PlannedRun, chosen_figures, measured, planned_figures
 from impctl.service.context import Context, Reporter
 from impctl.service.results import Outcome

@@ -78,7 +78,7 @@ from impctl.types import ParameterValue, QueryName, TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from impctl.service.kept_states import StateCache
+    from impctl.service.state_cache import StateCache
 
 
 # Law: each call is a run: it reads the workload file, pins the newest version of every table it
@@ -296,8 +296,8 @@ class WorkloadHandle:
             self._states = None
             self._answers.write()
 
-    def _kept_states(self) -> StateCache:
-        from impctl.service.kept_states import StateCache
+    def _state_cache(self) -> StateCache:
+        from impctl.service.state_cache import StateCache
 
         if self._states is None:
             self._states = StateCache(KEPT_BYTES)
@@ -408,7 +408,7 @@ class OpenWorkload(WorkloadHandle):
             from impctl.service.maintain import maintain
             from impctl.service.schedule import daemon as by_trigger
 
-            cache = self._kept_states()
+            cache = self._state_cache()
             if request.point is not None:
                 return by_trigger.maintain_point(ctx, request.point, size, cache)
             if request.due:

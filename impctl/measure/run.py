@@ -36,8 +36,8 @@ from impctl.measure.figures import (
     OptionValue,
     words_of,
 )
-from impctl.measure.keep import check_outputs, write_outputs
 from impctl.measure.kinds import measure_capture, measure_maintain, measure_query, measure_ways
+from impctl.measure.record_files import check_outputs, write_outputs
 from impctl.measure.scratch import folder_beside
 from impctl.service.context import Context, Isolated, Reporter, master_of
 from impctl.service.prepare import prepare

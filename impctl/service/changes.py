@@ -403,7 +403,7 @@ def follow_changes(
             f"{duration_text(request.interval * 1000)}"
         )
         if whole:
-            looking.tell(lambda answer: answer.whole(ctx))
+            looking.report(lambda answer: answer.whole(ctx))
         while not stop.is_asked:
             files.check()
             if request.max_runs is not None and looking.shown >= request.max_runs:
@@ -425,7 +425,7 @@ class _Looking(Struct):
     def look(self) -> None:
         ctx = self.ctx.next_run(self.watch.pinned())
         try:
-            self.tell(lambda answer: answer.next(ctx))
+            self.report(lambda answer: answer.next(ctx))
         except RetryableError as error:
             if error.code == "sketch_moved":
                 raise
@@ -435,7 +435,7 @@ class _Looking(Struct):
             ctx.close()
         self.watch.saw(ctx)
 
-    def tell(self, find: Callable[[FollowedAnswer], Changed]) -> None:
+    def report(self, find: Callable[[FollowedAnswer], Changed]) -> None:
         at, watch = datetime.now(UTC), Stopwatch()
         result = find(self.answer)
         if not result.changes.num_rows:

@@ -39,8 +39,8 @@ from impctl.tables.schema import read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
-    from impctl.service.kept_states import StateCache
     from impctl.service.pinned import PinnedTables
+    from impctl.service.state_cache import StateCache
     from impctl.store.records import StoreReader
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from impctl.service.capture import Captured
     from impctl.service.context import Versions
     from impctl.service.decide import Decision, ReadChange, Stale, StaleQuery, TableDelta
-    from impctl.service.kept_states import StateCache
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.service.result_changes import ChangeWriter, RecaptureChangeWriter
+    from impctl.service.state_cache import StateCache
     from impctl.service.step import StepDone
     from impctl.service.table_deltas import ChangeRequest
     from impctl.store.records import StoredQuery, StoreReader

@@ -24,7 +24,7 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.plan.nodes import attributes_of, scans_of
-from impctl.service.kept_answer import KEPT, materialized_result, read_without_plan
+from impctl.service.materialized import KEPT, materialized_result, read_without_plan
 from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
 from impctl.service.stored import is_captured_alike
 from impctl.service.text import named_before

@@ -78,7 +78,7 @@ USE_CASES = {
     "service.init": ("init",),
     "measure.generate": ("generate",),
     "measure.run": ("run_workload",),
-    "measure.keep": ("compare_files", "report_file"),
+    "measure.record_files": ("compare_files", "report_file"),
 }
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from impctl.service.answer import rows_of
 from impctl.service.context import open_context
-from impctl.service.kept_answer import materialized_result
+from impctl.service.materialized import materialized_result
 from impctl.service.prepare import prepare
 from impctl.service.settings import Settings
 from impctl.store.records import StoredQuery

@@ -34,8 +34,8 @@ from impctl.measure import run as run_module
 from impctl.measure.duckdb import _translated, duckdb_plain, duckdb_query_metrics, duckdb_recapture
 from impctl.measure.figures import CaseContext, OptionValue
 from impctl.measure.generate import generate
-from impctl.measure.keep import check_outputs, compare_files, report_file, write_outputs
 from impctl.measure.kinds import _real_share
+from impctl.measure.record_files import check_outputs, compare_files, report_file, write_outputs
 from impctl.measure.run import MEASURES, figures_of, run_workload
 from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, sample_rows, scratch_copy
 from impctl.service.capture import capture_query

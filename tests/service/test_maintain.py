@@ -21,10 +21,10 @@ from impctl.compile.session import MaintainedQuery
 from impctl.service import verify as verify_module
 from impctl.service.capture import capture
 from impctl.service.context import Context, open_context
-from impctl.service.kept_states import StateCache
 from impctl.service.maintain import maintain
 from impctl.service.results import MaintainResult, Outcome
 from impctl.service.settings import Settings
+from impctl.service.state_cache import StateCache
 from impctl.store.disk import RealDisk
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table

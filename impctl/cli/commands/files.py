@@ -438,7 +438,7 @@ def _measure(
 def _report(
     record: Path, target: Path | None, options: Mapping[str, object], reporter: Reporter
 ) -> Outcome:
-    from impctl.measure.keep import report_file
+    from impctl.measure.record_files import report_file
 
     _check_options(options, "a record")
     if target is None:
@@ -450,7 +450,7 @@ def _report(
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
-    from impctl.measure.keep import compare_files
+    from impctl.measure.record_files import compare_files
 
     return compare_files(old, new, reporter)
 

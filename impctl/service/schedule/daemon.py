@@ -17,7 +17,6 @@ from sortedcontainers import SortedKeyList
 
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.service.context import Context, Reporter, open_context
-from impctl.service.kept_states import StateCache
 from impctl.service.maintain import maintain, maintain_specs, unchanged_results
 from impctl.service.memory_limit import memory_of
 from impctl.service.outcome import most_severe
@@ -47,6 +46,7 @@ from impctl.service.schedule.due import (
     waiting_queries,
 )
 from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest
+from impctl.service.state_cache import StateCache
 from impctl.service.stored import expires
 from impctl.service.text import duration_text, moment_text
 from impctl.sql.parameters import HOUR, NEVER, RUN_INSTANT

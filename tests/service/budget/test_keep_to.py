@@ -20,15 +20,15 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.compile import session
 from impctl.data.pages import table_of
 from impctl.errors import HistoryGoneError, StorageError, WorkloadError
-from impctl.service import kept_states
+from impctl.service import state_cache
 from impctl.service.budget import choice
 from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
 from impctl.service.budget.choice import StateTarget, WeighedState
 from impctl.service.context import SilentReporter
-from impctl.service.kept_states import StateCache
 from impctl.service.memory_limit import largest_side, machine_memory, memory_of
 from impctl.service.schedule import daemon as follow_case
 from impctl.service.settings import FollowRequest, Settings
+from impctl.service.state_cache import StateCache
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
@@ -655,7 +655,7 @@ def kept_after(
     monkeypatch: pytest.MonkeyPatch, over: int, sizes: dict[str, int], order: str
 ) -> list[str]:
     """The queries whose states are kept after these steps, the last of which is over by so much."""
-    monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
+    monkeypatch.setattr(state_cache, "_forms", lambda *_: ())
     held = [500] * (len(order) - 1) + [500 + over]
     kept = StateCache(memory=500, held=lambda: held.pop(0))
     for name in order:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _Form = tuple[object, ...]
 
 
-class _KeptState(Struct, frozen=True):
+class _CachedState(Struct, frozen=True):
     """Restored state, what the store had after its last commit, and the tables' metadata then."""
 
     state: QueryState
@@ -49,12 +49,12 @@ class StateCache:
         self._memory = memory
         self._held = held
         self._uses: Counter[QueryName] = Counter()
-        self._kept: dict[QueryName, _KeptState] = {}
+        self._states: dict[QueryName, _CachedState] = {}
 
     def take(self, ctx: Context, stored: StoredQuery) -> QueryState | None:
         """Take a query's state for one run; None if missing or outdated. A failing run leaves
         nothing."""
-        entry = self._kept.pop(stored.query, None)
+        entry = self._states.pop(stored.query, None)
         if entry is None or entry.stored != stored or entry.forms != _forms(ctx.tables, stored):
             return None
         return entry.state
@@ -63,29 +63,31 @@ class StateCache:
         """Keep the state after a committed step, which later runs compare with the store's."""
         stored, size = state.stored, state.maintained.state_bytes()
         self._uses[stored.query] += 1
-        self._kept.pop(stored.query, None)
+        self._states.pop(stored.query, None)
         if self._limit is not None and size > self._limit:
             return
-        self._kept[stored.query] = _KeptState(state, stored, _forms(ctx.tables, stored), size)
+        self._states[stored.query] = _CachedState(state, stored, _forms(ctx.tables, stored), size)
         while self._limit is not None and self._bytes > self._limit:
             # The least recently maintained one.
-            del self._kept[next(iter(self._kept))]
+            del self._states[next(iter(self._states))]
         self._drop_to_memory()
 
     def _drop_to_memory(self) -> None:
         """Drop what is least worth its bytes until the process is within its memory."""
         used = None if self._memory is None else self._held()
         over = 0 if used is None or self._memory is None else used - self._memory
-        while over > 0 and self._kept:
-            dearest = max(self._kept, key=lambda name: self._kept[name].bytes / self._uses[name])
-            over -= self._kept.pop(dearest).bytes
+        while over > 0 and self._states:
+            dearest = max(
+                self._states, key=lambda name: self._states[name].bytes / self._uses[name]
+            )
+            over -= self._states.pop(dearest).bytes
 
     @property
     def _bytes(self) -> int:
-        return sum(entry.bytes for entry in self._kept.values())
+        return sum(entry.bytes for entry in self._states.values())
 
     def drop(self) -> None:
-        self._kept.clear()
+        self._states.clear()
 
 
 def _forms(tables: PinnedTables, stored: StoredQuery) -> tuple[_Form, ...]:
