@@ -306,7 +306,7 @@ def _cases(record: Record, other: str) -> list[_Case]:
         if figure.chart.x in SIZES:
             cells = record.cells_of(even.figure)
             cell = next(
-                candidate for candidate in cells if even.labels.items() <= candidate.labels.items()
+                even_cell for even_cell in cells if even.labels.items() <= even_cell.labels.items()
             )
             result.append(_Case(even, figure, cell))
     return result

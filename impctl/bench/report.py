@@ -183,9 +183,7 @@ def _facts(record: Record) -> dict[str, str]:
         "Started": _moment(record.started),
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
         "Scale": f"{times(record.scale)} the suite's rows" if is_suite else "",
-        "Rows": "; ".join(
-            f"{number(rows)} in {', '.join(names_of)}" for rows, names_of in names.items()
-        ),
+        "Rows": "; ".join(f"{number(rows)} in {', '.join(named)}" for rows, named in names.items()),
         "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} requested",
         "Seed": str(record.seed),
         "Noise": f"equal work took at most {readable(record.noise, Unit.SHARE)} longer",

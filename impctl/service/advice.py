@@ -342,12 +342,8 @@ def cluster_forecast(
         order = "order" if len(columns) == 1 else "Z-order"
         by = ", ".join(f"`{name}`" for name in columns)
         as_now = tuple(
-            replace(
-                sketch_forecast,
-                files_expected=sketch_forecast.files,
-                bytes_expected=sketch_forecast.bytes,
-            )
-            for sketch_forecast in sketches
+            replace(entry, files_expected=entry.files, bytes_expected=entry.bytes)
+            for entry in sketches
         )
         obstacle = f"its files are already in the {order} of {by}"
         return replace(result, sketches=as_now, obstacle=obstacle, is_done=True)
@@ -527,19 +523,8 @@ def _order_fix(
         return "use another attribute"
     by = ", ".join(f"`{name}`" for name in forecast.columns)
     wanted = (query, sketch.attribute)
-    candidates = (
-        sketch_forecast
-        for sketch_forecast in forecast.sketches
-        if (sketch_forecast.query, sketch_forecast.attribute) == wanted
-    )
-    expected = next(
-        (
-            sketch_forecast
-            for sketch_forecast in candidates
-            if sketch_forecast.bytes_expected < sketch_forecast.bytes
-        ),
-        None,
-    )
+    uses = (use for use in forecast.sketches if (use.query, use.attribute) == wanted)
+    expected = next((use for use in uses if use.bytes_expected < use.bytes), None)
     if expected is not None and not forecast.obstacle:
         return (
             f"`impctl cluster` would order the table's files by {by} and leave about "

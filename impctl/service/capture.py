@@ -436,15 +436,13 @@ def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -
         spark_ms=captured.spark_ms,
         engine_ms=captured.engine_ms,
         considered=captured.chosen.candidates,
-        left=tuple(_remaining(tables, prepared, captured)),
+        left=tuple(_left(tables, prepared, captured)),
         assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
         moments=prepared.moments,
     )
 
 
-def _remaining(
-    tables: PinnedTables, prepared: PreparedQuery, captured: Captured
-) -> Iterator[LeftEntry]:
+def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
     expected = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):

@@ -123,14 +123,12 @@ class AttributeChoice(Struct, frozen=True):
     def partitions(self, ctx: Context, prepared: PreparedQuery) -> dict[AccessId, RangePartition]:
         """The partition of every sketched access; one per table and attribute."""
         tables = prepared.table_of
-        by_column: dict[tuple[TableName, ColumnName], RangePartition] = {}
+        known: dict[tuple[TableName, ColumnName], RangePartition] = {}
         for access, column in self.sketched.items():
             key = (tables[access], column)
-            if key not in by_column:
-                by_column[key] = partition_of(ctx, *key, self.together.get(key, 1))
-        return {
-            access: by_column[tables[access], column] for access, column in self.sketched.items()
-        }
+            if key not in known:
+                known[key] = partition_of(ctx, *key, self.together.get(key, 1))
+        return {access: known[tables[access], column] for access, column in self.sketched.items()}
 
 
 def choose_sketches(

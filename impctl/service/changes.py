@@ -38,7 +38,7 @@ from impctl.service.result_changes import (
     RowsOf,
     changes_between,
     check_materialized,
-    materialized_rows,
+    stored_rows,
     whole_answer,
 )
 from impctl.service.results import ChangesResult, FollowedRun, Outcome
@@ -229,7 +229,7 @@ class FollowedAnswer:
     def _materialized(self, ctx: Context) -> RowsOf:
         store = ctx.reading_store()
         assert store is not None
-        rows = materialized_rows(ctx, store, self._spec, self._stored)
+        rows = stored_rows(ctx, store, self._spec, self._stored)
         self._check_unmoved(store)
         return rows
 

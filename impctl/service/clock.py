@@ -102,15 +102,13 @@ class Move(Struct, frozen=True):
     def snapshot(self, table: TableName) -> Snapshot:
         return self.tables.snapshot(table)
 
-    def rows(self, conditions: Sequence[Moving]) -> Iterator[pa.Table]:
-        snapshot = self.snapshot(conditions[0][0].table)
-        meeting = (files_satisfying(snapshot, source, m.rows_that_move) for source, m in conditions)
+    def rows(self, moving: Sequence[Moving]) -> Iterator[pa.Table]:
+        snapshot = self.snapshot(moving[0][0].table)
+        meeting = (files_satisfying(snapshot, source, m.rows_that_move) for source, m in moving)
         uris = {file.uri for result in meeting for file in result}
         files = tuple(file for file in snapshot.files if file.uri in uris)
         self.files.add(snapshot, files)
-        columns = dict.fromkeys(
-            name for source, _ in conditions for name in source.scan.table_columns
-        )
+        columns = dict.fromkeys(name for source, _ in moving for name in source.scan.table_columns)
         yield from read_batches(snapshot, tuple(columns), files)
 
     def moved_rows(self) -> Iterator[Batch]:

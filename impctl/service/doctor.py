@@ -729,14 +729,11 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
             continue
         if record is None or record.expected is None or record.changes < _FEW:
             continue
-        touched_each = record.touched_each
-        assert touched_each is not None
+        mean = record.touched_each
+        assert mean is not None
         subject = Subject(Area.STORE, query.query)
-        said = (
-            f"touched {touched_each:,.1f} tuples of its join trees; "
-            f"{record.expected:,.1f} were expected"
-        )
-        if touched_each > _FAR_MORE * record.expected:
+        said = f"touched {mean:,.1f} tuples of its join trees; {record.expected:,.1f} were expected"
+        if mean > _FAR_MORE * record.expected:
             yield subject.warning(
                 "tree_touches_more",
                 f"On average, a changed row {said}",

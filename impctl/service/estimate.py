@@ -340,10 +340,8 @@ class _Apart(Struct, frozen=True, eq=False):
 
 def _over_chance(sizes: Floats) -> float:
     """How much sizes of adjacent groups differ, relative to chance."""
-    left, right = sizes[1:], sizes[:-1]
-    return (
-        float(((left - right) ** 2).mean() / max((left + right).mean(), 1e-9)) if len(left) else 1.0
-    )
+    a, b = sizes[1:], sizes[:-1]
+    return float(((a - b) ** 2).mean() / max((a + b).mean(), 1e-9)) if len(a) else 1.0
 
 
 def _codes(rows: pa.Table, name: ColumnName) -> Ints:

@@ -388,9 +388,7 @@ def _in_tree(node: Plan, plan: MaintenancePlan) -> str:
     """How a join tree maintains this join or grouping; empty for other nodes."""
     accesses = {scan.access for scan in scans_of(node)}
     trees = (shape for shape in plan.shapes if isinstance(shape, TreeShape))
-    if not any(
-        accesses <= {a for tree_node in tree.nodes for a in tree_node.accesses} for tree in trees
-    ):
+    if not any(accesses <= {a for part in tree.nodes for a in part.accesses} for tree in trees):
         return ""
     match node:
         case Join():

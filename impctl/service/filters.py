@@ -196,11 +196,7 @@ class _Joined(Struct, frozen=True):
     def _files_matching(self, tied: ColumnTie) -> set[str] | None:
         """Files of the tied column that may hold a value of the other one; None for all."""
         snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
-        accesses = (
-            access
-            for access, snapshot_of in self.snapshots.items()
-            if snapshot_of.table == other.table
-        )
+        accesses = (access for access, left in self.snapshots.items() if left.table == other.table)
         uris = set[str]().union(*(self.left[access] for access in accesses))
         keys = self._keys(tied, other, uris)
         name = tied.column.attribute.name

@@ -125,11 +125,8 @@ def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: Qu
         forecast = forecasts.of(table)
         if forecast is None:
             continue
-        own_sketches = [sketch for sketch in forecast.sketches if sketch.query == spec.name]
-        if not forecast.obstacle and any(
-            sketch_forecast.bytes_expected < sketch_forecast.bytes
-            for sketch_forecast in own_sketches
-        ):
+        of_query = [sketch for sketch in forecast.sketches if sketch.query == spec.name]
+        if not forecast.obstacle and any(use.bytes_expected < use.bytes for use in of_query):
             return ": see the estimate of `impctl cluster --dry-run`"
         alone = next((sketch for sketch in sketches if forecasts.alone(spec.name, sketch)), None)
         if alone is not None:

@@ -314,12 +314,8 @@ class StaleRun:
         for task, result in stepped:
             share = sync_ms / len(stepped)
             results += [
-                replace(
-                    step_result,
-                    elapsed_ms=step_result.elapsed_ms + share,
-                    commit_ms=step_result.commit_ms + share,
-                )
-                for step_result in result
+                replace(step, elapsed_ms=step.elapsed_ms + share, commit_ms=step.commit_ms + share)
+                for step in result
             ]
             if self.cache is not None and task.state is not None:
                 self.cache.keep(self.ctx, task.state)
@@ -355,7 +351,7 @@ class StaleRun:
         self._spark_start()
         if decision.is_grouped:
             watch = Stopwatch()
-            pieces = [self._grouped_change(state, decision.needs[0])]
+            pieces = [self._grouped(state, decision.needs[0])]
             read_ms = watch.ms
         else:
             pieces, read_ms = self._batches_of_changes(task, decision.read), decision.read_ms
@@ -426,9 +422,7 @@ class StaleRun:
         written = self._written.setdefault(task.spec.name, [])
         return ChangeWriter(self._files, self.ctx.session_zone, state.plan, before, written)
 
-    def _grouped_change(
-        self, state: QueryState, need: ChangeRequest
-    ) -> dict[TableName, TableDelta]:
+    def _grouped(self, state: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
         from impctl.service.decide import change_up_to
         from impctl.service.table_deltas import grouped_change
         from impctl.tables.changes import no_changes
@@ -496,14 +490,14 @@ class StaleRun:
         self, task: StaleQuery, prepared: PreparedQuery
     ) -> RecaptureChangeWriter | None:
         """The same for a recaptured answer; an error if it was not stored before."""
-        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, materialized_rows
+        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, stored_rows
 
         if self._files is None or not self._writes_changes(task):
             return None
         # Steps before the failing one are committed.
         stored = self.store.load(task.spec.name)
         assert stored is not None
-        before = materialized_rows(self.ctx, self.store, task.spec, stored)
+        before = stored_rows(self.ctx, self.store, task.spec, stored)
         lead = lead_of(stored, self.ctx.tables.versions_of(prepared.tables), prepared.moments)
         written = self._written.setdefault(task.spec.name, [])
         return RecaptureChangeWriter(self._files, self.ctx.session_zone, before, lead, written)

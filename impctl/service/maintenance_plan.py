@@ -239,11 +239,9 @@ def chosen_buffers(spec: QuerySpec, compiled: Dataflow | None) -> Mapping[str, i
         return {}
     read = compiled.sides_by(Strategy.FILES)
     return {
-        buffer_choice.piece: buffer_choice.size
-        for buffer_choice in compiled.buffers
-        if buffer_choice.size is not None
-        and not buffer_choice.pinned
-        and buffer_choice.piece not in read
+        choice.piece: choice.size
+        for choice in compiled.buffers
+        if choice.size is not None and not choice.pinned and choice.piece not in read
     }
 
 

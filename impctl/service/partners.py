@@ -185,10 +185,7 @@ class FilePartners(Struct, frozen=True):
 
     def _read(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         reading = Transient(wanted, self.partitions)
-        snapshots = {
-            access: self._snapshot(side_source.table)
-            for access, side_source in reading.sources.items()
-        }
+        snapshots = {access: self._snapshot(side.table) for access, side in reading.sources.items()}
         sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
         files = wanted_files(wanted.rows, snapshots)
 

@@ -508,12 +508,12 @@ _Candidate = tuple[tuple[float, float], ReuseCandidate]
 """A stored query of the same template, or the one that was named, with its rank."""
 
 
-def reused(ctx: Context, spec: QuerySpec, own_spec: QuerySpec | None) -> ResolvedSketch:
+def reused(ctx: Context, spec: QuerySpec, owner: QuerySpec | None) -> ResolvedSketch:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
     from impctl.service.prepare import prepare
 
     prepared = prepare(ctx, spec)
-    judged = _candidates(ctx, prepared, own_spec)
+    judged = _candidates(ctx, prepared, owner)
     entries = [entry for _, entry in judged]
     passing: RetryableError | None = None
     for index in sorted(range(len(judged)), key=lambda index: judged[index][0]):
@@ -571,9 +571,7 @@ def _without(
     )
 
 
-def _candidates(
-    ctx: Context, prepared: PreparedQuery, own_spec: QuerySpec | None
-) -> list[_Candidate]:
+def _candidates(ctx: Context, prepared: PreparedQuery, owner: QuerySpec | None) -> list[_Candidate]:
     """Judge the named query and every stored one with the same template or a similar recursion."""
     from impctl.compile.build import template_id
 
@@ -581,7 +579,7 @@ def _candidates(
     wanted = template_id(prepared.core)
     candidates = []
     for spec in ctx.workload.queries.values():
-        is_named = own_spec is not None and spec.name == own_spec.name
+        is_named = owner is not None and spec.name == owner.name
         stored = store.load(spec.name) if store is not None and spec.is_sketched else None
         if stored is None:
             if is_named:
@@ -963,7 +961,7 @@ def resolved(
         return (
             replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
         )
-    spec, own_spec = _requested(ctx, query, params, sql)
+    spec, owner = _requested(ctx, query, params, sql)
     if use is SketchPolicy.NEVER:
         return plain(ctx, spec)
     if not spec.is_sketched and not required:
@@ -976,7 +974,7 @@ def resolved(
                 code="sketch_required",
                 location=spec.location,
             )
-        result = current_query(ctx, spec.name) if spec == own_spec else reused(ctx, spec, own_spec)
+        result = current_query(ctx, spec.name) if spec == owner else reused(ctx, spec, owner)
         if required and not result.sketches:
             raise _none_serves(spec, result)
         return result
@@ -992,10 +990,10 @@ def _requested(
     ctx: Context, query: str | None, params: GivenValues, sql: str | None
 ) -> tuple[QuerySpec, QuerySpec | None]:
     if sql is None:
-        own_spec = ctx.query(query)
-        moving, others = split_moving(own_spec, params)
+        owner = ctx.query(query)
+        moving, others = split_moving(owner, params)
         ctx.give(moving)
-        return with_parameters(own_spec, others), own_spec
+        return with_parameters(owner, others), owner
     if query is not None or params:
         raise UsageError(
             "`--sql` excludes `--query` and `--param`",

@@ -355,9 +355,7 @@ class RecaptureChangeWriter:
         self._written.append(str(self._files.write(self._lead, changes)))
 
 
-def materialized_rows(
-    ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
-) -> RowsOf:
+def stored_rows(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
     """The rows stored with a query's newest sketch, and its answer then. UsageError without stored
     rows; RecaptureNeededError if they belong to another form of the query."""
     check_materialized(spec, stored)

@@ -292,8 +292,8 @@ def rewrite(
     pruned = written.pruned
     texts = [
         text
-        for fromkey in dict.fromkeys(pruned.filters.values())
-        for text in interval_texts(fromkey)
+        for filter_ in dict.fromkeys(pruned.filters.values())
+        for text in interval_texts(filter_)
     ]
     result = RewriteResult(
         query=match.prepared.spec.name,
@@ -356,10 +356,7 @@ def _verbatim(ctx: Context, match: Passthrough, files: Path | None) -> Outcome:
 
 
 def _write_files(
-    ctx: Context,
-    versions: Versions,
-    files: Mapping[TableName, Sequence[DataFile]],
-    path: Path,
+    ctx: Context, versions: Versions, files: Mapping[TableName, Sequence[DataFile]], path: Path
 ) -> None:
     """Write each table's remaining files; TableError unless its rows are simply those of the
     files."""

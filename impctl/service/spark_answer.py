@@ -53,10 +53,7 @@ class ResultRows(Struct, frozen=True):
 
 
 def answer(
-    ctx: Context,
-    prepared: PreparedQuery,
-    versions: Versions,
-    pruned: Pruned | None = None,
+    ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned | None = None
 ) -> ResultRows:
     """The query's result at `versions`; `pruned` makes it read through the sketch."""
     return answer_of(answer_table(ctx, prepared, versions, pruned))
@@ -163,10 +160,7 @@ def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) ->
 
 
 def _views(
-    ctx: Context,
-    prepared: PreparedQuery,
-    versions: Versions,
-    pruned: Pruned | None,
+    ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned | None
 ) -> dict[str, DataFrame]:
     from impctl.service.filters import guards_of
     from impctl.spark.expressions import DIALECT
@@ -280,10 +274,7 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
         around = (entry for entry in every if entry.start <= span.start and span.end <= entry.end)
         if all(span_around == span for span_around in around):
             result = ruled.get(span, [])
-            is_one = (
-                len(copies) == len(result)
-                and len({fingerprint(fixpoint) for fixpoint in result}) == 1
-            )
+            is_one = len(copies) == len(result) and len({fingerprint(node) for node in result}) == 1
             yield span, (result if is_one else copies)[0]
 
 
@@ -291,9 +282,7 @@ def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
     """Outermost sets whose rows nothing reads, but without which Spark refuses the text."""
     read = {span for span, _ in _outer(prepared)}
     alone = {
-        fixpoint.span: fixpoint
-        for fixpoint in prepared.query.unused
-        if fixpoint.is_set and fixpoint.span is not None
+        node.span: node for node in prepared.query.unused if node.is_set and node.span is not None
     }
     every = {*read, *alone}
     return {
@@ -315,11 +304,7 @@ def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
 
 
 def _rows(
-    ctx: Context,
-    table: TableName,
-    access: AccessId,
-    versions: Versions,
-    pruned: Pruned | None,
+    ctx: Context, table: TableName, access: AccessId, versions: Versions, pruned: Pruned | None
 ) -> DataFrame:
     """What the query reads of an access; columns that hide values are guarded above files."""
     from impctl.spark.expressions import DIALECT

@@ -85,7 +85,7 @@ def cut_order(root: Plan) -> CutOrder | None:
     while isinstance(node, Project):
         below = {output.attribute.id: output.expr for output in node.outputs}
         shown = [
-            below.get(expr.id, expr) if isinstance(expr, ColumnRef) else expr for expr in shown
+            below.get(part.id, part) if isinstance(part, ColumnRef) else part for part in shown
         ]
         node = node.child
     if not isinstance(node, TopK) or node.rank is not None or not node.count or not node.order:

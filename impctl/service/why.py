@@ -302,11 +302,7 @@ class _Tables:
             snapshot.table: snapshot for snapshot in snapshots.values()
         }.items():
             wanted = list(self._shown[table])
-            wanted += [
-                sketch_used.attribute
-                for sketch_used in self._used.values()
-                if sketch_used.table == table
-            ]
+            wanted += [used.attribute for used in self._used.values() if used.table == table]
             table_files: Sequence[DataFile] = files[table]
             rows = read_rows(snapshot, list(dict.fromkeys(wanted)), table_files)
             self._rows[table] = rows
@@ -539,23 +535,22 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
         with limited_to(limit):
-            derivations = made_rows(selection, {}, state.first, limit.check, known, limits_of(ctx))
+            found = made_rows(selection, {}, state.first, limit.check, known, limits_of(ctx))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None
-    number, row = only_row(result, ctx.session_zone, selection, derivations)
+    number, row = only_row(result, ctx.session_zone, selection, found)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Shipping.EAGER:
         smallest = partial(smallest_by_functions, first=state.first, absorbs=absorbs)
-    derivation = derivation_of(derivations.makings, number, state.first, smallest=smallest)
+    derivation = derivation_of(found.makings, number, state.first, smallest=smallest)
     entries, copies = dict[int, WhyEntry](), dict[int, int]()
     for table, leaves in state.tables.items():
         copies.update(zip(leaves.numbers, leaves.copies, strict=True))
         for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     lineage = sum(
-        copies[leaf]
-        for leaf in RowLineage(derivations.makings, number, state.first).leaves.tolist()
+        copies[leaf] for leaf in RowLineage(found.makings, number, state.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
     files = unread_files(ctx, result)
@@ -635,9 +630,7 @@ def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
     """The plan that reads the recursion's rows as those of a table."""
     if isinstance(plan, Fixpoint) and plan.id == absorbed.fixpoint:
         return Scan(_MADE, _MADE, plan.attributes, span=plan.span)
-    return with_inputs(
-        plan, tuple(_over_rows(node_input, absorbed) for node_input in inputs_of(plan))
-    )
+    return with_inputs(plan, tuple(_over_rows(child, absorbed) for child in inputs_of(plan)))
 
 
 # Law: no table is changed. The sketch is maintained first, as for `query`. Then the state answers
@@ -666,7 +659,7 @@ def why(
             hint="give `--row NAME=VALUE`, or `--without CONDITION`",
             code="why_of_what",
         )
-    match = _resolved_with_lineage(ctx, query, params)
+    match = _resolved(ctx, query, params)
     watch = Stopwatch()
     if without:
         return Outcome((_without(ctx, match, without, limit, watch),), match.warnings)
@@ -691,9 +684,7 @@ def why(
     return Outcome((result,), match.warnings)
 
 
-def _resolved_with_lineage(
-    ctx: Context, query: QueryName | None, params: GivenValues
-) -> ResolvedSketch:
+def _resolved(ctx: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
     """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
     spec = ctx.query(query)
     use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS

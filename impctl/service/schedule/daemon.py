@@ -173,7 +173,7 @@ class Timetable:
     def __init__(self, look: float) -> None:
         self._look = look
         self._waiting: tuple[Waiting, ...] = ()
-        self._not_due: dict[QueryName, tuple[object, float]] = {}
+        self._pending_after: dict[QueryName, tuple[object, float]] = {}
         """What was pending of a query when a run took it, and when."""
         self._failed: set[QueryName] = set()
         self._opening = OPENING_FIRST_S
@@ -228,16 +228,14 @@ class Timetable:
         bounds. Those of `failed` that are `put_off` are retried at a time of their own."""
         names = {due.query for due in done}
         self._failed = (self._failed - names) | names.intersection(failed)
-        queries = [ran_query for ran_query in self._waiting if ran_query.query in names]
-        for ran_query in queries:
-            self._not_due[ran_query.query] = (ran_query.pending.mark, now)
+        queries = [waiting for waiting in self._waiting if waiting.query in names]
+        for waiting in queries:
+            self._pending_after[waiting.query] = (waiting.pending.mark, now)
         for query in put_off:
-            self._not_due.pop(query, None)
+            self._pending_after.pop(query, None)
         is_whole = not names.intersection(failed)
-        if queries and is_whole and all(ran_query.costs.is_known for ran_query in queries):
-            self.margin.ran(
-                self._opening + sum(ran_query.costs.pending for ran_query in queries), took
-            )
+        if queries and is_whole and all(waiting.costs.is_known for waiting in queries):
+            self.margin.ran(self._opening + sum(waiting.costs.pending for waiting in queries), took)
         if queries:
             self._opening = OPENING_S
         late = [now - due.due_by for due in done if due.due_by is not None]
@@ -247,10 +245,10 @@ class Timetable:
         """Whether the query counts now: not if put off, nor unchanged since a run."""
         if query.query in put_off:
             return False
-        mark, since = self._not_due.get(query.query, (None, now))
+        mark, since = self._pending_after.get(query.query, (None, now))
         # A clock that was put back may not make the quiet longer.
         if (
-            query.query not in self._not_due
+            query.query not in self._pending_after
             or mark != query.pending.mark
             or not 0 <= now - since < _QUIET
         ):

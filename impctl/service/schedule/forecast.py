@@ -302,12 +302,7 @@ class Expectations(Struct, frozen=True, dict=True):
             expected_of(ChangeKind(frozenset([name]), self._days(name)), self.now)
             for name in sorted(names & self._ended)
         ]
-        return tuple(
-            sorted(
-                result,
-                key=lambda expected_kind: (-expected_kind.per_day, sorted(expected_kind.tables)),
-            )
-        )
+        return tuple(sorted(result, key=lambda kind_: (-kind_.per_day, sorted(kind_.tables))))
 
     def next_change(self, tables: Iterable[TableName]) -> NextChange:
         """The first of them to come."""
@@ -332,14 +327,9 @@ class Expectations(Struct, frozen=True, dict=True):
     def _declared(self) -> dict[TableName, tuple[ExpectedChanges, ...]]:
         result = {}
         for name, spec in self.specs.items():
-            paced = tuple(
-                expectation for expectation in self._holding(spec) if expectation.every is not None
-            )
+            paced = tuple(coming for coming in self._holding(spec) if coming.every is not None)
             # Until the log has enough commits since the expectation began.
-            begun = max(
-                (expectation.since for expectation in paced if expectation.since is not None),
-                default=0.0,
-            )
+            begun = max((coming.since for coming in paced if coming.since is not None), default=0.0)
             if paced and sum(moment >= begun for moment in self._times(name)) < TAKES_OVER:
                 result[name] = paced
         return result
@@ -352,10 +342,10 @@ class Expectations(Struct, frozen=True, dict=True):
 
     def _holding(self, spec: TableSpec) -> list[ExpectedChanges]:
         return [
-            expectation
-            for expectation in spec.coming or ()
-            if (expectation.since is None or expectation.since <= self.now)
-            and (expectation.until is None or self.now < expectation.until)
+            coming
+            for coming in spec.coming or ()
+            if (coming.since is None or coming.since <= self.now)
+            and (coming.until is None or self.now < coming.until)
         ]
 
     def _times(self, table: TableName) -> list[float]:
@@ -365,25 +355,14 @@ class Expectations(Struct, frozen=True, dict=True):
         """Kinds declared in the file: tables with the same pauses come together, in one kind."""
         together: dict[tuple[object, ...], list[Expected]] = {}
         for name in tables:
-            pace = tuple(
-                (expectation.every, expectation.since, expectation.until)
-                for expectation in self._declared[name]
-            )
+            pace = tuple((spec.every, spec.since, spec.until) for spec in self._declared[name])
             together.setdefault(pace, []).append(self._declared_kind(name))
         return [
             Expected(
-                frozenset().union(*(declared_kind.tables for declared_kind in kinds)),
+                frozenset().union(*(part.tables for part in kinds)),
                 kinds[0].per_day,
-                {
-                    name: rows
-                    for declared_kind in kinds
-                    for name, rows in declared_kind.rows.items()
-                },
-                {
-                    name: share
-                    for declared_kind in kinds
-                    for name, share in declared_kind.deletes.items()
-                },
+                {name: rows for part in kinds for name, rows in part.rows.items()},
+                {name: share for part in kinds for name, share in part.deletes.items()},
                 kinds[0].chance,
             )
             for kinds in together.values()
@@ -391,18 +370,12 @@ class Expectations(Struct, frozen=True, dict=True):
 
     def _declared_kind(self, table: TableName) -> Expected:
         """One kind for all that the file declares of a table: rates add up, rows are their mean."""
-        pace = [
-            (DAY / expectation.every, expectation)
-            for expectation in self._declared[table]
-            if expectation.every
-        ]
+        pace = [(DAY / coming.every, coming) for coming in self._declared[table] if coming.every]
         per_day = sum(rate for rate, _ in pace)
-        sized = [(rate, expectation) for rate, expectation in pace if expectation.rows is not None]
+        sized = [(rate, coming) for rate, coming in pace if coming.rows is not None]
         weight = sum(rate for rate, _ in sized)
-        changed = sum(rate * (expectation.rows or 0) for rate, expectation in sized)
-        deleted = sum(
-            rate * (expectation.rows or 0) * expectation.deletes for rate, expectation in sized
-        )
+        changed = sum(rate * (coming.rows or 0) for rate, coming in sized)
+        deleted = sum(rate * (coming.rows or 0) * coming.deletes for rate, coming in sized)
         return Expected(
             frozenset([table]),
             per_day,
@@ -412,7 +385,7 @@ class Expectations(Struct, frozen=True, dict=True):
         )
 
     def _next_by_the_file(self, table: TableName) -> NextChange:
-        first = min(self._declared[table], key=lambda expectation: expectation.every or 0.0)
+        first = min(self._declared[table], key=lambda coming: coming.every or 0.0)
         assert first.every is not None
         latest = self._times(table)[-1:]
         # Without a commit yet, nobody knows where in the pause it is now.

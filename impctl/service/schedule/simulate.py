@@ -172,10 +172,7 @@ def replay_of_store(
     start = max((moment for moment in known.values() if moment is not None), default=now)
     begin = start if since is None else max(since, start)
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
-    result = {
-        name: commits_of(table_history.arrivals, begin, now)
-        for name, table_history in histories.items()
-    }
+    result = {name: commits_of(past.arrivals, begin, now) for name, past in histories.items()}
     return Replay(begin, now, result, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
 
 
@@ -523,9 +520,7 @@ class Pieces(Struct, frozen=True, dict=True):
             if not moved or moved in result:
                 continue
             ms = tuple(costs[index] for costs in after)
-            more = tuple(
-                ms_after - other[index] for ms_after, other in zip(ms, before, strict=True)
-            )
+            more = tuple(cost - other[index] for cost, other in zip(ms, before, strict=True))
             reads = tuple(_reads(graphs[name], modes, index) for graphs in self.graphs)
             rows = tuple(rows_of_change(_scaled(kind, scale), moved) for scale in _SCALES)
             result[moved] = Price(rows, ms, more, reads)
@@ -1054,7 +1049,7 @@ class VirtualRun:
         return self._timetable.due(now)
 
     def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
-        queries = [*ready, *(self._queries[due_query.query] for due_query in due)]
+        queries = [*ready, *(self._queries[start.query] for start in due)]
         oldest, took = [], []
         for query in queries:
             pending = query.pending(now)
@@ -1069,7 +1064,7 @@ class VirtualRun:
         self.ran.runs += 1
         self.ran.work_s += sum(took)
         self.ran.late += sum(
-            due_query.due_by is not None and end > due_query.due_by + _SLACK for due_query in due
+            start.due_by is not None and end > start.due_by + _SLACK for start in due
         )
         self.ran.ages += [end - moment for moment in oldest]
         if due:
