@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Sequence
-from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,19 +10,15 @@ from msgspec.structs import replace
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
 from impctl.service.results import (
-    ANSWER_OPEN,
     ANSWER_SAME,
     Failure,
     MaintainResult,
-    MaintainStep,
     Outcome,
-    TreeWork,
     unsketched_maintain,
 )
 from impctl.service.settings import DEFAULT_BATCH_ROWS, disk_of, scrub_of
 from impctl.service.stored import (
     catch_up,
-    check_not_replaced_meanwhile,
     has_ending,
     is_captured_alike,
     is_current,
@@ -34,483 +27,13 @@ from impctl.service.stored import (
     stored_moments,
     stored_query,
 )
-from impctl.service.text import named_before
-from impctl.stopwatch import Stopwatch
 from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
-    from impctl.service.capture import Captured
-    from impctl.service.context import Versions
-    from impctl.service.decide import Decision, ReadChange, Stale, StaleQuery, TableDelta
-    from impctl.service.maintenance_plan import QueryState
-    from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
-    from impctl.service.result_changes import ChangeWriter, RecaptureChangeWriter
     from impctl.service.state_cache import StateCache
-    from impctl.service.step import StepDone
-    from impctl.service.table_deltas import ChangeRequest
     from impctl.store.records import StoredQuery, StoreReader
     from impctl.store.store import Store
-    from impctl.tables.snapshot import Snapshot
-    from impctl.types import AccessId, QueryName, TableName, TableVersion
-
-
-# Results. Law: one result per sketch; sketches of a query share the run's cost, and ranges are net
-# over all steps. Planned and executed decisions are reported by the same code.
-
-
-def planned_results(
-    tables: PinnedTables, task: StaleQuery, decision: Decision
-) -> list[MaintainResult]:
-    from impctl.service.decide import changed_rows
-    from impctl.service.step import StepDone
-
-    stored = task.stored
-    versions = tables.versions_of(pin.table for pin in stored.pins)
-    changes = 0 if decision.is_recapture else changed_rows(decision.read)
-    step = StepDone(decision.action, versions, changes=changes, read_ms=decision.read_ms)
-    results = step_results(stored, stored.versions, [step], decision.reason_code, decision.reason)
-    return [replace(result, foreseen=True, answer_changed=None) for result in results]
-
-
-def with_ranges(
-    ctx: Context, stored: StoredQuery, results: Sequence[MaintainResult]
-) -> list[MaintainResult]:
-    """Add how even the sketches' ranges are now, and the clock's values."""
-    from impctl.service.advice import ranges_entry
-
-    moments = stored_moments(stored)
-    return [
-        replace(
-            result,
-            ranges=ranges_entry(ctx, stored, result.table, result.attribute),
-            moments=moments,
-        )
-        for result in results
-    ]
-
-
-def file_diff_warning(snapshot: Snapshot) -> str:
-    """Why whole files were compared, and what helps."""
-    table = snapshot.table
-    if snapshot.has_change_feed:
-        return (
-            f"whole files of table `{table}` were compared, because its change feed does "
-            "not cover all of this change. The feed was off, the log names deletion vectors or "
-            "lacks details of a file, or another writer than Spark copied, added or removed files"
-        )
-    return (
-        f"whole files of table `{table}` were compared, because it has no change feed for "
-        "all of these versions; set `delta.enableChangeDataFeed` to true on it"
-    )
-
-
-def step_results(
-    stored: StoredQuery, since: Versions, steps: Sequence[StepDone], code: str, reason: str
-) -> list[MaintainResult]:
-    """One result per sketch; they share the run's costs."""
-    from impctl.service.table_deltas import refill_text
-
-    unsure = sum(step.unsure for step in steps)
-    if unsure:
-        reason = (
-            f"{reason}; {unsure} groups stay in the sketch because a sum of doubles is too "
-            "close to its limit"
-        )
-    refilled_groups, refilled_rows = map(sum, zip(*(step.refilled for step in steps), strict=True))
-    refilled = refill_text(refilled_groups, refilled_rows)
-    notes = dict.fromkeys(step.note for step in steps)
-    trees = [step.tree for step in steps if step.tree is not None]
-    results = []
-    for sketch in stored.sketches:
-        added, removed = _net(steps, sketch.access)
-        shown = tuple(
-            MaintainStep(
-                step.action,
-                step.versions,
-                step.added.get(sketch.access, ()),
-                step.removed.get(sketch.access, ()),
-                _changes([step]),
-                step.read_ms + step.engine_ms + step.commit_ms,
-                _answer_changed([step]),
-            )
-            for step in steps
-        )
-        result = MaintainResult(
-            query=stored.query,
-            table=sketch.table,
-            attribute=sketch.attribute,
-            total=sketch.partition.ranges,
-            action=steps[-1].action,
-            reason_code=code,
-            reason="; ".join(filter(None, (reason, refilled, *notes))),
-            since=since,
-            versions=steps[-1].versions,
-            added=added,
-            removed=removed,
-            changes=_changes(steps),
-            elapsed_ms=sum(step.elapsed_ms for step in shown),
-            read_ms=sum(step.read_ms for step in steps),
-            engine_ms=sum(step.engine_ms for step in steps),
-            commit_ms=sum(step.commit_ms for step in steps),
-            steps=shown if len(shown) > 1 else (),
-            refilled_groups=refilled_groups,
-            refilled_rows=refilled_rows,
-            tree=TreeWork(
-                sum(tree.touched for tree in trees),
-                sum(tree.flips for tree in trees),
-                sum(tree.pairs for tree in trees),
-            )
-            if trees
-            else None,
-            answer_changed=_answer_changed(steps),
-        )
-        results.append(result)
-    return results
-
-
-def _changes(steps: Sequence[StepDone]) -> int | None:
-    """Changed rows; None if a step read whole tables instead."""
-    if any(step.action == "recapture" for step in steps):
-        return None
-    return sum(step.changes for step in steps)
-
-
-def _answer_changed(steps: Sequence[StepDone]) -> str:
-    return ANSWER_OPEN if any(step.may_change_answer for step in steps) else ANSWER_SAME
-
-
-def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ranges that entered and left an access's sketch over all steps."""
-    change = Counter[int]()
-    for step in steps:
-        change.update(step.added.get(access, ()))
-        change.subtract(step.removed.get(access, ()))
-    added = tuple(sorted(f for f, sign in change.items() if sign > 0))
-    removed = tuple(sorted(f for f, sign in change.items() if sign < 0))
-    return added, removed
-
-
-def recapture_results(
-    stored: StoredQuery, captured: Captured, decision: Decision, elapsed_ms: float
-) -> list[MaintainResult]:
-    before = {(sketch.access, sketch.partition): sketch.ranges for sketch in stored.sketches}
-    results = []
-    for sketch in captured.sketches:
-        old = before.get((sketch.access, sketch.partition))
-        added = sketch.ranges.ids if old is None else sketch.ranges.minus(old).ids
-        removed = () if old is None else old.minus(sketch.ranges).ids
-        results.append(
-            MaintainResult(
-                query=stored.query,
-                table=sketch.table,
-                attribute=sketch.attribute,
-                total=sketch.partition.ranges,
-                action="recapture",
-                reason_code=decision.reason_code,
-                reason=decision.reason,
-                since=stored.versions,
-                versions=captured.versions,
-                added=added,
-                removed=removed,
-                changes=None,
-                elapsed_ms=elapsed_ms,
-                read_ms=captured.spark_ms,
-                engine_ms=captured.engine_ms,
-                commit_ms=captured.commit_ms,
-                answer_changed=ANSWER_OPEN,
-            )
-        )
-    return results
-
-
-# Running decisions. Law: a run does what `service.decide` decided and writes nothing before that. A
-# step that stops for a reason that the policy permits becomes a recapture. Steps of several queries
-# share one commit, hence one sync; each is whole or absent, and only committed steps are reported.
-
-_TOGETHER_MS = 1_000.0
-"""How long steps wait for a common commit: work that a killed process repeats."""
-
-
-class StaleRun:
-    """The stale queries of one run; failures and warnings go to the caller's lists."""
-
-    def __init__(
-        self,
-        ctx: Context,
-        store: Store,
-        batch_rows: int,
-        failures: list[Failure],
-        warnings: list[str],
-        cache: StateCache | None = None,
-    ) -> None:
-        from impctl.service.decide import Decider
-        from impctl.service.result_changes import change_files
-
-        self.ctx = ctx
-        self.store = store
-        self.batch_rows = batch_rows
-        self.failures = failures
-        self.warnings = warnings
-        self.cache = cache
-        self.decider = Decider(ctx, store, failures, cache)
-        self._files = change_files(ctx)
-        self._written: dict[QueryName, list[str]] = {}
-        self._start_reported = 0.0
-        self._tasks = 0
-        self._unreplaced: set[object] = set()
-        """What was checked against the tables since a change was last read."""
-
-    def results(self, stale: Stale) -> list[MaintainResult]:
-        """Maintain or recapture each; a failing query is recorded."""
-        results: list[MaintainResult] = []
-        waiting = deque(self.decider.opened(stale))
-        self._tasks = len(waiting)
-        while waiting:
-            results += self._batch(waiting)
-        return results
-
-    def results_of_clock(self, stale: Stale) -> list[MaintainResult]:
-        """Move current sketches on with the clock: eager queries pass the versions first."""
-        late = []
-        for spec, before in stale:
-            if not stored_moments(before):
-                continue
-            stored = self.store.load(spec.name)
-            is_passed = stored is not None and is_current(stored, self.ctx.tables)
-            if stored is not None and is_passed and moved_moments(self.ctx, stored):
-                late.append((spec, stored))
-        return self.results(late) if late else []
-
-    def _batch(self, waiting: deque[StaleQuery]) -> list[MaintainResult]:
-        """As many tasks as fit into one commit, then their recaptures, which would delay others."""
-        from impctl.service.decide import Decision
-
-        stepped: list[tuple[StaleQuery, list[MaintainResult]]] = []
-        again: list[tuple[StaleQuery, Decision]] = []
-        sync_ms = 0.0
-        try:
-            # The steps of several tasks are one commit; one task alone has its own per step.
-            with self.store.together() if len(waiting) > 1 else nullcontext():
-                watch = Stopwatch()
-                is_time = True
-                while waiting and is_time:
-                    task = waiting.popleft()
-                    number = self._tasks - len(waiting)
-                    self.ctx.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
-                    with Isolated(self.failures, task.spec):
-                        done = self._maintain_or_decide(task)
-                        if isinstance(done, Decision):
-                            again.append((task, done))
-                        else:
-                            stepped.append((task, done))
-                    is_time = watch.ms < _TOGETHER_MS
-                watch = Stopwatch()
-            sync_ms = watch.ms
-        except ImpctlError as error:
-            self.failures += [Failure(task.spec.name, error) for task, _ in stepped]
-            stepped = []
-        results: list[MaintainResult] = []
-        for task, result in stepped:
-            share = sync_ms / len(stepped)
-            results += [
-                replace(step, elapsed_ms=step.elapsed_ms + share, commit_ms=step.commit_ms + share)
-                for step in result
-            ]
-            if self.cache is not None and task.state is not None:
-                self.cache.keep(self.ctx, task.state)
-        for task, decision in again:
-            with Isolated(self.failures, task.spec):
-                results += self._recapture(task, decision)
-        return results
-
-    def _spark_start(self) -> float:
-        """Milliseconds of starting Spark since the last call."""
-        before, self._start_reported = self._start_reported, self.ctx.spark_start_ms
-        return self._start_reported - before
-
-    def _maintain_or_decide(self, task: StaleQuery) -> list[MaintainResult] | Decision:
-        from impctl.service.decide import NOT_INCREMENTALLY
-
-        decision = self.decider.decide(task)
-        if decision.is_recapture:
-            return decision
-        try:
-            return self._advance(task, decision)
-        except NOT_INCREMENTALLY as trouble:
-            return self.decider.instead(task, trouble)
-
-    def _advance(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
-        from impctl.service.expiry import next_expiry
-        from impctl.service.partners import partners_of
-        from impctl.service.step import Maintainer
-
-        state = task.state
-        assert state is not None
-        since = dict(state.versions)
-        self._spark_start()
-        if decision.is_grouped:
-            watch = Stopwatch()
-            pieces = [self._grouped(state, decision.needs[0])]
-            read_ms = watch.ms
-        else:
-            pieces, read_ms = self._batches_of_changes(task, decision.read), decision.read_ms
-        size = self.decider.size(decision.needs) if len(pieces) == 1 else None
-        for result in decision.read:
-            if result.changes.method == "file_diff":
-                self._warn(file_diff_warning(self.ctx.tables.snapshot(result.need.table)))
-        # Checked once after each reading.
-        pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
-        meta = task.stored.state_meta
-        checked = (pins, repr(meta.get("marks")), repr(meta.get("files")))
-        if decision.is_grouped or any(result.elapsed_ms for result in decision.read):
-            self._unreplaced.clear()
-        if checked not in self._unreplaced:
-            check_not_replaced_meanwhile(task.stored, self.ctx.tables)
-            self._unreplaced.add(checked)
-        partners = partners_of(self.ctx, state.plan, state.stored.partitions)
-        writer = self._writer(task, state)
-        maintainer = Maintainer(
-            self.store,
-            state,
-            partners,
-            self._spark_start,
-            task.move,
-            writer,
-            partial(next_expiry, self.ctx),
-        )
-        steps = []
-        for moved in pieces:
-            done = maintainer.step(
-                moved,
-                read_ms=read_ms,
-                reason_code=decision.reason_code,
-                reason=decision.reason,
-                changed_bytes=0 if size is None else size.bytes,
-            )
-            steps.append(done)
-            read_ms = 0.0
-        results = step_results(task.stored, since, steps, decision.reason_code, decision.reason)
-        return self._with_files(with_ranges(self.ctx, state.stored, results))
-
-    def _writes_changes(self, task: StaleQuery) -> bool:
-        """Whether changes of the query's answer are to be written; warns if they start over."""
-        if task.spec.answer and not task.stored.state_meta.get("answer"):
-            never = "" if task.state is None else task.state.plan.no_answer
-            self._warn(
-                f"the result of query `{task.spec.name}` "
-                + (
-                    f"cannot be materialized ({never})"
-                    if never
-                    else "was not materialized before this run"
-                )
-                + ", so no file with its changes was written"
-            )
-            return False
-        return task.spec.answer
-
-    def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
-        written = tuple(self._written.get(results[0].query, ())) if results else ()
-        return [replace(result, change_files=written) for result in results]
-
-    def _writer(self, task: StaleQuery, state: QueryState) -> ChangeWriter | None:
-        from impctl.service.result_changes import ChangeWriter
-
-        if self._files is None or not self._writes_changes(task):
-            return None
-        before = None if task.move is None else task.move.answer
-        written = self._written.setdefault(task.spec.name, [])
-        return ChangeWriter(self._files, self.ctx.session_zone, state.plan, before, written)
-
-    def _grouped(self, state: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
-        from impctl.service.decide import change_up_to
-        from impctl.service.table_deltas import grouped_change
-        from impctl.tables.changes import no_changes
-
-        assert state.plan.compiled is not None
-        grouped = grouped_change(
-            self.ctx, state.plan.compiled, state.stored.partitions, need, state.stored.assumptions
-        )
-        nothing = no_changes(self.ctx.tables.snapshot(need.table, need.until), need.columns)
-        return {
-            need.table: replace(
-                change_up_to(self.ctx.tables, need.table, nothing, need.until), grouped=grouped
-            )
-        }
-
-    def _batches_of_changes(
-        self, task: StaleQuery, read: Sequence[ReadChange]
-    ) -> list[dict[TableName, TableDelta]]:
-        """What each step processes: all tables at once, or eagerly a batch of one table."""
-        from impctl.service.decide import change_up_to, changes_by_table
-        from impctl.service.table_deltas import by_version
-
-        if not task.is_eager or task.move is not None:
-            return [changes_by_table(self.ctx.tables, read)]
-        tables = self.ctx.tables
-        return [
-            {f.need.table: change_up_to(tables, f.need.table, piece.changes, piece.version)}
-            for f in read
-            for piece in by_version(f.changes, f.need.until, self.batch_rows)
-        ]
-
-    def _warn(self, warning: str) -> None:
-        if warning not in self.warnings:
-            self.warnings.append(warning)
-
-    def _recapture(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
-        from impctl.service.capture import capture_query, without_provenance
-        from impctl.service.prepare import prepare
-
-        trouble, reason = task.trouble, decision.reason
-        self.ctx.reporter.step(f"recapturing {task.spec.name}: {reason}")
-        watch, prepared = Stopwatch(), prepare(self.ctx, task.spec)
-        writer = self._recapture_writer(task, prepared)
-        captured = capture_query(
-            self.ctx,
-            self.store,
-            prepared,
-            code=decision.reason_code,
-            reason=reason,
-            before_commit=None if writer is None else writer.write,
-        )
-        stored = self.store.load(task.spec.name)
-        assert stored is not None
-        dropped = _dropped_text(task.stored, stored)
-        if dropped or (trouble is not None and trouble.code != "not_incremental"):
-            name = task.spec.name
-            why = named_before(name, reason)
-            self.warnings.append(f"query `{name}` was recaptured: {why}{dropped}")
-        if captured.plan.no_provenance:
-            self._warn(without_provenance(task.spec.name, captured.plan.no_provenance))
-        results = recapture_results(task.stored, captured, decision, watch.ms)
-        return self._with_files(with_ranges(self.ctx, stored, results))
-
-    def _recapture_writer(
-        self, task: StaleQuery, prepared: PreparedQuery
-    ) -> RecaptureChangeWriter | None:
-        """The same for a recaptured answer; an error if it was not stored before."""
-        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, stored_rows
-
-        if self._files is None or not self._writes_changes(task):
-            return None
-        # Steps before the failing one are committed.
-        stored = self.store.load(task.spec.name)
-        assert stored is not None
-        before = stored_rows(self.ctx, self.store, task.spec, stored)
-        lead = lead_of(stored, self.ctx.tables.versions_of(prepared.tables), prepared.moments)
-        written = self._written.setdefault(task.spec.name, [])
-        return RecaptureChangeWriter(self._files, self.ctx.session_zone, before, lead, written)
-
-
-def _dropped_text(before: StoredQuery, after: StoredQuery) -> str:
-    """Sketches that a recapture dropped, as text."""
-    left = {(sketch.table, sketch.attribute) for sketch in after.sketches}
-    dropped = [sketch for sketch in before.sketches if (sketch.table, sketch.attribute) not in left]
-    if not dropped:
-        return ""
-    names = dict.fromkeys(f"`{sketch.table}.{sketch.attribute}`" for sketch in dropped)
-    return f"; it no longer has a sketch on {' and '.join(names)}"
+    from impctl.types import QueryName, TableName, TableVersion
 
 
 # Law: a run with nothing to do reads no SQL and loads no planner unless a sketch is to be used.
@@ -571,6 +94,7 @@ def _planned(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outc
     results, stale = _current_and_stale(ctx, store, specs, failures, for_use)
     if stale and store is not None:
         from impctl.service.decide import Decider
+        from impctl.service.step import planned_results
 
         for task, decision in Decider(ctx, store, failures).decide_all(stale):
             with Isolated(failures, task.spec):
@@ -591,6 +115,8 @@ def _maintain_stale(
     warnings: list[str] = []
     results, stale = _current_and_stale(ctx, store, specs, failures, for_use)
     if stale:
+        from impctl.service.step import StaleRun
+
         run = StaleRun(ctx, store, batch_rows, failures, warnings, cache)
         carried = [*run.results(stale), *run.results_of_clock(stale)]
         results += carried
