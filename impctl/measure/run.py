@@ -44,13 +44,12 @@ from impctl.service.prepare import prepare
 from impctl.service.results import Failure, Outcome
 from impctl.spark.session import find_java, shown
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
-from impctl.workload.models import LineageMode, PartitionSpec, QuerySpec
+from impctl.workload.models import LineageMode, PartitionSpec, QuerySpec, Workload
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.service.settings import MeasureRequest
     from impctl.types import QueryName
-    from impctl.workload.models import Workload
 
 
 # A measure is a function from a ground to cells; its labels and metrics are all listed.

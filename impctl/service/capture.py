@@ -67,6 +67,7 @@ from impctl.store.records import (
     RunRecord,
     StoredQuery,
     StoredSketch,
+    StoreReader,
     TablePin,
 )
 from impctl.tables.log import files_mark
@@ -74,7 +75,6 @@ from impctl.tables.log import files_mark
 if TYPE_CHECKING:
     from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoreReader
     from impctl.store.store import Store
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec

@@ -40,7 +40,7 @@ from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.sample import clustered_columns
 from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.types import AccessId, ColumnName, TableName
-from impctl.workload.models import LineageMode
+from impctl.workload.models import LineageMode, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import StoreReader
-    from impctl.workload.models import QuerySpec
 
 # Whether lineage of the answer alone makes sketches smaller. Law: without a statement here some
 # sketch may be smaller, or the file only has it as default. A table lacks a sketch only if none is

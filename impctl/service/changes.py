@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
 from impctl.service.capture import captured_query
-from impctl.service.context import Context, Reporter, open_context
+from impctl.service.context import Context, Reporter, Versions, open_context
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
     ReadChange,
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.engine.result_rows import AnswerRows
-    from impctl.service.context import Versions
     from impctl.service.settings import FollowRequest, Settings
     from impctl.store.records import StoredQuery, StoreReader
     from impctl.types import QueryName

@@ -26,7 +26,7 @@ from impctl.errors import (
 )
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
-from impctl.service.results import Failure
+from impctl.service.results import Failure, Result
 from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
@@ -34,7 +34,7 @@ from impctl.store.ledger import Ledger
 from impctl.store.store import Store
 from impctl.tables.log import PinnedTable, commit_history
 from impctl.tables.storage import local_path
-from impctl.types import TableName, TableVersion
+from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 from impctl.workload.load import load_spark_profile, read_text, workload_of
 from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
 from impctl.workload.yaml import sql_location, suggestion
@@ -50,13 +50,11 @@ if TYPE_CHECKING:
     from impctl.rules.finalize import AnswerPlan
     from impctl.rules.optimize import PlannedQueries
     from impctl.safety.facts import Fact
-    from impctl.service.results import Result
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import RangeSet
     from impctl.sql.parameters import Clock
     from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
-    from impctl.types import AccessId, ColumnName, QueryName
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
     Partitions = Mapping[AccessId, RangePartition]

@@ -15,10 +15,9 @@ from msgspec import Struct
 
 from impctl.service.stored import layout_of
 from impctl.service.text import duration_text
-from impctl.store.records import RunCost, RunKind, StoredQuery
+from impctl.store.records import RunCost, RunKind, StoredQuery, StoreReader
 
 if TYPE_CHECKING:
-    from impctl.store.records import StoreReader
     from impctl.types import TableName
 import math
 

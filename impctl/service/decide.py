@@ -32,7 +32,7 @@ from impctl.service.table_deltas import (
     need_of,
 )
 from impctl.sketch.sketch import MaintenanceMode
-from impctl.store.records import RunKind, StoredQuery
+from impctl.store.records import RunKind, StoredQuery, StoreReader
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
 from impctl.tables.log import FilesMark
 from impctl.tables.schema import read_schema
@@ -41,7 +41,6 @@ from impctl.workload.models import MaintainMode, Policy, QuerySpec
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
-    from impctl.store.records import StoreReader
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 

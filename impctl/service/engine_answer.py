@@ -20,7 +20,7 @@ from impctl.data.vector import Bools, from_arrow
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition
 from impctl.service.answer_costs import rows_of
-from impctl.service.context import Context, limited
+from impctl.service.context import Context, Versions, limited
 from impctl.service.filters import Pruned, Slices, one_ahead, united_groups
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.result_changes import RowsOf
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from impctl.data.schema import Column
     from impctl.engine.batch import Batch
     from impctl.expr.nodes import Expr
-    from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
 

@@ -30,11 +30,10 @@ from impctl.service.results import (
 from impctl.service.schedule.due import due_report, trigger_of
 from impctl.service.schedule.forecast import expectations
 from impctl.service.stored import catch_up, expires
-from impctl.store.records import RunKind, StoredQuery
+from impctl.store.records import RunKind, StoredQuery, StoreReader
 
 if TYPE_CHECKING:
     from impctl.errors import ImpctlError
-    from impctl.store.records import StoreReader
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 

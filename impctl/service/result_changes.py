@@ -34,7 +34,7 @@ from impctl.errors import (
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr, columns_of
-from impctl.service.maintenance_plan import is_same_circuit
+from impctl.service.maintenance_plan import QueryState, is_same_circuit
 from impctl.service.output import check_output, whole_file
 from impctl.service.prepare import prepare
 from impctl.service.stored import check_definition, stored_moments
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from impctl.rules.finalize import FinalSteps
     from impctl.service.context import Context, Versions
     from impctl.service.decide import TableDelta
-    from impctl.service.maintenance_plan import QueryState
     from impctl.sketch.sketch import RangeSet
     from impctl.store.records import StoredQuery, StoreReader
     from impctl.types import AccessId, AttributeId, QueryName, TableName

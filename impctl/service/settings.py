@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from impctl.errors import UsageError
-from impctl.types import Secrets
+from impctl.types import QueryName, Secrets
 from impctl.workload.models import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
@@ -18,9 +17,6 @@ from impctl.workload.models import QuerySpec, SparkSpec, Workload, store_path_pr
 from impctl.workload.models import SketchPolicy as SketchPolicy
 from impctl.workload.models import seconds_in as seconds_in
 from impctl.workload.scalars import SIZE_HINT, size_from
-
-if TYPE_CHECKING:
-    from impctl.types import QueryName
 
 # Law: a variable that is not listed here is read nowhere; `docs/configuration.md` shows this table.
 

@@ -22,7 +22,7 @@ from impctl.errors import (
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
 from impctl.service.answer import RowValue, rows_of
-from impctl.service.context import Context, limits_of
+from impctl.service.context import Context, Versions, limits_of
 from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
 from impctl.tables.footers import hiding_columns
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from impctl.expr.nodes import Span
-    from impctl.service.context import Versions
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery

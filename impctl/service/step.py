@@ -16,7 +16,7 @@ from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
 from impctl.errors import ImpctlError, count_text
 from impctl.service.advice import depths, ranges_entry
 from impctl.service.capture import Captured, amend, capture_query, without_provenance
-from impctl.service.context import Context, Isolated
+from impctl.service.context import Context, Isolated, Versions
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
     Decider,
@@ -24,12 +24,13 @@ from impctl.service.decide import (
     ReadChange,
     Stale,
     StaleQuery,
+    TableDelta,
     change_up_to,
     changed_rows,
     changes_by_table,
 )
 from impctl.service.expiry import next_expiry
-from impctl.service.partners import partners_of
+from impctl.service.partners import PartnersAt, partners_of
 from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.result_changes import (
@@ -51,6 +52,7 @@ from impctl.service.results import (
 )
 from impctl.service.state_cache import StateCache
 from impctl.service.stored import (
+    StateMeta,
     check_not_replaced_meanwhile,
     is_current,
     moved_moments,
@@ -88,11 +90,7 @@ if TYPE_CHECKING:
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
     from impctl.service.clock import Move
-    from impctl.service.context import Versions
-    from impctl.service.decide import TableDelta
     from impctl.service.maintenance_plan import QueryState
-    from impctl.service.partners import PartnersAt
-    from impctl.service.stored import StateMeta
     from impctl.sketch.sketch import RangeSet
     from impctl.store.store import Store
 

@@ -18,7 +18,7 @@ from impctl.plan.properties import order_dependent_columns
 from impctl.rules.error_columns import with_rounding
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.capture import captured_query
-from impctl.service.context import Context, Isolated
+from impctl.service.context import Context, Isolated, Versions
 from impctl.service.fill import needed
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import restored_verdict
@@ -40,7 +40,6 @@ from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 
 if TYPE_CHECKING:
-    from impctl.service.context import Versions
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 

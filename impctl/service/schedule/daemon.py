@@ -45,7 +45,7 @@ from impctl.service.schedule.due import (
     trigger_of,
     waiting_queries,
 )
-from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest
+from impctl.service.settings import DEFAULT_MAX_WAIT, FollowRequest, Settings
 from impctl.service.state_cache import StateCache
 from impctl.service.stored import expires
 from impctl.service.text import duration_text, moment_text
@@ -57,7 +57,6 @@ from impctl.workload.models import ON_COMMIT, QuerySpec, Trigger
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
-    from impctl.service.settings import Settings
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName
 

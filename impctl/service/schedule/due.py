@@ -20,14 +20,13 @@ from impctl.service.schedule.forecast import ExpectedTableRows
 from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
 from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
-from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
+from impctl.store.records import RunCost, RunKind, StoredQuery, StoreReader, TablePin
 from impctl.tables.log import Committed, committed_since
 from impctl.workload.models import ON_COMMIT, Cron, QuerySpec, SimpleTrigger, Trigger, written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
     from impctl.service.cost_model import MaintenanceSize
-    from impctl.store.records import StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import accumulate, groupby
 from math import ceil, floor, inf
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -46,15 +45,12 @@ from impctl.service.schedule.due import (
 from impctl.service.schedule.forecast import Expectations, Expected
 from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import moment_text, size_text
-from impctl.store.records import RunCost, RunKind, RunRecord
+from impctl.store.records import RunCost, RunKind, RunRecord, StoreReader
 from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec, Trigger
 from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.sections import read_trigger
 from impctl.workload.yaml import FileReading, Lines, YamlFault, compose
-
-if TYPE_CHECKING:
-    from impctl.store.records import StoreReader
 
 
 class ReplayedCommits(Struct, frozen=True):

@@ -660,10 +660,10 @@ def kept_after(
     kept = StateCache(memory=500, held=lambda: held.pop(0))
     for name in order:
         state = SimpleNamespace(state_bytes=partial(sizes.get, name))
-        taken: Any = SimpleNamespace(stored=SimpleNamespace(query=name, pins=()), state=state)
+        taken: Any = SimpleNamespace(stored=SimpleNamespace(query=name, pins=()), maintained=state)
         ctx: Any = SimpleNamespace(tables=None)
         kept.keep(ctx, taken)
-    return sorted(kept._kept)
+    return sorted(kept._states)
 
 
 def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
