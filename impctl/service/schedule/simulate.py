@@ -169,31 +169,21 @@ def replay_of_store(
     begin = start if since is None else max(since, start)
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
     result = {name: commits_of(past.arrivals, begin, now) for name, past in histories.items()}
-    return Replay(begin, now, result, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
+    replayed = {name: _replayed(past, begin, now) for name, past in histories.items()}
+    return Replay(begin, now, result, replayed, BY_STORE, tuple(warnings))
 
 
-def _with_times(history: History, now: float) -> Iterator[tuple[float, Arrival]]:
-    """The commits of a table, each with its assumed time."""
-    return zip(effective_times(history.arrivals, now), history.arrivals, strict=True)
-
-
-def _replayed(
-    histories: Mapping[TableName, History], since: float, until: float
-) -> dict[TableName, History]:
-    """The histories without what is not replayed."""
-    result = {}
-    for name, history in histories.items():
-        arrivals = tuple(
-            arrival for moment, arrival in _with_times(history, until) if since <= moment <= until
-        )
-        result[name] = replace(history, since=since, arrivals=arrivals)
-    return result
+def _replayed(history: History, since: float, until: float) -> History:
+    """The history without what is not replayed."""
+    times = effective_times(history.arrivals, until)
+    arrivals = history.arrivals[bisect_left(times, since) : bisect_right(times, until)]
+    return replace(history, since=since, arrivals=arrivals)
 
 
 def _cut(
     known: Mapping[TableName, float | None], begin: float, since: float | None
 ) -> Iterator[str]:
-    """What is said where less is known than was asked for."""
+    """A warning if less is known than was requested."""
     if since is None or begin <= since:
         return
     names = [f"`{name}`" for name, moment in known.items() if moment == begin]
@@ -313,20 +303,6 @@ def trigger_from(text: str) -> Trigger:
     return result
 
 
-# Law: a step takes seconds by recorded runs, never less than the choice of state estimates. Without
-# noise a step takes what the schedule expects, so that nothing is late by chance.
-
-# A step's time by recorded runs, computed once for many steps. Law: the estimate of
-# `service.decide` for the same runs and tables, in a process with everything loaded; None without a
-# run or capture.
-
-# State under each setting. Law: under a budget, the choice with the least expected work, by the
-# graphs and prices of `keep_to_budget`, for the replayed changes; bounds of queries add urgency,
-# and the present state stays where `keep_to_budget` would leave it. The choice is made once, before
-# the replay, and ignores later rates. A step takes what the choice estimates for its kind of change
-# beyond the present state, under which runs were recorded. More rows make reads likelier: prices
-# are computed for several sizes and interpolated linearly.
-
 Tables = frozenset[TableName]
 
 _OTHERS = frozenset([""])
@@ -356,7 +332,8 @@ class _CostLine(Struct, frozen=True):
 
 
 class QueryLines(Struct, dict=True):
-    """The lines of one query, by the tables that moved."""
+    """The lines of one query, by the tables that moved: the estimates of `service.decide` in a
+    process with everything loaded, computed once for many steps."""
 
     runs: Sequence[RunCost]
     by: CostsBy
@@ -371,10 +348,10 @@ class QueryLines(Struct, dict=True):
 
     def most_ms(self, rows: float, size: float) -> float:
         """No less than that for any tables."""
-        return max([line.at(rows, size) for line in self._told], default=0.0)
+        return max([line.at(rows, size) for line in self._known], default=0.0)
 
     @cached_property
-    def _told(self) -> Sequence[_CostLine]:
+    def _known(self) -> Sequence[_CostLine]:
         table_sets = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
         lines = [_line(self.runs, self.by, tables) for tables in table_sets]
         return [line for line in lines if line is not None]
@@ -399,7 +376,7 @@ def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _CostLine | No
     return _CostLine(fixed, (rows - fixed) / _FAR, per_byte)
 
 
-_Asked = tuple[int | None, tuple[tuple[QueryName, float], ...]]
+_ChoiceKey = tuple[int | None, tuple[tuple[QueryName, float], ...]]
 """A budget, and the milliseconds of each bound."""
 
 _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
@@ -429,6 +406,12 @@ class ReplayedChoice(Struct, frozen=True):
     conversions: int
 
 
+# Law: under a budget, the choice with the least expected work, by the graphs and prices of
+# `keep_to_budget`, for the replayed changes; bounds of queries add urgency, and the present state
+# stays where `keep_to_budget` would leave it. The choice is made once, before the replay. More rows
+# make reads likelier: prices are computed for several sizes and interpolated linearly.
+
+
 class Pieces(Struct, frozen=True, dict=True):
     """The queries whose state can be chosen, and their graphs for changes of all sizes."""
 
@@ -436,7 +419,7 @@ class Pieces(Struct, frozen=True, dict=True):
     expected: tuple[Expected, ...]
     graphs: tuple[Mapping[QueryName, Graph], ...]
     now: Mapping[QueryName, Modes]
-    _modes: dict[_Asked, Mapping[QueryName, Modes]] = field(default_factory=dict)
+    _modes: dict[_ChoiceKey, Mapping[QueryName, Modes]] = field(default_factory=dict)
     _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
     """Milliseconds in the present modes, by the sizes of changes and their kinds."""
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
@@ -635,7 +618,8 @@ class Step(Struct, frozen=True):
 
 
 class StepCosts(Struct, frozen=True, dict=True):
-    """Step costs of one query in one setting."""
+    """Step costs of one query in one setting: by recorded runs, under the present state, plus what
+    the choice of state adds, and never less than that choice estimates."""
 
     lines: QueryLines
     prices: Mapping[Tables, Price]
@@ -776,8 +760,8 @@ class CommitStream(Struct):
 
     all: ReplayedCommits
     tables: Sequence[TableName]
-    _asked: tuple[int, float] = (-1, 0.0)
-    _told: PendingAmount | None = None
+    _last_key: tuple[int, float] = (-1, 0.0)
+    _last: PendingAmount | None = None
 
     @classmethod
     def made(cls, of: Mapping[TableName, ReplayedCommits]) -> CommitStream:
@@ -785,19 +769,19 @@ class CommitStream(Struct):
         return cls(merged(of), [name for _, name in ordered])
 
     def pending(self, known: int, now: float) -> PendingAmount | None:
-        """What came by now after the first `seen` commits; None without any."""
+        """What came by now after the first `known` commits; None without any."""
         # Queries of one run ask the same, one after the other.
-        if self._asked != (known, now):
-            self._asked, self._told = (known, now), None
+        if self._last_key != (known, now):
+            self._last_key, self._last = (known, now), None
             commits, last = self.all, self.all.until(now)
             if last > known:
-                self._told = PendingAmount(
+                self._last = PendingAmount(
                     commits.times[known],
                     frozenset(self.tables[known:last]),
                     commits.rows[last] - commits.rows[known],
                     commits.bytes[last] - commits.bytes[known],
                 )
-        return self._told
+        return self._last
 
 
 class ReplayedQuery(Struct):
@@ -815,14 +799,8 @@ class ReplayedQuery(Struct):
     def is_timed(self) -> bool:
         """Whether a timetable may start it by itself: not if only its use or a point may."""
         trigger = self.trigger
-        clocks = (
-            trigger.rows,
-            trigger.every,
-            trigger.cron,
-            trigger.fresh_within,
-            trigger.ready_within,
-        )
-        return any(clock is not None for clock in clocks)
+        bounds = (trigger.rows, trigger.fresh_within, trigger.ready_within)
+        return self.is_on_clock or any(bound is not None for bound in bounds)
 
     @property
     def is_on_clock(self) -> bool:
@@ -861,7 +839,7 @@ class ReplayedQuery(Struct):
         """What waits for it; None where nothing can make it due by itself."""
         result = self.pending(now)
         if result is None:
-            if self.trigger.every is None and self.trigger.cron is None:
+            if not self.is_on_clock:
                 return None
             return Waiting(self.name, self.trigger, PendingChanges(), Costs(0.0), self.last)
         cost = self.step(result).seconds
@@ -902,50 +880,6 @@ class ReplayedQuery(Struct):
 
 _STEPS = frozenset({"exact", "touch", "recapture"})
 _ALL_RUNS = 1_000_000
-
-
-class Recorded(Struct, frozen=True):
-    """The steps of all queries from `since` on, in order."""
-
-    since: float
-    steps: Sequence[tuple[QueryName, RunRecord]]
-
-
-def recorded_of(
-    store: StoreReader, queries: Sequence[QueryName], since: float, until: float
-) -> Recorded | None:
-    """Recorded steps from `since` on, or from when all of the queries existed; None without any."""
-    known: Mapping[QueryName, Sequence[RunRecord]] = {
-        name: store.history(name, _ALL_RUNS) for name in queries
-    }
-    firsts = [records[-1].started_at for records in known.values() if records]
-    begin = max([since, *firsts])
-    steps = [
-        (name, record)
-        for name, records in known.items()
-        for record in records
-        if record.action in _STEPS and begin < record.started_at <= until
-    ]
-    steps.sort(key=lambda step: step[1].started_at)
-    return Recorded(begin, steps) if steps else None
-
-
-def compared(result: Recorded, model: SimulatedSetting, look: float) -> RecordedRuns:
-    """The recorded runs, and the share by which the model says more (above 0) or less."""
-    runs = runs_in(result.steps, look / 2)
-    work = sum(record.elapsed_ms for _, record in result.steps)
-    return RecordedRuns(
-        since=datetime.fromtimestamp(result.since, UTC),
-        runs=runs,
-        steps=len(result.steps),
-        work_ms=work,
-        model_runs=model.runs,
-        model_steps=model.steps,
-        model_work_ms=model.work_ms,
-        runs_off=model.runs / runs - 1,
-        steps_off=model.steps / len(result.steps) - 1,
-        work_off=model.work_ms / work - 1 if work else None,
-    )
 
 
 def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
@@ -1168,11 +1102,10 @@ class VirtualRun:
 
     def _moment(self, query: ReplayedQuery, now: float) -> float:
         """The next moment of its clock; it wakes the process even if nothing is pending."""
-        trigger = query.trigger
-        if trigger.every is None and trigger.cron is None:
+        if not query.is_on_clock:
             return inf
         pending = query.pending(now)
-        moment = next_moment(trigger, now if pending is None else pending.oldest)
+        moment = next_moment(query.trigger, now if pending is None else pending.oldest)
         return inf if moment is None else moment
 
     def _deadlines(self, query: ReplayedQuery, now: float) -> Iterator[float]:
@@ -1260,7 +1193,7 @@ def simulate(
         rows=replay.rows,
         costs_by=model.costs_by,
         settings=tuple(figures),
-        recorded=_recorded(store, model, settings[0], request),
+        recorded=_recorded(store, model, settings[0], request.look),
     )
     return Outcome((result,), (*warnings, *replay.warnings, *model.warnings))
 
@@ -1283,11 +1216,33 @@ def _captured(
 
 
 def _recorded(
-    store: StoreReader, model: Model, present: Setting, request: SimulateRequest
+    store: StoreReader, model: Model, present: Setting, look: float
 ) -> RecordedRuns | None:
-    """What was recorded of the same time."""
-    replay = model.replay
-    result = recorded_of(store, tuple(model.costs_by), replay.since, replay.until)
-    if result is None:
+    """The recorded runs of the replay, from when all queries existed, and the share by which the
+    model says more (above 0) or less; None without any."""
+    histories = {name: store.history(name, _ALL_RUNS) for name in model.costs_by}
+    firsts = [records[-1].started_at for records in histories.values() if records]
+    begin = max([model.replay.since, *firsts])
+    steps = [
+        (name, record)
+        for name, records in histories.items()
+        for record in records
+        if record.action in _STEPS and begin < record.started_at <= model.replay.until
+    ]
+    if not steps:
         return None
-    return compared(result, model.run(present, since=result.since), request.look)
+    steps.sort(key=lambda step: step[1].started_at)
+    figures = model.run(present, since=begin)
+    runs, work = runs_in(steps, look / 2), sum(record.elapsed_ms for _, record in steps)
+    return RecordedRuns(
+        since=datetime.fromtimestamp(begin, UTC),
+        runs=runs,
+        steps=len(steps),
+        work_ms=work,
+        model_runs=figures.runs,
+        model_steps=figures.steps,
+        model_work_ms=figures.work_ms,
+        runs_off=figures.runs / runs - 1,
+        steps_off=figures.steps / len(steps) - 1,
+        work_off=figures.work_ms / work - 1 if work else None,
+    )
