@@ -93,7 +93,7 @@ class FollowedQueries:
         self._timetable = Timetable(request.interval)
         self._warned: set[tuple[str, str]] = set()
         self._warnings = [] if request.max_wait is None else [_DEPRECATED]
-        self._untold = list(self._warnings)
+        self._new_warnings = list(self._warnings)
         self.on_commit = tuple(n for n, trigger in self._triggers.items() if trigger.is_on_commit)
         self.timed = frozenset(spec.name for spec in self._timed)
 
@@ -102,7 +102,7 @@ class FollowedQueries:
         """Whether any query waits for something else than a commit."""
         return bool(self._timed)
 
-    def told(self) -> str:
+    def waits_for(self) -> str:
         """What the queries wait for, in a few words."""
         return "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
 
@@ -119,12 +119,12 @@ class FollowedQueries:
                 if (code, query.query) not in self._warned:
                     self._warned.add((code, query.query))
                     self._warnings.append(f"{text} [{code}]")
-                    self._untold.append(self._warnings[-1])
+                    self._new_warnings.append(self._warnings[-1])
         return True
 
-    def due(self, ctx: Context, put_off: Collection[QueryName]) -> list[Due]:
+    def due(self, ctx: Context, postponed: Collection[QueryName]) -> list[Due]:
         """What is due by the timetable, the earliest deadline first."""
-        return self._timetable.due(now_of(ctx), put_off) if self._timed else []
+        return self._timetable.due(now_of(ctx), postponed) if self._timed else []
 
     def pause(self, ctx: Context) -> float | None:
         """Seconds until the next start, at least 0; None if none is expected."""
@@ -139,17 +139,17 @@ class FollowedQueries:
         took: float,
         *,
         failed: Collection[QueryName],
-        put_off: Collection[QueryName],
+        postponed: Collection[QueryName],
     ) -> float | None:
         """Record a finished run; return milliseconds late, None without bounds. Those of `failed`
-        that are `put_off` are retried at a time of their own."""
+        that are `postponed` are retried at a time of their own."""
         now = now_of(ctx)
-        late = self._timetable.ran(done, now, took, failed=failed, put_off=put_off)
+        late = self._timetable.ran(done, now, took, failed=failed, postponed=postponed)
         return None if late is None else late * 1000
 
-    def untold(self) -> list[str]:
+    def new_warnings(self) -> list[str]:
         """New warnings, for a reader of the log."""
-        result, self._untold = self._untold, []
+        result, self._new_warnings = self._new_warnings, []
         return result
 
     def warnings(self) -> tuple[str, ...]:
@@ -192,9 +192,9 @@ class Timetable:
         """Take the results of a look in place of the one before."""
         self._waiting = tuple(waiting)
 
-    def due(self, now: float, put_off: Collection[QueryName] = ()) -> list[Due]:
+    def due(self, now: float, postponed: Collection[QueryName] = ()) -> list[Due]:
         """What a run that starts now maintains, the earliest deadline first."""
-        waiting = [query for query in self._waiting if self._is_asked(query, now, put_off)]
+        waiting = [query for query in self._waiting if self._counts(query, now, postponed)]
         # What failed is reckoned apart, so that it moves no other's start.
         apart = [query for query in waiting if query.query in self._failed]
         others = [query for query in waiting if query.query not in self._failed]
@@ -221,16 +221,16 @@ class Timetable:
         took: float,
         *,
         failed: Collection[QueryName] = (),
-        put_off: Collection[QueryName] = (),
+        postponed: Collection[QueryName] = (),
     ) -> float | None:
         """Record a finished run before looking at what it left; return seconds late, None without
-        bounds. Those of `failed` that are `put_off` are retried at a time of their own."""
+        bounds. Those of `failed` that are `postponed` are retried at a time of their own."""
         names = {due.query for due in done}
         self._failed = (self._failed - names) | names.intersection(failed)
         queries = [waiting for waiting in self._waiting if waiting.query in names]
         for waiting in queries:
             self._pending_after[waiting.query] = (waiting.pending.mark, now)
-        for query in put_off:
+        for query in postponed:
             self._pending_after.pop(query, None)
         is_whole = not names.intersection(failed)
         if queries and is_whole and all(waiting.costs.is_known for waiting in queries):
@@ -240,17 +240,14 @@ class Timetable:
         late = [now - due.due_by for due in done if due.due_by is not None]
         return max(0.0, *late) if late else None
 
-    def _is_asked(self, query: Waiting, now: float, put_off: Collection[QueryName]) -> bool:
+    def _counts(self, query: Waiting, now: float, postponed: Collection[QueryName]) -> bool:
         """Whether the query counts now: not if put off, nor unchanged since a run."""
-        if query.query in put_off:
+        if query.query in postponed:
             return False
         mark, since = self._pending_after.get(query.query, (None, now))
         # A clock that was put back may not make the quiet longer.
-        if (
-            query.query not in self._pending_after
-            or mark != query.pending.mark
-            or not 0 <= now - since < _QUIET
-        ):
+        is_quiet = mark == query.pending.mark and 0 <= now - since < _QUIET
+        if query.query not in self._pending_after or not is_quiet:
             return True
         return not query.pending.is_some
 
@@ -268,8 +265,8 @@ def maintain_due(
     *,
     look: float | None = None,
 ) -> Outcome:
-    """Maintain those of the named queries (default: all) that are due before the next look. With
-    `kept` the operator state stays in memory for a later run of this process."""
+    """Maintain those of the named queries (default: all) that are due before the next look. The
+    `cache` keeps operator state for a later run of this process."""
     specs = ctx.queries(queries)
     sketched = [spec for spec in specs if spec.is_sketched]
     report = due_report(ctx, sketched, look)
@@ -279,7 +276,7 @@ def maintain_due(
         chosen = [known[due.query] for due in report.selected]
         done = maintain_specs(ctx, chosen, batch_rows, cache, is_named=bool(queries))
     selected = {due.query for due in report.selected}
-    results = [query for query in done.results if isinstance(query, MaintainResult)]
+    results = [result for result in done.results if isinstance(result, MaintainResult)]
     results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
     for query, due in zip(report.waiting, report.dues, strict=True):
         if due.query not in selected:
@@ -332,15 +329,11 @@ def _not_due(ctx: Context, spec: QuerySpec, waiting: Waiting, due: Due) -> list[
     match = unchanged_results(ctx, stored)
     if not waiting.pending.is_some and waiting.pending.moved_at is None:
         return match
-    moment = (
-        ""
-        if due.start_at is None
-        else f", a run starts {moment_text(datetime.fromtimestamp(due.start_at, UTC))}"
-    )
+    why = due.why
+    if due.start_at is not None:
+        why += f", a run starts {moment_text(datetime.fromtimestamp(due.start_at, UTC))}"
     return [
-        replace(
-            result, reason_code=NOT_DUE, reason=f"{due.why}{moment}", answer_changed=ANSWER_OPEN
-        )
+        replace(result, reason_code=NOT_DUE, reason=why, answer_changed=ANSWER_OPEN)
         for result in match
     ]
 
@@ -354,7 +347,7 @@ _LONGEST_PAUSE = 60.0
 _MOST_DOUBLINGS = 64
 
 
-class _PutOff(Struct, frozen=True):
+class _Retry(Struct, frozen=True):
     """A query, the time of its next try, and its failures in a row."""
 
     query: QueryName
@@ -368,8 +361,8 @@ class Retries:
     def __init__(self, first_pause: float) -> None:
         self._first = first_pause
         self._longest = max(_LONGEST_PAUSE, first_pause)
-        self._of: dict[QueryName, _PutOff] = {}
-        self._by_due = SortedKeyList(key=lambda query: query.due)
+        self._of: dict[QueryName, _Retry] = {}
+        self._by_due = SortedKeyList(key=lambda retry: retry.due)
 
     def next_due(self) -> float | None:
         """When the first of them is retried; None without any."""
@@ -395,7 +388,7 @@ class Retries:
             tries = 0 if before is None else min(before.tries, _MOST_DOUBLINGS)
             pauses.append(share * min(self._longest, self._first * 2.0**tries))
             self.went_well(query)
-            self._of[query] = _PutOff(query, now + pauses[-1], tries + 1)
+            self._of[query] = _Retry(query, now + pauses[-1], tries + 1)
             self._by_due.add(self._of[query])
         return min(pauses, default=None)
 
@@ -420,14 +413,14 @@ class TableWatch:
         self._store: object = None
         self._hour = ""
         self._expires: str | None = None
-        self._looked_anew: float | None = None
+        self._opened_at: float | None = None
 
     def pinned(self) -> list[DeltaSource]:
         """The tables at their newest versions, for a run, without unreadable ones. From time to
         time none, so that all are opened again."""
         now, self._ends = time.monotonic(), {}
-        if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
-            self._looked_anew = now
+        if self._opened_at is None or now - self._opened_at >= _LONGEST_QUIET:
+            self._opened_at = now
             return []
         result = []
         for name, known in self._seen.items():
@@ -453,7 +446,7 @@ class TableWatch:
     def is_due(self, ctx: Context) -> bool:
         """Whether a run may have something to do."""
         now = time.monotonic()
-        if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
+        if self._opened_at is None or now - self._opened_at >= _LONGEST_QUIET:
             return True
         if self._store != catalog_mark(ctx.store_path) or self._hour != ctx.time().text(HOUR):
             return True
@@ -542,9 +535,9 @@ def follow(
     with open_context(settings, reporter) as ctx:
         specs = ctx.sketched(queries)
         cache = StateCache(memory=memory_of(settings, ctx.workload))
-        following = _Following(ctx, specs, batch_rows, request, kept=cache)
+        following = _Following(ctx, specs, batch_rows, request, cache=cache)
         followed = following.followed
-        waits_for = f" ({followed.told()})" if followed.has_timed else ""
+        waits_for = f" ({followed.waits_for()})" if followed.has_timed else ""
         reporter.step(
             f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, "
             f"checking every {duration_text(request.interval * 1000)}{waits_for}"
@@ -567,7 +560,7 @@ class _Following(Struct, dict=True):
     specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
-    kept: StateCache = field(default_factory=StateCache)
+    cache: StateCache = field(default_factory=StateCache)
     watch: TableWatch = field(default_factory=TableWatch)
     runs: int = 0
     has_looked: bool = False
@@ -644,7 +637,7 @@ class _Following(Struct, dict=True):
             self.has_looked = self.followed.look(ctx)
             if self.has_looked:
                 self.watch.saw(ctx)
-            for text in self.followed.untold():
+            for text in self.followed.new_warnings():
                 self.ctx.reporter.step(text)
         finally:
             ctx.close()
@@ -658,7 +651,7 @@ class _Following(Struct, dict=True):
         ctx, watch = self.ctx.next_run(self.watch.pinned()), Stopwatch()
         try:
             try:
-                outcome = maintain(ctx, queries, self.batch_rows, self.kept)
+                outcome = maintain(ctx, queries, self.batch_rows, self.cache)
             except UsageError:
                 raise
             except ImpctlError as error:
@@ -666,10 +659,10 @@ class _Following(Struct, dict=True):
             temporary = [
                 failure for failure in outcome.failures if isinstance(failure.error, RetryableError)
             ]
-            put_off = _failed(queries, temporary)
-            for name in set(queries).difference(put_off):
+            postponed = _failed(queries, temporary)
+            for name in set(queries).difference(postponed):
                 self.retries.went_well(name)
-            retry = self.retries.failed(put_off, time.monotonic())
+            retry = self.retries.failed(postponed, time.monotonic())
             names = {due_query.query for due_query in due}
             # Sketches of one query share their time.
             took = {
@@ -682,7 +675,7 @@ class _Following(Struct, dict=True):
                 due,
                 max(0.0, watch.ms - sum(took.values())) / 1000,
                 failed=_failed(queries, outcome.failures),
-                put_off=self.retries.waiting(time.monotonic()),
+                postponed=self.retries.waiting(time.monotonic()),
             )
             if self.followed.has_timed:
                 self.has_looked = self.followed.look(ctx)

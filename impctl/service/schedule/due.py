@@ -245,9 +245,8 @@ def _pending(
                 unsure=f"the log of table `{pin.table}` does not show it", mark=mark
             )
         times_in_log = [commit.at for commit in commits]
-        if stored.maintained_at > now and any(
-            not _is_possible(moment, now) for moment in times_in_log[:1]
-        ):
+        first = times_in_log[0] if times_in_log else now
+        if stored.maintained_at > now and (first is None or first > now + _TOLERATED):
             # The clock was put back, so the sketch says no more than the commit.
             why = f"the times of the changes of table `{pin.table}` are unknown"
             return PendingChanges(unsure=why, mark=mark)
@@ -255,9 +254,9 @@ def _pending(
         moved_at += times[:1]
         tables += [pin.table] if commits else []
         changes += [
-            PendingChange(moment, known_commit.rows, known_commit.bytes)
-            for moment, known_commit in zip(times, commits, strict=True)
-            if not known_commit.only_moves
+            PendingChange(moment, commit.rows, commit.bytes)
+            for moment, commit in zip(times, commits, strict=True)
+            if not commit.only_moves
         ]
     if moved:
         # The known time of the first expired row still in the sketch.
@@ -265,12 +264,12 @@ def _pending(
         expired = now
         if until not in ("", NEVER):
             expired = datetime.fromisoformat(until).timestamp()
-        turned = min(
-            expired if name == RUN_INSTANT else _turned(before, to, ctx.session_zone)
+        left_at = min(
+            expired if name == RUN_INSTANT else _left_at(before, to, ctx.session_zone)
             for name, (before, to) in moved.items()
         )
-        changes.append(PendingChange(min(turned, now), None))
-        moved_at.append(min(turned, now))
+        changes.append(PendingChange(min(left_at, now), None))
+        moved_at.append(min(left_at, now))
     if not moved_at:
         # Versions are the stored ones, and yet it is not current: it has another log.
         return PendingChanges(
@@ -286,19 +285,14 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
     (`since`), its earliest possible time."""
     result: list[float] = []
     for moment in times:
-        known = [
-            *result[-1:],
-            *([moment] if moment is not None and _is_possible(moment, now) else []),
-        ]
+        known = result[-1:]
+        if moment is not None and moment <= now + _TOLERATED:
+            known.append(moment)
         result.append(min(max(known, default=since), now))
     return result
 
 
-def _is_possible(moment: float | None, now: float) -> bool:
-    return moment is not None and moment <= now + _TOLERATED
-
-
-def _turned(before: str, to: str, zone: str) -> float:
+def _left_at(before: str, to: str, zone: str) -> float:
     """When the clock left one value of a moment, as far as its values tell."""
     was, now = read_moment(before), read_moment(to)
     if isinstance(was, datetime) or isinstance(now, datetime):
@@ -374,7 +368,7 @@ class Due(Struct, frozen=True):
         return self.is_pending and self.start_at is not None and self.start_at <= now
 
 
-class _Wish(Struct, frozen=True):
+class _Reason(Struct, frozen=True):
     """One reason to maintain: its time, its deadline, and how long before that to start. A run has
     to start `ahead` of the deadline; `at` is the start without a deadline. `left` is what a moment
     may leave undone."""
@@ -387,14 +381,15 @@ class _Wish(Struct, frozen=True):
 
 def dues(waiting: Sequence[Waiting], pace: Pace, now: float) -> list[Due]:
     """When each is due, in the order given."""
-    wishes = [list(_wishes(query, now)) for query in waiting]
+    reasons = [list(_reasons(query, now)) for query in waiting]
     loads = _Loads(
-        (min((wish.deadline or wish.at) for wish in result), query.costs.pending)
-        for query, result in zip(waiting, wishes, strict=True)
+        (min((reason.deadline or reason.at) for reason in result), query.costs.pending)
+        for query, result in zip(waiting, reasons, strict=True)
         if result and query.pending.is_some
     )
     return [
-        _due(query, result, loads, pace, now) for query, result in zip(waiting, wishes, strict=True)
+        _due(query, result, loads, pace, now)
+        for query, result in zip(waiting, reasons, strict=True)
     ]
 
 
@@ -444,28 +439,28 @@ class _Loads:
         return self._sums[bisect_right(self._deadlines, deadline)]
 
 
-def _wishes(query: Waiting, now: float) -> Iterator[_Wish]:
-    """The trigger's wishes for what is pending, one per key; none of `use` and `point`."""
+def _reasons(query: Waiting, now: float) -> Iterator[_Reason]:
+    """The trigger's reasons for what is pending, one per key; none of `use` and `point`."""
     trigger, pending = query.trigger, query.pending
     if pending.unsure is not None:
         if trigger.alone is not SimpleTrigger.USE and not _is_point_alone(trigger):
-            yield _Wish(pending.unsure, now)
+            yield _Reason(pending.unsure, now)
         return
     if trigger.is_on_commit and pending.moved_at is not None:
-        yield _Wish("at the next check after a commit", pending.moved_at)
+        yield _Reason("at the next check after a commit", pending.moved_at)
     oldest = pending.oldest
     if oldest is not None and trigger.fresh_within is not None:
         deadline = oldest + trigger.fresh_within
-        yield _Wish(f"fresh_within {written(trigger.fresh_within)}", deadline, deadline)
+        yield _Reason(f"fresh_within {written(trigger.fresh_within)}", deadline, deadline)
     if trigger.rows is not None:
-        wish_at = _enough_at(pending, trigger.rows)
-        if wish_at is not None:
-            yield _Wish(f"{trigger.rows:,} rows are pending", wish_at)
+        enough_at = _enough_at(pending, trigger.rows)
+        if enough_at is not None:
+            yield _Reason(f"{trigger.rows:,} rows are pending", enough_at)
     moment = next_moment(trigger, now if oldest is None else oldest)
     if moment is not None:
-        reason = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
+        clock = f"every {written(trigger.every)}" if trigger.every is not None else "cron"
         left = trigger.ready_within
-        yield _Wish(reason, moment, None if left is None else moment + left, left)
+        yield _Reason(clock, moment, None if left is None else moment + left, left)
 
 
 def _is_point_alone(trigger: Trigger) -> bool:
@@ -485,12 +480,12 @@ def _enough_at(pending: PendingChanges, rows: int) -> float | None:
     return None
 
 
-def _due(query: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: float) -> Due:
+def _due(query: Waiting, reasons: Sequence[_Reason], loads: _Loads, pace: Pace, now: float) -> Due:
     trigger = query.trigger
     is_pending = query.pending.is_some or (
         trigger.is_on_commit and query.pending.moved_at is not None
     )
-    result = [_of_wish(query, wish, loads, pace, is_pending=is_pending) for wish in wishes]
+    result = [_due_by(query, reason, loads, pace, is_pending=is_pending) for reason in reasons]
     if is_pending and trigger.ready_within is not None and _is_point_alone(trigger):
         needed = pace.margin * (pace.opening + query.costs.pending)
         oldest = query.pending.oldest
@@ -510,23 +505,23 @@ def _due(query: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now
     return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
 
 
-def _of_wish(query: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
-    why, start = wish.why, wish.at
+def _due_by(query: Waiting, reason: _Reason, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
+    why, start = reason.why, reason.at
     work = 0.0
     if not is_pending:
-        why = f"nothing is pending; next: {wish.why}"
-    elif wish.deadline is not None:
-        work = pace.margin * (pace.opening + loads.until(wish.deadline))
-        if wish.left is None:
-            start = wish.deadline - work - pace.look
-    due = Due(query.query, why, wish.at, wish.deadline, start, is_pending, query.costs.pending)
-    if not is_pending or wish.left is None:
+        why = f"nothing is pending; next: {reason.why}"
+    elif reason.deadline is not None:
+        work = pace.margin * (pace.opening + loads.until(reason.deadline))
+        if reason.left is None:
+            start = reason.deadline - work - pace.look
+    due = Due(query.query, why, reason.at, reason.deadline, start, is_pending, query.costs.pending)
+    if not is_pending or reason.left is None:
         return due
     work += pace.margin * query.costs.expected
-    early, is_too_much = wish.at - work, work > wish.left
+    early, is_too_much = reason.at - work, work > reason.left
     # Once is as late as possible; a run that was made since then did what could be done ahead.
     if is_too_much and (query.last is None or query.last < early):
-        return replace(due, start_at=early, why=f"{wish.why}, started early for ready_within")
+        return replace(due, start_at=early, why=f"{reason.why}, started early for ready_within")
     return due
 
 
@@ -584,20 +579,19 @@ def waiting_queries(
 
     store, now = ctx.reading_store(), now_of(ctx)
     stored_queries = {spec.name: _stored(store, spec) for spec in specs}
-    trigger_by_query = (
-        {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
-    )
+    if triggers is None:
+        triggers = {spec.name: trigger_of(spec) for spec in specs}
     tables = {
         name: stored.versions
         for name, stored in stored_queries.items()
-        if stored is not None and trigger_by_query[name].ready_within is not None
+        if stored is not None and triggers[name].ready_within is not None
     }
     coming = ExpectedTableRows(ctx, store, tables, now)
     result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
         stored = stored_queries[spec.name]
-        trigger = trigger_by_query[spec.name]
+        trigger = triggers[spec.name]
         pending = pending_of(ctx, spec, stored, now, log)
         runs = recorded(store, stored) if store is not None and stored is not None else ()
         # Only who has to be ready at a moment asks for what is yet to come.
