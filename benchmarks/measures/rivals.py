@@ -81,7 +81,7 @@ def _cells(ground: CaseContext, appends: int, size: int) -> Iterator[Cell]:
         if view is not None:
             # Of other queries no group tells which of its rows are needed.
             metrics |= single(_beyond_need(measured, read, whole))
-        notes = [beside.note, *read.left_away.values()]
+        notes = [beside.note, *read.unused.values()]
         yield ground.cell(metrics, equal=equal, note="; ".join(filter(None, notes)))
 
 

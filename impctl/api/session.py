@@ -116,19 +116,9 @@ def settings_from(
     )
 
 
-def batch_rows_from(given: int | None, environ: Mapping[str, str]) -> int | None:
-    """Read the number of changes per batch of an eager query."""
-    return _picked("batch_rows", BATCH_ROWS, given, environ, _at_least(1, int))
-
-
 def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchPolicy:
     """Read when to use the sketch."""
     return _picked("sketch", SKETCH, given, environ, SketchPolicy) or SketchPolicy.AUTO
-
-
-def answered_by_from(given: str | None, environ: Mapping[str, str]) -> AnsweredBy:
-    """Read what answers a query."""
-    return _picked("by", BY, given, environ, AnsweredBy) or AnsweredBy.AUTO
 
 
 def seconds_from(name: str, given: float | str | None) -> float | None:
@@ -250,7 +240,7 @@ class _ProgressReporter:
 
 
 class WorkloadHandle:
-    """A workload file that is open: what its calls share, and how each is run."""
+    """What the calls of an open workload share, and how each runs."""
 
     def __init__(
         self, settings: Settings, sessions: SessionBeside, progress: Progress | None
@@ -290,7 +280,7 @@ class WorkloadHandle:
         return self._run(lambda ctx: tuple(ctx.workload.queries))
 
     def close(self) -> None:
-        """End the use of this object; Spark goes on running, whoever started it."""
+        """Close the workload; Spark keeps running, whoever started it."""
         with self._lock:
             self._is_closed = True
             self._states = None
@@ -360,15 +350,15 @@ Duration = float | str
 
 
 class OpenWorkload(WorkloadHandle):
-    """What `impctl.open` gives; a context manager, or closed with `close`.
+    """An open workload; use it as a context manager, or call `close`.
 
-    Methods that take several queries take all of the workload without names, return one record per
-    query (`maintain` and `verify`: per sketch), and raise QueriesFailedError after all have run;
-    for one query they raise its own error. Every error is an `impctl.errors.ImpctlError`.
+    Methods for several queries default to all. They return one record per query (`maintain` and
+    `verify`: per sketch) and raise QueriesFailedError after all have run, or the error of a single
+    query. Every error is an `impctl.errors.ImpctlError`.
     """
 
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
-        """Find and store the sketch of each query; a dry run says how and writes nothing."""
+        """Compute and store the sketch of each query; a dry run only reports how."""
         from impctl.service.capture import capture
 
         return self._each(
@@ -395,13 +385,12 @@ class OpenWorkload(WorkloadHandle):
     ) -> tuple[MaintainResult, ...]:
         """Bring each sketch up to the newest table versions, as far as its policy allows.
 
-        State of up to `KEPT_BYTES` stays in memory for the next call, until `close`.
-
-        `due`: only what is due before the next such call, in `interval` (1m); `point`: only the
-        queries whose trigger has it. `changes`: a folder to write to, step by step, what came and
-        went of kept answers.
+        State of up to `KEPT_BYTES` stays in memory for the next call, until `close`. `due`: only
+        queries that are due before the next such call, in `interval` (1m). `point`: only queries
+        whose trigger has it. `changes`: a folder for the changes of materialized results, one file
+        per step.
         """
-        size = batch_rows_from(batch_rows, os.environ)
+        size = _picked("batch_rows", BATCH_ROWS, batch_rows, os.environ, _at_least(1, int))
         request = due_request(due, point, seconds_from("interval", interval), queries)
 
         def use_case(ctx: Context) -> Outcome:
@@ -440,10 +429,10 @@ class OpenWorkload(WorkloadHandle):
         interval: Duration | None = None,
         strict: bool = False,
     ) -> tuple[PlanResult, ...] | tuple[DueResult, ...]:
-        """What `maintain` would do now, why, and what that may cost; writes nothing, no Spark.
+        """What `maintain` would do now, why, and its estimated cost; writes nothing, no Spark.
 
-        `due`: when each query is due next, by its trigger, and why; `interval` as for `maintain`.
-        `strict`: a query that can have no sketch fails.
+        `due`: when each query is due next, and why; `interval` as for `maintain`. `strict`: a query
+        that can have no sketch fails.
         """
         look = seconds_from("interval", interval)
         check_planned_look(due, look)
@@ -463,10 +452,10 @@ class OpenWorkload(WorkloadHandle):
         trigger: str | Sequence[str] = (),
         interval: Duration | None = None,
     ) -> SimulateResult:
-        """What other budgets and triggers would have come to, by commits of the past.
+        """What other budgets and triggers would have cost, by the commits of the last `since`.
 
-        Those of the last `since`. Each `disk` (`500MB`, `all`) by each `trigger`
-        (`fresh_within: 10m`), looking every `interval` (5s). Only reads; never starts Spark.
+        Combines each `disk` (`500MB`, `all`) with each `trigger` (`fresh_within: 10m`), checking
+        every `interval` (5s). Only reads; never starts Spark.
         """
         request = simulate_request(
             seconds_from("since", since),
@@ -495,9 +484,9 @@ class OpenWorkload(WorkloadHandle):
         return self._each(ExplainResult, lambda ctx: explain(ctx, queries), queries)
 
     def verify(self, *queries: QueryName, results: bool = False) -> tuple[VerifyResult, ...]:
-        """Compare stored sketches with recapture; raises UnsoundSketchError where one lacks rows.
+        """Compare stored sketches with a recapture; UnsoundSketchError if one lacks ranges.
 
-        With `results` each query is also run with and without its sketch.
+        With `results`, also run each query with and without its sketch.
         """
         from impctl.service.verify import verify
 
@@ -517,10 +506,10 @@ class OpenWorkload(WorkloadHandle):
         """The query's SQL with its sketch as range predicates, the sketch maintained first.
 
         `params` gives other values, `sql` another query; either may use another query's sketch.
-        `at` asks for the sketch stored for older versions: then nothing is maintained. `files`:
-        where to write the data files that the text reads, by table, for readers without Delta.
-        `sketch`: `auto` leaves it away where it costs more than it saves, `never` always.
-        Without a sketch for now it is the query itself, with a warning; `require_sketch`: an error.
+        `at` selects the sketch stored for older versions, without maintenance. `files`: where to
+        write the data files that the text reads, by table, for readers without Delta. `sketch`:
+        `auto` does not use it if it costs more than it saves; `never` never does. If the sketch is
+        unavailable the result is the query itself, with a warning; with `require_sketch`, an error.
         """
         from impctl.service.rewrite import rewrite
 
@@ -541,16 +530,16 @@ class OpenWorkload(WorkloadHandle):
         by: Literal["auto", "state", "engine", "spark"] | None = None,
         where: str | None = None,
     ) -> QueryResult:
-        """The answer of a query as Arrow; arguments as for `rewrite`.
+        """The result of a query as Arrow; arguments as for `rewrite`.
 
-        `sketch`: `always` through it, `never`, or `auto`, where it saves more than it costs. `by`:
-        from kept rows, by the engine, on Spark, or the quickest of those that can. `where`: the
-        rows of the answer for which this condition on its columns is true.
+        `sketch`: read through it `always`, `never`, or `auto`: if it saves more than it costs.
+        `by`: the materialized result, the engine, Spark, or the fastest that can. `where`: only
+        rows of the result that meet this condition on its columns.
         """
         from impctl.service.query import query as answered
 
-        use, who = sketch_use_from(sketch, os.environ), answered_by_from(by, os.environ)
-        arguments = (params or {}, sql, at, use, who)
+        who = _picked("by", BY, by, os.environ, AnsweredBy) or AnsweredBy.AUTO
+        arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ), who)
         return self._one(
             QueryResult,
             lambda ctx: answered(ctx, query, *arguments, required=require_sketch, where=where),
@@ -559,9 +548,9 @@ class OpenWorkload(WorkloadHandle):
     def changes(
         self, query: QueryName | None = None, *, since: At | None = None, whole: bool = False
     ) -> ChangesResult:
-        """What came and went of a kept answer since the store's versions, or others, as Arrow.
+        """The changes of a materialized result since the store's versions, or others, as Arrow.
 
-        Only reads; never starts Spark. `whole`: the answer as it is kept, each row an insert.
+        Only reads; never starts Spark. `whole`: the whole stored result, each row an insert.
         """
         from impctl.service.changes import changes
 
@@ -574,10 +563,10 @@ class OpenWorkload(WorkloadHandle):
         row: Mapping[str, object],
         params: Params | None = None,
     ) -> WhyResult:
-        """Rows of tables that derive a row of the answer together, a smallest set where proved.
+        """The table rows that derive a row of the result, the smallest set if that is proved.
 
-        `row`: values of columns of the answer that tell it. UsageError where no row has them, or
-        several have; QueryError for a query that is not traced.
+        `row`: values of some of its columns. UsageError unless exactly one row has them; QueryError
+        for a query that cannot be traced.
         """
         from impctl.service.why import why
 
@@ -586,10 +575,10 @@ class OpenWorkload(WorkloadHandle):
     def without(
         self, query: QueryName | None = None, *conditions: str, params: Params | None = None
     ) -> WithoutResult:
-        """What would go of the answer, as Arrow, if rows were not there; no table is touched.
+        """How the result would change without some table rows, as Arrow; no table is changed.
 
-        Rows for which one of the conditions is true, written `TABLE: CONDITION`, or without the
-        table where the query reads one.
+        The rows are those that meet one of the conditions, written `TABLE: CONDITION`, or without
+        the table if the query reads only one.
         """
         from impctl.service.why import why
 
@@ -609,8 +598,8 @@ class OpenWorkload(WorkloadHandle):
     ) -> DataFrame:
         """The query as a DataFrame that reads through the sketch; arguments as for `query`.
 
-        It stands for the versions pinned by this call and belongs to impctl's session beside
-        yours (`frame.sparkSession`), in which names mean what the workload says.
+        It reads the versions pinned by this call and belongs to impctl's session beside yours
+        (`frame.sparkSession`), where names are those of the workload.
         """
         from impctl.service.rewrite import dataframe
 
@@ -630,10 +619,10 @@ class OpenWorkload(WorkloadHandle):
         sketch: Literal["auto", "always", "never"] = "always",
         require_sketch: bool = False,
     ) -> QueryFiles:
-        """What an engine that reads Parquet itself has to read; arguments as for `rewrite`.
+        """What another engine has to read of the Parquet files; arguments as for `rewrite`.
 
-        Per table the data files that are left, their deleted rows and partition values, and a
-        predicate that the rows must meet.
+        Per table: the data files, their deleted rows and partition values, and a predicate that
+        the rows must meet.
         """
         from impctl.service.rewrite import files
 
@@ -664,12 +653,12 @@ def open(
 ) -> OpenWorkload:
     """Open a workload file; WorkloadError lists everything that is wrong with it.
 
-    Arguments mean what the command line's options of the same names mean; without them the
-    `IMPCTL_*` variables, the workload file and the defaults hold, in this order.
+    Arguments have the meaning of the command line's options; defaults are the `IMPCTL_*`
+    variables, the workload file and then the built-in ones.
 
-    What needs Spark runs in a new session beside `spark`, else beside the one that is running;
-    where none is, Spark is started and stays up. The caller's session is never changed or stopped.
-    `progress` is called with each step before it starts: a line, its number, and of how many.
+    Work on Spark runs in a new session beside `spark`, or beside the running one; if none is
+    running, Spark starts and stays up. The caller's session is never changed or stopped.
+    `progress` is called before each step with a line, its number and the total.
     """
     settings = settings_from(
         workload,

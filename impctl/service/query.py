@@ -429,7 +429,7 @@ def answered_with_warnings(
         reason=answer.found.reason,
         reuse=answer.found.reuse,
         spark_start_ms=ctx.spark_start_ms,
-        left_away={} if answer.read is None else answer.read.left_away,
+        left_away={} if answer.read is None else answer.read.unused,
         moments=answer.found.prepared.moments,
         by=answer.by,
         by_reason=answer.why,

@@ -277,7 +277,7 @@ class ReadChoice(Struct, frozen=True):
 
     pruned: Pruned
     plain: Pruned
-    left_away: Mapping[TableName, str]
+    unused: Mapping[TableName, str]
 
 
 def chosen_read(tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy) -> ReadChoice:
@@ -297,8 +297,8 @@ def worth_using(
     """The sketches to read through, and per unused one the reason."""
     if use is not SketchPolicy.AUTO:
         return tuple(result.sketches), {}
-    left_away = read_choice(tables, result.prepared, result.sketches, result.versions).left_away
-    return tuple(sketch for sketch in result.sketches if sketch.table not in left_away), left_away
+    unused = read_choice(tables, result.prepared, result.sketches, result.versions).unused
+    return tuple(sketch for sketch in result.sketches if sketch.table not in unused), unused
 
 
 def read_choice(
@@ -313,14 +313,14 @@ def read_choice(
     plain = filters_of(tables, prepared, (), versions)
     if not sketches:
         return ReadChoice(plain, plain, {})
-    left_away: dict[TableName, str] = {}
+    unused: dict[TableName, str] = {}
     pruned = filters_of(tables, prepared, sketches, versions)
     while away := _not_worth_it(prepared, pruned, plain):
-        left_away |= away
+        unused |= away
         # Again: the rest of a table narrows the tables that it is joined with.
-        used = [sketch for sketch in sketches if sketch.table not in left_away]
+        used = [sketch for sketch in sketches if sketch.table not in unused]
         pruned = filters_of(tables, prepared, used, versions) if used else plain
-    return ReadChoice(pruned, plain, left_away)
+    return ReadChoice(pruned, plain, unused)
 
 
 def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
@@ -371,7 +371,7 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
 # query or a table stay errors. The reason and a hint are reported. Policy `strict` and callers that
 # require the sketch get the error.
 
-OF_THE_SKETCH = (
+_SKETCH_ERRORS = (
     EvaluationError,
     QueryError,
     RecaptureNeededError,
@@ -379,13 +379,8 @@ OF_THE_SKETCH = (
     TableError,
     UnsafeSketchError,
 )
-"""Errors that may leave a query without its sketch. Some affect the query as well: then reading
-without one fails too, or is not tried (`unread`)."""
-
-
-def is_of_the_sketch(error: ImpctlError) -> bool:
-    """Whether the error concerns only the sketch; so does a read-only store."""
-    return isinstance(error, OF_THE_SKETCH) or error.code == STORE_READ_ONLY
+"""Errors that may leave a query without its sketch, as a read-only store does. Some affect the
+query as well: then reading without one fails too, or is not tried (`unread`)."""
 
 
 def without_sketch(
@@ -981,7 +976,7 @@ def resolved(
     except ImpctlError as error:
         if required:
             raise why_no_sketch(ctx, spec, error) from None
-        if not is_of_the_sketch(error):
+        if not isinstance(error, _SKETCH_ERRORS) and error.code != STORE_READ_ONLY:
             raise
         return without_sketch(ctx, spec, error)
 
