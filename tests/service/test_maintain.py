@@ -176,8 +176,8 @@ def test_of_states_kept_the_latest_ones_that_fit_stay(
         kept = StateCache(limit)
         append(workload, 10, 5)
         assert not maintained(workload, kept).failures
-        assert list(kept._kept) == left
-    assert all(held.bytes > 0 for held in whole._kept.values())
+        assert list(kept._states) == left
+    assert all(held.bytes > 0 for held in whole._states.values())
 
 
 WORKLOAD = """\
