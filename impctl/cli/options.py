@@ -292,10 +292,7 @@ _MEMORY_HELP = (
     "machine's memory."
 )
 
-MemoryGiven = Annotated[
-    str | None,
-    option("--memory SIZE", LIMITS, _MEMORY_HELP, envvar=MEMORY),
-]
+MemoryGiven = Annotated[str | None, option("--memory SIZE", LIMITS, _MEMORY_HELP, envvar=MEMORY)]
 
 FollowMemory = Annotated[
     str | None,
@@ -320,8 +317,7 @@ Now = Annotated[
 ]
 
 DryRun = Annotated[
-    bool,
-    option("--dry-run", SAFETY, "Show what would be done, without writing anything."),
+    bool, option("--dry-run", SAFETY, "Show what would be done, without writing anything.")
 ]
 
 DetailedExitcode = Annotated[
@@ -334,19 +330,12 @@ DetailedExitcode = Annotated[
 ]
 
 Strict = Annotated[
-    bool,
-    option("--strict", SAFETY, "Fail with exit code 3 if a query cannot have a sketch."),
+    bool, option("--strict", SAFETY, "Fail with exit code 3 if a query cannot have a sketch.")
 ]
 
-AsJson = Annotated[
-    bool,
-    option("--json", OUTPUT, "Print one JSON document, even on failure."),
-]
+AsJson = Annotated[bool, option("--json", OUTPUT, "Print one JSON document, even on failure.")]
 
-Quiet = Annotated[
-    bool,
-    option("--quiet -q", OUTPUT, "Print only results and errors."),
-]
+Quiet = Annotated[bool, option("--quiet -q", OUTPUT, "Print only results and errors.")]
 
 Verbose = Annotated[
     int,
@@ -415,10 +404,7 @@ DueOnly = Annotated[
     ),
 ]
 
-ShowDue = Annotated[
-    bool,
-    option("--due", SCHEDULE, "Show when each query is due next, and why."),
-]
+ShowDue = Annotated[bool, option("--due", SCHEDULE, "Show when each query is due next, and why.")]
 
 PointName = Annotated[
     str | None,

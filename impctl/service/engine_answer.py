@@ -58,11 +58,11 @@ class ExcludedRows:
         """The other ones of these rows; NotExactError if that is undecided."""
         import pyarrow as pa
 
-        is_out = self.are_out(rows)
-        self.rows += int(is_out.sum())
-        return rows.filter(pa.array(~is_out))
+        is_excluded = self.excludes(rows)
+        self.rows += int(is_excluded.sum())
+        return rows.filter(pa.array(~is_excluded))
 
-    def are_out(self, rows: pa.Table) -> Bools:
+    def excludes(self, rows: pa.Table) -> Bools:
         values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
         truth = self._condition.truth(values, len(rows))
         if bool(truth.is_unsure.any()):
@@ -97,9 +97,9 @@ def engine_rows(
     versions: Versions,
     pruned: Pruned,
     sketches: Sequence[StoredSketch] = (),
-    left_out: Mapping[TableName, ExcludedRows] = MappingProxyType({}),
+    excluded: Mapping[TableName, ExcludedRows] = MappingProxyType({}),
 ) -> RowsOf:
-    """The answer's rows without `left_out`, within `limited_to(limit)`. Raises as
+    """The answer's rows without `excluded`, within `limited_to(limit)`. Raises as
     `engine_answer`."""
     answer = ctx.memory.answer(prepared.planned)
     compiled = limited(ctx, compile_answer(answer))
@@ -111,7 +111,7 @@ def engine_rows(
     slices = Slices(compiled, limit.bytes, limit.check)
     with ThreadPoolExecutor(1) as reader:
         most = batch_size(limit.bytes)
-        read = _read(ctx.tables, compiled, versions, pruned, used, left_out, most)
+        read = _read(ctx.tables, compiled, versions, pruned, used, excluded, most)
         for table, rows in one_ahead(read, reader):
             for part in slices.of(rows):
                 batches = [
@@ -131,7 +131,7 @@ def _read(
     versions: Versions,
     pruned: Pruned,
     used: Sketches,
-    left_out: Mapping[TableName, ExcludedRows],
+    excluded: Mapping[TableName, ExcludedRows],
     most: int | None,
 ) -> Iterator[tuple[TableName, pa.Table]]:
     """Rows in batches of about `most` bytes, smaller tables first: later rows look them up."""
@@ -140,7 +140,7 @@ def _read(
         name = snapshot.table
         columns = list(compiled.columns_of(name))
         columns += [read.attribute for read in used.values() if read.table == name]
-        out = left_out.get(name)
+        out = excluded.get(name)
         columns += () if out is None else out.columns
         names, files = list(dict.fromkeys(columns)), pruned.files[name]
         least = _FEW_ROWS if rows_of(files) < _MANY_ROWS else BATCH_ROWS

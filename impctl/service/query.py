@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +18,12 @@ from impctl.errors import (
     QueryError,
     RecaptureNeededError,
     TableError,
-    UnsafeSketchError,
     UnsupportedError,
     UsageError,
 )
-from impctl.plan.nodes import attributes_of, scans_of
+from impctl.plan.nodes import attributes_of
 from impctl.service.materialized import KEPT, materialized_result, read_without_plan
-from impctl.service.results import NO_SKETCH, AnsweredEntry, Outcome, QueryResult
+from impctl.service.results import AnsweredEntry, Outcome, QueryResult
 from impctl.service.stored import is_captured_alike
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
@@ -35,84 +33,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.expr.nodes import Expr
-    from impctl.safety.direction import Refusal
-    from impctl.safety.failures import Interval, Sizes
     from impctl.service.answer_costs import AnswerEstimate, EngineChoice
     from impctl.service.context import Context
     from impctl.service.parameters import GivenValues
-    from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.service.resolve import AtVersions, ReadChoice, ResolvedSketch
     from impctl.service.spark_answer import Passthrough
-    from impctl.types import AccessId, AttributeId
-
-
-# Law: what is computed later, with no retry without the sketch (a text, a frame), does not use the
-# sketch if the query might fail only because of it.
-
-_HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
-
-
-def part_failure_of(tables: PinnedTables, result: ResolvedSketch) -> Refusal | None:
-    """What in the query may fail over the rows that its sketches keep; None for nothing."""
-    from impctl.safety.failures import Sizes, part_failure
-    from impctl.service.prepare import fact_of, facts_of
-
-    if not result.sketches:
-        return None
-    sketched = {sketch.access: sketch.attribute for sketch in result.sketches}
-    scans = scans_of(result.query.root)
-    assumed = [fact_of(assumption) for assumption in result.assumptions]
-    if part_failure(result.query, sketched, assumed, Sizes({}, {})) is None:
-        return None
-    # Only now are statistics worth reading.
-    facts = (*assumed, *facts_of(tables, scans))
-    return part_failure(result.query, sketched, facts, _sizes(tables, result))
-
-
-def never_failing(
-    tables: PinnedTables, result: ResolvedSketch, *, required: bool
-) -> ResolvedSketch:
-    """The query with sketches if it then fails only where it fails without them; else without, and
-    with a warning, or UnsafeSketchError if the sketch is `required`."""
-    failing = part_failure_of(tables, result)
-    if failing is None:
-        return result
-    name = result.prepared.spec.name
-    if required:
-        raise UnsafeSketchError(
-            f"Query `{name}` cannot be rewritten with its sketch: {failing.reason}",
-            hint=f"{_HINT}; or run it with `impctl query`, which tries again without the sketch",
-            code="fails_in_part",
-            location=result.prepared.spec.location,
-        )
-    warning = f"query `{name}` is rewritten without its sketch: {failing.reason}; {_HINT}"
-    warnings = (*result.warnings, f"{warning} [fails_in_part]")
-    return replace(result, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
-
-
-def _sizes(tables: PinnedTables, result: ResolvedSketch) -> Sizes:
-    from impctl.safety.failures import Sizes
-    from impctl.tables.statistics import column_statistics
-
-    rows: dict[AccessId, int] = {}
-    bounds: dict[AttributeId, Interval] = {}
-    for scan in scans_of(result.query.root):
-        snapshot = tables.snapshot(scan.table)
-        if snapshot.rows is not None:
-            rows[scan.access] = snapshot.rows
-        for attribute in scan.attributes:
-            kind = attribute.type
-            if kind is None or not kind.is_numeric or kind.is_fractional:
-                continue
-            known = column_statistics(snapshot, attribute.name)
-            if known.minimum is None or known.maximum is None:
-                continue
-            assert isinstance(known.minimum, int), "decimals are unscaled"
-            assert isinstance(known.maximum, int), "decimals are unscaled"
-            unit = 10**kind.scale
-            bounds[attribute.id] = Fraction(known.minimum, unit), Fraction(known.maximum, unit)
-    return Sizes(rows, bounds)
 
 
 # Who answers. Law: every way gives the query's answer at the pinned versions. Materialized rows
@@ -130,7 +56,7 @@ class Answered(Struct, frozen=True):
     """The answer, by whom and why; `read` counts what was read of the tables, None from state.
     `quicker` says who would have been clearly faster, where impctl chose."""
 
-    found: ResolvedSketch
+    query: ResolvedSketch
     table: pa.Table
     by: AnsweredBy
     why: str
@@ -380,64 +306,6 @@ def _by_spark(
     return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 
 
-def answered_with_warnings(
-    ctx: Context,
-    query: str | None,
-    params: GivenValues,
-    sql: str | None,
-    at: AtVersions | None,
-    use: SketchPolicy,
-    by: AnsweredBy,
-    *,
-    required: bool,
-    where: str | None,
-) -> tuple[QueryResult, tuple[str, ...]]:
-    """The answer and warnings; arguments as for `service.query`."""
-    from impctl.service.answer_costs import record_answer, record_state_read, rows_of
-    from impctl.service.resolve import record_use, reporting_lost_versions, resolved, sums_of
-    from impctl.service.spark_answer import Passthrough
-
-    result = resolved(ctx, query, params, sql, at, use, required=required)
-    if isinstance(result, Passthrough):
-        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
-            raise result.refusal
-        return _verbatim(ctx, result), result.warnings
-    with nullcontext() if at is None else reporting_lost_versions():
-        answer = answered(ctx, result, use, by, where)
-    spec = answer.found.prepared.spec
-    if answer.read is None:
-        ctx.count_answer(spec.name)
-        store = ctx.reading_store()
-        # With a condition only part of the answer is read.
-        if store is not None and where is None:
-            record_state_read(ctx, store, spec, answer.table, answer.elapsed_ms)
-    else:
-        pruned, read = answer.read.pruned, answer.read.plain
-        record_use(ctx, answer.found, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
-        files, _, read_bytes = sums_of(pruned)
-        rows = sum(map(rows_of, pruned.files.values()))
-        amounts = (files, rows, read_bytes)
-        record_answer(ctx, spec, answer.by, amounts, answer.elapsed_ms, answer.start_ms)
-    shown = QueryResult(
-        query=spec.name,
-        answer=answer.table,
-        versions=answer.found.versions,
-        files_kept=0 if answer.read is None else answer.read.pruned.files_kept,
-        files_total=0 if answer.read is None else answer.read.pruned.files_total,
-        elapsed_ms=answer.elapsed_ms,
-        action=answer.found.action,
-        reason=answer.found.reason,
-        reuse=answer.found.reuse,
-        spark_start_ms=ctx.spark_start_ms,
-        left_away={} if answer.read is None else answer.read.unused,
-        moments=answer.found.prepared.moments,
-        by=answer.by,
-        by_reason=answer.why,
-        quicker=answer.quicker,
-    )
-    return shown, answer.found.warnings
-
-
 def _verbatim(ctx: Context, result: Passthrough) -> QueryResult:
     from impctl.service.spark_answer import unread_table
 
@@ -459,6 +327,48 @@ def _verbatim(ctx: Context, result: Passthrough) -> QueryResult:
         by=AnsweredBy.SPARK,
         by_reason="only Spark can read it",
     )
+
+
+def _answer(
+    ctx: Context, result: ResolvedSketch, use: SketchPolicy, by: AnsweredBy, where: str | None
+) -> tuple[QueryResult, tuple[str, ...]]:
+    """The answer and warnings; records what it took."""
+    from impctl.service.answer_costs import record_answer, record_state_read, rows_of
+    from impctl.service.resolve import record_use, sums_of
+
+    answer = answered(ctx, result, use, by, where)
+    spec = answer.query.prepared.spec
+    if answer.read is None:
+        ctx.count_answer(spec.name)
+        store = ctx.reading_store()
+        # With a condition only part of the answer is read.
+        if store is not None and where is None:
+            record_state_read(ctx, store, spec, answer.table, answer.elapsed_ms)
+    else:
+        pruned, read = answer.read.pruned, answer.read.plain
+        record_use(ctx, answer.query, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
+        files, _, read_bytes = sums_of(pruned)
+        rows = sum(map(rows_of, pruned.files.values()))
+        amounts = (files, rows, read_bytes)
+        record_answer(ctx, spec, answer.by, amounts, answer.elapsed_ms, answer.start_ms)
+    shown = QueryResult(
+        query=spec.name,
+        answer=answer.table,
+        versions=answer.query.versions,
+        files_kept=0 if answer.read is None else answer.read.pruned.files_kept,
+        files_total=0 if answer.read is None else answer.read.pruned.files_total,
+        elapsed_ms=answer.elapsed_ms,
+        action=answer.query.action,
+        reason=answer.query.reason,
+        reuse=answer.query.reuse,
+        spark_start_ms=ctx.spark_start_ms,
+        left_away={} if answer.read is None else answer.read.unused,
+        moments=answer.query.prepared.moments,
+        by=answer.by,
+        by_reason=answer.why,
+        quicker=answer.quicker,
+    )
+    return shown, answer.query.warnings
 
 
 # Law: the answer is the query's at the pinned versions; the sketch only decides what is read.
@@ -497,9 +407,17 @@ def query(
         if known is not None:
             return _result_of(known, limit, out, (), escape_formulas=escape_formulas)
     # Planner and engine take longer to load than the materialized result takes to read.
-    result, warnings = answered_with_warnings(
-        ctx, query, params, sql, at, use, by, required=required, where=where
-    )
+    from impctl.service.resolve import reporting_lost_versions, resolved
+    from impctl.service.spark_answer import Passthrough
+
+    match = resolved(ctx, query, params, sql, at, use, required=required)
+    if isinstance(match, Passthrough):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
+            raise match.refusal
+        result, warnings = _verbatim(ctx, match), match.warnings
+    else:
+        with nullcontext() if at is None else reporting_lost_versions():
+            result, warnings = _answer(ctx, match, use, by, where)
     return _result_of(result, limit, out, warnings, escape_formulas=escape_formulas)
 
 

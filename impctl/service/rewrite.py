@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.data.schema import Column, Kind
-from impctl.errors import StorageError, TableError
-from impctl.plan.nodes import Fixpoint, nodes_of
+from impctl.errors import StorageError, TableError, UnsafeSketchError
+from impctl.plan.nodes import Fixpoint, nodes_of, scans_of
+from impctl.safety.direction import Refusal
+from impctl.safety.failures import Interval, Sizes, part_failure
 from impctl.service.filters import Pruned, filters_of, interval_texts
 from impctl.service.output import check_output, write_whole
-from impctl.service.query import never_failing
+from impctl.service.prepare import fact_of, facts_of
 from impctl.service.resolve import (
     AtVersions,
     ResolvedSketch,
@@ -26,13 +30,15 @@ from impctl.service.resolve import (
     worth_using,
     written_query,
 )
-from impctl.service.results import Outcome, QueryFiles, RewriteResult, TableFiles
+from impctl.service.results import NO_SKETCH, Outcome, QueryFiles, RewriteResult, TableFiles
 from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
 from impctl.spark.predicates import plain_condition, plain_live
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.rows import partition_literal, why_not_plain
 from impctl.tables.schema import arrow_type
+from impctl.tables.statistics import column_statistics
+from impctl.types import AccessId, AttributeId
 from impctl.workload.models import SketchPolicy
 
 if TYPE_CHECKING:
@@ -104,7 +110,7 @@ def dataframe(
     result = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(result, Passthrough):
         return Framed(unread_frame(ctx, result), result.warnings)
-    result = never_failing(ctx.tables, result, required=required)
+    result = _never_failing(ctx.tables, result, required=required)
     read = chosen_read(ctx.tables, result, use)
     frame = answer_frame(ctx, result.prepared, result.versions, read.pruned, result.sketches)
     record_use(ctx, result, read.pruned, read.plain, command="dataframe")
@@ -279,7 +285,7 @@ def rewrite(
     match = resolved(ctx, query, params, sql, at, use, required=required)
     if isinstance(match, Passthrough):
         return _verbatim(ctx, match, files)
-    match = never_failing(ctx.tables, match, required=required)
+    match = _never_failing(ctx.tables, match, required=required)
     sketches, left_away = worth_using(ctx.tables, match, use)
     written = written_query(
         ctx.tables,
@@ -377,3 +383,65 @@ def _write_files(
             hint="name a file in a folder with write access",
             code="files_not_written",
         ) from error
+
+
+# Law: what is computed later, with no retry without the sketch (a text, a frame), does not use the
+# sketch if the query might fail only because of it.
+
+_HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
+
+
+def _part_failure(tables: PinnedTables, result: ResolvedSketch) -> Refusal | None:
+    """What in the query may fail over the rows that its sketches keep; None for nothing."""
+    if not result.sketches:
+        return None
+    sketched = {sketch.access: sketch.attribute for sketch in result.sketches}
+    scans = scans_of(result.query.root)
+    assumed = [fact_of(assumption) for assumption in result.assumptions]
+    if part_failure(result.query, sketched, assumed, Sizes({}, {})) is None:
+        return None
+    # Only now are statistics worth reading.
+    facts = (*assumed, *facts_of(tables, scans))
+    return part_failure(result.query, sketched, facts, _sizes(tables, result))
+
+
+def _never_failing(
+    tables: PinnedTables, result: ResolvedSketch, *, required: bool
+) -> ResolvedSketch:
+    """The query with sketches if it then fails only where it fails without them; else without, and
+    with a warning, or UnsafeSketchError if the sketch is `required`."""
+    failing = _part_failure(tables, result)
+    if failing is None:
+        return result
+    name = result.prepared.spec.name
+    if required:
+        raise UnsafeSketchError(
+            f"Query `{name}` cannot be rewritten with its sketch: {failing.reason}",
+            hint=f"{_HINT}; or run it with `impctl query`, which tries again without the sketch",
+            code="fails_in_part",
+            location=result.prepared.spec.location,
+        )
+    warning = f"query `{name}` is rewritten without its sketch: {failing.reason}; {_HINT}"
+    warnings = (*result.warnings, f"{warning} [fails_in_part]")
+    return replace(result, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
+
+
+def _sizes(tables: PinnedTables, result: ResolvedSketch) -> Sizes:
+    rows: dict[AccessId, int] = {}
+    bounds: dict[AttributeId, Interval] = {}
+    for scan in scans_of(result.query.root):
+        snapshot = tables.snapshot(scan.table)
+        if snapshot.rows is not None:
+            rows[scan.access] = snapshot.rows
+        for attribute in scan.attributes:
+            kind = attribute.type
+            if kind is None or not kind.is_numeric or kind.is_fractional:
+                continue
+            known = column_statistics(snapshot, attribute.name)
+            if known.minimum is None or known.maximum is None:
+                continue
+            assert isinstance(known.minimum, int), "decimals are unscaled"
+            assert isinstance(known.maximum, int), "decimals are unscaled"
+            unit = 10**kind.scale
+            bounds[attribute.id] = Fraction(known.minimum, unit), Fraction(known.maximum, unit)
+    return Sizes(rows, bounds)

@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from impctl.engine.batch import Batch
     from impctl.rules.finalize import AnswerPlan
     from impctl.service.prepare import PreparedQuery
-    from impctl.tables.snapshot import DataFile
     from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 
 
@@ -298,13 +297,11 @@ class _Tables:
         self._starts: dict[TableName, int] = {}
         self.files = sum(map(len, files.values()))
         self.rows = 0
-        for table, snapshot in {
-            snapshot.table: snapshot for snapshot in snapshots.values()
-        }.items():
+        by_table = {snapshot.table: snapshot for snapshot in snapshots.values()}
+        for table, snapshot in by_table.items():
             wanted = list(self._shown[table])
             wanted += [used.attribute for used in self._used.values() if used.table == table]
-            table_files: Sequence[DataFile] = files[table]
-            rows = read_rows(snapshot, list(dict.fromkeys(wanted)), table_files)
+            rows = read_rows(snapshot, list(dict.fromkeys(wanted)), files[table])
             self._rows[table] = rows
             self._starts[table] = self.rows
             self.rows += len(rows)
@@ -402,7 +399,7 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
     `engine_answer`."""
     prepared = result.prepared
     conditions = conditions_by_table(prepared, texts)
-    left_out = {table: excluded_rows(ctx, table, some) for table, some in conditions.items()}
+    excluded = {table: excluded_rows(ctx, table, parts) for table, parts in conditions.items()}
     use = SketchPolicy.ALWAYS if is_monotone(prepared.root) else SketchPolicy.NEVER
     if use is SketchPolicy.ALWAYS:
         pruned, sketches = chosen_read(ctx.tables, result, use).pruned, result.sketches
@@ -412,7 +409,7 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
         limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
         with limited_to(limit):
             arguments = (ctx, limit, prepared, result.versions, pruned, sketches)
-            before, after = engine_rows(*arguments), engine_rows(*arguments, left_out)
+            before, after = engine_rows(*arguments), engine_rows(*arguments, excluded)
             changes = changes_between(before, after, ctx.session_zone)
     except BlockedError as blocked:
         raise QueryError(
@@ -422,7 +419,7 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
             code="engine_cannot",
             location=prepared.place(blocked.span),
         ) from None
-    removed = {table: rows_out.rows for table, rows_out in left_out.items()}
+    removed = {table: rows.rows for table, rows in excluded.items()}
     return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
 
 
@@ -535,24 +532,24 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
         with limited_to(limit):
-            found = made_rows(selection, {}, state.first, limit.check, known, limits_of(ctx))
+            traced = made_rows(selection, {}, state.first, limit.check, known, limits_of(ctx))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None
-    number, row = only_row(result, ctx.session_zone, selection, found)
+    number, row = only_row(result, ctx.session_zone, selection, traced)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Shipping.EAGER:
         smallest = partial(smallest_by_functions, first=state.first, absorbs=absorbs)
-    derivation = derivation_of(found.makings, number, state.first, smallest=smallest)
+    derivation = derivation_of(traced.makings, number, state.first, smallest=smallest)
     entries, copies = dict[int, WhyEntry](), dict[int, int]()
     for table, leaves in state.tables.items():
         copies.update(zip(leaves.numbers, leaves.copies, strict=True))
         for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     lineage = sum(
-        copies[leaf] for leaf in RowLineage(found.makings, number, state.first).leaves.tolist()
+        copies[leaf] for leaf in RowLineage(traced.makings, number, state.first).leaves.tolist()
     )
-    rows = tuple(entries[one] for one in derivation.rows)
+    rows = tuple(entries[leaf_number] for leaf_number in derivation.rows)
     files = unread_files(ctx, result)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
@@ -574,8 +571,8 @@ def without_from_state(
     if absorbed is None:
         return None
     conditions = conditions_by_table(result.prepared, texts)
-    left_out = {table: excluded_rows(ctx, table, some) for table, some in conditions.items()}
-    leaves = _leaves(absorbed, left_out)
+    excluded = {table: excluded_rows(ctx, table, parts) for table, parts in conditions.items()}
+    leaves = _leaves(absorbed, excluded)
     if leaves is None:
         return None
     try:
@@ -586,33 +583,33 @@ def without_from_state(
         # The other way reports its place.
         return None
     changes = changes_between(before, after, ctx.session_zone)
-    removed = {table: rows_out.rows for table, rows_out in left_out.items()}
+    removed = {table: rows.rows for table, rows in excluded.items()}
     return Without(changes, conditions, removed, 0, unread_files(ctx, result), from_state=True)
 
 
-def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, ExcludedRows]) -> list[int] | None:
+def _leaves(absorbed: AbsorbedRows, excluded: Mapping[TableName, ExcludedRows]) -> list[int] | None:
     """The numbers of the removed leaves; None if the state does not tell. Counts for each table the
     rows of the access that has most of them."""
     result: list[int] = []
-    most = dict.fromkeys(left_out, 0)
+    most = dict.fromkeys(excluded, 0)
     for index, (of, ingredient) in enumerate(
         zip(absorbed.of, absorbed.operator.ingredients, strict=True)
     ):
         if of is None and ingredient.is_leaf:
             return None
-        if of is None or of.table not in left_out:
+        if of is None or of.table not in excluded:
             continue
-        out = left_out[of.table]
+        out = excluded[of.table]
         if not set(out.columns) <= set(of.columns):
             return None
         rows, numbers, copies = leaves_of(absorbed, index)
         if not len(rows):
             continue
-        is_out = out.are_out(rows).tolist()
-        result += compress(numbers, is_out)
-        most[of.table] = max(most[of.table], sum(compress(copies, is_out)))
+        is_excluded = out.excludes(rows).tolist()
+        result += compress(numbers, is_excluded)
+        most[of.table] = max(most[of.table], sum(compress(copies, is_excluded)))
     for table, count in most.items():
-        left_out[table].rows = count
+        excluded[table].rows = count
     return result
 
 

@@ -477,10 +477,7 @@ def _marks(shape: str) -> tuple[pytest.MarkDecorator, ...]:
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize(
-    "shape",
-    [pytest.param(one, marks=_marks(one)) for one in SHAPES],
-)
+@pytest.mark.parametrize("shape", [pytest.param(one, marks=_marks(one)) for one in SHAPES])
 def test_queries_keep_to_their_limit(
     cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
@@ -513,7 +510,7 @@ REFUSED = {
     "numpy": (Circuit, "step", MemoryError("Unable to allocate 9. EiB")),
     "reading": (pq.ParquetFile, "iter_batches", pa.ArrowMemoryError("malloc of size 7 failed")),
     "log": (source, "_load", OSError(errno.ENOMEM, "Cannot allocate memory")),
-    "output": (query, "answered_with_warnings", MemoryError()),
+    "output": (query, "_answer", MemoryError()),
 }
 
 
