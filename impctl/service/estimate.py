@@ -1,4 +1,11 @@
-"""Estimate from a sample what the sketch of each safe attribute would read."""
+"""Estimate from a sample what the sketch of each safe attribute would read.
+
+Law: an estimate decides which sketch is made, never what it holds. The query's circuit runs over
+windows of some files' rows, weighted by the rows that they stand for, and says which are in the
+provenance; candidates' ranges are compared with these and with the statistics of all files.
+Source: Liu and Glavic, cost-based selection of provenance sketches, 2025, who sample groups;
+consecutive rows show how groups lie in files.
+"""
 
 from __future__ import annotations
 
@@ -51,57 +58,358 @@ if TYPE_CHECKING:
     from impctl.service.prepare import PreparedQuery
 
 
-# Columns common to all rows of a result row's group. Law: such a column is a key of every grouping
-# of the plan, whatever its name on the way.
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Groups = Mapping[ColumnName, ColumnBounds]
+
+LEAST_ROWS = 1_000_000
+"""A smaller table is captured faster than estimated."""
+_LEAST_FILES = 4
+_SIDE_SHARE = 0.05
+"""Other tables are read whole if all of them are at most this share of the large one."""
+_BYTES_PER_PAIR = 20
+"""Stored bytes for a group's rows in one range (measured: 19 to 25)."""
+_ROW = " row"
+"""No column of a table has this name, as it starts with a blank."""
+_NOT_CLUSTERED = 0.95
+"""If a file shares values with so many others, no sketch skips one."""
+_VALUES = 2_500
+"""Values of a candidate from which its ranges are made."""
 
 
-def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
-    """Columns of the access that are equal within each group, at every grouping."""
-    names = {attribute.id: attribute.name for attribute in scan.attributes}
-    renamed = {
-        column.attribute.id: column.expr for node in nodes_of(root) for column in _columns(node)
-    }
-    shared: set[AttributeId] | None = None
-    for node in nodes_of(root):
-        if isinstance(node, Aggregate) and node.keys:
-            result = {_origin(key.expr, renamed) for key in node.keys}
-            shared = result if shared is None else shared & result
-    return [names[identity] for identity in sorted(shared or ()) if identity in names]
+class SketchEstimates(Struct, frozen=True):
+    """Expected readings by column, and proposed ranges to merge into one; `reason` if there are
+    none."""
+
+    of: Mapping[tuple[TableName, ColumnName], ExpectedReading]
+    reason: str = ""
+    together: Mapping[tuple[TableName, ColumnName], int] = field(default_factory=dict)
 
 
-def _columns(node: Plan) -> Sequence[ComputedColumn]:
-    if isinstance(node, Aggregate):
-        return node.keys
-    return node.outputs if isinstance(node, Project) else ()
+NOTHING = SketchEstimates({})
 
 
-def _origin(expr: Expr, renamed: Mapping[AttributeId, Expr]) -> AttributeId:
-    while isinstance(expr, ColumnRef):
-        below = renamed.get(expr.id)
-        if below is None or below == expr:
-            return expr.id
-        expr = below
-    return ""
+def estimates(
+    ctx: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate], *, every: bool
+) -> SketchEstimates:
+    """Estimate the sketches of these safe options on the large table. Unless `every` one is wanted,
+    options that are certain to lose are dropped early."""
+    result = _large(ctx, prepared, options)
+    if isinstance(result, str):
+        return SketchEstimates({}, result)
+    if result is None:
+        return NOTHING
+    try:
+        return _Estimate(ctx, prepared, *result).of_all(every=every)
+    except BlockedError as blocked:
+        return SketchEstimates({}, f"no estimate: {blocked.message}")
+    except ImpctlError as error:
+        # The capture reports whatever prevents reading a sample, with its hint.
+        return SketchEstimates({}, f"no estimate: {error.message}")
 
 
-# Law: an estimate decides which sketch is made, never what it holds. The query's circuit runs over
-# windows of some files' rows, weighted by the rows that they stand for, and says which are in the
-# provenance; candidates' ranges are compared with these and with the statistics of all files.
-# Source: Liu and Glavic, cost-based selection of provenance sketches, 2025, who sample groups;
-# consecutive rows show how groups lie in files.
+def _large(
+    ctx: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate]
+) -> tuple[Scan, list[JudgedCandidate]] | str | None:
+    """The access to estimate and its options; a text if impossible, None if unnecessary."""
+    rows = {table: ctx.tables.snapshot(table).likely_rows for table in prepared.tables}
+    large = max(prepared.tables, key=lambda table: rows[table])
+    of_table = [option for option in options if option.scan.table == large]
+    if rows[large] < LEAST_ROWS or len({option.column for option in of_table}) < 2:
+        return None
+    if len(ctx.tables.snapshot(large).files) < _LEAST_FILES:
+        return None
+    if sum(scan.table == large for scan in prepared.scans) > 1:
+        return f"no estimate: table `{large}` is read more than once"
+    if sum(rows[table] for table in prepared.tables if table != large) > _SIDE_SHARE * rows[large]:
+        return "no estimate: more than one of its tables is large"
+    return of_table[0].scan, of_table
+
+
+class _SampleRun(Struct, frozen=True, eq=False):
+    """Groups after the circuit: which rows are in the provenance, the probability that they are,
+    and how many rows of the files each represents."""
+
+    drawn: DrawnGroups
+    passing: Flags
+    scale: float
+    rows_per_weight: float
+
+    @property
+    def rows_of_provenance(self) -> float:
+        return float(self.drawn.weights[self.passing].sum()) * self.scale * self.rows_per_weight
+
+    @property
+    def ranges_at_most(self) -> tuple[float, float, float]:
+        """Most ranges a sketch can have, one per row of the provenance: likely, least and most."""
+        codes = self.drawn.codes
+        of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
+        hits = float(len(np.unique(codes[self.passing])))
+        rows_per_hit = float(self.drawn.weights[self.passing].sum()) / hits if hits else of_a_group
+        fewest, most = hits_between(hits)
+        result = [
+            max(count * rows_per_hit * self.scale * self.rows_per_weight, 1.0)
+            for count in (max(hits, 0.5), fewest, most)
+        ]
+        return result[0], result[1], result[2]
+
+
+class _Estimate(Struct, frozen=True, dict=True):
+    """One query over one large table, and its safe attributes."""
+
+    ctx: Context
+    prepared: PreparedQuery
+    scan: Scan
+    options: Sequence[JudgedCandidate]
+
+    @cached_property
+    def files(self) -> Sequence[DataFile]:
+        snapshot = self.ctx.tables.snapshot(self.scan.table)
+        conditions = scan_conditions(self.prepared.root).get(self.scan.access, ())
+        if not conditions:
+            return snapshot.files
+        names = {attribute.id: attribute.name for attribute in self.scan.attributes}
+        return prune_by_condition(snapshot, And(tuple(conditions)), names)
+
+    def of_all(self, *, every: bool) -> SketchEstimates:
+        self.ctx.reporter.step(
+            f"estimating what remains to read with sketches of {self.scan.table}"
+        )
+        groups = self._groups
+        columns = [option.column for option in self.options]
+        bounds = {name: self._bounds(name) for name in {*groups, *columns}}
+        overlaps = {name: mean_overlap(result) for name, result in bounds.items()}
+        if all(overlaps[name] >= _NOT_CLUSTERED * len(self.files) for name in columns):
+            everything = self._reading(FilesLeft.all_of(len(self.files)))
+            return SketchEstimates({(self.scan.table, name): everything for name in columns})
+        along = min(groups or columns, key=overlaps.__getitem__)
+        read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
+        snapshot = self.ctx.tables.snapshot(self.scan.table)
+        sample = file_sample(snapshot, self.files, list(read), bounds[along])
+        shared = {name: bounds[name] for name in groups}
+        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
+        measures = [name for name in numbers if name not in shared]
+        drawn = drawn_groups(sample, shared, along, measures)
+        passing, scale = self._passing(drawn, sample.total)
+        run = _SampleRun(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
+        result: dict[ColumnName, FilesLeft] = {}
+        # The column that was drawn along shows best where provenance is: it goes first.
+        for name in sorted(columns, key=lambda name: name != along):
+            if along not in result:
+                result[name] = self._files_left(name, sample, run, bounds[name], overlaps[name])
+                continue
+            holding = self._holding(result[along].likely, run)
+            is_settled = along in groups and name not in groups
+            if is_settled and not every and result[along].is_as_good_as(holding, self._sizes):
+                continue
+            left = self._files_left(name, sample, run, bounds[name], overlaps[name])
+            result[name] = left.at_least(holding)
+        return SketchEstimates(
+            {(self.scan.table, name): self._reading(left) for name, left in result.items()},
+            together={(self.scan.table, name): left.together for name, left in result.items()},
+        )
+
+    def _holding(self, left: Floats, run: _SampleRun) -> Floats:
+        """Probability that each file holds provenance, with its rows spread over possible files."""
+        rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+        spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
+        return left * -np.expm1(-spread)
+
+    def _bounds(self, name: ColumnName) -> ColumnBounds:
+        snapshot = self.ctx.tables.snapshot(self.scan.table)
+        result = file_bounds(snapshot, name)
+        if len(self.files) == len(result):
+            return result
+        places = {uri: index for index, uri in enumerate(snapshot.uris)}
+        return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
+
+    def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
+        """Which rows are in the provenance, and the probability that they are."""
+        rows, standing = drawn.rows, drawn.standing / max(total, 1.0)
+        root, scale = _scaled(self.prepared.core, min(standing, 1.0))
+        count = len(rows)
+        if not count:
+            return np.zeros(0, dtype=np.bool_), 1.0
+        # Every row of the large table is a range.
+        numbers = RangePartition(self.scan.table, _ROW, LONG, tuple(range(1, count)))
+        option = self.options[0]
+        core = replace(self.prepared.query, root=self.prepared.core)
+        verdict = carried_verdict(option.verdict, core, {self.scan.access: option.column})
+        barriers = verdict.barrier_positions
+        compiled = compile_plan(root, {self.scan.access: numbers}, {}, barriers=barriers)
+        session = MaintainedQuery(compiled)
+        session.count(session.circuit.start())
+        session.circuit.fill(True)
+        for table in self.prepared.tables:
+            if table != self.scan.table:
+                other = read_rows(
+                    self.ctx.tables.snapshot(table), session.compiled.columns_of(table)
+                )
+                session.step({table: TableChange(other, np.ones(len(other), dtype=np.int64))})
+        numbered = rows.append_column(_ROW, pa.array(np.arange(count)))
+        session.step({self.scan.table: TableChange(numbered, drawn.weights)})
+        passing = np.zeros(count + 1, dtype=np.bool_)
+        passing[list(session.ranges()[self.scan.access].ids)] = True
+        return passing[:count], scale
+
+    def _files_left(
+        self,
+        name: ColumnName,
+        sample: FileSample,
+        run: _SampleRun,
+        bounds: ColumnBounds,
+        overlapping: float,
+    ) -> FilesLeft:
+        """Which files a sketch of one attribute would read."""
+        rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
+        column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
+        holding = _files_holding(bounds, column.take(np.flatnonzero(passing)))
+        if holding >= _NOT_CLUSTERED * len(bounds):
+            return FilesLeft.all_of(len(bounds))
+        values = _some_values(sample.rows.column(name), sample.snapshot.readable(name).type)
+        partition = partition_about(self.ctx, self.scan.table, name, values, bounds, overlapping)
+        spans = file_spans(partition, bounds)
+        ranges = partition.range_ids_of(column)
+        counted = np.bincount(ranges, weights=run.drawn.weights, minlength=partition.size)
+        seen_rows: Floats = counted.astype(np.float64)
+        # Rows of a group come together or not at all, so groups are counted, not rows.
+        groups = _count_by(ranges, codes, partition.size)
+        hits = _count_by(ranges[passing], codes[passing], partition.size)
+        rows_of_range = np.maximum(rows_by_range(partition, sample.files, bounds), seen_rows)
+        result = chances(rows_of_range, seen_rows, groups, hits, run.drawn.blurred)
+        ends = zip((result.likely, result.low, result.high), run.ranges_at_most, strict=True)
+        mixtures = [mixture.at_most(most, run.scale) for mixture, most in ends]
+        most_together = ranges_to_spare(self.ctx, self.scan.table, name, partition.ranges)
+        left = FilesLeft.of(spans, mixtures, result.off, most_together)
+        is_kept = name not in self._groups and bool(self._groups)
+        share = float(groups.sum()) / max(len(rows), 1) if is_kept else 0.0
+        return replace(left, pairs=share * sample.total)
+
+    @cached_property
+    def _sizes(self) -> Floats:
+        return np.array([file.size for file in self.files], dtype=np.float64)
+
+    @cached_property
+    def _groups(self) -> list[ColumnName]:
+        return group_columns(self.prepared.core, self.scan)
+
+    def _reading(self, left: FilesLeft) -> ExpectedReading:
+        rows = np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+        count, fewest, most = left.between()
+        return ExpectedReading(
+            files=round(count),
+            files_low=max(0, math.floor(fewest)),
+            files_high=min(len(self.files), math.ceil(most)),
+            files_total=len(self.ctx.tables.snapshot(self.scan.table).files),
+            rows=round(float((left.likely * rows).sum())),
+            bytes=round(float((left.likely * self._sizes).sum())),
+            upkeep=round(left.pairs * _BYTES_PER_PAIR),
+        )
+
+
+def _files_holding(bounds: ColumnBounds, values: Vector) -> float:
+    """How many files may hold one of these values."""
+    line = line_of(bounds)
+    if line is None:
+        return float(len(bounds)) if len(values) else 0.0
+    places = np.sort(line.places_of(values))
+    lows, ends = line.spans(bounds.filled)
+    return float((np.searchsorted(places, ends) > np.searchsorted(places, lows)).sum())
+
+
+def _count_by(ranges: npt.NDArray[np.int32], codes: Ints, size: int) -> Floats:
+    """How many groups have rows in each range; shape (size,)."""
+    if len(codes) == int(codes.max(initial=-1)) + 1 and (np.diff(codes) == 1).all():
+        return np.bincount(ranges, minlength=size).astype(np.float64)
+    pairs = np.unique(codes * size + ranges)
+    return np.bincount(pairs % size, minlength=size).astype(np.float64)
+
+
+def _some_values(column: pa.ChunkedArray, kind: SqlType) -> list[BoundaryValue]:
+    step = max(1, len(column) // _VALUES)
+    vector = from_arrow(column.take(pa.array(np.arange(0, len(column), step))), kind)
+    live = vector.take(np.flatnonzero(vector.validity()))
+    values = live.values.to_pylist() if live.is_textual else live.values.tolist()
+    return [value for value in values if value == value]
+
+
+def _scaled(root: Plan, standing: float) -> tuple[Plan, float]:
+    """Scale each limit to the share of sampled groups; also returns by how much limits stay too
+    large. The first 10 of all groups are the first one of a tenth of them."""
+    scale = 1.0
+    if isinstance(root, TopK) and root.rank is None and root.count is not None:
+        wanted = root.count * standing
+        count = max(1, round(wanted))
+        scale = min(1.0, wanted / count)
+        root = replace(root, count=count, offset=round(root.offset * standing))
+    below = [_scaled(child, standing) for child in inputs_of(root)]
+    for _, factor in below:
+        scale *= factor
+    return with_inputs(root, tuple(plan for plan, _ in below)), scale
+
+
+_DEVIATIONS = 1.645
+"""Deviations of an interval with nine of ten values."""
+ALIKE = 1.1
+"""Estimates within this share are equal; then the simpler sketch wins."""
+_AS_GOOD = 1.01
+"""Fewer ranges may read so many times the files of the finest ranges."""
+
+
+class FilesLeft(Struct, frozen=True, eq=False):
+    """Probability that each file is read (likely, least, most) by the share of groups in the
+    provenance, and the files by which its borders may be off. Fewer ranges than proposed are used
+    if they keep hardly more bytes than they save."""
+
+    likely: Floats
+    low: Floats
+    high: Floats
+    off: float
+    pairs: float = 0.0
+    """Pairs of group and range whose rows the state counts."""
+    together: int = 1
+    """Proposed ranges that are merged into one."""
+
+    @classmethod
+    def of(cls, spans: FileSpans, ends: Sequence[Mixture], off: float, most_together: int) -> Self:
+        """Compute this from ranges' chances, with as few ranges as keep almost the same files."""
+        likely, low, high = ends
+        left = spans.left(likely)
+        together = 1
+        while together * 2 <= most_together:
+            coarser = spans.merged(together * 2).left(likely.merged(together * 2))
+            if float(coarser.sum()) > _AS_GOOD * float(left.sum()):
+                break
+            together *= 2
+        return cls(left, spans.left(low), spans.left(high), off * len(left), together=together)
+
+    @classmethod
+    def all_of(cls, count: int) -> Self:
+        return cls(np.ones(count), np.ones(count), np.ones(count), 0.0)
+
+    def at_least(self, floor: Floats) -> FilesLeft:
+        """The same with a minimum probability for each file."""
+        return replace(
+            self, likely=np.maximum(self.likely, floor), high=np.maximum(self.high, floor)
+        )
+
+    def is_as_good_as(self, least: Floats, sizes: Floats) -> bool:
+        return float((self.likely * sizes).sum()) <= ALIKE * float((least * sizes).sum())
+
+    def between(self) -> tuple[float, float, float]:
+        """Expected files, and the bounds of nine in ten cases."""
+        count = float(self.likely.sum())
+        by_chance = float((self.likely * (1.0 - self.likely)).sum())
+        spread = _DEVIATIONS * math.sqrt(self.off * self.off + by_chance)
+        fewest, most = float(self.low.sum()), float(self.high.sum())
+        return count, min(count, fewest) - spread, max(count, most) + spread
+
 
 # Groups of a sample, made as whole as possible before a query runs over them. A group within one
 # window is taken as it is; one that a window cuts is omitted. For a group larger than a window, or
 # scattered, the drawn rows stand for all that statistics show; neighboring groups are pooled, the
 # more the less they differ, so that they vary like whole groups (small area estimation: Fay and
 # Herriot, 1979).
-
-Flags = npt.NDArray[np.bool_]
-# Files that a sketch would keep, as probabilities, and the ranges needed for that. Fewer ranges
-# than proposed are used if they keep hardly more bytes than they save.
-
-Floats = npt.NDArray[np.float64]
-Groups = Mapping[ColumnName, ColumnBounds]
 
 _SEED = 20_261_124
 _IN_FILES = 3.0
@@ -145,16 +453,18 @@ def drawn_groups(
     rows = sample.rows
     if len(apart):
         density = sample.weights(groups)
-        taken = _Apart.of(rows, by_column, along, apart, codes, density)
-        rows, codes, kept[apart], weights[apart] = taken.put_together(taken.alike(measures))
-    whole = np.flatnonzero(kept)
+        scattered = _ScatteredGroups.of(rows, by_column, along, apart, codes, density)
+        rows, codes, kept[apart], weights[apart] = scattered.merged(
+            scattered.groups_to_merge(measures)
+        )
+    chosen = np.flatnonzero(kept)
     # A row has a whole number of copies: rounded up as often as makes the mean right.
-    some = np.random.default_rng(_SEED).random(len(whole))
+    fractions = np.random.default_rng(_SEED).random(len(chosen))
     return DrawnGroups(
-        rows.take(pa.array(whole)),
-        codes[whole],
-        np.floor(weights[whole] + some).astype(np.int64),
-        float(is_part[whole].mean()) if len(whole) else 0.0,
+        rows.take(pa.array(chosen)),
+        codes[chosen],
+        np.floor(weights[chosen] + fractions).astype(np.int64),
+        float(is_part[chosen].mean()) if len(chosen) else 0.0,
     )
 
 
@@ -252,12 +562,12 @@ class _Runs(Struct, frozen=True, eq=False):
         return np.asarray(self.rows == np.maximum.reduceat(self.rows, self.starts)[self.window])
 
 
-class _Apart(Struct, frozen=True, eq=False):
+class _ScatteredGroups(Struct, frozen=True, eq=False):
     """Rows of scattered groups, ordered by group values."""
 
     rows: pa.Table
     columns: tuple[ColumnName, ...]
-    at: Ints
+    positions: Ints
     order: Ints
     """Positions of these rows, ordered by group."""
     group: Ints
@@ -272,25 +582,25 @@ class _Apart(Struct, frozen=True, eq=False):
         rows: pa.Table,
         by_column: Mapping[ColumnName, Ints],
         along: ColumnName,
-        at: Ints,
+        positions: Ints,
         codes: Ints,
         density: Floats,
-    ) -> _Apart:
+    ) -> _ScatteredGroups:
         names = sorted(by_column, key=lambda name: name != along)
-        ranks = [_ranks(rows, name, by_column[name])[at] for name in names]
+        ranks = [_ranks(rows, name, by_column[name])[positions] for name in names]
         order = np.lexsort(ranks[::-1])
-        codes_of_groups = codes[at[order]]
+        codes_of_groups = codes[positions[order]]
         changes = np.concatenate([[False], codes_of_groups[1:] != codes_of_groups[:-1]])
         group = np.cumsum(changes)
         count = int(group[-1]) + 1
-        mean = len(at) / count
+        mean = len(positions) / count
         # A group of one row is drawn whole or not at all: that one of twenty rows was drawn says
         # nothing of nineteen others. By rows per group drawn, as a Poisson number not zero.
         again = rate_where_not_zero(mean) / max(mean, 1.0)
-        stands = max(float(density[at].mean()) * again, 1.0)
-        return cls(rows, tuple(names), at, at[order], group, stands, codes)
+        stands = max(float(density[positions].mean()) * again, 1.0)
+        return cls(rows, tuple(names), positions, positions[order], group, stands, codes)
 
-    def alike(self, measures: Sequence[ColumnName]) -> float:
+    def groups_to_merge(self, measures: Sequence[ColumnName]) -> float:
         """How many groups to merge so that the result varies between groups as it does for whole
         groups: all parts of one if they differ by chance alone, one if rows within a group are
         alike. A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole
@@ -298,15 +608,15 @@ class _Apart(Struct, frozen=True, eq=False):
         rows show `F` of both, `1 + n b / v`."""
         sizes = np.bincount(self.group).astype(np.float64)
         spare = len(self.group) - len(sizes)
-        result = [_over_chance(sizes)] if sizes.mean() > _COUNTED else []
+        result = [_ratio_to_chance(sizes)] if sizes.mean() > _COUNTED else []
         if spare >= _LEAST_SPARE:
-            result += [self._differ(name, sizes, spare) for name in measures]
+            result += [self._variance_ratio(name, sizes, spare) for name in measures]
         by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(len(sizes), 1))
         most = max(result, default=1.0)
         ratio = 1.0 if most <= by_chance else most
         return max(1.0, ratio / (ratio - 1.0 + 1.0 / self.stands))
 
-    def _differ(self, name: ColumnName, sizes: Floats, spare: int) -> float:
+    def _variance_ratio(self, name: ColumnName, sizes: Floats, spare: int) -> float:
         """Variance between adjacent groups over that within, each by its degrees of freedom."""
         column = self.rows.column(name).take(pa.array(self.order))
         values = pc.cast(column, pa.float64(), safe=False).combine_chunks()
@@ -318,7 +628,7 @@ class _Apart(Struct, frozen=True, eq=False):
         apart = (means[1:] - means[:-1]) ** 2 / (1.0 / sizes[1:] + 1.0 / sizes[:-1])
         return float(apart.mean()) / within if within > 0 and len(apart) else 1.0
 
-    def put_together(self, together: float) -> tuple[pa.Table, Ints, Flags, Floats]:
+    def merged(self, together: float) -> tuple[pa.Table, Ints, Flags, Floats]:
         """All rows with so many groups merged into one; their groups; which scattered rows are
         kept, and their weights. A merged group has the values of its first one. The last bucket is
         not full."""
@@ -334,11 +644,11 @@ class _Apart(Struct, frozen=True, eq=False):
             rows = rows.set_column(position, name, rows.column(name).take(pa.array(source)))
         kept = np.ones(len(self.rows), dtype=np.bool_)
         kept[self.order] = (of_row < of_row[-1]) | (together <= 1.0) | (of_row[-1] == 0)
-        weights = np.full(len(self.at), self.stands / together)
-        return rows, self.codes[source], kept[self.at], weights
+        weights = np.full(len(self.positions), self.stands / together)
+        return rows, self.codes[source], kept[self.positions], weights
 
 
-def _over_chance(sizes: Floats) -> float:
+def _ratio_to_chance(sizes: Floats) -> float:
     """How much sizes of adjacent groups differ, relative to chance."""
     a, b = sizes[1:], sizes[:-1]
     return float(((a - b) ** 2).mean() / max((a + b).mean(), 1e-9)) if len(a) else 1.0
@@ -370,342 +680,34 @@ def _combined(columns: Sequence[Ints]) -> Ints:
     return result
 
 
-_DEVIATIONS = 1.645
-"""Deviations of an interval with nine of ten values."""
-ALIKE = 1.1
-"""Estimates within this share are equal; then the simpler sketch wins."""
-_AS_GOOD = 1.01
-"""Fewer ranges may read so many times the files of the finest ranges."""
+# Columns common to all rows of a result row's group. Law: such a column is a key of every grouping
+# of the plan, whatever its name on the way.
 
 
-class FilesLeft(Struct, frozen=True, eq=False):
-    """Probability that each file is read (likely, least, most) by the share of groups in the
-    provenance, and the files by which its borders may be off."""
-
-    likely: Floats
-    low: Floats
-    high: Floats
-    off: float
-    pairs: float = 0.0
-    """Pairs of group and range whose rows the state counts."""
-    together: int = 1
-    """Proposed ranges that are merged into one."""
-
-    @classmethod
-    def of(cls, spans: FileSpans, ends: Sequence[Mixture], off: float, most_together: int) -> Self:
-        """Compute this from ranges' chances, with as few ranges as keep almost the same files."""
-        likely, low, high = ends
-        left = spans.left(likely)
-        together = 1
-        while together * 2 <= most_together:
-            coarser = spans.merged(together * 2).left(likely.merged(together * 2))
-            if float(coarser.sum()) > _AS_GOOD * float(left.sum()):
-                break
-            together *= 2
-        return cls(left, spans.left(low), spans.left(high), off * len(left), together=together)
-
-    @classmethod
-    def all_of(cls, count: int) -> Self:
-        return cls(np.ones(count), np.ones(count), np.ones(count), 0.0)
-
-    def at_least(self, floor: Floats) -> FilesLeft:
-        """The same with a minimum probability for each file."""
-        return replace(
-            self, likely=np.maximum(self.likely, floor), high=np.maximum(self.high, floor)
-        )
-
-    def is_as_good_as(self, least: Floats, sizes: Floats) -> bool:
-        return float((self.likely * sizes).sum()) <= ALIKE * float((least * sizes).sum())
-
-    def between(self) -> tuple[float, float, float]:
-        """Expected files, and the bounds of nine in ten cases."""
-        count = float(self.likely.sum())
-        by_chance = float((self.likely * (1.0 - self.likely)).sum())
-        spread = _DEVIATIONS * math.sqrt(self.off * self.off + by_chance)
-        fewest, most = float(self.low.sum()), float(self.high.sum())
-        return count, min(count, fewest) - spread, max(count, most) + spread
+def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
+    """Columns of the access that are equal within each group, at every grouping."""
+    names = {attribute.id: attribute.name for attribute in scan.attributes}
+    renamed = {
+        column.attribute.id: column.expr for node in nodes_of(root) for column in _columns(node)
+    }
+    shared: set[AttributeId] | None = None
+    for node in nodes_of(root):
+        if isinstance(node, Aggregate) and node.keys:
+            result = {_origin(key.expr, renamed) for key in node.keys}
+            shared = result if shared is None else shared & result
+    return [names[identity] for identity in sorted(shared or ()) if identity in names]
 
 
-LEAST_ROWS = 1_000_000
-"""A smaller table is captured faster than estimated."""
-_LEAST_FILES = 4
-_SIDE_SHARE = 0.05
-"""Other tables are read whole if all of them are at most this share of the large one."""
-_BYTES_PER_PAIR = 20
-"""Stored bytes for a group's rows in one range (measured: 19 to 25)."""
-_ROW = " row"
-"""No column of a table has this name, as it starts with a blank."""
-_NOT_CLUSTERED = 0.95
-"""If a file shares values with so many others, no sketch skips one."""
-_VALUES = 2_500
-"""Values of a candidate from which its ranges are made."""
+def _columns(node: Plan) -> Sequence[ComputedColumn]:
+    if isinstance(node, Aggregate):
+        return node.keys
+    return node.outputs if isinstance(node, Project) else ()
 
 
-class SketchEstimates(Struct, frozen=True):
-    """Expected readings by column, and proposed ranges to merge into one; `reason` if there are
-    none."""
-
-    of: Mapping[tuple[TableName, ColumnName], ExpectedReading]
-    reason: str = ""
-    together: Mapping[tuple[TableName, ColumnName], int] = field(default_factory=dict)
-
-
-NOTHING = SketchEstimates({})
-
-
-def estimates(
-    ctx: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate], *, every: bool
-) -> SketchEstimates:
-    """Estimate the sketches of these safe options on the large table. Unless `every` one is wanted,
-    options that are certain to lose are dropped early."""
-    result = _large(ctx, prepared, options)
-    if isinstance(result, str):
-        return SketchEstimates({}, result)
-    if result is None:
-        return NOTHING
-    try:
-        return _Estimate(ctx, prepared, *result).of_all(every=every)
-    except BlockedError as blocked:
-        return SketchEstimates({}, f"no estimate: {blocked.message}")
-    except ImpctlError as error:
-        # The capture reports whatever prevents reading a sample, with its hint.
-        return SketchEstimates({}, f"no estimate: {error.message}")
-
-
-def _large(
-    ctx: Context, prepared: PreparedQuery, options: Sequence[JudgedCandidate]
-) -> tuple[Scan, list[JudgedCandidate]] | str | None:
-    """The access to estimate and its options; a text if impossible, None if unnecessary."""
-    rows = {table: ctx.tables.snapshot(table).likely_rows for table in prepared.tables}
-    large = max(prepared.tables, key=lambda table: rows[table])
-    of_table = [option for option in options if option.scan.table == large]
-    if rows[large] < LEAST_ROWS or len({option.column for option in of_table}) < 2:
-        return None
-    if len(ctx.tables.snapshot(large).files) < _LEAST_FILES:
-        return None
-    if sum(scan.table == large for scan in prepared.scans) > 1:
-        return f"no estimate: table `{large}` is read more than once"
-    if sum(rows[table] for table in prepared.tables if table != large) > _SIDE_SHARE * rows[large]:
-        return "no estimate: more than one of its tables is large"
-    return of_table[0].scan, of_table
-
-
-class _SampleRun(Struct, frozen=True, eq=False):
-    """Groups after the circuit: which rows are in the provenance, the probability that they are,
-    and how many rows of the files each represents."""
-
-    drawn: DrawnGroups
-    passing: Flags
-    scale: float
-    each: float
-
-    @property
-    def rows_of_provenance(self) -> float:
-        return float(self.drawn.weights[self.passing].sum()) * self.scale * self.each
-
-    @property
-    def ranges_at_most(self) -> tuple[float, float, float]:
-        """Most ranges a sketch can have, one per row of the provenance: likely, least and most."""
-        codes = self.drawn.codes
-        of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
-        hits = float(len(np.unique(codes[self.passing])))
-        rows_per_hit = float(self.drawn.weights[self.passing].sum()) / hits if hits else of_a_group
-        fewest, most = hits_between(hits)
-        result = [
-            max(count * rows_per_hit * self.scale * self.each, 1.0)
-            for count in (max(hits, 0.5), fewest, most)
-        ]
-        return result[0], result[1], result[2]
-
-
-class _Estimate(Struct, frozen=True, dict=True):
-    """One query over one large table, and its safe attributes."""
-
-    ctx: Context
-    prepared: PreparedQuery
-    scan: Scan
-    options: Sequence[JudgedCandidate]
-
-    @cached_property
-    def files(self) -> Sequence[DataFile]:
-        snapshot = self.ctx.tables.snapshot(self.scan.table)
-        conditions = scan_conditions(self.prepared.root).get(self.scan.access, ())
-        if not conditions:
-            return snapshot.files
-        names = {attribute.id: attribute.name for attribute in self.scan.attributes}
-        return prune_by_condition(snapshot, And(tuple(conditions)), names)
-
-    def of_all(self, *, every: bool) -> SketchEstimates:
-        self.ctx.reporter.step(
-            f"estimating what remains to read with sketches of {self.scan.table}"
-        )
-        groups = self._groups
-        columns = [option.column for option in self.options]
-        bounds = {name: self._bounds(name) for name in {*groups, *columns}}
-        overlaps = {name: mean_overlap(result) for name, result in bounds.items()}
-        if all(overlaps[name] >= _NOT_CLUSTERED * len(self.files) for name in columns):
-            everything = self._reading(FilesLeft.all_of(len(self.files)))
-            return SketchEstimates({(self.scan.table, name): everything for name in columns})
-        along = min(groups or columns, key=overlaps.__getitem__)
-        read = dict.fromkeys([*(a.name for a in self.scan.attributes), *columns])
-        snapshot = self.ctx.tables.snapshot(self.scan.table)
-        sample = file_sample(snapshot, self.files, list(read), bounds[along])
-        shared = {name: bounds[name] for name in groups}
-        numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
-        measures = [name for name in numbers if name not in shared]
-        drawn = drawn_groups(sample, shared, along, measures)
-        passing, scale = self._passing(drawn, sample.total)
-        run = _SampleRun(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
-        result: dict[ColumnName, FilesLeft] = {}
-        # The column that was drawn along shows best where provenance is: it goes first.
-        for name in sorted(columns, key=lambda name: name != along):
-            if along not in result:
-                result[name] = self._left(name, sample, run, bounds[name], overlaps[name])
-                continue
-            holding = self._holding(result[along].likely, run)
-            is_settled = along in groups and name not in groups
-            if is_settled and not every and result[along].is_as_good_as(holding, self._sizes):
-                continue
-            left = self._left(name, sample, run, bounds[name], overlaps[name])
-            result[name] = left.at_least(holding)
-        return SketchEstimates(
-            {(self.scan.table, name): self._reading(left) for name, left in result.items()},
-            together={(self.scan.table, name): left.together for name, left in result.items()},
-        )
-
-    def _holding(self, left: Floats, run: _SampleRun) -> Floats:
-        """Probability that each file holds provenance, with its rows spread over possible files."""
-        rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
-        spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
-        return left * -np.expm1(-spread)
-
-    def _bounds(self, name: ColumnName) -> ColumnBounds:
-        snapshot = self.ctx.tables.snapshot(self.scan.table)
-        result = file_bounds(snapshot, name)
-        if len(self.files) == len(result):
-            return result
-        places = {uri: index for index, uri in enumerate(snapshot.uris)}
-        return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
-
-    def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
-        """Which rows are in the provenance, and the probability that they are."""
-        rows, standing = drawn.rows, drawn.standing / max(total, 1.0)
-        root, scale = _scaled(self.prepared.core, min(standing, 1.0))
-        count = len(rows)
-        if not count:
-            return np.zeros(0, dtype=np.bool_), 1.0
-        # Every row of the large table is a range.
-        numbers = RangePartition(self.scan.table, _ROW, LONG, tuple(range(1, count)))
-        option = self.options[0]
-        core = replace(self.prepared.query, root=self.prepared.core)
-        verdict = carried_verdict(option.verdict, core, {self.scan.access: option.column})
-        barriers = verdict.barrier_positions
-        compiled = compile_plan(root, {self.scan.access: numbers}, {}, barriers=barriers)
-        session = MaintainedQuery(compiled)
-        session.count(session.circuit.start())
-        session.circuit.fill(True)
-        for table in self.prepared.tables:
-            if table != self.scan.table:
-                other = read_rows(
-                    self.ctx.tables.snapshot(table), session.compiled.columns_of(table)
-                )
-                session.step({table: TableChange(other, np.ones(len(other), dtype=np.int64))})
-        numbered = rows.append_column(_ROW, pa.array(np.arange(count)))
-        session.step({self.scan.table: TableChange(numbered, drawn.weights)})
-        passing = np.zeros(count + 1, dtype=np.bool_)
-        passing[list(session.ranges()[self.scan.access].ids)] = True
-        return passing[:count], scale
-
-    def _left(
-        self,
-        name: ColumnName,
-        sample: FileSample,
-        run: _SampleRun,
-        bounds: ColumnBounds,
-        overlapping: float,
-    ) -> FilesLeft:
-        """Which files a sketch of one attribute would read."""
-        rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
-        column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
-        if _ranges_by(bounds, column.take(np.flatnonzero(passing))) >= _NOT_CLUSTERED * len(bounds):
-            return FilesLeft.all_of(len(bounds))
-        values = _some_values(sample.rows.column(name), sample.snapshot.readable(name).type)
-        partition = partition_about(self.ctx, self.scan.table, name, values, bounds, overlapping)
-        spans = file_spans(partition, bounds)
-        ranges = partition.range_ids_of(column)
-        counted = np.bincount(ranges, weights=run.drawn.weights, minlength=partition.size)
-        seen_rows: Floats = counted.astype(np.float64)
-        # Rows of a group come together or not at all, so groups are counted, not rows.
-        groups = _count_by(ranges, codes, partition.size)
-        hits = _count_by(ranges[passing], codes[passing], partition.size)
-        whole = np.maximum(rows_by_range(partition, sample.files, bounds), seen_rows)
-        result = chances(whole, seen_rows, groups, hits, run.drawn.blurred)
-        ends = zip((result.likely, result.low, result.high), run.ranges_at_most, strict=True)
-        mixtures = [mixture.at_most(most, run.scale) for mixture, most in ends]
-        most_together = ranges_to_spare(self.ctx, self.scan.table, name, partition.ranges)
-        left = FilesLeft.of(spans, mixtures, result.off, most_together)
-        is_kept = name not in self._groups and bool(self._groups)
-        share = float(groups.sum()) / max(len(rows), 1) if is_kept else 0.0
-        return replace(left, pairs=share * sample.total)
-
-    @cached_property
-    def _sizes(self) -> Floats:
-        return np.array([file.size for file in self.files], dtype=np.float64)
-
-    @cached_property
-    def _groups(self) -> list[ColumnName]:
-        return group_columns(self.prepared.core, self.scan)
-
-    def _reading(self, left: FilesLeft) -> ExpectedReading:
-        rows = np.array([file.rows or 1 for file in self.files], dtype=np.float64)
-        count, fewest, most = left.between()
-        return ExpectedReading(
-            files=round(count),
-            files_low=max(0, math.floor(fewest)),
-            files_high=min(len(self.files), math.ceil(most)),
-            files_total=len(self.ctx.tables.snapshot(self.scan.table).files),
-            rows=round(float((left.likely * rows).sum())),
-            bytes=round(float((left.likely * self._sizes).sum())),
-            upkeep=round(left.pairs * _BYTES_PER_PAIR),
-        )
-
-
-def _ranges_by(bounds: ColumnBounds, values: Vector) -> float:
-    """How many files may hold one of these values."""
-    line = line_of(bounds)
-    if line is None:
-        return float(len(bounds)) if len(values) else 0.0
-    places = np.sort(line.places_of(values))
-    lows, ends = line.spans(bounds.filled)
-    return float((np.searchsorted(places, ends) > np.searchsorted(places, lows)).sum())
-
-
-def _count_by(ranges: npt.NDArray[np.int32], codes: Ints, size: int) -> Floats:
-    """How many groups have rows in each range; shape (size,)."""
-    if len(codes) == int(codes.max(initial=-1)) + 1 and (np.diff(codes) == 1).all():
-        return np.bincount(ranges, minlength=size).astype(np.float64)
-    pairs = np.unique(codes * size + ranges)
-    return np.bincount(pairs % size, minlength=size).astype(np.float64)
-
-
-def _some_values(column: pa.ChunkedArray, kind: SqlType) -> list[BoundaryValue]:
-    step = max(1, len(column) // _VALUES)
-    vector = from_arrow(column.take(pa.array(np.arange(0, len(column), step))), kind)
-    live = vector.take(np.flatnonzero(vector.validity()))
-    values = live.values.to_pylist() if live.is_textual else live.values.tolist()
-    return [value for value in values if value == value]
-
-
-def _scaled(root: Plan, standing: float) -> tuple[Plan, float]:
-    """Scale each limit to the share of sampled groups; also returns by how much limits stay too
-    large. The first 10 of all groups are the first one of a tenth of them."""
-    scale = 1.0
-    if isinstance(root, TopK) and root.rank is None and root.count is not None:
-        wanted = root.count * standing
-        count = max(1, round(wanted))
-        scale = min(1.0, wanted / count)
-        root = replace(root, count=count, offset=round(root.offset * standing))
-    below = [_scaled(child, standing) for child in inputs_of(root)]
-    for _, factor in below:
-        scale *= factor
-    return with_inputs(root, tuple(plan for plan, _ in below)), scale
+def _origin(expr: Expr, renamed: Mapping[AttributeId, Expr]) -> AttributeId:
+    while isinstance(expr, ColumnRef):
+        below = renamed.get(expr.id)
+        if below is None or below == expr:
+            return expr.id
+        expr = below
+    return ""
