@@ -139,7 +139,7 @@ class _Ways(Struct):
         if self.view is not None:
             times |= self._viewed(self.view, answers)
         for name, work in self.works.items():
-            own.scratch.tables.list_anew(own.table)
+            own.scratch.tables.forget_files(own.table)
             watch = Stopwatch()
             answers[name] = work()
             times[name] = watch.ms + (0.0 if name in _WHOLE else maintained)

@@ -45,7 +45,7 @@ def apply(ctx: Context, names: Sequence[str], *, all_updates: bool, again: bool 
         if spec is not None and isinstance(stop.__context__, ImpctlError):
             failures.append(Failure(spec.name, stop.__context__))  # the commit failed meanwhile
         return Outcome(tuple(results), (), tuple(failures))
-    except Exception as error:  # noqa: BLE001  # what is in the tables is told, whatever happened
+    except Exception as error:  # noqa: BLE001  # reports what is in the tables
         failed = error if isinstance(error, ImpctlError) else unexpected(error)
         if failed.location is None and spec is not None:
             failed = failed.at(spec.location)

@@ -87,7 +87,7 @@ class Changed(Struct, frozen=True):
 
 
 class NotMaintainableError(ImpctlError):
-    """The state cannot be carried on without a recapture or Spark; never leaves the application."""
+    """The state cannot be maintained without a recapture or Spark; never leaves the application."""
 
 
 class AdvancedState:

@@ -584,7 +584,7 @@ class Context:
         result = datetime.now(UTC) if written is None else instant_of(written, zone)
         return Clock(result, zone, given=self._given)
 
-    def look_at_clock_again(self) -> None:
+    def refresh_clock(self) -> None:
         """Move the run to the present instant, unless one was given: while this process waited,
         another one may have moved a sketch to a later instant."""
         if self.settings.now is None:

@@ -55,11 +55,11 @@ def learned(points: Sequence[Point]) -> CostLine | None:
     fitted = sound
     squared = sum(_weight(x) * y * y for x, y in sound)
     if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * squared:
-        others = [sound[:index] + sound[index + 1 :] for index in range(len(sound))]
-        fits = [(_fit(others_fit), others_fit) for others_fit in others]
-        (fewer_fixed, fewer_per_row, left), others_fit = min(fits, key=lambda result: result[0][2])
+        subsets = [sound[:index] + sound[index + 1 :] for index in range(len(sound))]
+        fits = [(_fit(subset), subset) for subset in subsets]
+        (fewer_fixed, fewer_per_row, left), subset = min(fits, key=lambda result: result[0][2])
         if left * _DOUBT < wrong:
-            fixed, per_row, fitted = fewer_fixed, fewer_per_row, others_fit
+            fixed, per_row, fitted = fewer_fixed, fewer_per_row, subset
     return CostLine(fixed, per_row, len(sound), max(x for x, _ in fitted))
 
 
@@ -167,7 +167,7 @@ def _guess(again: Sequence[RunCost], size: MaintenanceSize) -> float | None:
     return again[0].elapsed_ms * share * _GUESSED
 
 
-def dearer(
+def if_recapture_is_cheaper(
     costs: Sequence[RunCost],
     kind: RunKind,
     size: Callable[[], MaintenanceSize | None],
@@ -176,7 +176,7 @@ def dearer(
     table_rows: Callable[[], int],
     moved: Sequence[TableName] = (),
 ) -> RunEstimates | None:
-    """Both estimates if maintenance is clearly dearer, else None. Unknowns are computed only when
+    """Both estimates if recapture is clearly cheaper, else None. Unknowns are computed only when
     they matter: most runs end at the first test."""
     runs, again = _alike(costs, kind, moved), _of_kind(costs, RunKind.RECAPTURE)
     if not again:

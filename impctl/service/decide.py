@@ -19,7 +19,12 @@ from impctl.errors import (
 from impctl.service.capture_plan import plan_capture
 from impctl.service.clock import Move, move_of
 from impctl.service.context import Context, Isolated, limited
-from impctl.service.cost_model import MaintenanceSize, dearer, reason_text, recorded
+from impctl.service.cost_model import (
+    MaintenanceSize,
+    if_recapture_is_cheaper,
+    reason_text,
+    recorded,
+)
 from impctl.service.maintenance_plan import QueryState, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck
 from impctl.service.results import ENGINE, SPARK, Failure
@@ -332,11 +337,11 @@ class Decider:
         return decision
 
     def _cheaper(self, task: StaleQuery, decision: Decision) -> Decision | None:
-        """A recapture if maintenance is estimated to be clearly dearer. An eager query wants a
-        sketch for every version, which no recapture gives."""
+        """A recapture if that is estimated to be clearly cheaper. An eager query needs a sketch for
+        every version, which no recapture gives."""
         if task.is_eager:
             return None
-        result = dearer(
+        result = if_recapture_is_cheaper(
             recorded(self.store, task.stored),
             decision.cost_kind,
             lambda: self.size(decision.needs),

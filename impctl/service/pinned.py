@@ -125,7 +125,7 @@ class PinnedTables:
     def repin(self, table: TableName) -> DeltaSource:
         """Open the table again after a change: it may have been replaced."""
         self._sources.pop(table, None)
-        self.list_anew(table)
+        self.forget_files(table)
         return self.source(table)
 
     def pin_at(self, table: TableName, version: TableVersion) -> None:
@@ -148,7 +148,7 @@ class PinnedTables:
             self._snapshots[key] = source.snapshot(key[1])
         return self._snapshots[key]
 
-    def list_anew(self, table: TableName) -> None:
+    def forget_files(self, table: TableName) -> None:
         """Forget a table's file list, so that the next measurement pays for listing it."""
         self._snapshots = {key: value for key, value in self._snapshots.items() if key[0] != table}
         self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}

@@ -1,10 +1,10 @@
 """Operator state that stays in memory between runs of a process.
 
-Law: state is taken up again only where the store has exactly the commit that it was kept at, and
-the tables have the columns, constraints and features it was built for; anything else drops it, and
-the stored state is loaded as in a fresh process. What a failed step touched is never kept. With a
-limit the states kept are the latest ones that fit into it. Where the process holds more memory than
-it may, states go that take most for how often they were used, as many as have so much.
+Law: state is reused only if the store has exactly its commit and the tables have the columns,
+constraints and features it was built for; otherwise it is dropped, and the stored state is loaded
+as in a fresh process. State that a failed step touched is never kept. With a limit, the latest
+states that fit are kept. If the process exceeds its memory, states with the most bytes per use are
+dropped until it does not.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class Maintainer:
             session.read_by(reader)
         before = session.circuit.spent
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
-        work, filled, anew = session.tree_work(), session.refills(), session.recomputations()
+        work, filled, recomputed = session.tree_work(), session.refills(), session.recomputations()
         changes = {
             table: TableChange(result.table, result.weights, result.shared)
             for table, change in moved.items()
@@ -246,7 +246,7 @@ class Maintainer:
             changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
-            note=_RECOMPUTED if session.recomputations() > anew else "",
+            note=_RECOMPUTED if session.recomputations() > recomputed else "",
             tree=_tree_work(self.state.plan, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),

@@ -427,7 +427,7 @@ def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, 
     a run goes on to what another process has reached meanwhile."""
     moments = stored_moments(stored)
     if RUN_INSTANT in moments and read_moment(moments[RUN_INSTANT]) > ctx.clock.value(RUN_INSTANT):
-        ctx.look_at_clock_again()
+        ctx.refresh_clock()
     moved = {}
     for name, stored_text in moments.items():
         follows = None

@@ -100,7 +100,7 @@ def grouped_change(
     before = ctx.tables.snapshot(need.table, need.since)
     after = ctx.tables.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
-    if need.held is not None and files_mark(before).digest != need.held.digest:
+    if need.mark is not None and files_mark(before).digest != need.mark.digest:
         raise other_history(ctx.tables.source(need.table))
     files = changed_files(before, after)
     ctx.reporter.step(f"grouping the change of {need.table} with Spark")
@@ -163,9 +163,10 @@ Span = tuple[TableName, TableVersion, TableVersion]
 
 
 class ChangeRequest(Struct, frozen=True):
-    """What one query reads: columns of a table between two versions. `held` marks the table's files
-    when its sketch reached `since`. `net_by` are all columns of the table that the query reads,
-    output ones included: a row that is the same in these did not change. None if unknown."""
+    """What one query reads: columns of a table between two versions. `mark` is that of the table's
+    files when its sketch reached `since`. `net_by` are all columns of the table that the query
+    reads, output ones included: a row with equal values in these did not change. None if unknown.
+    """
 
     table: TableName
     table_id: str
@@ -173,7 +174,7 @@ class ChangeRequest(Struct, frozen=True):
     until: TableVersion
     columns: tuple[ColumnName, ...]
     per_version: bool
-    held: FilesMark | None = None
+    mark: FilesMark | None = None
     net_by: tuple[ColumnName, ...] | None = None
 
     @property
@@ -244,8 +245,8 @@ class SharedChanges(Struct):
         span = need.span
         before = self._net_by.get(span)
         self.announce([need])
-        if (span, need.held) in self._read and self._net_by[span] == before:
-            return self._read[span, need.held][0], 0.0
+        if (span, need.mark) in self._read and self._net_by[span] == before:
+            return self._read[span, need.mark][0], 0.0
         self.reporter.step(f"reading changes of {need.table}")
         commits, log_ms = self._read_log(span)
         watch = Stopwatch()
@@ -254,7 +255,7 @@ class SharedChanges(Struct):
             changes = self._read_columns(need, need.columns, commits)
         elapsed = watch.ms + log_ms
         if span not in self._apart:
-            self._read[span, need.held] = (changes, elapsed)
+            self._read[span, need.mark] = (changes, elapsed)
         return changes, elapsed
 
     def _read_for_all(self, need: ChangeRequest, commits: LogCommits | None) -> Changes | None:
@@ -285,7 +286,7 @@ class SharedChanges(Struct):
             table_id=need.table_id,
             with_versions=need.span in self._versioned,
             commits=commits,
-            held=need.held,
+            held=need.mark,
             net_by=net_by,
         )
 

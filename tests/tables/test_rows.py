@@ -243,7 +243,7 @@ def test_ranges_of_a_column_are_proposed_once_for_a_version(tmp_path: Path) -> N
     table_of(tmp_path / "t", 3)
     tables.advance("t")
     assert tables.partition("t", "a", 1, lambda: make(5)).boundaries == (5,)
-    tables.list_anew("t")
+    tables.forget_files("t")
     assert tables.partition("t", "a", 1, lambda: make(6)).boundaries == (6,)
     assert made == [1, 2, 2, 1, 1]
 

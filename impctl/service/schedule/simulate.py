@@ -306,7 +306,7 @@ def trigger_from(text: str) -> Trigger:
 Tables = frozenset[TableName]
 
 _OTHERS = frozenset([""])
-"""Tables that no run carried on, so that all runs count."""
+"""Tables that no run maintained, so that all runs count."""
 
 _FAR = 1 << 40
 """Rows at which a line's slope is sampled."""
@@ -415,7 +415,7 @@ class ReplayedChoice(Struct, frozen=True):
 class Pieces(Struct, frozen=True, dict=True):
     """The queries whose state can be chosen, and their graphs for changes of all sizes."""
 
-    kept: WeighedState
+    state: WeighedState
     expected: tuple[Expected, ...]
     graphs: tuple[Mapping[QueryName, Graph], ...]
     now: Mapping[QueryName, Modes]
@@ -450,14 +450,14 @@ class Pieces(Struct, frozen=True, dict=True):
                 for name, graph in self._usual.items()
             }
         graphs, chances = self._usual, [query.chance for query in self.expected]
-        fixed = self.kept.fixed
+        fixed = self.state.fixed
         choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
         then = {name: query.modes for name, query in choice.queries.items()}
         late, late_now = (
             len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
         )
         weighed = replace(
-            self.kept,
+            self.state,
             choice=choice,
             graphs=graphs,
             now=self.now,
@@ -467,12 +467,12 @@ class Pieces(Struct, frozen=True, dict=True):
         )
         is_over = self._choice(self.now, budget).exceeds
         # What may not be kept as it is now goes with the first run, whatever it saves.
-        is_asked = any(self.kept.now[name] != self.now[name] for name in self.now)
+        is_asked = any(self.state.now[name] != self.now[name] for name in self.now)
         return then if is_asked or is_worth(weighed, is_over=is_over) else self.now
 
     def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> ReplayedChoice:
         sizes = [self._usual[name].bytes_of(result) for name, result in modes.items()]
-        size = self.kept.fixed + sum(sizes)
+        size = self.state.fixed + sum(sizes)
         # One object for equal modes, so that identity compares two choices.
         prices = next((prices for known, prices in self._prices_of if known == modes), None)
         if prices is None:
@@ -487,7 +487,7 @@ class Pieces(Struct, frozen=True, dict=True):
 
     def _prices(self, name: QueryName, modes: Modes) -> dict[Tables, Price]:
         """Prices of the query by the tables of its own that move, the most frequent kind's."""
-        tables = frozenset(self.kept.queries[name].stored.versions)
+        tables = frozenset(self.state.queries[name].stored.versions)
         result: dict[Tables, Price] = {}
         after = [evaluate(graphs[name], modes).per_kind for graphs in self.graphs]
         if name not in self._costs_now:
@@ -700,7 +700,7 @@ class Model:
         )
         troubles = (
             f"the replay uses the present state of `{name}`: {why}"
-            for name, why in self._pieces.kept.troubles.items()
+            for name, why in self._pieces.state.troubles.items()
         )
         return (*([rough] if guessed else []), *troubles)
 
