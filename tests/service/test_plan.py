@@ -17,7 +17,13 @@ from msgspec.structs import replace
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.service.context import Context
-from impctl.service.cost_model import MaintenanceSize, dearer, estimated, learned, reason_text
+from impctl.service.cost_model import (
+    MaintenanceSize,
+    estimated,
+    if_recapture_is_cheaper,
+    learned,
+    reason_text,
+)
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from tests.support.kept_workload import run_record
@@ -454,7 +460,7 @@ AGAIN = RunCost(RunKind.RECAPTURE, 1_000_000, 0, 1000.0)
 
 
 def decided(costs: list[RunCost], size: MaintenanceSize | None, *, has_spark: bool = False):
-    return dearer(
+    return if_recapture_is_cheaper(
         costs, RunKind.MAINTAIN, lambda: size, has_spark=has_spark, table_rows=lambda: 1_000_000
     )
 
@@ -496,7 +502,12 @@ def test_quick_runs_are_not_even_looked_at() -> None:
     """What keeps the common case cheap: no size is computed, no line fitted."""
     costs = [*maintained(10, 20, 40), AGAIN]
     size = Mock(side_effect=AssertionError)
-    assert dearer(costs, RunKind.MAINTAIN, size, has_spark=False, table_rows=lambda: 1) is None
+    assert (
+        if_recapture_is_cheaper(
+            costs, RunKind.MAINTAIN, size, has_spark=False, table_rows=lambda: 1
+        )
+        is None
+    )
 
 
 def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
@@ -556,7 +567,7 @@ def test_a_dear_change_of_one_table_never_makes_anothers_be_recaptured() -> None
     size, rows = MaintenanceSize(30, 300), lambda: 1_000_000
 
     def instead(costs: list[RunCost], *moved: str) -> object:
-        return dearer(
+        return if_recapture_is_cheaper(
             costs, RunKind.MAINTAIN, lambda: size, has_spark=False, table_rows=rows, moved=moved
         )
 
