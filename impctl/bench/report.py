@@ -746,7 +746,7 @@ def _tick(value: float, unit: Unit) -> str:
 
 def _steps(low: float, high: float, step: float) -> list[float]:
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number_of_steps * step for number_of_steps in range(first, last + 1)]
+    return [count * step for count in range(first, last + 1)]
 
 
 def _decades(low: float, high: float) -> list[float]:

@@ -123,8 +123,8 @@ def headlines(
     """Headlines on maintenance by size, break-even, queries with sketches, and checks."""
     result = []
     for size in by_size(maintained):
-        size_text = f" at {size.words}" if size.words else ""
-        meaning = f"median speed-up of maintaining a sketch over recapturing it{size_text}"
+        at_size = f" at {size.words}" if size.words else ""
+        meaning = f"median speed-up of maintaining a sketch over recapturing it{at_size}"
         result.append(_speed_up(size.found, meaning))
     if even := earliest_break_even(record):
         meaning = "size of a change above which recapture is faster, in the worst case"

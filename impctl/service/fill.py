@@ -79,10 +79,10 @@ def rows_by_spark(
     from impctl.spark.snapshots import snapshot_frame
 
     uris = None if files is None else {file.uri for file in files}
-    counts, untold = known_counts(snapshot, partition, uris)
-    if not untold:
+    counts, unknown = known_counts(snapshot, partition, uris)
+    if not unknown:
         return counts
-    frame = snapshot_frame(ctx.spark(), snapshot, [partition.attribute], untold)
+    frame = snapshot_frame(ctx.spark(), snapshot, [partition.attribute], unknown)
     return counts + rows_per_range(frame, partition)
 
 
@@ -112,13 +112,13 @@ def needed(
     sketches: Mapping[AccessId, tuple[RangePartition, RangeSet]],
     versions: Versions,
 ) -> RangesByAccess:
-    """The ranges that sketches `held` need at these versions. They are those of a recapture. But
-    where one derivation per row suffices, held ranges are kept if all rows can be derived over
-    them; then only ranges that no derivation uses are unneeded."""
+    """The ranges that these sketches need at these versions: those of a recapture. But where one
+    derivation per row suffices, their ranges stay if all rows can be derived over them; then only
+    ranges that no derivation uses are unneeded."""
     partitions = {access: partition for access, (partition, _) in sketches.items()}
     spark_pass = _SparkPass(ctx, prepared, verdict, partitions, versions)
     result = dict(spark_pass.sketches())
-    ranges = {access: ranges_of_access for access, (_, ranges_of_access) in sketches.items()}
+    ranges = {access: stored for access, (_, stored) in sketches.items()}
     for fixpoint in outer_fixpoints(spark_pass.kept.query.root):
         if fixpoint.chooses and spark_pass.derives_all(fixpoint, ranges):
             for access in {scan.access for scan in scans_of(fixpoint)} & sketches.keys():
@@ -160,9 +160,9 @@ class _SparkPass:
         from impctl.spark.recursion import capture_recursive
         from impctl.spark.sketches import capture_sketches
 
-        stored, versions = self.kept, self.versions
-        arguments = (self.ctx.spark(), stored.query, stored.verdict, self.partitions, self.frames)
-        if is_recursive(stored.query.root):
+        query, versions = self.kept.query, self.versions
+        arguments = (self.ctx.spark(), query, self.kept.verdict, self.partitions, self.frames)
+        if is_recursive(query.root):
             limits = limits_of(self.ctx)
             return capture_recursive(*arguments, versions=versions, limits=limits, tell=self._tell)
         return capture_sketches(*arguments, versions=versions)
@@ -352,16 +352,16 @@ def best_filled(
     verdict: Verdict,
     partitions: Partitions,
 ) -> tuple[MaintenancePlan, Filled | None]:
-    """Fill the way's circuit, or a lesser one; else recapture alone. If the state does not fit in
+    """Fill the plan's circuit, or a lesser one; else recapture alone. If the state does not fit in
     memory, joins are tried as trees, if the workload leaves that open and trees can list a
     requested answer; then without the answer, which needs less exactness. Recursion by absorption
     falls back to ranks if it takes too much, of nodes only if the policy allows it, else
     EvaluationError."""
     why, code = COULD_NOT, ""
-    for tried, memory in _ways(ctx, prepared, plan, verdict, partitions):
+    for tried, variant in _alternatives(ctx, prepared, plan, verdict, partitions):
         plan = tried
         try:
-            filled = filled_circuit(ctx, memory, plan, verdict, partitions)
+            filled = filled_circuit(ctx, variant, plan, verdict, partitions)
         except (EvaluationError, OutOfMemoryError) as exceeded:
             if exceeded.code == PROVENANCE_TOO_LARGE and ctx.policy(prepared.spec) in _STOPPED:
                 raise
@@ -383,7 +383,7 @@ def _without_provenance(
     return replace(plan, reason=f"{plan.reason}; {_BY_RANKS}: {why}", no_provenance=why + code)
 
 
-def _ways(
+def _alternatives(
     ctx: Context,
     prepared: PreparedQuery,
     plan: MaintenancePlan,
@@ -422,7 +422,7 @@ def filled_circuit(
     verdict: Verdict,
     partitions: Partitions,
 ) -> Filled | None:
-    """A session with the way's circuit, filled at the pinned versions. By the engine if quicker and
+    """A session with the plan's circuit, filled at the pinned versions. By the engine if faster and
     possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
     captured. OutOfMemoryError over the engine's memory limit."""
     compiled = _compiled(plan)

@@ -135,16 +135,16 @@ def rebalance(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     with ctx.writing("capture") as store:
         for spec in current:
             with Isolated(failures, spec):
-                results.append(_Rebalanced(ctx, store, spec).result(store))
+                results.append(_Rebalance(ctx, store, spec).result(store))
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
 _Change = tuple[QueryState, "Mapping[RangePartition, NewRanges]", tuple[str, ...]]
-_Made = tuple["Mapping[AccessId, RangeSet]", MaintainedQuery | TouchedQuery, str, bool]
+_Rebuilt = tuple["Mapping[AccessId, RangeSet]", MaintainedQuery | TouchedQuery, str, bool]
 """Sketches and state under the new ranges, how they were made, and whether Spark was used."""
 
 
-class _Rebalanced:
+class _Rebalance:
     def __init__(self, ctx: Context, store: StoreReader, spec: QuerySpec) -> None:
         self.ctx = ctx
         self.store = store
@@ -163,8 +163,8 @@ class _Rebalanced:
         """Even the ranges out where possible and worth it, and commit."""
         change = self._change()
         if isinstance(change, str):
-            return self._remaining(change)
-        query_state, moved, split = change
+            return self._unchanged(change)
+        query_state, moved, remarks = change
         new = {old: ranges.renumbering.new for old, ranges in moved.items()}
         partitions = {access: new.get(old, old) for access, old in self.partitions.items()}
         # The same join sides are stored.
@@ -172,35 +172,35 @@ class _Rebalanced:
             self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
         )
         before = {old: _largest(query_state.range_rows, old) for old in moved}
-        rebalanced = self._new_state(query_state, moved, plan, partitions)
+        rebalanced = self._rebuilt(query_state, moved, plan, partitions)
         if rebalanced is None:
-            return self._remaining("the engine could not build its state with other ranges")
+            return self._unchanged("the engine could not build its state with other ranges")
         _, state, how, _ = rebalanced
         if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
-            return self._remaining("other ranges would make the largest one larger")
-        reason = "; ".join([*map(_moved_text, moved.values()), how, *split])
-        return self._committed(store, plan, partitions, rebalanced, reason)
+            return self._unchanged("other ranges would make the largest one larger")
+        reason = "; ".join([*map(_moved_text, moved.values()), how, *remarks])
+        return self._commit(store, plan, partitions, rebalanced, reason)
 
-    def foreseen(self) -> CaptureResult:
+    def planned(self) -> CaptureResult:
         """The expected `result`, by the stored counts of the ranges."""
         change = self._change()
         if isinstance(change, str):
-            return replace(self._remaining(change), foreseen=True, stored="even")
-        _, moved, split = change
+            return replace(self._unchanged(change), foreseen=True, stored="even")
+        _, moved, remarks = change
         texts = [f"would even out {_moved_text(m).removesuffix(' now')}" for m in moved.values()]
-        reason = "; ".join([*texts, *split])
-        return replace(self._remaining(reason), foreseen=True, stored="uneven")
+        reason = "; ".join([*texts, *remarks])
+        return replace(self._unchanged(reason), foreseen=True, stored="uneven")
 
     def _change(self) -> _Change | str:
         """The restored query, partitions with new ranges and remarks on others; or why none."""
         if self.plan.mode is MaintenanceMode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
         state = QueryState(self.plan, self.stored, self.store.load_runs(self.stored.query))
-        moved, split, is_even = {}, [], False
+        moved, remarks, is_even = {}, [], False
         for partition in dict.fromkeys(self.partitions.values()):
             table, attribute = partition.table, partition.attribute
             if has_own_boundaries(self.ctx, table, attribute):
-                split.append(
+                remarks.append(
                     f"the workload file sets the `boundaries` of `{table}.{attribute}`, "
                     "so they did not change"
                 )
@@ -211,16 +211,16 @@ class _Rebalanced:
                 moved[partition] = ranges
         if not moved:
             reasons = ["splitting or merging ranges would not help"] if is_even else []
-            return "; ".join([*reasons, *split])
-        return state, moved, tuple(split)
+            return "; ".join([*reasons, *remarks])
+        return state, moved, tuple(remarks)
 
-    def _new_state(
+    def _rebuilt(
         self,
         state: QueryState,
         moved: Mapping[RangePartition, NewRanges],
         plan: MaintenancePlan,
         partitions: Mapping[AccessId, RangePartition],
-    ) -> _Made | None:
+    ) -> _Rebuilt | None:
         if state.session is None:
             # Touch mode stores only its sketch: it takes every part of a split range.
             ((access, stored),) = state.ranges.items()
@@ -249,12 +249,12 @@ class _Rebalanced:
         reading.fill(session.range_rows, rows, state.range_rows)
         return session.ranges(), session, reading.how(is_read), False
 
-    def _committed(
+    def _commit(
         self,
         store: Store,
         plan: MaintenancePlan,
         partitions: Mapping[AccessId, RangePartition],
-        rebalanced: _Made,
+        rebalanced: _Rebuilt,
         reason: str,
     ) -> CaptureResult:
         ranges, state, _, uses_spark = rebalanced
@@ -284,7 +284,7 @@ class _Rebalanced:
         stored = replace(self.stored, sketches=sketches)
         return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
 
-    def _remaining(self, reason: str) -> CaptureResult:
+    def _unchanged(self, reason: str) -> CaptureResult:
         return _result(self.stored, "none", reason, self.watch.ms, 0.0)
 
 
@@ -324,7 +324,7 @@ def _planned(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> Captur
     assert store is not None
     is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)
     if is_of_now and is_captured_alike(ctx, spec, stored):
-        return _Rebalanced(ctx, store, spec).foreseen()
+        return _Rebalance(ctx, store, spec).planned()
     reason = "would be maintained first, and its ranges checked after that"
     result = _result(stored, "none", reason, 0.0, 0.0)
     return replace(result, foreseen=True, stored="stale")

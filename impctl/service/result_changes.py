@@ -196,8 +196,8 @@ def _consolidated(
     # Deletes before inserts, each sorted by its columns. Where values tie, as 0.0 and -0.0 do,
     # their bits decide.
     key = OrderKey("", descending=False, nulls_first=True)
-    ways = [plan for column in columns for plan in (column, identity_of(column))]
-    order = np.lexsort([*(exact_ranks(plan, key) for plan in ways[::-1]), np.sign(sums)])
+    keys = [vector for column in columns for vector in (column, identity_of(column))]
+    order = np.lexsort([*(exact_ranks(vector, key) for vector in keys[::-1]), np.sign(sums)])
     columns = [column.take(order) for column in columns]
     return columns, sums[order], None if unsure is None else unsure[order]
 
