@@ -80,6 +80,123 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
+# Law: the sketch covers the query's provenance at exactly the versions stored with it. If the query
+# can be maintained exactly, one pass gives both sketch and state.
+
+
+def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
+    """Capture the queries named (default: all); one result per query."""
+    results: list[CaptureResult] = []
+    failures: list[Failure] = []
+    warnings: list[str] = []
+    stored: list[tuple[PreparedQuery, tuple[StoredSketch, ...]]] = []
+    specs = ctx.queries(queries)
+    if ctx.settings.dry_run:
+        reader = ctx.reading_store()
+        for spec in specs:
+            with Isolated(failures, spec):
+                results.append(
+                    planned_capture(ctx, reader, spec)
+                    if spec.is_sketched
+                    else unsketched_capture(spec.name)
+                )
+        return Outcome(tuple(results), (), tuple(failures))
+    with ctx.writing("capture") as store:
+        for number, spec in enumerate(specs, start=1):
+            if not spec.is_sketched:
+                results.append(unsketched_capture(spec.name))
+                ctx.reporter.finished(results[-1], number, len(specs))
+                continue
+            ctx.reporter.step(f"capturing {spec.name}", number, len(specs))
+            with Isolated(failures, spec):
+                prepared = prepare(ctx, spec)
+                captured = capture_query(
+                    ctx, store, prepared, code="asked", reason="capture was requested"
+                )
+                results.append(_result(ctx.tables, prepared, captured))
+                ctx.reporter.finished(results[-1], number, len(specs))
+                plan = captured.plan
+                if plan.reason == COULD_NOT:
+                    warnings.append(
+                        f"query `{spec.name}` was captured without state, so every change of its "
+                        f"tables recaptures it: {COULD_NOT}"
+                    )
+                if spec.answer and plan.answer is None and plan.no_answer:
+                    warnings.append(
+                        f"the result of query `{spec.name}` is not materialized: "
+                        f"{plan.no_answer}; `query` reads through its sketch instead"
+                    )
+                if plan.no_provenance:
+                    warnings.append(without_provenance(spec.name, plan.no_provenance))
+                warnings += lineage_warnings(ctx.tables, prepared, captured.chosen)
+                stored.append((prepared, captured.sketches))
+            give_back()
+        forecasts = ClusterForecasts(ctx, store)
+        for prepared, sketches in stored:
+            warnings += _advice(ctx, store, forecasts, prepared, sketches)
+        if stored:
+            warnings += remember_histories(ctx, store, {})
+            warnings += keep_to_budget(ctx, store, has_captured=True)
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+
+
+def _advice(
+    ctx: Context,
+    store: StoreReader,
+    forecasts: ClusterForecasts,
+    prepared: PreparedQuery,
+    sketches: Sequence[StoredSketch],
+) -> list[str]:
+    spec, failed = prepared.spec, list[Failure]()
+    with Isolated(failed, spec):
+        every_row = counts_every_row(prepared.query.root)
+        skipping = list[str]()
+        if not (every_row and spec.answer):
+            # With a materialized result, nothing need be skipped.
+            skipping = warnings_of(
+                ctx.tables, forecasts, spec.name, sketches, counts_every_row=every_row
+            )
+        lineage = followed_warnings(spec.name, store.run_refs(spec.name))
+        return [*skipping, *lineage, *state_warnings(ctx, store, prepared)]
+    return [
+        f"query `{spec.name}` was captured, but impctl could not estimate what its "
+        f"sketch saves: {named_before(spec.name, failure.error.message)}"
+        for failure in failed
+    ]
+
+
+def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> CaptureResult:
+    return CaptureResult(
+        query=prepared.spec.name,
+        action="capture",
+        sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
+        versions=captured.versions,
+        mode=captured.plan.mode.value,
+        elapsed_ms=captured.elapsed_ms,
+        spark_ms=captured.spark_ms,
+        engine_ms=captured.engine_ms,
+        considered=captured.chosen.candidates,
+        left=tuple(_left(tables, prepared, captured)),
+        assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
+        moments=prepared.moments,
+    )
+
+
+def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
+    expected = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
+    pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
+    for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
+        snapshot = tables.snapshot(table)
+        yield LeftEntry(
+            table=table,
+            files=len(pruned.files[table]),
+            files_total=len(snapshot.files),
+            bytes=sum(file.size for file in pruned.files[table]),
+            bytes_total=snapshot.bytes,
+            expected=expected.get(table),
+        )
+
+
 # Law: a hint to capture is given only if it may help; a query without a safe sketch, or with a
 # construct that impctl does not know, gets that reason.
 
@@ -338,120 +455,3 @@ def stored_sketches(
         StoredSketch(access, tables[access], partition.attribute, partition, result[access])
         for access, partition in partitions.items()
     )
-
-
-# Law: the sketch covers the query's provenance at exactly the versions stored with it. If the query
-# can be maintained exactly, one pass gives both sketch and state.
-
-
-def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
-    """Capture the queries named (default: all); one result per query."""
-    results: list[CaptureResult] = []
-    failures: list[Failure] = []
-    warnings: list[str] = []
-    stored: list[tuple[PreparedQuery, tuple[StoredSketch, ...]]] = []
-    specs = ctx.queries(queries)
-    if ctx.settings.dry_run:
-        reader = ctx.reading_store()
-        for spec in specs:
-            with Isolated(failures, spec):
-                results.append(
-                    planned_capture(ctx, reader, spec)
-                    if spec.is_sketched
-                    else unsketched_capture(spec.name)
-                )
-        return Outcome(tuple(results), (), tuple(failures))
-    with ctx.writing("capture") as store:
-        for number, spec in enumerate(specs, start=1):
-            if not spec.is_sketched:
-                results.append(unsketched_capture(spec.name))
-                ctx.reporter.finished(results[-1], number, len(specs))
-                continue
-            ctx.reporter.step(f"capturing {spec.name}", number, len(specs))
-            with Isolated(failures, spec):
-                prepared = prepare(ctx, spec)
-                captured = capture_query(
-                    ctx, store, prepared, code="asked", reason="capture was requested"
-                )
-                results.append(_result(ctx.tables, prepared, captured))
-                ctx.reporter.finished(results[-1], number, len(specs))
-                plan = captured.plan
-                if plan.reason == COULD_NOT:
-                    warnings.append(
-                        f"query `{spec.name}` was captured without state, so every change of its "
-                        f"tables recaptures it: {COULD_NOT}"
-                    )
-                if spec.answer and plan.answer is None and plan.no_answer:
-                    warnings.append(
-                        f"the result of query `{spec.name}` is not materialized: "
-                        f"{plan.no_answer}; `query` reads through its sketch instead"
-                    )
-                if plan.no_provenance:
-                    warnings.append(without_provenance(spec.name, plan.no_provenance))
-                warnings += lineage_warnings(ctx.tables, prepared, captured.chosen)
-                stored.append((prepared, captured.sketches))
-            give_back()
-        forecasts = ClusterForecasts(ctx, store)
-        for prepared, sketches in stored:
-            warnings += _advice(ctx, store, forecasts, prepared, sketches)
-        if stored:
-            warnings += remember_histories(ctx, store, {})
-            warnings += keep_to_budget(ctx, store, has_captured=True)
-    return Outcome(tuple(results), tuple(warnings), tuple(failures))
-
-
-def _advice(
-    ctx: Context,
-    store: StoreReader,
-    forecasts: ClusterForecasts,
-    prepared: PreparedQuery,
-    sketches: Sequence[StoredSketch],
-) -> list[str]:
-    spec, failed = prepared.spec, list[Failure]()
-    with Isolated(failed, spec):
-        every_row = counts_every_row(prepared.query.root)
-        skipping = list[str]()
-        if not (every_row and spec.answer):
-            # With a materialized result, nothing need be skipped.
-            skipping = warnings_of(
-                ctx.tables, forecasts, spec.name, sketches, counts_every_row=every_row
-            )
-        lineage = followed_warnings(spec.name, store.run_refs(spec.name))
-        return [*skipping, *lineage, *state_warnings(ctx, store, prepared)]
-    return [
-        f"query `{spec.name}` was captured, but impctl could not estimate what its "
-        f"sketch saves: {named_before(spec.name, failure.error.message)}"
-        for failure in failed
-    ]
-
-
-def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> CaptureResult:
-    return CaptureResult(
-        query=prepared.spec.name,
-        action="capture",
-        sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
-        versions=captured.versions,
-        mode=captured.plan.mode.value,
-        elapsed_ms=captured.elapsed_ms,
-        spark_ms=captured.spark_ms,
-        engine_ms=captured.engine_ms,
-        considered=captured.chosen.candidates,
-        left=tuple(_left(tables, prepared, captured)),
-        assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
-        moments=prepared.moments,
-    )
-
-
-def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
-    expected = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
-    pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
-    for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
-        snapshot = tables.snapshot(table)
-        yield LeftEntry(
-            table=table,
-            files=len(pruned.files[table]),
-            files_total=len(snapshot.files),
-            bytes=sum(file.size for file in pruned.files[table]),
-            bytes_total=snapshot.bytes,
-            expected=expected.get(table),
-        )

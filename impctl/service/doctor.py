@@ -51,6 +51,83 @@ if TYPE_CHECKING:
     from impctl.workload.models import SparkSpec
 
 
+# Law: writes nothing and starts no JVM unless requested; one problem hides no other. Problems exit
+# with the code of the gravest (`service.outcome.GRAVITY`), warnings with 0.
+
+
+def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
+    """Run all checks; with a workload also those of tables and store."""
+    every = None if request.every is None else schedule_of(request.every)
+    reporter.step("checking software")
+    findings = list(software(os.environ))
+    failures: list[Failure] = []
+    if request.settings is None:
+        findings.append(delta_jar(None))
+        if request.spark:
+            findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
+    else:
+        try:
+            with open_context(request.settings, reporter) as ctx:
+                findings += _of_workload(
+                    ctx, every, with_spark=request.spark, with_state=request.state
+                )
+        except ImpctlError as error:
+            # A wrong workload file does not hide earlier findings.
+            failures.append(Failure(None, error))
+    sum_of_problems = problems_error(findings, GRAVITY)
+    if sum_of_problems is not None:
+        failures.append(Failure(None, sum_of_problems))
+    return Outcome(tuple(findings), (), tuple(failures))
+
+
+def _of_workload(
+    ctx: Context, every: timedelta | None, *, with_spark: bool, with_state: bool
+) -> Iterator[Finding]:
+    spark = ctx.spark_spec
+    yield from extra_findings(ctx.workload.queries)
+    yield delta_jar(spark)
+    if with_spark:
+        ctx.reporter.step("starting Spark")
+        result, read_one = try_spark(master_of(spark.master), spark.conf, ctx.reporter.spark_log)
+        yield result
+        if read_one is not None:
+            ctx.reporter.step("reading a file of each table with Spark")
+            yield from spark_findings(ctx, read_one)
+    ctx.reporter.step("checking tables")
+    stored = _stored(ctx)
+    yield from table_findings(ctx, stored, every)
+    ctx.reporter.step("checking the store")
+    yield from store_findings(ctx, with_state=with_state)
+    yield from sharing_findings(ctx)
+    yield from skipping_findings(ctx, stored)
+    yield from tree_findings(stored)
+
+
+def _stored(ctx: Context) -> list[StoredQuery]:
+    """The readable stored queries; unreadable ones are reported with the store."""
+    result = []
+    for name in ctx.workload.queries:
+        try:
+            store = ctx.reading_store()
+            stored = None if store is None else store.load(name)
+        except ImpctlError:
+            continue
+        if stored is not None:
+            result.append(stored)
+    return result
+
+
+def schedule_of(text: str) -> timedelta:
+    """The time between runs, as `1d`, `90m` or `2 hours`; UsageError otherwise."""
+    every = duration_of(text)
+    if every is None or not every:
+        raise UsageError(
+            f"`{text}` is not an interval between two runs",
+            hint="write it as `15m`, `6h`, `1d` or `2 weeks`",
+        )
+    return every
+
+
 # Statements that set an advised table property. Law: each names the table by its path, so that it
 # runs as it stands: one for Spark, one for Python without it.
 
@@ -741,80 +818,3 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
             )
         else:
             yield subject.ok("tree_touches_more", f"On average, a changed row {said}")
-
-
-# Law: writes nothing and starts no JVM unless requested; one problem hides no other. Problems exit
-# with the code of the gravest (`service.outcome.GRAVITY`), warnings with 0.
-
-
-def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
-    """Run all checks; with a workload also those of tables and store."""
-    every = None if request.every is None else schedule_of(request.every)
-    reporter.step("checking software")
-    findings = list(software(os.environ))
-    failures: list[Failure] = []
-    if request.settings is None:
-        findings.append(delta_jar(None))
-        if request.spark:
-            findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
-    else:
-        try:
-            with open_context(request.settings, reporter) as ctx:
-                findings += _of_workload(
-                    ctx, every, with_spark=request.spark, with_state=request.state
-                )
-        except ImpctlError as error:
-            # A wrong workload file does not hide earlier findings.
-            failures.append(Failure(None, error))
-    sum_of_problems = problems_error(findings, GRAVITY)
-    if sum_of_problems is not None:
-        failures.append(Failure(None, sum_of_problems))
-    return Outcome(tuple(findings), (), tuple(failures))
-
-
-def _of_workload(
-    ctx: Context, every: timedelta | None, *, with_spark: bool, with_state: bool
-) -> Iterator[Finding]:
-    spark = ctx.spark_spec
-    yield from extra_findings(ctx.workload.queries)
-    yield delta_jar(spark)
-    if with_spark:
-        ctx.reporter.step("starting Spark")
-        result, read_one = try_spark(master_of(spark.master), spark.conf, ctx.reporter.spark_log)
-        yield result
-        if read_one is not None:
-            ctx.reporter.step("reading a file of each table with Spark")
-            yield from spark_findings(ctx, read_one)
-    ctx.reporter.step("checking tables")
-    stored = _stored(ctx)
-    yield from table_findings(ctx, stored, every)
-    ctx.reporter.step("checking the store")
-    yield from store_findings(ctx, with_state=with_state)
-    yield from sharing_findings(ctx)
-    yield from skipping_findings(ctx, stored)
-    yield from tree_findings(stored)
-
-
-def _stored(ctx: Context) -> list[StoredQuery]:
-    """The readable stored queries; unreadable ones are reported with the store."""
-    result = []
-    for name in ctx.workload.queries:
-        try:
-            store = ctx.reading_store()
-            stored = None if store is None else store.load(name)
-        except ImpctlError:
-            continue
-        if stored is not None:
-            result.append(stored)
-    return result
-
-
-def schedule_of(text: str) -> timedelta:
-    """The time between runs, as `1d`, `90m` or `2 hours`; UsageError otherwise."""
-    every = duration_of(text)
-    if every is None or not every:
-        raise UsageError(
-            f"`{text}` is not an interval between two runs",
-            hint="write it as `15m`, `6h`, `1d` or `2 weeks`",
-        )
-    return every

@@ -89,6 +89,86 @@ if TYPE_CHECKING:
     from impctl.store.records import StoredQuery, StoredSketch
     from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
 
+
+# Law: writes nothing and never starts Spark; reads metadata, the store, a sample, and rows of small
+# tables on the local disk. Every operator says how it would be maintained, every attribute whether
+# it is safe, every refusal its position in the SQL.
+
+
+def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
+    """Explain each query (default: all)."""
+    results: list[ExplainResult] = []
+    warnings: list[str] = []
+    failures: list[Failure] = []
+    trials = Trials(ctx)
+    for spec in ctx.queries(queries):
+        with Isolated(failures, spec):
+            results.append(_explained(ctx, spec, trials, warnings))
+    warnings += extra_warnings([result.query for result in results if result.provenance])
+    is_new = any(result.mode != "none" and result.state_bytes is None for result in results)
+    note = f"next: impctl capture {ctx.workload.file}" if is_new else ""
+    return Outcome(tuple(results), tuple(warnings), tuple(failures), note)
+
+
+def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str]) -> ExplainResult:
+    prepared = prepare(ctx, spec)
+    policy = str(ctx.policy(spec))
+    try:
+        chosen = choose_sketches(ctx, prepared)
+    except UnsafeSketchError as unsafe:
+        return ExplainResult(
+            query=spec.name,
+            mode="none",
+            reason=unsafe.message,
+            policy=policy,
+            plan=plan_entries(ctx.tables, prepared, None, None),
+            attributes=judge_candidates(ctx, prepared),
+            trees=tree_entries(prepared, None, {}),
+            answer=answer_entry(spec, None, None),
+            answered=who_answers(ctx, prepared),
+        )
+    partitions = chosen.partitions(ctx, prepared)
+    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions)
+    warnings += lineage_warnings(ctx.tables, prepared, chosen)
+    notes = kept_plan(prepared, chosen.verdict, partitions).notes
+    keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
+    pieces = stored_pieces(ctx, spec, plan)
+    if pieces is not None:
+        plan = plan_as_stored(prepared, chosen.verdict, partitions, plan, pieces.stored)
+    return ExplainResult(
+        query=spec.name,
+        mode=plan.mode.value,
+        reason=plan.reason,
+        policy=policy,
+        plan=plan_entries(ctx.tables, prepared, plan, pieces, notes, keyed),
+        attributes=trials.tried(prepared, plan, partitions, chosen.candidates),
+        joins=() if plan.compiled is None else tuple(map(_side, plan.compiled.sides)),
+        groups=() if plan.compiled is None else tuple(map(_groups, plan.compiled.groupings)),
+        buffers=buffer_entries(prepared, plan, pieces),
+        trees=tree_entries(prepared, plan, partitions, None if pieces is None else pieces.pieces),
+        state_bytes=None if pieces is None else pieces.bytes,
+        answer=answer_entry(spec, plan, pieces),
+        provenance=provenance_kept(spec, plan.provenance),
+        answered=who_answers(ctx, prepared),
+    )
+
+
+def _groups(choice: SideChoice) -> GroupsEntry:
+    return GroupsEntry(choice.side, choice.tables, choice.mode, choice.reason)
+
+
+def _side(choice: SideChoice) -> JoinSideEntry:
+    return JoinSideEntry(
+        choice.side,
+        choice.tables,
+        choice.strategy.value,
+        choice.mode,
+        choice.reason,
+        choice.rows,
+        choice.bytes,
+    )
+
+
 # Buffers of first rows and of MIN and MAX. Law: stored state is shown as stored, with the reason of
 # the choice; if nobody chose, with what prevents a bound.
 
@@ -668,82 +748,3 @@ def _reading(
             is_measured=True,
         )
     return result
-
-
-# Law: writes nothing and never starts Spark; reads metadata, the store, a sample, and rows of small
-# tables on the local disk. Every operator says how it would be maintained, every attribute whether
-# it is safe, every refusal its position in the SQL.
-
-
-def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
-    """Explain each query (default: all)."""
-    results: list[ExplainResult] = []
-    warnings: list[str] = []
-    failures: list[Failure] = []
-    trials = Trials(ctx)
-    for spec in ctx.queries(queries):
-        with Isolated(failures, spec):
-            results.append(_explained(ctx, spec, trials, warnings))
-    warnings += extra_warnings([result.query for result in results if result.provenance])
-    is_new = any(result.mode != "none" and result.state_bytes is None for result in results)
-    note = f"next: impctl capture {ctx.workload.file}" if is_new else ""
-    return Outcome(tuple(results), tuple(warnings), tuple(failures), note)
-
-
-def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str]) -> ExplainResult:
-    prepared = prepare(ctx, spec)
-    policy = str(ctx.policy(spec))
-    try:
-        chosen = choose_sketches(ctx, prepared)
-    except UnsafeSketchError as unsafe:
-        return ExplainResult(
-            query=spec.name,
-            mode="none",
-            reason=unsafe.message,
-            policy=policy,
-            plan=plan_entries(ctx.tables, prepared, None, None),
-            attributes=judge_candidates(ctx, prepared),
-            trees=tree_entries(prepared, None, {}),
-            answer=answer_entry(spec, None, None),
-            answered=who_answers(ctx, prepared),
-        )
-    partitions = chosen.partitions(ctx, prepared)
-    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions)
-    warnings += lineage_warnings(ctx.tables, prepared, chosen)
-    notes = kept_plan(prepared, chosen.verdict, partitions).notes
-    keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
-    pieces = stored_pieces(ctx, spec, plan)
-    if pieces is not None:
-        plan = plan_as_stored(prepared, chosen.verdict, partitions, plan, pieces.stored)
-    return ExplainResult(
-        query=spec.name,
-        mode=plan.mode.value,
-        reason=plan.reason,
-        policy=policy,
-        plan=plan_entries(ctx.tables, prepared, plan, pieces, notes, keyed),
-        attributes=trials.tried(prepared, plan, partitions, chosen.candidates),
-        joins=() if plan.compiled is None else tuple(map(_side, plan.compiled.sides)),
-        groups=() if plan.compiled is None else tuple(map(_groups, plan.compiled.groupings)),
-        buffers=buffer_entries(prepared, plan, pieces),
-        trees=tree_entries(prepared, plan, partitions, None if pieces is None else pieces.pieces),
-        state_bytes=None if pieces is None else pieces.bytes,
-        answer=answer_entry(spec, plan, pieces),
-        provenance=provenance_kept(spec, plan.provenance),
-        answered=who_answers(ctx, prepared),
-    )
-
-
-def _groups(choice: SideChoice) -> GroupsEntry:
-    return GroupsEntry(choice.side, choice.tables, choice.mode, choice.reason)
-
-
-def _side(choice: SideChoice) -> JoinSideEntry:
-    return JoinSideEntry(
-        choice.side,
-        choice.tables,
-        choice.strategy.value,
-        choice.mode,
-        choice.reason,
-        choice.rows,
-        choice.bytes,
-    )

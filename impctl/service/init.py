@@ -32,6 +32,184 @@ if TYPE_CHECKING:
     from impctl.tables.snapshot import FileBounds, Snapshot
     from impctl.types import ColumnName, TableName
 
+
+# Law: nothing existing is overwritten unless requested. A file is put in place only after it was
+# read back and its queries were found supported, so `check` accepts what `init` wrote.
+
+_MOST_CANDIDATES = 4
+_DEMO_FILES = 200
+
+
+def init(request: InitRequest, reporter: Reporter) -> Outcome:
+    """Write the first workload file; the result names the next commands."""
+    if request.demo is not None:
+        return _demo(request.demo, reporter, force=request.force)
+    out = DEFAULT_FILE if request.out is None else request.out
+    _refuse_existing(out, force=request.force)
+    tables: list[FirstTable] = []
+    for path in request.tables:
+        reporter.step(f"reading the log of {masked(path)}")
+        tables.append(_demo_table(path, out, [table.name for table in tables]))
+    if not any(table.group_by for table in tables):
+        raise UsageError(
+            "None of the tables has a column that can be split into ranges",
+            hint="sketches need a column with a number, text, date or timestamp type",
+        )
+    # A store per file, so that two files in a folder never share one.
+    store = DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
+    text = workload_text(_identifier(out.stem), tables, store)
+    queries = _put(out, text, reporter, force=request.force)
+    names = tuple(table.name for table in tables)
+    file = shlex.quote(str(out))
+    commands = tuple(f"impctl {verb} {file}" for verb in ("check", "explain", "doctor", "capture"))
+    return Outcome((StartedResult(str(out), names, queries, commands),))
+
+
+def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
+    out = folder / "demo.yaml"
+    _refuse_existing(out, force=force)
+    path = folder / "orders"
+    check_output(path)
+    if not (force and path.exists()):
+        reporter.step(f"writing {path}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_written(folder, error) from error
+        create_laid_out_table(str(path), orders_files(DEMO_ROWS, _DEMO_FILES, seed=1))
+    _put(out, DEMO_TEXT, reporter, force=force)
+    file = shlex.quote(str(out))
+    commands = (
+        f"impctl explain {file}",
+        f"impctl capture {file}",
+        f"impctl query {file} --query large_orders",
+        f"impctl apply {file} one-order",
+        f"impctl changes {file} --query large_orders",
+        f"impctl maintain {file}",
+        f"impctl gain {file}",
+        f"impctl verify {file} --results",
+    )
+    return Outcome((StartedResult(str(out), ("orders",), DEMO_QUERIES, commands),))
+
+
+def _demo_table(path: str, out: Path, used: Sequence[TableName]) -> FirstTable:
+    name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), used)
+    try:
+        snapshot = open_source(name, path).snapshot()
+    except TableError as error:
+        if error.code != "table_missing":
+            raise
+        hint = "give folders or URIs of Delta tables; relative paths start at the current folder"
+        raise TableError(error.message, hint=hint, code=error.code) from error
+    result = promising(snapshot, _MOST_CANDIDATES)
+    candidates = [
+        (promise.column.name, promise.ranges, _remark(promise, len(snapshot.files)))
+        for promise in result
+    ]
+    return FirstTable(
+        name,
+        _written_path(path, out),
+        _described(snapshot),
+        candidates,
+        group_column(snapshot, result),
+        measure_column(snapshot),
+    )
+
+
+def _described(snapshot: Snapshot) -> str:
+    rows = "unknown rows" if snapshot.rows is None else count_text(snapshot.rows, "row")
+    feed = "on" if snapshot.has_change_feed else "off (so changes cost more)"
+    files = count_text(len(snapshot.files), "file")
+    return f"version {snapshot.version}: {rows} in {files}; change feed {feed}"
+
+
+def _remark(promise: Promise, files: int) -> str:
+    values = "" if promise.values is None else f", at most {promise.values:,} values"
+    apart = (
+        f"; a value occurs in about {promise.overlap:.0%} of the files"
+        if files > 1 and promise.overlap < 1
+        else ""
+    )
+    return f"{promise.column.type}{values}{apart}"
+
+
+def _written_path(path: str, out: Path) -> str:
+    """The path relative to the file's folder unless far away; URIs unchanged."""
+    if "://" in path:
+        return path
+    relative = os.path.relpath(path, out.parent).replace(os.sep, "/")
+    return os.path.abspath(path) if relative.startswith("../../") else relative
+
+
+def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str, ...]:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent) as draft:
+            draft.write(text)
+            draft.flush()
+            queries = _checked(Path(draft.name), reporter)
+        schema = out.with_name(SCHEMA_FILE)
+        is_foreign = schema.exists() and '"urn:impctl:workload:' not in schema.read_text("utf-8")
+        if is_foreign and not force:
+            raise _existing(schema)
+        write_whole(schema, schema_text())
+        write_whole(out, text)
+    except OSError as error:
+        raise _not_written(out, error) from error
+    return queries
+
+
+def _not_written(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"`{path}` cannot be written: {error.strerror}",
+        hint="check that the folder exists and that you have write access",
+    )
+
+
+def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
+    with open_context(Settings(draft), reporter) as ctx:
+        outcome = check(ctx)
+    for failure in outcome.failures:
+        raise failure.error
+    results = [result for result in outcome.results if isinstance(result, CheckResult)]
+    for result in results:
+        if not result.supported:
+            raise ImpctlError(f"The example `{result.query}` gave a wrong result: {result.reason}")
+    return tuple(result.query for result in results)
+
+
+def _refuse_existing(out: Path, *, force: bool) -> None:
+    check_output(out)
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"A workload file contains its own name, so the name must be UTF-8: `{out}`",
+            hint="give another name (`--out FILE`)",
+            code="out_not_utf8",
+        ) from None
+    if out.exists() and not (force and out.is_file()):
+        raise _existing(out)
+
+
+def _existing(file: Path) -> UsageError:
+    return UsageError(
+        f"File `{file}` already exists",
+        hint="give another name (`--out FILE`), or overwrite it with `--force`",
+    )
+
+
+def _identifier(text: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:100] or "table"
+    return plain if not plain[0].isdigit() else f"t_{plain}"
+
+
+def _free_name(name: TableName, used: Sequence[TableName]) -> TableName:
+    lowered = {candidate.lower() for candidate in used}
+    tries = (name, *(f"{name}_{number}" for number in range(2, len(used) + 3)))
+    return next(candidate for candidate in tries if candidate.lower() not in lowered)
+
+
 # The workload of `impctl init --demo`: needs no network and no Spark. The queries are those of
 # `make demo` (`workloads/orders.yaml`).
 
@@ -299,180 +477,3 @@ def _sql(name: str) -> str:
     if _PLAIN_NAME.fullmatch(name) and name.upper() not in _SQL_WORDS:
         return name
     return quoted(name).replace("$", "$$")
-
-
-# Law: nothing existing is overwritten unless requested. A file is put in place only after it was
-# read back and its queries were found supported, so `check` accepts what `init` wrote.
-
-_MOST_CANDIDATES = 4
-_DEMO_FILES = 200
-
-
-def init(request: InitRequest, reporter: Reporter) -> Outcome:
-    """Write the first workload file; the result names the next commands."""
-    if request.demo is not None:
-        return _demo(request.demo, reporter, force=request.force)
-    out = DEFAULT_FILE if request.out is None else request.out
-    _refuse_existing(out, force=request.force)
-    tables: list[FirstTable] = []
-    for path in request.tables:
-        reporter.step(f"reading the log of {masked(path)}")
-        tables.append(_demo_table(path, out, [table.name for table in tables]))
-    if not any(table.group_by for table in tables):
-        raise UsageError(
-            "None of the tables has a column that can be split into ranges",
-            hint="sketches need a column with a number, text, date or timestamp type",
-        )
-    # A store per file, so that two files in a folder never share one.
-    store = DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
-    text = workload_text(_identifier(out.stem), tables, store)
-    queries = _put(out, text, reporter, force=request.force)
-    names = tuple(table.name for table in tables)
-    file = shlex.quote(str(out))
-    commands = tuple(f"impctl {verb} {file}" for verb in ("check", "explain", "doctor", "capture"))
-    return Outcome((StartedResult(str(out), names, queries, commands),))
-
-
-def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
-    out = folder / "demo.yaml"
-    _refuse_existing(out, force=force)
-    path = folder / "orders"
-    check_output(path)
-    if not (force and path.exists()):
-        reporter.step(f"writing {path}")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _not_written(folder, error) from error
-        create_laid_out_table(str(path), orders_files(DEMO_ROWS, _DEMO_FILES, seed=1))
-    _put(out, DEMO_TEXT, reporter, force=force)
-    file = shlex.quote(str(out))
-    commands = (
-        f"impctl explain {file}",
-        f"impctl capture {file}",
-        f"impctl query {file} --query large_orders",
-        f"impctl apply {file} one-order",
-        f"impctl changes {file} --query large_orders",
-        f"impctl maintain {file}",
-        f"impctl gain {file}",
-        f"impctl verify {file} --results",
-    )
-    return Outcome((StartedResult(str(out), ("orders",), DEMO_QUERIES, commands),))
-
-
-def _demo_table(path: str, out: Path, used: Sequence[TableName]) -> FirstTable:
-    name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), used)
-    try:
-        snapshot = open_source(name, path).snapshot()
-    except TableError as error:
-        if error.code != "table_missing":
-            raise
-        hint = "give folders or URIs of Delta tables; relative paths start at the current folder"
-        raise TableError(error.message, hint=hint, code=error.code) from error
-    result = promising(snapshot, _MOST_CANDIDATES)
-    candidates = [
-        (promise.column.name, promise.ranges, _remark(promise, len(snapshot.files)))
-        for promise in result
-    ]
-    return FirstTable(
-        name,
-        _written_path(path, out),
-        _described(snapshot),
-        candidates,
-        group_column(snapshot, result),
-        measure_column(snapshot),
-    )
-
-
-def _described(snapshot: Snapshot) -> str:
-    rows = "unknown rows" if snapshot.rows is None else count_text(snapshot.rows, "row")
-    feed = "on" if snapshot.has_change_feed else "off (so changes cost more)"
-    files = count_text(len(snapshot.files), "file")
-    return f"version {snapshot.version}: {rows} in {files}; change feed {feed}"
-
-
-def _remark(promise: Promise, files: int) -> str:
-    values = "" if promise.values is None else f", at most {promise.values:,} values"
-    apart = (
-        f"; a value occurs in about {promise.overlap:.0%} of the files"
-        if files > 1 and promise.overlap < 1
-        else ""
-    )
-    return f"{promise.column.type}{values}{apart}"
-
-
-def _written_path(path: str, out: Path) -> str:
-    """The path relative to the file's folder unless far away; URIs unchanged."""
-    if "://" in path:
-        return path
-    relative = os.path.relpath(path, out.parent).replace(os.sep, "/")
-    return os.path.abspath(path) if relative.startswith("../../") else relative
-
-
-def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str, ...]:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent) as draft:
-            draft.write(text)
-            draft.flush()
-            queries = _checked(Path(draft.name), reporter)
-        schema = out.with_name(SCHEMA_FILE)
-        is_foreign = schema.exists() and '"urn:impctl:workload:' not in schema.read_text("utf-8")
-        if is_foreign and not force:
-            raise _existing(schema)
-        write_whole(schema, schema_text())
-        write_whole(out, text)
-    except OSError as error:
-        raise _not_written(out, error) from error
-    return queries
-
-
-def _not_written(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"`{path}` cannot be written: {error.strerror}",
-        hint="check that the folder exists and that you have write access",
-    )
-
-
-def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
-    with open_context(Settings(draft), reporter) as ctx:
-        outcome = check(ctx)
-    for failure in outcome.failures:
-        raise failure.error
-    results = [result for result in outcome.results if isinstance(result, CheckResult)]
-    for result in results:
-        if not result.supported:
-            raise ImpctlError(f"The example `{result.query}` gave a wrong result: {result.reason}")
-    return tuple(result.query for result in results)
-
-
-def _refuse_existing(out: Path, *, force: bool) -> None:
-    check_output(out)
-    try:
-        str(out).encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"A workload file contains its own name, so the name must be UTF-8: `{out}`",
-            hint="give another name (`--out FILE`)",
-            code="out_not_utf8",
-        ) from None
-    if out.exists() and not (force and out.is_file()):
-        raise _existing(out)
-
-
-def _existing(file: Path) -> UsageError:
-    return UsageError(
-        f"File `{file}` already exists",
-        hint="give another name (`--out FILE`), or overwrite it with `--force`",
-    )
-
-
-def _identifier(text: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")[:100] or "table"
-    return plain if not plain[0].isdigit() else f"t_{plain}"
-
-
-def _free_name(name: TableName, used: Sequence[TableName]) -> TableName:
-    lowered = {candidate.lower() for candidate in used}
-    tries = (name, *(f"{name}_{number}" for number in range(2, len(used) + 3)))
-    return next(candidate for candidate in tries if candidate.lower() not in lowered)

@@ -36,6 +36,89 @@ if TYPE_CHECKING:
     from impctl.types import QueryName, TableName, TableVersion
 
 
+# Law: a run takes the best way that policy and plan permit; every result says which and why, and a
+# recapture is never silent. Policies: `auto` recaptures when nothing else works; `incremental`
+# never recaptures (exit 7 with a hint); `strict` takes only exact maintenance (else exit 4); `full`
+# always recaptures. A query that fails keeps its sketch and does not stop the others. If only its
+# sketch fails on a row, a recapture does too, and Spark answers the query, that is a warning. A
+# query that can have no sketch is a result, and a failure only with `--strict`.
+
+
+def maintain(
+    ctx: Context,
+    queries: Sequence[QueryName] | None,
+    batch_rows: int | None = None,
+    cache: StateCache | None = None,
+    *,
+    for_use: bool = False,
+) -> Outcome:
+    """Maintain the named queries, by default all. `cache` keeps operator state between runs."""
+    specs = ctx.queries(queries)
+    return maintain_specs(ctx, specs, batch_rows, cache, is_named=bool(queries), for_use=for_use)
+
+
+def maintain_specs(
+    ctx: Context,
+    specs: Sequence[QuerySpec],
+    batch_rows: int | None = None,
+    cache: StateCache | None = None,
+    *,
+    is_named: bool,
+    for_use: bool = False,
+) -> Outcome:
+    """The same for these queries, in their order; `is_named` if each was named by the user."""
+    if ctx.settings.changes is not None:
+        from impctl.service.result_changes import check_change_files
+
+        check_change_files(ctx, specs, ctx.settings.changes, is_named=is_named)
+    size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
+    outcome = maintain_queries(ctx, specs, size, cache, for_use=for_use)
+    if not (for_use or ctx.settings.strict):
+        outcome = _without_refused(ctx, outcome)
+    fails_on_rows = any(isinstance(failure.error, EvaluationError) for failure in outcome.failures)
+    return _answered_by_spark(ctx, outcome) if fails_on_rows and not for_use else outcome
+
+
+def _without_refused(ctx: Context, outcome: Outcome) -> Outcome:
+    specs = {spec.name: spec for spec in ctx.queries(None)}
+    results, failures = [*outcome.results], list[Failure]()
+    for failure in outcome.failures:
+        error, query = failure.error, failure.query
+        if query is not None and is_refused(specs[query], error):
+            results.append(unsketched_maintain(query, error.code, error.message))
+        else:
+            failures.append(failure)
+    return replace(outcome, results=tuple(results), failures=tuple(failures))
+
+
+def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
+    """Remove failures on rows that Spark does not evaluate for the answer. A subquery that divides
+    by zero, for instance, fails where it is computed; Spark may have no row left to compare with
+    it."""
+    from impctl.service.prepare import prepare
+    from impctl.service.spark_answer import answer_table
+
+    failures, warnings = [], [*outcome.warnings]
+    for failure in outcome.failures:
+        is_answered = False
+        if isinstance(failure.error, EvaluationError) and failure.query is not None:
+            spec = ctx.query(failure.query)
+            if ctx.policy(spec) in (Policy.AUTO, Policy.FULL):
+                try:
+                    answer_table(ctx, prepare(ctx, spec), {})
+                    is_answered = True
+                except ImpctlError:
+                    pass  # The failure reports it already.
+        if is_answered:
+            warnings.append(
+                f"query `{failure.query}` was not maintained: {failure.error.message}. Spark "
+                "answers the query without its sketch, because the query does not need this row"
+            )
+        else:
+            failures.append(failure)
+    return replace(outcome, warnings=tuple(warnings), failures=tuple(failures))
+
+
 # Law: a run with nothing to do reads no SQL and loads no planner unless a sketch is to be used.
 
 NO_NEW_VERSION = "no new version"
@@ -262,86 +345,3 @@ def unchanged_results(ctx: Context, stored: StoredQuery) -> list[MaintainResult]
         )
         for sketch in stored.sketches
     ]
-
-
-# Law: a run takes the best way that policy and plan permit; every result says which and why, and a
-# recapture is never silent. Policies: `auto` recaptures when nothing else works; `incremental`
-# never recaptures (exit 7 with a hint); `strict` takes only exact maintenance (else exit 4); `full`
-# always recaptures. A query that fails keeps its sketch and does not stop the others. If only its
-# sketch fails on a row, a recapture does too, and Spark answers the query, that is a warning. A
-# query that can have no sketch is a result, and a failure only with `--strict`.
-
-
-def maintain(
-    ctx: Context,
-    queries: Sequence[QueryName] | None,
-    batch_rows: int | None = None,
-    cache: StateCache | None = None,
-    *,
-    for_use: bool = False,
-) -> Outcome:
-    """Maintain the named queries, by default all. `cache` keeps operator state between runs."""
-    specs = ctx.queries(queries)
-    return maintain_specs(ctx, specs, batch_rows, cache, is_named=bool(queries), for_use=for_use)
-
-
-def maintain_specs(
-    ctx: Context,
-    specs: Sequence[QuerySpec],
-    batch_rows: int | None = None,
-    cache: StateCache | None = None,
-    *,
-    is_named: bool,
-    for_use: bool = False,
-) -> Outcome:
-    """The same for these queries, in their order; `is_named` if each was named by the user."""
-    if ctx.settings.changes is not None:
-        from impctl.service.result_changes import check_change_files
-
-        check_change_files(ctx, specs, ctx.settings.changes, is_named=is_named)
-    size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    outcome = maintain_queries(ctx, specs, size, cache, for_use=for_use)
-    if not (for_use or ctx.settings.strict):
-        outcome = _without_refused(ctx, outcome)
-    fails_on_rows = any(isinstance(failure.error, EvaluationError) for failure in outcome.failures)
-    return _answered_by_spark(ctx, outcome) if fails_on_rows and not for_use else outcome
-
-
-def _without_refused(ctx: Context, outcome: Outcome) -> Outcome:
-    specs = {spec.name: spec for spec in ctx.queries(None)}
-    results, failures = [*outcome.results], list[Failure]()
-    for failure in outcome.failures:
-        error, query = failure.error, failure.query
-        if query is not None and is_refused(specs[query], error):
-            results.append(unsketched_maintain(query, error.code, error.message))
-        else:
-            failures.append(failure)
-    return replace(outcome, results=tuple(results), failures=tuple(failures))
-
-
-def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
-    """Remove failures on rows that Spark does not evaluate for the answer. A subquery that divides
-    by zero, for instance, fails where it is computed; Spark may have no row left to compare with
-    it."""
-    from impctl.service.prepare import prepare
-    from impctl.service.spark_answer import answer_table
-
-    failures, warnings = [], [*outcome.warnings]
-    for failure in outcome.failures:
-        is_answered = False
-        if isinstance(failure.error, EvaluationError) and failure.query is not None:
-            spec = ctx.query(failure.query)
-            if ctx.policy(spec) in (Policy.AUTO, Policy.FULL):
-                try:
-                    answer_table(ctx, prepare(ctx, spec), {})
-                    is_answered = True
-                except ImpctlError:
-                    pass  # The failure reports it already.
-        if is_answered:
-            warnings.append(
-                f"query `{failure.query}` was not maintained: {failure.error.message}. Spark "
-                "answers the query without its sketch, because the query does not need this row"
-            )
-        else:
-            failures.append(failure)
-    return replace(outcome, warnings=tuple(warnings), failures=tuple(failures))

@@ -41,6 +41,72 @@ if TYPE_CHECKING:
     from impctl.service.spark_answer import Passthrough
 
 
+# Law: the answer is the query's at the pinned versions; the sketch only decides what is read.
+
+
+def query(
+    ctx: Context,
+    query: str | None,
+    params: GivenValues = (),
+    sql: str | None = None,
+    at: AtVersions | None = None,
+    use: SketchPolicy = SketchPolicy.AUTO,
+    by: AnsweredBy = AnsweredBy.AUTO,
+    *,
+    required: bool = False,
+    where: str | None = None,
+    limit: int | None = None,
+    out: Path | None = None,
+    escape_formulas: bool = False,
+) -> Outcome:
+    """The answer of one query; a stale sketch is maintained first. With `params` or another text
+    the sketch may be another query's. `at` selects versions, answered through their stored sketch
+    without maintenance. `use`: read through the sketch where that pays, always or never. A query
+    without a sketch is read whole, unless one is `required`. `by`: materialized result, engine or
+    Spark; default: the fastest that can. `where` selects rows by their columns. `limit` bounds the
+    rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets compute
+    nothing."""
+    from impctl.service.formats import check_goal
+
+    if out is not None:
+        # Before anything that takes its time.
+        check_goal(out, ctx.reserved)
+    is_plain = not params and sql is None and at is None and not required
+    if is_plain and use is SketchPolicy.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
+        known = read_without_plan(ctx, query, where)
+        if known is not None:
+            return _result_of(known, limit, out, (), escape_formulas=escape_formulas)
+    # Planner and engine take longer to load than the materialized result takes to read.
+    from impctl.service.resolve import reporting_lost_versions, resolved
+    from impctl.service.spark_answer import Passthrough
+
+    match = resolved(ctx, query, params, sql, at, use, required=required)
+    if isinstance(match, Passthrough):
+        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
+            raise match.refusal
+        result, warnings = _verbatim(ctx, match), match.warnings
+    else:
+        with nullcontext() if at is None else reporting_lost_versions():
+            result, warnings = _answer(ctx, match, use, by, where)
+    return _result_of(result, limit, out, warnings, escape_formulas=escape_formulas)
+
+
+def _result_of(
+    result: QueryResult,
+    limit: int | None,
+    out: Path | None,
+    warnings: tuple[str, ...],
+    *,
+    escape_formulas: bool,
+) -> Outcome:
+    from impctl.service.formats import write_answer
+
+    result = replace(result, limit=limit, written=None if out is None else str(out))
+    if out is not None:
+        write_answer(result.shown, out, escape_formulas=escape_formulas)
+    return Outcome((result,), warnings)
+
+
 # Who answers. Law: every way gives the query's answer at the pinned versions. Materialized rows
 # come first, because they are cheapest, unless recorded runs say that reading tables is faster;
 # else the engine, as far as it can, or Spark, by the cost model. Spark decides where the engine
@@ -369,69 +435,3 @@ def _answer(
         quicker=answer.quicker,
     )
     return shown, answer.query.warnings
-
-
-# Law: the answer is the query's at the pinned versions; the sketch only decides what is read.
-
-
-def query(
-    ctx: Context,
-    query: str | None,
-    params: GivenValues = (),
-    sql: str | None = None,
-    at: AtVersions | None = None,
-    use: SketchPolicy = SketchPolicy.AUTO,
-    by: AnsweredBy = AnsweredBy.AUTO,
-    *,
-    required: bool = False,
-    where: str | None = None,
-    limit: int | None = None,
-    out: Path | None = None,
-    escape_formulas: bool = False,
-) -> Outcome:
-    """The answer of one query; a stale sketch is maintained first. With `params` or another text
-    the sketch may be another query's. `at` selects versions, answered through their stored sketch
-    without maintenance. `use`: read through the sketch where that pays, always or never. A query
-    without a sketch is read whole, unless one is `required`. `by`: materialized result, engine or
-    Spark; default: the fastest that can. `where` selects rows by their columns. `limit` bounds the
-    rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets compute
-    nothing."""
-    from impctl.service.formats import check_goal
-
-    if out is not None:
-        # Before anything that takes its time.
-        check_goal(out, ctx.reserved)
-    is_plain = not params and sql is None and at is None and not required
-    if is_plain and use is SketchPolicy.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
-        known = read_without_plan(ctx, query, where)
-        if known is not None:
-            return _result_of(known, limit, out, (), escape_formulas=escape_formulas)
-    # Planner and engine take longer to load than the materialized result takes to read.
-    from impctl.service.resolve import reporting_lost_versions, resolved
-    from impctl.service.spark_answer import Passthrough
-
-    match = resolved(ctx, query, params, sql, at, use, required=required)
-    if isinstance(match, Passthrough):
-        if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
-            raise match.refusal
-        result, warnings = _verbatim(ctx, match), match.warnings
-    else:
-        with nullcontext() if at is None else reporting_lost_versions():
-            result, warnings = _answer(ctx, match, use, by, where)
-    return _result_of(result, limit, out, warnings, escape_formulas=escape_formulas)
-
-
-def _result_of(
-    result: QueryResult,
-    limit: int | None,
-    out: Path | None,
-    warnings: tuple[str, ...],
-    *,
-    escape_formulas: bool,
-) -> Outcome:
-    from impctl.service.formats import write_answer
-
-    result = replace(result, limit=limit, written=None if out is None else str(out))
-    if out is not None:
-        write_answer(result.shown, out, escape_formulas=escape_formulas)
-    return Outcome((result,), warnings)

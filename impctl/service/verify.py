@@ -43,6 +43,178 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 
+
+# Law: the oracle shares only the partition with the maintained state. A sketch without a range of
+# the accurate one is unsound (exit 5); one with more has slack. A sketch of one derivation per row
+# of a fixpoint has no accurate counterpart: it is unsound if rows derived over it are not all rows,
+# and its slack is ranges that no derivation uses. With results, the answers with and without the
+# sketch, and the materialized one, are compared as bags; of a LIMIT without ORDER BY only the
+# number of rows. A query that fails only through its sketch has nothing to compare. Both cases are
+# reported. The finding is recorded for `status` if the store is writable.
+
+_FAILS_IN_PART = (
+    "query `{}` fails on groups that its sketch covers only in part, so it is answered "
+    "without its sketch, and there is no result with it to compare"
+)
+
+
+def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool = False) -> Outcome:
+    """One result per stored sketch; results_equal only where `results` asks for it."""
+    result: list[VerifyResult] = []
+    failures: list[Failure] = []
+    warnings: list[str] = []
+    specs = ctx.sketched(queries)
+    for number, spec in enumerate(specs, start=1):
+        ctx.reporter.step(f"verifying {spec.name}", number, len(specs))
+        with Isolated(failures, spec):
+            watch, started_at = Stopwatch(), time.time()
+            verified = _verify_sketches(ctx, spec, results)
+            result += verified
+            if results and any(result.results_equal is None for result in verified):
+                warnings.append(_FAILS_IN_PART.format(spec.name))
+            warnings += _record(ctx, spec, verified, started_at, watch.ms)
+    names = [f"`{spec.name}`" for spec in ctx.queries(queries) if not spec.is_sketched]
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        warnings.append(f"{', '.join(names)} {verb} not verified: {SKETCH_NONE_REASON}")
+    return Outcome(tuple(result), tuple(warnings), tuple(failures))
+
+
+def _record(
+    ctx: Context, spec: QuerySpec, verified: Sequence[VerifyResult], started_at: float, took: float
+) -> list[str]:
+    """Record the result; a store that is locked or read-only is no failure."""
+    if not verified:
+        return []
+    slack = sum(result.slack for result in verified)
+    is_sound = all(result.is_sound for result in verified)
+    record = RunRecord(
+        action=VERIFY,
+        reason_code=VERIFIED if is_sound else "sketch_unsound",
+        reason=f"slack {slack}" if is_sound else "the sketch or its results were wrong",
+        started_at=started_at,
+        elapsed_ms=took,
+        read_ms=0,
+        engine_ms=0,
+        commit_ms=0,
+        changes=0,
+        added=slack,
+        removed=sum(len(result.missing) for result in verified),
+        versions=verified[0].versions,
+    )
+    try:
+        ctx.store().add_record(spec.name, record)
+    except RetryableError as error:
+        return [f"the verification of `{spec.name}` was not recorded: {error.message}"]
+    return []
+
+
+def _verify_sketches(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult]:
+    stored = captured_query(ctx, ctx.reading_store(), spec)
+    check_definition(ctx, spec, stored)
+    prepared = prepare(ctx, spec, stored_moments(stored))
+    verdict, _ = restored_verdict(ctx.tables, prepared, stored)
+    ctx.spark()
+    ctx.reporter.step(f"recapturing {spec.name}")
+    sketches = {sketch.access: (sketch.partition, sketch.ranges) for sketch in stored.sketches}
+    accurate = needed(ctx, prepared, verdict, sketches, stored.versions)
+    compared: tuple[bool | None, bool, bool | None] = (None, False, None)
+    if results:
+        compared = _results_equal(ctx, prepared, stored)
+    equal, counts_only, kept_equal = compared
+    verified = []
+    for sketch in stored.sketches:
+        relation = compare(sketch.ranges, accurate[sketch.access])
+        verified.append(
+            VerifyResult(
+                query=spec.name,
+                table=sketch.table,
+                attribute=sketch.attribute,
+                total=sketch.partition.ranges,
+                covers=relation.covers,
+                slack=relation.slack,
+                missing=relation.missing,
+                extra=relation.extra,
+                results_equal=equal,
+                versions=stored.versions,
+                moments=prepared.moments,
+                counts_only=counts_only,
+                answer_equal=kept_equal,
+            )
+        )
+    return verified
+
+
+def _results_equal(
+    ctx: Context, prepared: PreparedQuery, stored: StoredQuery
+) -> tuple[bool | None, bool, bool | None]:
+    """Whether the answers are equal, whether only row counts could be compared, and whether the
+    materialized result is equal (None without one). None where the query fails through its sketch
+    alone, which nobody then uses."""
+    ctx.reporter.step(f"running {prepared.spec.name} with and without its sketch")
+    pruned = filters_of(ctx.tables, prepared, stored.sketches, stored.versions)
+    without = answer(ctx, prepared, stored.versions)
+    try:
+        with_sketch = answer(ctx, prepared, stored.versions, pruned)
+    except EvaluationError:
+        with_sketch = None
+    materialized = _materialized(ctx, prepared, stored)
+    if len(without.rows) == prepared.query.cut:
+        # Any rows are right, once there are more than the LIMIT leaves.
+        result = [None if rows is None else len(rows.rows) for rows in (with_sketch, materialized)]
+        equal, is_kept = (None if n is None else n == len(without.rows) for n in result)
+        return equal, True, is_kept
+    loose = order_dependent_columns(prepared.query.root)
+    cut = None if loose else cut_order(prepared.query.root)
+
+    @cache
+    def rounded() -> Rounded | None:
+        return rounded_answer(ctx, prepared, stored.versions)
+
+    def is_same(result: ResultRows | None) -> bool | None:
+        if result is None:
+            return None
+        if same_rows(_without(result.rows, loose), _without(without.rows, loose)):
+            return True
+        if cut is not None and cut.are_both_right(result.rows, without.rows):
+            return True
+        # Sums that cancel: Spark says what they were made of.
+        by_spark = rounded()
+        if by_spark is None:
+            return False
+        rows, errors = by_spark
+        return same_rows(
+            _without(result.rows, loose), _without(rows, loose), errors=_without(errors, loose)
+        )
+
+    return is_same(with_sketch), False, is_same(materialized)
+
+
+def _materialized(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
+    store = ctx.reading_store()
+    if store is None or not stored.state_meta.get("answer"):
+        return None
+    # Read as `query` reads it, where nothing moved since.
+    ending, plan = known_ending(ctx.tables, stored), None
+    if ending is None:
+        plan = ctx.memory.answer(prepared.planned)
+        ending = plan.ending
+    table = materialized_result(ctx, store, stored.query, ending, stored.generation, plan=plan)
+    return None if table is None else answer_of(table)
+
+
+_Cell = TypeVar("_Cell")
+
+
+def _without(
+    rows: Sequence[Sequence[_Cell]], columns: Collection[int]
+) -> Sequence[Sequence[_Cell]]:
+    """The rows without the columns of which two runs need not agree."""
+    if not columns:
+        return rows
+    return [[value for index, value in enumerate(row) if index not in columns] for row in rows]
+
+
 # Ties at a LIMIT or OFFSET. Law: where it cuts between tied rows, any of them are right. Equal are
 # then the lists of sort values, and the bags of rows that do not tie at the cut. This needs all
 # sort values in the output; else the rows must be equal.
@@ -214,174 +386,3 @@ def rounded_answer(ctx: Context, prepared: PreparedQuery, versions: Versions) ->
         rows.append(row[:shown])
         errors.append(tuple(off))
     return rows, errors
-
-
-# Law: the oracle shares only the partition with the maintained state. A sketch without a range of
-# the accurate one is unsound (exit 5); one with more has slack. A sketch of one derivation per row
-# of a fixpoint has no accurate counterpart: it is unsound if rows derived over it are not all rows,
-# and its slack is ranges that no derivation uses. With results, the answers with and without the
-# sketch, and the materialized one, are compared as bags; of a LIMIT without ORDER BY only the
-# number of rows. A query that fails only through its sketch has nothing to compare. Both cases are
-# reported. The finding is recorded for `status` if the store is writable.
-
-_FAILS_IN_PART = (
-    "query `{}` fails on groups that its sketch covers only in part, so it is answered "
-    "without its sketch, and there is no result with it to compare"
-)
-
-
-def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool = False) -> Outcome:
-    """One result per stored sketch; results_equal only where `results` asks for it."""
-    result: list[VerifyResult] = []
-    failures: list[Failure] = []
-    warnings: list[str] = []
-    specs = ctx.sketched(queries)
-    for number, spec in enumerate(specs, start=1):
-        ctx.reporter.step(f"verifying {spec.name}", number, len(specs))
-        with Isolated(failures, spec):
-            watch, started_at = Stopwatch(), time.time()
-            verified = _verify_sketches(ctx, spec, results)
-            result += verified
-            if results and any(result.results_equal is None for result in verified):
-                warnings.append(_FAILS_IN_PART.format(spec.name))
-            warnings += _record(ctx, spec, verified, started_at, watch.ms)
-    names = [f"`{spec.name}`" for spec in ctx.queries(queries) if not spec.is_sketched]
-    if names:
-        verb = "is" if len(names) == 1 else "are"
-        warnings.append(f"{', '.join(names)} {verb} not verified: {SKETCH_NONE_REASON}")
-    return Outcome(tuple(result), tuple(warnings), tuple(failures))
-
-
-def _record(
-    ctx: Context, spec: QuerySpec, verified: Sequence[VerifyResult], started_at: float, took: float
-) -> list[str]:
-    """Record the result; a store that is locked or read-only is no failure."""
-    if not verified:
-        return []
-    slack = sum(result.slack for result in verified)
-    is_sound = all(result.is_sound for result in verified)
-    record = RunRecord(
-        action=VERIFY,
-        reason_code=VERIFIED if is_sound else "sketch_unsound",
-        reason=f"slack {slack}" if is_sound else "the sketch or its results were wrong",
-        started_at=started_at,
-        elapsed_ms=took,
-        read_ms=0,
-        engine_ms=0,
-        commit_ms=0,
-        changes=0,
-        added=slack,
-        removed=sum(len(result.missing) for result in verified),
-        versions=verified[0].versions,
-    )
-    try:
-        ctx.store().add_record(spec.name, record)
-    except RetryableError as error:
-        return [f"the verification of `{spec.name}` was not recorded: {error.message}"]
-    return []
-
-
-def _verify_sketches(ctx: Context, spec: QuerySpec, results: bool) -> list[VerifyResult]:
-    stored = captured_query(ctx, ctx.reading_store(), spec)
-    check_definition(ctx, spec, stored)
-    prepared = prepare(ctx, spec, stored_moments(stored))
-    verdict, _ = restored_verdict(ctx.tables, prepared, stored)
-    ctx.spark()
-    ctx.reporter.step(f"recapturing {spec.name}")
-    sketches = {sketch.access: (sketch.partition, sketch.ranges) for sketch in stored.sketches}
-    accurate = needed(ctx, prepared, verdict, sketches, stored.versions)
-    compared: tuple[bool | None, bool, bool | None] = (None, False, None)
-    if results:
-        compared = _results_equal(ctx, prepared, stored)
-    equal, counts_only, kept_equal = compared
-    verified = []
-    for sketch in stored.sketches:
-        relation = compare(sketch.ranges, accurate[sketch.access])
-        verified.append(
-            VerifyResult(
-                query=spec.name,
-                table=sketch.table,
-                attribute=sketch.attribute,
-                total=sketch.partition.ranges,
-                covers=relation.covers,
-                slack=relation.slack,
-                missing=relation.missing,
-                extra=relation.extra,
-                results_equal=equal,
-                versions=stored.versions,
-                moments=prepared.moments,
-                counts_only=counts_only,
-                answer_equal=kept_equal,
-            )
-        )
-    return verified
-
-
-def _results_equal(
-    ctx: Context, prepared: PreparedQuery, stored: StoredQuery
-) -> tuple[bool | None, bool, bool | None]:
-    """Whether the answers are equal, whether only row counts could be compared, and whether the
-    materialized result is equal (None without one). None where the query fails through its sketch
-    alone, which nobody then uses."""
-    ctx.reporter.step(f"running {prepared.spec.name} with and without its sketch")
-    pruned = filters_of(ctx.tables, prepared, stored.sketches, stored.versions)
-    without = answer(ctx, prepared, stored.versions)
-    try:
-        with_sketch = answer(ctx, prepared, stored.versions, pruned)
-    except EvaluationError:
-        with_sketch = None
-    materialized = _materialized(ctx, prepared, stored)
-    if len(without.rows) == prepared.query.cut:
-        # Any rows are right, once there are more than the LIMIT leaves.
-        result = [None if rows is None else len(rows.rows) for rows in (with_sketch, materialized)]
-        equal, is_kept = (None if n is None else n == len(without.rows) for n in result)
-        return equal, True, is_kept
-    loose = order_dependent_columns(prepared.query.root)
-    cut = None if loose else cut_order(prepared.query.root)
-
-    @cache
-    def rounded() -> Rounded | None:
-        return rounded_answer(ctx, prepared, stored.versions)
-
-    def is_same(result: ResultRows | None) -> bool | None:
-        if result is None:
-            return None
-        if same_rows(_without(result.rows, loose), _without(without.rows, loose)):
-            return True
-        if cut is not None and cut.are_both_right(result.rows, without.rows):
-            return True
-        # Sums that cancel: Spark says what they were made of.
-        by_spark = rounded()
-        if by_spark is None:
-            return False
-        rows, errors = by_spark
-        return same_rows(
-            _without(result.rows, loose), _without(rows, loose), errors=_without(errors, loose)
-        )
-
-    return is_same(with_sketch), False, is_same(materialized)
-
-
-def _materialized(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
-    store = ctx.reading_store()
-    if store is None or not stored.state_meta.get("answer"):
-        return None
-    # Read as `query` reads it, where nothing moved since.
-    ending, plan = known_ending(ctx.tables, stored), None
-    if ending is None:
-        plan = ctx.memory.answer(prepared.planned)
-        ending = plan.ending
-    table = materialized_result(ctx, store, stored.query, ending, stored.generation, plan=plan)
-    return None if table is None else answer_of(table)
-
-
-_Cell = TypeVar("_Cell")
-
-
-def _without(
-    rows: Sequence[Sequence[_Cell]], columns: Collection[int]
-) -> Sequence[Sequence[_Cell]]:
-    """The rows without the columns of which two runs need not agree."""
-    if not columns:
-        return rows
-    return [[value for index, value in enumerate(row) if index not in columns] for row in rows]

@@ -90,6 +90,95 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName, ParameterValue, QueryName, TableName
 
 
+# Law: no table is changed. The sketch is maintained first, as for `query`. Then the state answers
+# if recursion is kept by absorption, else the engine reads through the sketch. Spark is not
+# started.
+
+
+def why(
+    ctx: Context,
+    query: QueryName | None,
+    params: GivenValues = (),
+    row: RowGiven = (),
+    without: Sequence[str] = (),
+    *,
+    limit: int | None = None,
+) -> Outcome:
+    """What derives the row of the answer with these values, or how the answer changes without some
+    rows. Either `row` has values of columns of the answer, or `without` conditions on rows of its
+    tables. `limit`: how many rows are shown."""
+    if query is not None:
+        # Before anything else is said of a query that is not there.
+        ctx.queries([query])
+    if bool(row) == bool(without):
+        raise UsageError(
+            "`why` takes either a row of the result or rows to remove, not both",
+            hint="give `--row NAME=VALUE`, or `--without CONDITION`",
+            code="why_of_what",
+        )
+    match = _resolved(ctx, query, params)
+    watch = Stopwatch()
+    if without:
+        return Outcome((_without(ctx, match, without, limit, watch),), match.warnings)
+    derived = row_from_state(ctx, match, row) or derived_row(ctx, match, row)
+    result = WhyResult(
+        query=match.prepared.spec.name,
+        row=derived.row,
+        claim=str(derived.derivation.claim),
+        rows=derived.rows[:limit],
+        row_count=len(derived.rows),
+        lineage=derived.lineage,
+        limit=limit,
+        versions=match.versions,
+        files_kept=derived.files,
+        files_total=derived.files_total,
+        elapsed_ms=watch.ms,
+        action=match.action,
+        reason=match.reason,
+        moments=match.prepared.moments,
+        by=STATE if derived.from_state else ENGINE,
+    )
+    return Outcome((result,), match.warnings)
+
+
+def _resolved(ctx: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
+    """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
+    spec = ctx.query(query)
+    use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS
+    result = resolved(ctx, spec.name, params, None, None, use)
+    if isinstance(result, Passthrough):
+        raise result.refusal
+    if use is SketchPolicy.NEVER:
+        reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
+        return replace(result, reason=reason)
+    return result
+
+
+def _without(
+    ctx: Context,
+    result: ResolvedSketch,
+    without: Sequence[str],
+    limit: int | None,
+    watch: Stopwatch,
+) -> WithoutResult:
+    changed = without_from_state(ctx, result, without) or answer_without(ctx, result, without)
+    return WithoutResult(
+        query=result.prepared.spec.name,
+        answer=changed.changes,
+        limit=limit,
+        without=changed.conditions,
+        removed=changed.removed,
+        versions=result.versions,
+        files_kept=changed.files,
+        files_total=changed.files_total,
+        elapsed_ms=watch.ms,
+        action=result.action,
+        reason=result.reason,
+        moments=result.prepared.moments,
+        by=STATE if changed.from_state else ENGINE,
+    )
+
+
 # The row asked about, by values of some columns. Law: a text is parsed as a value of the column's
 # type, like `--param`; a TIMESTAMP has its zone. Columns without a value may have any.
 
@@ -628,92 +717,3 @@ def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
     if isinstance(plan, Fixpoint) and plan.id == absorbed.fixpoint:
         return Scan(_MADE, _MADE, plan.attributes, span=plan.span)
     return with_inputs(plan, tuple(_over_rows(child, absorbed) for child in inputs_of(plan)))
-
-
-# Law: no table is changed. The sketch is maintained first, as for `query`. Then the state answers
-# if recursion is kept by absorption, else the engine reads through the sketch. Spark is not
-# started.
-
-
-def why(
-    ctx: Context,
-    query: QueryName | None,
-    params: GivenValues = (),
-    row: RowGiven = (),
-    without: Sequence[str] = (),
-    *,
-    limit: int | None = None,
-) -> Outcome:
-    """What derives the row of the answer with these values, or how the answer changes without some
-    rows. Either `row` has values of columns of the answer, or `without` conditions on rows of its
-    tables. `limit`: how many rows are shown."""
-    if query is not None:
-        # Before anything else is said of a query that is not there.
-        ctx.queries([query])
-    if bool(row) == bool(without):
-        raise UsageError(
-            "`why` takes either a row of the result or rows to remove, not both",
-            hint="give `--row NAME=VALUE`, or `--without CONDITION`",
-            code="why_of_what",
-        )
-    match = _resolved(ctx, query, params)
-    watch = Stopwatch()
-    if without:
-        return Outcome((_without(ctx, match, without, limit, watch),), match.warnings)
-    derived = row_from_state(ctx, match, row) or derived_row(ctx, match, row)
-    result = WhyResult(
-        query=match.prepared.spec.name,
-        row=derived.row,
-        claim=str(derived.derivation.claim),
-        rows=derived.rows[:limit],
-        row_count=len(derived.rows),
-        lineage=derived.lineage,
-        limit=limit,
-        versions=match.versions,
-        files_kept=derived.files,
-        files_total=derived.files_total,
-        elapsed_ms=watch.ms,
-        action=match.action,
-        reason=match.reason,
-        moments=match.prepared.moments,
-        by=STATE if derived.from_state else ENGINE,
-    )
-    return Outcome((result,), match.warnings)
-
-
-def _resolved(ctx: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
-    """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
-    spec = ctx.query(query)
-    use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS
-    result = resolved(ctx, spec.name, params, None, None, use)
-    if isinstance(result, Passthrough):
-        raise result.refusal
-    if use is SketchPolicy.NEVER:
-        reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
-        return replace(result, reason=reason)
-    return result
-
-
-def _without(
-    ctx: Context,
-    result: ResolvedSketch,
-    without: Sequence[str],
-    limit: int | None,
-    watch: Stopwatch,
-) -> WithoutResult:
-    changed = without_from_state(ctx, result, without) or answer_without(ctx, result, without)
-    return WithoutResult(
-        query=result.prepared.spec.name,
-        answer=changed.changes,
-        limit=limit,
-        without=changed.conditions,
-        removed=changed.removed,
-        versions=result.versions,
-        files_kept=changed.files,
-        files_total=changed.files_total,
-        elapsed_ms=watch.ms,
-        action=result.action,
-        reason=result.reason,
-        moments=result.prepared.moments,
-        by=STATE if changed.from_state else ENGINE,
-    )

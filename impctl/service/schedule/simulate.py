@@ -52,6 +52,116 @@ from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.sections import read_trigger
 from impctl.workload.yaml import FileReading, Lines, YamlFault, compose
 
+# Law: reads no row of a table, starts no Spark, writes only a requested report. The functions that
+# decide real runs decide here, with a clock that is advanced. Queries never captured are omitted
+# and reported.
+
+NOTHING_TO_REPLAY = "nothing_to_replay"
+_NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"
+_FEW = 20
+"""Commits below which a replay says little."""
+
+
+def simulate(
+    ctx: Context, queries: Sequence[QueryName] | None, request: SimulateRequest
+) -> Outcome:
+    """One result for all settings; UsageError where there is nothing to replay."""
+    triggers = [trigger_from(text) for text in request.triggers]
+    present = disk_of(ctx.settings, ctx.workload)
+    settings = settings_of(present, disks_from(request.disks), triggers)
+    store = ctx.reading_store()
+    specs, warnings = _captured(ctx, store, queries)
+    assert store is not None, "what was captured is in a store"
+    tables: dict[QueryName, tuple[TableName, ...]] = {}
+    for spec in specs:
+        stored = store.load(spec.name)
+        assert stored is not None, "it was captured"
+        tables[spec.name] = tuple(stored.versions)
+    names = sorted({name for versions in tables.values() for name in versions})
+    now = now_of(ctx)
+    since = None if request.since is None else now - request.since
+    replay = replay_of_store(ctx, store, names, since, now)
+    if not replay.count:
+        raise UsageError(
+            "No commit is known in the requested time span",
+            hint="`capture` and `maintain` store the history of commits from the tables' logs; "
+            "give a longer `--since`",
+            code=NOTHING_TO_REPLAY,
+        )
+    if replay.count < _FEW:
+        warnings.append(
+            f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
+        )
+    if has_expiry(ctx.workload.tables[name] for name in names):
+        warnings.append(_NO_EXPIRY)
+    model = Model(ctx, store, specs, tables, replay, request.look)
+    figures = []
+    for number, setting in enumerate(settings, start=1):
+        ctx.reporter.step(f"replaying {setting.name}", number, len(settings))
+        figures.append(model.run(setting))
+    result = SimulateResult(
+        source=replay.source,
+        since=datetime.fromtimestamp(replay.since, UTC),
+        until=datetime.fromtimestamp(replay.until, UTC),
+        look_s=request.look,
+        commits={name: len(commits) for name, commits in replay.commits.items()},
+        rows=replay.rows,
+        costs_by=model.costs_by,
+        settings=tuple(figures),
+        recorded=_recorded(store, model, settings[0], request.look),
+    )
+    return Outcome((result,), (*warnings, *replay.warnings, *model.warnings))
+
+
+def _captured(
+    ctx: Context, store: StoreReader | None, queries: Sequence[QueryName] | None
+) -> tuple[list[QuerySpec], list[str]]:
+    specs = ctx.sketched(queries)
+    known = frozenset[QueryName]() if store is None else frozenset(store.queries())
+    result = [spec for spec in specs if spec.name in known]
+    if not result:
+        raise UsageError(
+            "None of the queries has been captured, so the cost of maintaining them is unknown",
+            hint="run `impctl capture`, and `impctl maintain` a few times",
+            code=NOTHING_TO_REPLAY,
+        )
+    missing = [f"`{spec.name}`" for spec in specs if spec.name not in known]
+    message = f"not replayed, because never captured: {', '.join(missing)}; run `impctl capture`"
+    return result, [message] if missing else []
+
+
+def _recorded(
+    store: StoreReader, model: Model, present: Setting, look: float
+) -> RecordedRuns | None:
+    """The recorded runs of the replay, from when all queries existed, and the share by which the
+    model says more (above 0) or less; None without any."""
+    histories = {name: store.history(name, _ALL_RUNS) for name in model.costs_by}
+    firsts = [records[-1].started_at for records in histories.values() if records]
+    begin = max([model.replay.since, *firsts])
+    steps = [
+        (name, record)
+        for name, records in histories.items()
+        for record in records
+        if record.action in _STEPS and begin < record.started_at <= model.replay.until
+    ]
+    if not steps:
+        return None
+    steps.sort(key=lambda step: step[1].started_at)
+    figures = model.run(present, since=begin)
+    runs, work = runs_in(steps, look / 2), sum(record.elapsed_ms for _, record in steps)
+    return RecordedRuns(
+        since=datetime.fromtimestamp(begin, UTC),
+        runs=runs,
+        steps=len(steps),
+        work_ms=work,
+        model_runs=figures.runs,
+        model_steps=figures.steps,
+        model_work_ms=figures.work_ms,
+        runs_off=figures.runs / runs - 1,
+        steps_off=figures.steps / len(steps) - 1,
+        work_off=figures.work_ms / work - 1 if work else None,
+    )
+
 
 class ReplayedCommits(Struct, frozen=True):
     """The commits of one table: `times` ascending, `rows` and `bytes` of all before each, and of
@@ -1135,114 +1245,3 @@ class VirtualRun:
         if trigger.cheap or is_ahead_of_point:
             is_some = query.pending(now) is not None
             yield now if is_some else query.next_after(now) or inf
-
-
-# Law: reads no row of a table, starts no Spark, writes only a requested report. The functions that
-# decide real runs decide here, with a clock that is advanced. Queries never captured are omitted
-# and reported.
-
-NOTHING_TO_REPLAY = "nothing_to_replay"
-_NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"
-_FEW = 20
-"""Commits below which a replay says little."""
-
-
-def simulate(
-    ctx: Context, queries: Sequence[QueryName] | None, request: SimulateRequest
-) -> Outcome:
-    """One result for all settings; UsageError where there is nothing to replay."""
-    triggers = [trigger_from(text) for text in request.triggers]
-    present = disk_of(ctx.settings, ctx.workload)
-    settings = settings_of(present, disks_from(request.disks), triggers)
-    store = ctx.reading_store()
-    specs, warnings = _captured(ctx, store, queries)
-    assert store is not None, "what was captured is in a store"
-    tables: dict[QueryName, tuple[TableName, ...]] = {}
-    for spec in specs:
-        stored = store.load(spec.name)
-        assert stored is not None, "it was captured"
-        tables[spec.name] = tuple(stored.versions)
-    names = sorted({name for versions in tables.values() for name in versions})
-    now = now_of(ctx)
-    since = None if request.since is None else now - request.since
-    replay = replay_of_store(ctx, store, names, since, now)
-    if not replay.count:
-        raise UsageError(
-            "No commit is known in the requested time span",
-            hint="`capture` and `maintain` store the history of commits from the tables' logs; "
-            "give a longer `--since`",
-            code=NOTHING_TO_REPLAY,
-        )
-    if replay.count < _FEW:
-        warnings.append(
-            f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
-        )
-    if has_expiry(ctx.workload.tables[name] for name in names):
-        warnings.append(_NO_EXPIRY)
-    model = Model(ctx, store, specs, tables, replay, request.look)
-    figures = []
-    for number, setting in enumerate(settings, start=1):
-        ctx.reporter.step(f"replaying {setting.name}", number, len(settings))
-        figures.append(model.run(setting))
-    result = SimulateResult(
-        source=replay.source,
-        since=datetime.fromtimestamp(replay.since, UTC),
-        until=datetime.fromtimestamp(replay.until, UTC),
-        look_s=request.look,
-        commits={name: len(commits) for name, commits in replay.commits.items()},
-        rows=replay.rows,
-        costs_by=model.costs_by,
-        settings=tuple(figures),
-        recorded=_recorded(store, model, settings[0], request.look),
-    )
-    return Outcome((result,), (*warnings, *replay.warnings, *model.warnings))
-
-
-def _captured(
-    ctx: Context, store: StoreReader | None, queries: Sequence[QueryName] | None
-) -> tuple[list[QuerySpec], list[str]]:
-    specs = ctx.sketched(queries)
-    known = frozenset[QueryName]() if store is None else frozenset(store.queries())
-    result = [spec for spec in specs if spec.name in known]
-    if not result:
-        raise UsageError(
-            "None of the queries has been captured, so the cost of maintaining them is unknown",
-            hint="run `impctl capture`, and `impctl maintain` a few times",
-            code=NOTHING_TO_REPLAY,
-        )
-    missing = [f"`{spec.name}`" for spec in specs if spec.name not in known]
-    message = f"not replayed, because never captured: {', '.join(missing)}; run `impctl capture`"
-    return result, [message] if missing else []
-
-
-def _recorded(
-    store: StoreReader, model: Model, present: Setting, look: float
-) -> RecordedRuns | None:
-    """The recorded runs of the replay, from when all queries existed, and the share by which the
-    model says more (above 0) or less; None without any."""
-    histories = {name: store.history(name, _ALL_RUNS) for name in model.costs_by}
-    firsts = [records[-1].started_at for records in histories.values() if records]
-    begin = max([model.replay.since, *firsts])
-    steps = [
-        (name, record)
-        for name, records in histories.items()
-        for record in records
-        if record.action in _STEPS and begin < record.started_at <= model.replay.until
-    ]
-    if not steps:
-        return None
-    steps.sort(key=lambda step: step[1].started_at)
-    figures = model.run(present, since=begin)
-    runs, work = runs_in(steps, look / 2), sum(record.elapsed_ms for _, record in steps)
-    return RecordedRuns(
-        since=datetime.fromtimestamp(begin, UTC),
-        runs=runs,
-        steps=len(steps),
-        work_ms=work,
-        model_runs=figures.runs,
-        model_steps=figures.steps,
-        model_work_ms=figures.work_ms,
-        runs_off=figures.runs / runs - 1,
-        steps_off=figures.steps / len(steps) - 1,
-        work_off=figures.work_ms / work - 1 if work else None,
-    )
