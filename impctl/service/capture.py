@@ -431,7 +431,7 @@ def without_provenance(query: QueryName, why: str) -> str:
 def _compute(
     ctx: Context, planned: CapturePlan
 ) -> tuple[MaintenancePlan, RangesByAccess, MaintainedQuery | TouchedQuery | None, bool]:
-    """The way, the sketch of every access, the state to maintain it (if any), whether Spark ran."""
+    """The plan, the sketch of every access, the state to maintain it if any, whether Spark ran."""
     prepared, chosen, partitions = planned.prepared, planned.chosen, planned.partitions
     plan, filled = planned.plan, None
     if plan.mode is MaintenanceMode.EXACT:

@@ -1,4 +1,4 @@
-"""Plan a capture: the sketched attribute of each table access, its partition, and the way."""
+"""Plan a capture: the sketched attribute of each access, its partition, and its maintenance."""
 
 from __future__ import annotations
 

@@ -226,18 +226,20 @@ def history_findings(
                 7,
             )
     settings = retention_of(snapshot.configuration)
-    for one in settings:
-        if one.kept is None:
+    for entry in settings:
+        if entry.kept is None:
             yield subject.warning(
                 "retention",
-                f"`{one.setting}` is not a duration that impctl understands: `{one.text}`",
-                f"set it to a duration such as `interval 30 days`: {_longer(source, one.setting)}",
+                f"`{entry.setting}` is not a duration that impctl understands: `{entry.text}`",
+                "set it to a duration such as `interval 30 days`: "
+                + _longer(source, entry.setting),
             )
-    known = [(setting.kept, setting.setting) for setting in settings if setting.kept is not None]
+    known = [(entry.kept, entry.setting) for entry in settings if entry.kept is not None]
     if known:
         waiting = [version for query, version in stale.items() if reasons[query] is None]
-        age = _oldest_change(source, min(waiting)) if waiting else None
-        span, setting = min(known, key=lambda one: one[0])
+        oldest = committed_at(source, min(waiting) + 1) if waiting else None
+        age = None if oldest is None else timedelta(seconds=max(time.time() - oldest, 0))
+        span, setting = min(known, key=lambda pair: pair[0])
         raise_it = f"keep it longer: {_longer(source, setting)}"
         keeps = f"History is kept for {_text(span)} (`{setting}`)"
         yield _schedule(subject, span, keeps, raise_it, age, every)
@@ -281,12 +283,6 @@ def _schedule(
             f"run more often, or {raise_it}",
         )
     return subject.ok("schedule", f"{keeps}, enough for {runs}{ago}")
-
-
-def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | None:
-    """Age of the first commit after `version`; None if unknown."""
-    committed = committed_at(source, version + 1)
-    return None if committed is None else timedelta(seconds=max(time.time() - committed, 0))
 
 
 def _text(span: timedelta) -> str:

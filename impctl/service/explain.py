@@ -315,7 +315,7 @@ def plan_as_stored(
     plan: MaintenancePlan,
     stored: StoredQuery,
 ) -> MaintenancePlan:
-    """The way of the stored state; `plan`, which a capture would choose now, if they agree."""
+    """The plan of the stored state; `plan`, which a capture would choose now, if they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     if is_less(stored, plan):
         no_answer = meta.way if prepared.spec.answer else ""
@@ -399,7 +399,7 @@ def stored_pieces(ctx: Context, spec: QuerySpec, plan: MaintenancePlan) -> Store
 
 
 def is_less(stored: StoredQuery, plan: MaintenancePlan) -> bool:
-    """Whether the capture could not fill the way's state, by an error, memory or close doubles."""
+    """Whether the capture could not fill the plan's state, by an error, memory or close doubles."""
     return stored.mode is MaintenanceMode.RECAPTURE and plan.mode is MaintenanceMode.EXACT
 
 

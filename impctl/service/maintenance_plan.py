@@ -363,7 +363,7 @@ def _by_core(
 
 
 def _with_trees(prepared: PreparedQuery, choose: Callable[..., MaintenancePlan]) -> MaintenancePlan:
-    """The way by trees, fixed by the plan; UnsupportedError if joins work only otherwise."""
+    """The plan by trees; UnsupportedError if joins work only otherwise."""
     plan = choose(trees={})
     if plan.has_tree:
         return plan
@@ -379,7 +379,7 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., MaintenancePlan])
 
 
 def _trees_or_not(choose: Callable[..., MaintenancePlan], choice: TreeChoice) -> MaintenancePlan:
-    """The way as chosen, without trees if the engine has no circuit with them."""
+    """The plan as chosen, without trees if the engine has no circuit with them."""
     if choice.is_tree:
         plan = choose(trees={}, blocks=choice.blocks)
         if plan.has_tree:

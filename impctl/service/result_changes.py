@@ -345,7 +345,7 @@ class RecaptureChangeWriter:
         self._written = written
 
     def write(self, plan: MaintenancePlan, state: MaintainedQuery | TouchedQuery | None) -> None:
-        # What filled the state may be another circuit than the way's, made alike.
+        # What filled the state may be another circuit than the plan's, made alike.
         rows = state.compiled.kept if isinstance(state, MaintainedQuery) else None
         if plan.answer is None or rows is None:
             raise not_told(self._lead.query, plan.no_answer or plan.reason)

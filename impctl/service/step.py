@@ -86,7 +86,6 @@ from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersio
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.compile import MaintenancePlan
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
     from impctl.service.clock import Move
@@ -239,6 +238,10 @@ class Maintainer:
             count_filled = after[0] - then[0]
             rows_read, ms = after[1] - then[1], after[2] - then[2]
             reads.append(SideRead(buffer_name(piece), count_filled, count_filled, rows_read, ms))
+        tree = None
+        if self.state.plan.has_tree:
+            counts = zip(work, session.tree_work(), strict=True)
+            tree = TreeWork(*(after - before for before, after in counts))
         done = replace(
             done,
             added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
@@ -247,7 +250,7 @@ class Maintainer:
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
             note=_RECOMPUTED if session.recomputations() > recomputed else "",
-            tree=_tree_work(self.state.plan, work, session.tree_work()),
+            tree=tree,
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
                 tuple(reads),
@@ -371,15 +374,6 @@ class Maintainer:
             parts=None if asks_spark else done.parts,
             layout=self.state.meta.layout,
         )
-
-
-def _tree_work(
-    plan: MaintenancePlan, before: tuple[int, int, int], after: tuple[int, int, int]
-) -> TreeWork | None:
-    if not plan.has_tree:
-        return None
-    touched, flips, pairs = (now - then for then, now in zip(before, after, strict=True))
-    return TreeWork(touched, flips, pairs)
 
 
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
