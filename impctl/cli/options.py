@@ -292,7 +292,10 @@ _MEMORY_HELP = (
     "machine's memory."
 )
 
-MemoryGiven = Annotated[str | None, option("--memory SIZE", LIMITS, _MEMORY_HELP, envvar=MEMORY)]
+MemoryGiven = Annotated[
+    str | None,
+    option("--memory SIZE", LIMITS, _MEMORY_HELP, envvar=MEMORY),
+]
 
 FollowMemory = Annotated[
     str | None,
@@ -317,7 +320,8 @@ Now = Annotated[
 ]
 
 DryRun = Annotated[
-    bool, option("--dry-run", SAFETY, "Show what would be done, without writing anything.")
+    bool,
+    option("--dry-run", SAFETY, "Show what would be done, without writing anything."),
 ]
 
 DetailedExitcode = Annotated[
@@ -330,12 +334,19 @@ DetailedExitcode = Annotated[
 ]
 
 Strict = Annotated[
-    bool, option("--strict", SAFETY, "Fail with exit code 3 if a query cannot have a sketch.")
+    bool,
+    option("--strict", SAFETY, "Fail with exit code 3 if a query cannot have a sketch."),
 ]
 
-AsJson = Annotated[bool, option("--json", OUTPUT, "Print one JSON document, even on failure.")]
+AsJson = Annotated[
+    bool,
+    option("--json", OUTPUT, "Print one JSON document, even on failure."),
+]
 
-Quiet = Annotated[bool, option("--quiet -q", OUTPUT, "Print only results and errors.")]
+Quiet = Annotated[
+    bool,
+    option("--quiet -q", OUTPUT, "Print only results and errors."),
+]
 
 Verbose = Annotated[
     int,
@@ -404,7 +415,10 @@ DueOnly = Annotated[
     ),
 ]
 
-ShowDue = Annotated[bool, option("--due", SCHEDULE, "Show when each query is due next, and why.")]
+ShowDue = Annotated[
+    bool,
+    option("--due", SCHEDULE, "Show when each query is due next, and why."),
+]
 
 PointName = Annotated[
     str | None,

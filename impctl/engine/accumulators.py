@@ -489,7 +489,10 @@ class Firsts:
     """Every `First` among the outputs of one grouping, with its state."""
 
     def __init__(
-        self, name: str, columns: Sequence[AggregateColumn], types: Mapping[AttributeId, SqlType]
+        self,
+        name: str,
+        columns: Sequence[AggregateColumn],
+        types: Mapping[AttributeId, SqlType],
     ) -> None:
         self._outputs = [
             (column.id, column.type, column.accumulator)

@@ -293,7 +293,12 @@ _WORDS_PER_KEY = 8
 """Words of a filter, per key to fold in, up to which all bits are expanded."""
 _WORD, _CODE, _COUNT = "word", "code", b"count"
 _SPREAD = np.array(
-    [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93],
+    [
+        0x9E3779B97F4A7C15,
+        0xBF58476D1CE4E5B9,
+        0x94D049BB133111EB,
+        0xD6E8FEB86659FD93,
+    ],
     dtype=np.uint64,
 )
 """One odd multiplier per word of a block: the top bits of the product choose the bit."""

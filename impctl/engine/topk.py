@@ -108,7 +108,12 @@ class BufferedRows:
         counts = self._counts(owners, codes, rows.weights)
         inside = codes <= edges[owners]
         lowered = edge_after(
-            owners[inside], codes[inside], counts[inside], self.size.kept, edges, 2 * self.size.kept
+            owners[inside],
+            codes[inside],
+            counts[inside],
+            self.size.kept,
+            edges,
+            2 * self.size.kept,
         )
         self._move(groups, edges, lowered)
         inside = codes <= lowered[owners]

@@ -413,7 +413,8 @@ def best_only(fixpoint: Fixpoint, wanted: RequiredRows) -> BestOnly:
     if not wanted.values:
         raise NotBestOnlyError("MIN or MAX reads none of their columns")
     followed = _followed(
-        fixpoint.step, lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id
+        fixpoint.step,
+        lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id,
     )
     ways = [way for way in followed if way.leaf is not None]
     heads = attributes_of(fixpoint.step)

@@ -109,7 +109,11 @@ def query_names(connection: Connection, path: Path) -> tuple[QueryName, ...]:
 
 
 def save_query(
-    connection: Connection, capture: NewCapture, query_id: int | None, generation: int, at: float
+    connection: Connection,
+    capture: NewCapture,
+    query_id: int | None,
+    generation: int,
+    at: float,
 ) -> int:
     """Write what the capture fixes, over the row of `query_id` if any; returns the id."""
     if query_id is None:
@@ -899,7 +903,10 @@ def apply_capture(
 
 
 def apply_maintain(
-    connection: Connection, path: Path, change: MaintainCommit, written: tuple[WrittenRun, ...]
+    connection: Connection,
+    path: Path,
+    change: MaintainCommit,
+    written: tuple[WrittenRun, ...],
 ) -> Applied:
     """Move the query forward; RetryableError if another writer moved it meanwhile."""
     result = find_with_progress(connection, path, change.query)
@@ -939,7 +946,11 @@ def _forget(connection: Connection, query_id: int, *tables: str) -> None:
 
 
 def _is_same(
-    connection: Connection, path: Path, before: QueryRow, held: Progress, capture: NewCapture
+    connection: Connection,
+    path: Path,
+    before: QueryRow,
+    held: Progress,
+    capture: NewCapture,
 ) -> bool:
     """Whether sketches of earlier versions still describe this query over these tables."""
     pins = load_pins(connection, path, before.id, held.pins)

@@ -34,7 +34,14 @@ from impctl.tables.log import (
     leads_to,
     read_commits,
 )
-from impctl.tables.rows import DataFiles, FileReader, bare_rows, is_hybrid, read_failure, spellings
+from impctl.tables.rows import (
+    DataFiles,
+    FileReader,
+    bare_rows,
+    is_hybrid,
+    read_failure,
+    spellings,
+)
 from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
 from impctl.tables.snapshot import (
     CHANGE_FEED,

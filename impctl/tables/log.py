@@ -10,8 +10,14 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.errors import HistoryGoneError, TableError
-from impctl.tables.snapshot import Snapshot, logged_file
+from impctl.errors import (
+    HistoryGoneError,
+    TableError,
+)
+from impctl.tables.snapshot import (
+    Snapshot,
+    logged_file,
+)
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import READ_FAILURES, file_uri
 

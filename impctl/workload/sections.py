@@ -686,7 +686,11 @@ def trigger_schema() -> JsonSchema:
     return {
         "description": "When to maintain the query: after each commit (default), when its sketch "
         "is used, or at the conditions in a mapping.",
-        "anyOf": [{"enum": [str(word) for word in SimpleTrigger]}, _VARIABLE, mapping],
+        "anyOf": [
+            {"enum": [str(word) for word in SimpleTrigger]},
+            _VARIABLE,
+            mapping,
+        ],
     }
 
 

@@ -50,7 +50,7 @@ OF_CONSTANTS = {
 """With a row that is in no table."""
 LEFT_TO_SPARK = {
     "running": REACH + "SELECT n, SUM(n) OVER (ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND "
-    "CURRENT ROW) AS s FROM r WHERE n IS NOT NULL"
+    "CURRENT ROW) AS s FROM r WHERE n IS NOT NULL",
 }
 """What the engine does not run above the recursion."""
 _WALKS = (
@@ -277,7 +277,10 @@ def actions_by_strict(cli: Cli) -> set[str]:
     return {result["action"] for result in cli.good("maintain").results}
 
 
-SHIPS = {"lazy": "absorption", "eager": "{kind: absorption, ship: eager, nodes: 1000000}"}
+SHIPS = {
+    "lazy": "absorption",
+    "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
+}
 
 
 def fast_by(ship: str) -> pytest.MarkDecorator:

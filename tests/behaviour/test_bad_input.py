@@ -477,7 +477,10 @@ def _marks(shape: str) -> tuple[pytest.MarkDecorator, ...]:
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("shape", [pytest.param(one, marks=_marks(one)) for one in SHAPES])
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(one, marks=_marks(one)) for one in SHAPES],
+)
 def test_queries_keep_to_their_limit(
     cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:

@@ -113,7 +113,8 @@ def _rows(random: Random, count: int) -> pa.Table:
                 pa.timestamp("us", tz="UTC"),
             ),
             "g": pa.array(
-                [None if random.random() < 0.1 else random.randint(0, 11) for _ in days], pa.int64()
+                [None if random.random() < 0.1 else random.randint(0, 11) for _ in days],
+                pa.int64(),
             ),
             "x": pa.array([random.randint(-20, 20) for _ in days], pa.int64()),
         }

@@ -190,7 +190,10 @@ def test_a_run_that_reads_no_sql_tells_the_release(
 
 
 def test_a_program_gets_the_error_too(captured_before: Cli, tmp_path: Path) -> None:
-    with impctl.open(tmp_path / "w.yaml") as opened, pytest.raises(RecaptureNeededError) as caught:
+    with (
+        impctl.open(tmp_path / "w.yaml") as opened,
+        pytest.raises(RecaptureNeededError) as caught,
+    ):
         opened.rewrite("q", require_sketch=True)
     assert caught.value.code == "engine_changed"
 

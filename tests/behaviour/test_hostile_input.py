@@ -39,7 +39,13 @@ SECRETS = {
     "spark.ssl.keyStorePassword": "zq7secretseven",
     "spark.my.auth.header": "Bearer zq7secreteight",
 }
-NEEDLES = ("AKIAZQ7SECRETONE", "zq7", "secret+two", "secret%2Ffour", "secret/four")
+NEEDLES = (
+    "AKIAZQ7SECRETONE",
+    "zq7",
+    "secret+two",
+    "secret%2Ffour",
+    "secret/four",
+)
 
 SECRET_WORKLOAD = """\
 version: 1

@@ -192,7 +192,11 @@ def write_estimated(folder: Path, order: str, files: int) -> None:
 
 PAIRS = [
     ("day", 400, "orderkey, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 19000"),
-    ("day", 2000, "customer, COUNT(*) AS n FROM t WHERE day > 349 GROUP BY 1 HAVING COUNT(*) > 3"),
+    (
+        "day",
+        2000,
+        "customer, COUNT(*) AS n FROM t WHERE day > 349 GROUP BY 1 HAVING COUNT(*) > 3",
+    ),
     ("day", 400, "day, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > {day}"),
     ("nearly", 400, "orderkey, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 18500"),
     ("nearly", 2000, "region, orderkey, price FROM t WHERE price > 390 AND region = 7"),

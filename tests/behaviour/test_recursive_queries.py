@@ -238,7 +238,7 @@ NARROW = {
 """In the place of queries of the same names."""
 CLOSURE = {
     "of_seeds": "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION SELECT p.x, q.y "
-    "FROM c p JOIN c q ON p.y = q.x) SELECT x, y FROM c WHERE x < 9 AND y < 7"
+    "FROM c p JOIN c q ON p.y = q.x) SELECT x, y FROM c WHERE x < 9 AND y < 7",
 }
 """DuckDB finds fewer rows of it."""
 WALKS = {"walks_of_reached": BAGS["walks_of_reached"].replace("n > 8", "n < 9")}

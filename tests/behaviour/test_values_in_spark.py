@@ -580,7 +580,10 @@ PROPERTIES = WriterProperties(max_row_group_size=2)
 
 def rows_with_nan(rows: list[tuple[int, float | None]], kind: pa.DataType) -> pa.Table:
     return pa.table(
-        {"g": pa.array([g for g, _ in rows], pa.int64()), "d": pa.array([d for _, d in rows], kind)}
+        {
+            "g": pa.array([g for g, _ in rows], pa.int64()),
+            "d": pa.array([d for _, d in rows], kind),
+        }
     )
 
 

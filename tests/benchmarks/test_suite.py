@@ -261,7 +261,10 @@ WRONG = {
 def test_a_wrong_option_is_refused_before_anything_runs(
     tmp_path: Path, measure: str, options: dict[str, Any]
 ) -> None:
-    with open_context(Settings(Path(workload(tmp_path)))) as ctx, pytest.raises(WorkloadError):
+    with (
+        open_context(Settings(Path(workload(tmp_path)))) as ctx,
+        pytest.raises(WorkloadError),
+    ):
         MEASURES[measure].run(ground_of(ctx, measure, "q", **options))
 
 

@@ -59,7 +59,13 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "query w.yaml": (
         *("query", (BENCH, None, (), None, None, "auto", "auto")),
-        {"required": False, "where": None, "limit": None, "out": None, "escape_formulas": False},
+        {
+            "required": False,
+            "where": None,
+            "limit": None,
+            "out": None,
+            "escape_formulas": False,
+        },
     ),
     "changes w.yaml --query a --since t=1 --since u=2": (
         *("changes", (BENCH, "a", ("t=1", "u=2"))),
@@ -75,7 +81,10 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "verify w.yaml --results": ("verify", (BENCH, ()), {"results": True}),
     "gc w.yaml": ("gc", (BENCH, None), {}),
     "gc w.yaml --keep 8": ("gc", (BENCH, 8), {}),
-    "bench w.yaml": (*("run_workload", (BENCH, MeasureRequest(), ())), {"delta_rows": ()}),
+    "bench w.yaml": (
+        *("run_workload", (BENCH, MeasureRequest(), ())),
+        {"delta_rows": ()},
+    ),
     "bench w.yaml --query a --delta-rows 1 --delta-rows 7": (
         *("run_workload", (BENCH, MeasureRequest(), ("a",))),
         {"delta_rows": (1, 7)},

@@ -625,7 +625,10 @@ def test_examples_5_2_and_5_3_of_the_draft() -> None:
         {"rr": ("r", 5), "ss": ("s", 5)},
     )
     session.load([("rr", paper_rows(("r",), (1,), (7,))), ("ss", paper_rows(("s",), (1,), (8,)))])
-    assert groups_of(session) == {1: (9, 2, {0: 2}, {0: 1, 1: 1}), 7: (9, 2, {1: 2}, {0: 1, 1: 1})}
+    assert groups_of(session) == {
+        1: (9, 2, {0: 2}, {0: 1, 1: 1}),
+        7: (9, 2, {1: 2}, {0: 1, 1: 1}),
+    }
     turned = np.array([-1, 1], dtype=np.int64)
     session.step(
         {

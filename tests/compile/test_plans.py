@@ -679,7 +679,8 @@ def test_a_sum_that_did_not_come_this_far_is_no_column() -> None:
     root = apply_rules(read(sql).root)
     sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in scans_of(root)}
     with pytest.raises(
-        BlockedError, match="the engine does not support using a sum of doubles above a LIMIT"
+        BlockedError,
+        match="the engine does not support using a sum of doubles above a LIMIT",
     ):
         compile_plan(root, sketched, {}, barriers=())
 
@@ -839,7 +840,13 @@ def test_a_rank_by_doubles_that_goes_no_further_is_refused_in_advance() -> None:
         compile_answer(answer_plan(replace(query, root=apply_rules(query.root))))
 
 
-@random_cases(0, 12, 150, also="2 3 6 9 11 15-17 25 26 28 32 34 35 38 39", first=50_000)
+@random_cases(
+    0,
+    12,
+    150,
+    also="2 3 6 9 11 15-17 25 26 28 32 34 35 38 39",
+    first=50_000,
+)
 def test_answers_of_wide_plans(cases: Sequence[int]) -> None:
     seen = seen_in(cases, one_wide_case)
     assert seen["once"] > len(cases) * 3 // 4

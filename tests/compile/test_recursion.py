@@ -424,7 +424,10 @@ CIRCLES += "ON r.n = l.a) SELECT n FROM r"
 
 
 def some_tables(*links: tuple[int, int]) -> Mapping[str, Sequence[Row]]:
-    return {"links": [{"a": a, "b": b, "f": 1} for a, b in links], "seeds": [{"a": 1, "f": 0}]}
+    return {
+        "links": [{"a": a, "b": b, "f": 1} for a, b in links],
+        "seeds": [{"a": 1, "f": 0}],
+    }
 
 
 @pytest.mark.parametrize(("levels", "most"), [("", 100), (" MAX RECURSION LEVEL 7", 7)])

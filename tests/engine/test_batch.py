@@ -30,7 +30,10 @@ NUMBER, TEXT = AttributeId(0), AttributeId(1)
 def batch() -> Batch:
     valid = np.arange(SIZE) % 3 != 0
     texts = pa.array([f"t{at}" for at in range(SIZE)], pa.large_string())
-    columns = {NUMBER: Vector(LONG, np.arange(SIZE), valid, None), TEXT: Vector(STRING, texts)}
+    columns = {
+        NUMBER: Vector(LONG, np.arange(SIZE), valid, None),
+        TEXT: Vector(STRING, texts),
+    }
     return Batch(columns, np.arange(SIZE) + 1, (RowTags(np.arange(SIZE, dtype=np.int32)),))
 
 
@@ -121,7 +124,12 @@ def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
         rows: list[Row] = [
-            (rng.choice((None, 0, 1)), rng.choice(DOUBLES), rng.choice((1, 2)), rng.choice(SETS))
+            (
+                rng.choice((None, 0, 1)),
+                rng.choice(DOUBLES),
+                rng.choice((1, 2)),
+                rng.choice(SETS),
+            )
             for _ in range(rng.randrange(6))
         ]
         picked = [rng.choice(rows) for _ in range(rng.randrange(12))] if rows else []

@@ -754,7 +754,10 @@ def test_averages_are_sparks(spark: Any, tmp_path: Any) -> None:
         sql = "SELECT AVG(p) AS a, SUM(p) AS t, COUNT(p) AS n FROM x GROUP BY g"
         rows = spark.sql(sql).toArrow().to_pylist()
         ours = averages(
-            digits, scale, [int(row["t"].scaleb(scale)) for row in rows], [row["n"] for row in rows]
+            digits,
+            scale,
+            [int(row["t"].scaleb(scale)) for row in rows],
+            [row["n"] for row in rows],
         )
         theirs = [int(row["a"].scaleb(kind.scale)) for row in rows]
         assert ours == theirs, (digits, scale)

@@ -246,7 +246,10 @@ def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
 
 
 KEPT, READ, REBUILT, BOUNDED = PieceMode
-R_AND_S, S_ALONE = (KindOfChange(frozenset({"r", "s"}), 1.0), KindOfChange(frozenset({"s"}), 1.0))
+R_AND_S, S_ALONE = (
+    KindOfChange(frozenset({"r", "s"}), 1.0),
+    KindOfChange(frozenset({"s"}), 1.0),
+)
 
 
 def scan(table: str, keys: float = 0.0, whole: float = 0.0, kinds: int = 1) -> CostNode:

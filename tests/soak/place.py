@@ -81,7 +81,12 @@ _SIZES = {"orders": 150, "shops": 28, "returns": 60}
 TABLES = tuple(_SIZES)
 SCHEMAS = {
     "orders": pa.schema(
-        [("shop", pa.int64()), ("day", pa.int32()), ("amount", pa.int64()), ("price", pa.float64())]
+        [
+            ("shop", pa.int64()),
+            ("day", pa.int32()),
+            ("amount", pa.int64()),
+            ("price", pa.float64()),
+        ]
     ),
     "shops": pa.schema([("shop", pa.int64()), ("region", pa.string()), ("size", pa.int64())]),
     "returns": pa.schema([("shop", pa.int64()), ("amount", pa.int64()), ("note", pa.string())]),

@@ -63,7 +63,11 @@ def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> 
         record = run_record("exact", versions=stored.versions)
         store.commit_maintain(
             MaintainCommit(
-                query, stored.generation, stored.pins, record, sketches=((sketch.access, wrong),)
+                query,
+                stored.generation,
+                stored.pins,
+                record,
+                sketches=((sketch.access, wrong),),
             )
         )
 

@@ -413,7 +413,10 @@ def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
     ],
 )
 def test_a_removed_file_of_which_the_log_tells_little(
-    tmp_path: Path, told: dict[str, object], is_foreseen: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    told: dict[str, object],
+    is_foreseen: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """deltalake's reader of the feed refuses such an entry, or panics."""
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, by=["p"], feed=True)

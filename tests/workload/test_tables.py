@@ -455,9 +455,15 @@ def test_ranges_that_are_none(extra_problems: Problems, written: str, message: s
         ("partitions: {sales: {}}", "`partitions.sales` is empty"),
         ("partitions: {sales: }", "must be a mapping, not nothing"),
         ("partitions: []", "must be a mapping, not a list"),
-        ("partitions: {shops: {a: {ranges: 2}}}", "Table `shops` in `partitions` is not declared"),
+        (
+            "partitions: {shops: {a: {ranges: 2}}}",
+            "Table `shops` in `partitions` is not declared",
+        ),
         ("partitions: {salez: {a: {ranges: 2}}}", "did you mean `sales`?"),
-        ("partitions: {sales: {'': {ranges: 2}}}", "A column name in `partitions.sales` is empty"),
+        (
+            "partitions: {sales: {'': {ranges: 2}}}",
+            "A column name in `partitions.sales` is empty",
+        ),
         ("partitions: {sales: {a: {ranges: 2}, A: {ranges: 2}}}", "are the same column"),
     ],
 )

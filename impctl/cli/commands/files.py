@@ -65,10 +65,12 @@ def init(
         ),
     ] = None,
     out: Annotated[
-        Path | None, file_option("--out FILE", OUTPUT, "File to write. Default: impctl.yaml.")
+        Path | None,
+        file_option("--out FILE", OUTPUT, "File to write. Default: impctl.yaml."),
     ] = None,
     demo: Annotated[
-        bool, option("--demo", INPUT, "Create a small table and a workload file to try out.")
+        bool,
+        option("--demo", INPUT, "Create a small table and a workload file to try out."),
     ] = False,
     force: Annotated[bool, option("--force", SAFETY, "Overwrite an existing file.")] = False,
     json: AsJson = False,
@@ -117,10 +119,12 @@ def apply(
         ),
     ] = None,
     all_updates: Annotated[
-        bool, option("--all", INPUT, "Commit all updates in the file, in order.")
+        bool,
+        option("--all", INPUT, "Commit all updates in the file, in order."),
     ] = False,
     again: Annotated[
-        bool, option("--again", INPUT, "Commit a batch even if its table already contains it.")
+        bool,
+        option("--again", INPUT, "Commit a batch even if its table already contains it."),
     ] = False,
     dry_run: DryRun = False,
     json: AsJson = False,
@@ -309,10 +313,12 @@ Groups = Annotated[
     ),
 ]
 Sorted = Annotated[
-    bool, option("--sorted", EXAMPLE_DATA, "With --generate: sort rows by column `a`.")
+    bool,
+    option("--sorted", EXAMPLE_DATA, "With --generate: sort rows by column `a`."),
 ]
 Seed = Annotated[
-    int | None, option("--seed N", EXAMPLE_DATA, "With --generate: random seed. Default: 1.")
+    int | None,
+    option("--seed N", EXAMPLE_DATA, "With --generate: random seed. Default: 1."),
 ]
 Source = Annotated[
     Path | None,

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 def check(
     workload: WorkloadFile = DEFAULT_FILE,
     schema: Annotated[
-        bool, option("--schema", OUTPUT, "Print the JSON Schema of workload files and exit.")
+        bool,
+        option("--schema", OUTPUT, "Print the JSON Schema of workload files and exit."),
     ] = False,
     query: QueryNames = None,
     strict: Strict = False,
@@ -107,7 +108,8 @@ def status(
     policy: PolicyName = None,
     imbalance: Imbalance = None,
     runs: Annotated[
-        int, option("--runs N", OUTPUT, "Number of recent runs to show. Default: 3.", min=0)
+        int,
+        option("--runs N", OUTPUT, "Number of recent runs to show. Default: 3.", min=0),
     ] = 3,
     json: AsJson = False,
     quiet: Quiet = False,

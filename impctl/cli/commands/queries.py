@@ -229,7 +229,8 @@ Since = Annotated[
 ]
 
 FollowAnswer = Annotated[
-    bool, option("--follow", SCHEDULE, "Run until stopped, and show changes as they occur.")
+    bool,
+    option("--follow", SCHEDULE, "Run until stopped, and show changes as they occur."),
 ]
 
 MaxLooks = Annotated[
@@ -297,7 +298,13 @@ def changes(
 
         versions = tuple(since) if since else None
         return changes(
-            ctx, name, versions, whole=whole, limit=limit, out=out, escape_formulas=escape_formulas
+            ctx,
+            name,
+            versions,
+            whole=whole,
+            limit=limit,
+            out=out,
+            escape_formulas=escape_formulas,
         )
 
     return on_context("changes", display, settings, use_case)

@@ -142,4 +142,8 @@ def _failure(failure: Failure) -> dict[str, Json]:
 
 
 def _problem(problem: Problem) -> Json:
-    return {"message": problem.message, "hint": problem.hint, "location": to_json(problem.location)}
+    return {
+        "message": problem.message,
+        "hint": problem.hint,
+        "location": to_json(problem.location),
+    }

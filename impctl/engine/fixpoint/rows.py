@@ -852,7 +852,10 @@ class NumberedFixpointRows(RankedRows):
     stored = (*NAMES, _NUMBER)
 
     def __init__(
-        self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        number: AttributeId,
     ) -> None:
         super().__init__(name, columns)
         self.number = number

@@ -314,7 +314,11 @@ STEPS: dict[str, tuple[str, list[Step]]] = {
     ),
     "a value beside a key in another one's place": (
         "MIN_BY(r.name, r.c) = 'u'",
-        [([row("u")], [], True), ([row("v")], [row("u")], False), ([row("u")], [row("v")], True)],
+        [
+            ([row("u")], [], True),
+            ([row("v")], [row("u")], False),
+            ([row("u")], [row("v")], True),
+        ],
     ),
     "the first goes and the next one is there, then it comes back": (
         "MIN(r.name) = 'b'",
@@ -453,7 +457,12 @@ def test_state_of_trees_without_first_values_has_the_names_it_had() -> None:
     plain = names_of("COUNT(r.name) > 1")
     assert not any("first" in name or "last" in name for name in plain)
     names: Any = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
-    assert names - plain == {"first1.0.rows", "first1.0.codes", "last0.0.rows", "last0.0.codes"}
+    assert names - plain == {
+        "first1.0.rows",
+        "first1.0.codes",
+        "last0.0.rows",
+        "last0.0.codes",
+    }
 
 
 TRIANGLE = "r.a = s.a AND s.b = t.b AND t.c = r.c"

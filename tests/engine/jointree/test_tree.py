@@ -151,7 +151,10 @@ def test_touched_does_not_grow_with_the_joined_rows(partners: int) -> None:
 
 def test_a_hub_of_bits_is_touched_only_where_it_comes_or_goes() -> None:
     hub = 1000
-    nodes = [tree_node(0, "s", "a", "a"), tree_node(1, "r", "ab", "b", [(0, Edge.INNER, "a")])]
+    nodes = [
+        tree_node(0, "s", "a", "a"),
+        tree_node(1, "r", "ab", "b", [(0, Edge.INNER, "a")]),
+    ]
     tree = grown(nodes, bits=True)
     tree.step(r=[((1, at), at % 8, 1) for at in range(hub)])
     assert tree.step(s=[((1,), 0, 1)]) == (hub + 1, hub + 1, hub + 1)
@@ -233,7 +236,11 @@ def test_a_call_that_a_tree_cannot_keep_is_refused_by_name() -> None:
     assert error.value.code == "no_join_tree"
 
 
-ONCE = replace(GOOD, nodes=(replace(LEAF, arguments=()), ROOT), once=(("x", "r.a"),))
+ONCE = replace(
+    GOOD,
+    nodes=(replace(LEAF, arguments=()), ROOT),
+    once=(("x", "r.a"),),
+)
 
 
 def test_an_argument_that_counts_once_is_a_column_of_the_root() -> None:
@@ -252,7 +259,10 @@ def test_an_argument_that_counts_once_is_a_column_of_the_root() -> None:
 FIRST = AggregateColumn("first", STRING, FirstValue("k", "v", 1, 2, False), Count("k", 1))
 TEXT_ROOT = replace(ROOT, kept=(("r.a", LONG), ("r.k", LONG), ("r.v", STRING)))
 ORDERED = replace(
-    GOOD, nodes=(LEAF, TEXT_ROOT), columns=(SUM_OF_X, FIRST), ordered=(("k", "r.k"), ("v", "r.v"))
+    GOOD,
+    nodes=(LEAF, TEXT_ROOT),
+    columns=(SUM_OF_X, FIRST),
+    ordered=(("k", "r.k"), ("v", "r.v")),
 )
 NOT_ORDERED: dict[str, Callable[[], JoinTree]] = {
     "the first values of a group are of columns that are ordered": lambda: replace(

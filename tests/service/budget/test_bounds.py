@@ -136,7 +136,10 @@ def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "turns",
-    [[(0,), (1, 2)], pytest.param([(turn,) for turn in range(6)], marks=pytest.mark.slow)],
+    [
+        [(0,), (1, 2)],
+        pytest.param([(turn,) for turn in range(6)], marks=pytest.mark.slow),
+    ],
     ids=["few", "many"],
 )
 def test_buffers_come_and_go_and_no_sketch_or_answer_notices(

@@ -153,7 +153,8 @@ def _is(inner: RandomCondition, wanted: Truth, is_negated: bool) -> RandomCondit
     word = "NULL" if wanted is None else str(wanted).upper()
     negation = "NOT " if is_negated else ""
     return RandomCondition(
-        f"({inner.text}) IS {negation}{word}", lambda row: (inner.of(row) is wanted) != is_negated
+        f"({inner.text}) IS {negation}{word}",
+        lambda row: (inner.of(row) is wanted) != is_negated,
     )
 
 
