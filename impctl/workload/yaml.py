@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Never
 
 import yaml
@@ -14,6 +15,7 @@ from yaml.composer import Composer
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.errors import Location, Problem
+from impctl.sql.names import TableNames
 from impctl.workload.models import CellValue, QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
 from impctl.workload.scalars import ScalarFault, kind_of, plain_value
 
@@ -426,6 +428,11 @@ class FileReading(Struct):
 
     lines: Lines
     env: Mapping[str, str]
+    base: Path = Path()
+    """Folder that paths are relative to."""
+    names: TableNames = TableNames({})
+    tables: tuple[str, ...] | None = None
+    """All entries of `tables`, including invalid ones; None if unknown."""
     _noted: dict[Problem, None] = field(default_factory=dict)
 
     @property
@@ -661,8 +668,8 @@ class FileReading(Struct):
 
 
 def inside(path: str, name: str) -> str:
-    """The path of a key inside `path`, for messages."""
-    return f"{path[:-1]}.{shown(name)[1:]}"
+    """The path of a key inside `path`, for messages; of a whole file it is the key alone."""
+    return f"{path[:-1]}.{shown(name)[1:]}" if path.endswith("`") else shown(name)
 
 
 def shown(name: str) -> str:
