@@ -2,19 +2,22 @@
 
 A field of a struct whose annotation has a `key` is a key of the file, under the field's name or
 the one of `field(name=...)`. Its type says what the file may hold, `Meta` what limits it. Other
-fields are filled in by the reader. A type that the file spells differently names a reader in
-`workload.sections` (`spelled`). Struct docstrings describe the mappings in the JSON Schema.
+fields are filled in by the reader. Struct docstrings describe the mappings in the JSON Schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Meta, Struct
 
+from impctl.workload.scalars import YamlScalar
+
 JsonSchema = dict[str, object]
+Reader = str | Callable[[YamlScalar], Any]
 
 _LIMITS = ("ge", "le", "pattern", "min_length", "max_length", "extra_json_schema", "description")
 
@@ -22,7 +25,7 @@ _LIMITS = ("ge", "le", "pattern", "min_length", "max_length", "extra_json_schema
 def key(description: str = "", **said: Any) -> Meta:
     """A key of the file. Without a description, the docstring of its struct is the description.
 
-    - `reader`: the name of the function that reads it, and `written`: its type in the file.
+    - `reader`, `written`, `expected`: as of `spelled`.
     - `hint`: what to write instead of a number beyond its limits.
     - `old_name`: accepted as well.
     - `is_required`: overrides that keys without a default, or None as one, are required.
@@ -32,9 +35,11 @@ def key(description: str = "", **said: Any) -> Meta:
     return Meta(description=description or None, extra={"is_key": True, **said}, **limits)
 
 
-def spelled(reader: str, written: Any) -> Meta:
-    """A type that the function `reader` reads; in the file it has the type `written`."""
-    return Meta(extra={"reader": reader, "written": written})
+def spelled(reader: Reader, written: Any, expected: str = "text") -> Meta:
+    """A value that the file spells in a way of its own. `reader` is a function of a scalar, which
+    `expected` describes in messages, or else the name of a reader of nodes in `workload.sections`;
+    `written` is the type in the file."""
+    return Meta(extra={"reader": reader, "written": written, "expected": expected})
 
 
 class Kind(Struct, frozen=True):

@@ -162,7 +162,12 @@ def all_problems(path: Path, reading: FileReading) -> WorkloadError:
 
 
 def read_workload(
-    model: type[Workload], node: Node, where: str, path: Path, base: Path, reading: FileReading
+    model: type[Workload],
+    node: Node | None,
+    where: str,
+    path: Path,
+    base: Path,
+    reading: FileReading,
 ) -> Workload | None:
     """The workload at `node` with the keys of `model`, its paths relative to the folder `base`."""
     reading.base = base

@@ -1,10 +1,9 @@
 """What a workload file says, as frozen values: each key of the file is declared here, once."""
 
 import re
-from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, tzinfo
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, tzinfo
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
@@ -13,185 +12,35 @@ from msgspec import Meta, Struct, field
 from impctl.errors import Location
 from impctl.types import ColumnName, ParameterValue, QueryName, Secrets, TableName
 from impctl.workload.keys import key, spelled
+from impctl.workload.scalars import (
+    DURATION_PATTERN,
+    MACROS,
+    SHARE_PATTERN,
+    CellValue,
+    Cron,
+    ScalarFault,
+    YamlScalar,
+    cron_from,
+    deletions_from,
+    disk_from,
+    duration_from,
+    instant_from,
+    interval_from,
+    memory_from,
+    microseconds_from,
+    written,
+    zone_from,
+    zone_named,
+)
 
 if TYPE_CHECKING:
     from impctl.sql.names import FullName, TableNames
-
-# Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `7d` or `1 hour`, in flags and files.
-# Law: a duration is positive and finite, in seconds; one parser serves flags and files alike. A
-# file names the unit, since a bare number there would be guessed at; a flag without one is in
-# seconds.
-
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
-"""The same in words, possibly several: `1 hour`, `2 days`."""
-
-_TEXT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)[ ]*(?:(ms|s|m|h|d)|({'|'.join(WORDS)})s?)?")
-_LONGEST = 1e9
-
-
-def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
-    """The seconds that `text` means; None if it is no duration."""
-    match = _TEXT.fullmatch(text.strip())
-    if match is None or (needs_unit and not match[2] and not match[3]):
-        return None
-    value = float(match[1]) * (WORDS[match[3]] if match[3] else UNITS.get(match[2], 1.0))
-    return value if 0 < value < _LONGEST else None
-
-
-@lru_cache(maxsize=64)  # a few values, many times
-def written(seconds: float) -> str:
-    """The duration as in a file, in the largest unit with a whole number."""
-    for unit, size in reversed(UNITS.items()):
-        count = round(seconds / size)
-        if count and abs(count * size - seconds) < 1e-9 * max(1.0, seconds):
-            return f"{count}{unit}"
-    return f"{seconds:.3f}s"
-
-
-# Times of a crontab: five fields (minute, hour, day of month, month, day of week), or a word such
-# as `@daily`. The library cronsim parses the fields and finds the times. Law: where both days are
-# given (neither is `*`), a day that either names is one; else a day has to fit both. What never
-# comes, as the 30th of February, is refused, and so are the letters that cronsim or other readers
-# know (L, W, #, ?), each by its name.
-
-MACROS = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-_LETTERS = {
-    "L": "the last day of a month or week",
-    "W": "the weekday nearest to a day",
-    "#": "the n-th weekday of a month",
-    "?": "any day",
-}
-
-
-class _CronField(Struct, frozen=True):
-    """A field: its bounds, and the names of its values from `least` on."""
-
-    what: str
-    least: int
-    most: int
-    names: tuple[str, ...] = ()
-
-
-_FIELDS = (
-    _CronField("minute", 0, 59),
-    _CronField("hour", 0, 23),
-    _CronField("day of month", 1, 31),
-    _CronField("month", 1, 12, tuple("jan feb mar apr may jun jul aug sep oct nov dec".split())),
-    _CronField("day of week", 0, 7, tuple("sun mon tue wed thu fri sat".split())),
-)
-
-
-class CronFault(Exception):
-    """A text that is not a crontab time; never leaves this package."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
-class Cron(Struct, frozen=True):
-    """Times of a crontab: as in the file, and as cronsim reads them with the same meaning."""
-
-    written: str
-    expression: str
-
-    def after(self, local: datetime) -> Iterator[datetime]:
-        """The times after `local`, ascending; without a time zone, as `local`."""
-        from cronsim import CronSim
-
-        return iter(CronSim(self.expression, local))
-
-
-def read_cron(text: str) -> Cron:
-    """Parse crontab times; `CronFault` for anything else."""
-    word = text.strip()
-    if word.startswith("@"):
-        if word.lower() not in MACROS:
-            known = ", ".join(f"`{name}`" for name in MACROS)
-            raise CronFault("the `@` word is unknown", f"the words are {known}")
-        word = MACROS[word.lower()]
-    parts = word.split()
-    if len(parts) != len(_FIELDS):
-        count = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        six = "; seconds and years are not supported" if len(parts) > len(_FIELDS) else ""
-        raise CronFault(
-            f"it has {count} instead of 5",
-            "write minute, hour, day of month, month and day of week, for example `0 6 * * "
-            f"1-5`{six}",
-        )
-    fields = [_plain(part, field) for part, field in zip(parts, _FIELDS, strict=True)]
-    result = Cron(" ".join(parts), " ".join(fields))
-    if not _is_cron(result.expression):
-        raise CronFault("these times never occur", "none of these months has that many days")
-    return result
-
-
-def _plain(text: str, field: _CronField) -> str:
-    """The field as cronsim reads it with the meaning that it has here."""
-    plain = text if text == "*" else ",".join(_item(item, field) for item in text.split(","))
-    if not _is_cron(" ".join(plain if other is field else "*" for other in _FIELDS)):
-        raise CronFault(
-            f"the {field.what} is not valid",
-            f"use `*`, numbers from {field.least} to {field.most}, ascending ranges such as "
-            "`1-5`, or steps above 0 such as `*/2`",
-        )
-    return plain
-
-
-def _item(item: str, field: _CronField) -> str:
-    body, slash, step = item.partition("/")
-    first, dash, last = (_number(word, field) for word in body.partition("-"))
-    if first == "*" and not dash:
-        # cronsim requires both days where one begins with a star.
-        first, dash, last = str(field.least), "-", str(field.most)
-    elif field.what == "day of week" and last == "0" and first not in ("0", "7"):
-        last = "7"
-    elif dash and first == last and step.isdigit() and step.strip("0"):
-        # One value, whatever the step; cronsim would go on to the highest one.
-        return first
-    return f"{first}{dash}{last}{slash}{step}"
-
-
-def _number(word: str, field: _CronField) -> str:
-    """The number of a name; numbers without leading zeros."""
-    if word.isascii() and word.isdigit():
-        return word.lstrip("0") or "0"
-    if word.lower() in field.names:
-        return str(field.least + field.names.index(word.lower()))
-    for letter, meaning in _LETTERS.items():
-        if letter in word.upper():
-            raise CronFault(
-                f"`{letter}` ({meaning}) in the {field.what} is not supported",
-                "list the days, or use another trigger",
-            )
-    return word
-
-
-def _is_cron(expression: str) -> bool:
-    """Whether cronsim can read it and it has a time."""
-    from cronsim import CronSim, CronSimError
-
-    try:
-        CronSim(expression, datetime.min)
-    except (CronSimError, ValueError):
-        return False
-    return True
-
 
 # What values look like in a file, and their limits.
 
 NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 """Names of queries and updates serve on a command line and in file names as they are."""
+NAME_HINT = "use letters, digits, `_`, `-` and `.`, at most 128 characters"
 
 IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
 """Names of parameters, and parts of a table's name without backticks."""
@@ -199,8 +48,6 @@ IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
 _PART = f"(?:{IDENTIFIER_PATTERN}|`[^`]+`)"
 TABLE_PATTERN = rf"{_PART}(?:\.{_PART}){{0,2}}"
 """Names of tables and views: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
-
-SHARE_PATTERN = r"([0-9]{1,3}(?:\.[0-9]{1,6})?)[ ]*%"
 
 MAX_RANGES = 100_000
 """Far below the limit of the engine (`engine.tags.RANGE_BITS`)."""
@@ -225,6 +72,17 @@ def _text(pattern: str) -> Any:
     return Annotated[str, Meta(pattern=f"^{pattern}$")]
 
 
+def _name_of(what: str) -> Callable[[YamlScalar], str]:
+    """A reader of names that serve on a command line."""
+
+    def read(scalar: YamlScalar) -> str:
+        if re.fullmatch(NAME_PATTERN, scalar.written) is None:
+            raise ScalarFault(f"{{text}} cannot be the name of {what}", NAME_HINT)
+        return scalar.written
+
+    return read
+
+
 def _mapping(names: Any, values: Any, **limits: Any) -> Any:
     return Annotated[Mapping[names, values], Meta(**limits)]
 
@@ -239,9 +97,12 @@ def _described(written: Any, description: str) -> Any:
     return Annotated[written, Meta(description=description)]
 
 
-_DURATION = _text(rf"\s*[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d|({'|'.join(WORDS)})s?)\s*")
-Duration = Annotated[float, spelled("duration", _DURATION)]
-Instant = Annotated[float, spelled("instant", Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")])]
+_DURATION, _LENGTH = _text(DURATION_PATTERN), "a duration such as 10m"
+_INSTANT = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
+_SIZE = _json("string", "integer", pattern=r"\S")
+
+Duration = Annotated[float, spelled(duration_from, _DURATION, _LENGTH)]
+Instant = Annotated[float, spelled(instant_from, _INSTANT, "a date such as 2026-12-01")]
 """Seconds since 1970 of a date or a time."""
 PathText = Annotated[str, spelled("path", str)]
 Settings = Annotated[Secrets, spelled("settings", _mapping(str, _json(*_CELL)))]
@@ -279,26 +140,23 @@ class Trigger(Struct, frozen=True, kw_only=True):
     ] = None
     every: Annotated[
         Duration | None,
-        key("At multiples of this interval since midnight, from 1s to 1d.", reader="every"),
+        key("At multiples of this interval since midnight, from 1s to 1d.", reader=interval_from),
     ] = None
     cron: Annotated[
         Cron | None,
         key(
             f"A cron expression with five fields, or one of {', '.join(MACROS)}.",
-            reader="cron",
+            reader=cron_from,
             written=str,
         ),
     ] = None
     timezone: Annotated[
-        str | None, key("Time zone of `every` and `cron`; default: UTC.", reader="zone")
+        str | None, key("Time zone of `every` and `cron`; default: UTC.", reader=zone_from)
     ] = None
     point: Annotated[
         str | None,
-        key(
-            "When `impctl maintain --point` gives this name.",
-            reader="point",
-            written=_text(NAME_PATTERN),
-        ),
+        key("When `impctl maintain --point` gives this name."),
+        spelled(_name_of("a point"), _text(NAME_PATTERN)),
     ] = None
     ready_within: Annotated[
         Duration | None,
@@ -348,24 +206,9 @@ class Trigger(Struct, frozen=True, kw_only=True):
 ON_COMMIT = Trigger(alone=SimpleTrigger.COMMIT)
 
 
-def zone_named(name: str) -> tzinfo | None:
-    """The time zone; None if this machine does not know it. `UTC` needs no zone database."""
-    if name == "UTC":
-        return UTC
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None
-
-
 # The sections of the file. Law: a value here is complete and checked as far as the file alone
 # allows: names refer to declared tables, paths are absolute or URIs, variables are resolved. Values
 # that may hold secrets stay out of `repr`.
-
-CellValue = int | float | str | bool | date | datetime | None
-"""A value of a row to insert, as the file types it; the table's column type decides later."""
 
 BoundaryLiteral = int | float | str | date | datetime
 """A boundary as written; decimals wider than a double are written as text."""
@@ -505,8 +348,9 @@ class ExpectedChanges(Struct, frozen=True):
         float,
         key(
             "Share of the rows that are deletions, such as 5%.",
-            reader="share",
+            reader=deletions_from,
             written=_text(rf"\s*{SHARE_PATTERN}\s*"),
+            expected="a share such as 5%",
         ),
     ] = 0.0
     since: Annotated[Instant | None, key("Date or time from which this is expected.")] = field(
@@ -521,17 +365,17 @@ class ExpirySpec(Struct, frozen=True):
     column: Annotated[ColumnName, key("A column of type TIMESTAMP or DATE.")]
     after: Annotated[
         int,
-        key("A duration such as `1 hour` or `7d`.", reader="microseconds", written=_DURATION),
+        key("A duration such as `1 hour` or `7d`."),
+        spelled(microseconds_from, _DURATION, _LENGTH),
     ]
     location: Location
 
 
 Never = Literal["never"]
+Credentials = Literal["options", "ambient"]
 _CREDENTIALS = key(
     "Source of credentials for object stores. `options` (default): only `storage_options`. "
-    "`ambient`: also the environment.",
-    reader="credentials",
-    written=Literal["options", "ambient"],
+    "`ambient`: also the environment."
 )
 
 
@@ -554,8 +398,7 @@ class TableSpec(Struct, frozen=True):
         tuple[Annotated[str, Meta(description="A name with one to three parts.")], ...],
         key("Other names of the table, such as `shop.sales` or `main.shop.sales`."),
     ] = ()
-    ambient: Annotated[bool, _CREDENTIALS] = field(default=False, name="credentials")
-    """Whether credentials may come from the environment of the process."""
+    credentials: Annotated[Credentials | None, _CREDENTIALS] = None
     coming: Annotated[
         tuple[ExpectedChanges, ...] | None,
         key(
@@ -578,6 +421,11 @@ class TableSpec(Struct, frozen=True):
             "may not list files outside the table's folder."
         ),
     ] = ()
+
+    @property
+    def ambient(self) -> bool:
+        """Whether credentials may come from the environment of the process."""
+        return self.credentials == "ambient"
 
     @property
     def never_changes(self) -> bool:
@@ -830,7 +678,9 @@ class UpdateEntry(Struct, frozen=True):
 
     one_of: ClassVar = ("insert", "delete", "update")
 
-    name: Annotated[str, key("Name of the batch.", written=_text(NAME_PATTERN))]
+    name: Annotated[
+        str, key("Name of the batch."), spelled(_name_of("an update"), _text(NAME_PATTERN))
+    ]
     insert: Annotated[InsertSpec | None, key(reader="insert")] = None
     delete: Annotated[DeleteSpec | None, key(reader="delete")] = None
     update: Annotated[ChangeSpec | None, key(reader="update")] = None
@@ -853,8 +703,9 @@ class BudgetSpec(Struct, frozen=True):
         key(
             "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the "
             "minimum.",
-            reader="size",
-            written=_json("string", "integer", pattern=r"\S"),
+            reader=disk_from,
+            written=_SIZE,
+            expected="a size such as 1GB",
         ),
     ] = None
     """Bytes; None is unlimited."""
@@ -862,8 +713,9 @@ class BudgetSpec(Struct, frozen=True):
         str | None,
         key(
             "Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory.",
-            reader="memory",
-            written=_json("string", "integer", pattern=r"\S"),
+            reader=memory_from,
+            written=_SIZE,
+            expected="a size such as 1GB",
         ),
     ] = None
     """As written, since the machine is another one now and then."""
@@ -901,7 +753,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     schema: Annotated[
         str | None, key("Schema of table names without one; default: `default`.", reader="part")
     ] = None
-    ambient: Annotated[bool, _CREDENTIALS] = field(default=False, name="credentials")
+    credentials: Annotated[Credentials | None, _CREDENTIALS] = None
     tables: Annotated[
         Mapping[TableName, TableSpec],
         key(

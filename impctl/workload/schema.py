@@ -75,7 +75,12 @@ def _needs_variable(schema: JsonSchema) -> bool:
     """Whether it is for a scalar, and not for any text."""
     if "description" in schema or schema.get("type") in ("object", "array"):
         return False
-    return "string" not in schema.get("type", ()) or schema.get("pattern") not in (None, _NOT_BLANK)
+    types = schema.get("type")
+    return (
+        not isinstance(types, str | list)
+        or "string" not in types
+        or schema.get("pattern") not in (None, _NOT_BLANK)
+    )
 
 
 def _option(option: Any, limits: Mapping[str, Any]) -> JsonSchema:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from enum import StrEnum
@@ -38,15 +38,12 @@ from impctl.workload.keys import Kind, keys_of, kind_of
 from impctl.workload.models import (
     IDENTIFIER_PATTERN,
     MAX_BOUNDARIES,
+    NAME_HINT,
     NAME_PATTERN,
     NO_SKETCH,
-    SHARE_PATTERN,
     TABLE_PATTERN,
     BoundaryLiteral,
-    CellValue,
     ChangeSpec,
-    Cron,
-    CronFault,
     DeleteSpec,
     ExpectedChanges,
     ExpirySpec,
@@ -66,13 +63,9 @@ from impctl.workload.models import (
     UpdateEntry,
     UpdateSpec,
     ViewSpec,
-    read_cron,
-    seconds_in,
     store_path_problem,
-    written,
-    zone_named,
 )
-from impctl.workload.scalars import SIZE_HINT, ScalarFault, plain_value, share_from, size_from
+from impctl.workload.scalars import CellValue, ScalarFault, YamlScalar
 from impctl.workload.scalars import kind_of as kind_in_words
 from impctl.workload.yaml import (
     FileReading,
@@ -117,7 +110,7 @@ def read_record(
     reading: FileReading,
     later: Collection[str] = (),
 ) -> Record | None:
-    """The mapping at `node`, which has the keys of the model; without values of keys for `later`."""
+    """The mapping at `node`, which has the keys of the model; keys for `later` are not read."""
     keys = keys_of(model)
     required = [name for key in keys if key.is_required for name in key.names]
     optional = [name for key in keys if not key.is_required for name in key.names]
@@ -143,8 +136,10 @@ def read_struct(model: type[_S], node: Node | None, path: str, reading: FileRead
 def _read_value(kind: Kind, node: Node, path: str, reading: FileReading) -> Any:
     """The value by its declared reader, or else by its type."""
     reader = kind.extra.get("reader")
-    if reader is not None:
+    if isinstance(reader, str):
         return _READERS[reader](node, path, reading)
+    if reader is not None:
+        return _read_scalar(kind, node, path, reading)
     option, *others = kind.options
     if option is str:
         return reading.text(node, path)
@@ -164,6 +159,25 @@ def _read_value(kind: Kind, node: Node, path: str, reading: FileReading) -> Any:
         word = reading.choice(node, path, list(option))
         return None if word is None else option(word)
     return read_struct(option, node, path, reading)
+
+
+def _read_scalar(kind: Kind, node: Node, path: str, reading: FileReading) -> Any:
+    """A scalar that the declared function reads."""
+    expected = kind.extra.get("expected", "text")
+    if expected == "text":
+        text = reading.text(node, path)
+        cell = None if text is None else YamlScalar(text, text)
+    else:
+        cell = reading.cell(node, path, expected)
+    if cell is None:
+        return None
+    try:
+        return kind.extra["reader"](cell)
+    except ScalarFault as fault:
+        words = fault.message if "{" in fault.message else f"{{path}}: {fault.message}"
+        text = written_at(node, cell.written)
+        reading.report(node, words.replace("{path}", path).replace("{text}", text), fault.hint)
+        return None
 
 
 def _read_switch(node: Node, path: str, reading: FileReading) -> bool | None:
@@ -188,129 +202,6 @@ def _read_number(
     return reading.whole_number(node, path, kind.limits["le"], kind.extra["hint"])
 
 
-# Values that the file spells in a way of their own.
-
-
-def _read_duration(node: Node, path: str, reading: FileReading) -> float | None:
-    """The seconds written."""
-    cell = reading.cell(node, path, "a duration such as 10m")
-    if cell is None:
-        return None
-    seconds = seconds_in(cell.written, needs_unit=True)
-    if seconds is None:
-        hint = "write a number above 0 with its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
-        reading.report(node, f"{path} must be a duration such as 10m", hint)
-    return seconds
-
-
-def _read_microseconds(node: Node, path: str, reading: FileReading) -> int | None:
-    seconds = _read_duration(node, path, reading)
-    return None if seconds is None else max(1, round(seconds * 1e6))
-
-
-_DAY = 86_400.0
-
-
-def _read_every(node: Node, path: str, reading: FileReading) -> float | None:
-    seconds = _read_duration(node, path, reading)
-    if seconds is not None and not 1.0 <= seconds <= _DAY:
-        problem = f"{path} must be from 1s to {written(_DAY)}, because it is counted from midnight"
-        hint = "use `cron` for days and weeks, and `commit` for shorter intervals"
-        reading.report(node, problem, hint)
-        return None
-    return seconds
-
-
-def _read_cron(node: Node, path: str, reading: FileReading) -> Cron | None:
-    text = reading.text(node, path)
-    try:
-        return None if text is None else read_cron(text)
-    except CronFault as fault:
-        reading.report(node, f"{path} is not a valid cron expression: {fault.message}", fault.hint)
-        return None
-
-
-def _read_zone(node: Node, path: str, reading: FileReading) -> str | None:
-    name = reading.text(node, path)
-    if name is not None and zone_named(name) is None:
-        hint = "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`"
-        reading.report(node, f"{path} is a time zone that this machine does not know", hint)
-        return None
-    return name
-
-
-def _read_point(node: Node, path: str, reading: FileReading) -> str | None:
-    name = reading.text(node, path)
-    if name is not None and not is_name(name):
-        refuse_name(node, name, "a point", reading)
-        return None
-    return name
-
-
-def _read_share(node: Node, path: str, reading: FileReading) -> float | None:
-    cell = reading.cell(node, path, "a share such as 5%")
-    if cell is None:
-        return None
-    match = re.fullmatch(SHARE_PATTERN, cell.written.strip())
-    if match is None or float(match[1]) > 100:
-        problem = f"{path}: {written_at(node, cell.written)} is not a share of the rows"
-        reading.report(node, problem, "write a share such as 5%")
-        return None
-    return float(match[1]) / 100
-
-
-def _read_instant(node: Node, path: str, reading: FileReading) -> float | None:
-    """Seconds since 1970 of a day or a time."""
-    cell = reading.cell(node, path, "a date such as 2026-12-01")
-    if cell is None:
-        return None
-    value = cell.value
-    if isinstance(value, str):
-        try:
-            value = plain_value(value)
-        except ScalarFault as fault:
-            reading.report(node, f"{path}: {fault.message}", fault.hint)
-            return None
-    if not isinstance(value, date):
-        problem = f"{path}: {written_at(node, cell.written)} is not a date or a time"
-        hint = "write a date such as 2026-12-01, or a time such as 2026-12-01 18:00:00"
-        reading.report(node, problem, hint)
-        return None
-    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-
-
-MEMORY_HINT = f"{SIZE_HINT}, or a share of the machine's memory such as 25%"
-
-
-def _read_size(node: Node, path: str, reading: FileReading) -> int | None:
-    """Bytes; 0 is allowed and means the least."""
-    cell = reading.cell(node, path, "a size such as 1GB")
-    if cell is None:
-        return None
-    text = str(cell.value)
-    try:
-        return size_from(text)
-    except ValueError:
-        reading.report(node, f"{path} must be a size, not {written_at(node, text)}", SIZE_HINT)
-        return None
-
-
-def _read_memory(node: Node, path: str, reading: FileReading) -> str | None:
-    """A share of the machine's memory stays as written: the machine may be another one later."""
-    cell = reading.cell(node, path, "a size such as 1GB")
-    if cell is None:
-        return None
-    text = str(cell.value)
-    try:
-        if share_from(text) is not None or size_from(text) > 0:
-            return text
-    except ValueError:
-        pass
-    reading.report(node, f"{path} must be a size, not {written_at(node, text)}", MEMORY_HINT)
-    return None
-
-
 # Names: of queries and updates, of parameters, of tables.
 
 
@@ -326,8 +217,7 @@ def is_table_name(name: str) -> bool:
 
 def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
     """Report that `name` cannot name `what`."""
-    hint = "use letters, digits, `_`, `-` and `.`, at most 128 characters"
-    reading.report(node, f"{written_at(node, name)} cannot be the name of {what}", hint)
+    reading.report(node, f"{written_at(node, name)} cannot be the name of {what}", NAME_HINT)
 
 
 def _declared_table(written: str, node: Node, path: str, reading: FileReading) -> TableName | None:
@@ -525,7 +415,8 @@ def _read_changes(
         hint = "write `changes: never`, or describe the expected changes"
         reading.report(node, f"{path} is empty", hint)
     read = [_read_expectation(element, path, reading) for element in nodes or ()]
-    return tuple(spec for spec in read if spec is not None) or None
+    specs = tuple(spec for spec in read if spec is not None)
+    return specs if specs and len(specs) == len(read) else None
 
 
 def _read_expectation(node: Node, path: str, reading: FileReading) -> ExpectedChanges | None:
@@ -544,7 +435,7 @@ def _read_expectation(node: Node, path: str, reading: FileReading) -> ExpectedCh
         problem = f"{inside(path, 'until')} must be later than `from`"
         hint = "the expectation applies from `from` until before `until`"
         reading.report(record.nodes["until"], problem, hint)
-    return record.build(ExpectedChanges)
+    return record.build(ExpectedChanges) if len(reading.problems) == known else None
 
 
 def _read_expiry(node: Node, path: str, reading: FileReading) -> ExpirySpec | None:
@@ -577,12 +468,6 @@ def _read_part(node: Node, path: str, reading: FileReading) -> str | None:
         reading.report(node, f"{path} cannot be {written_at(node, written)}", hint)
         return None
     return parts[0]
-
-
-def _read_credentials(node: Node, path: str, reading: FileReading) -> bool | None:
-    """Whether the environment is a source of credentials too."""
-    word = reading.choice(node, path, ("options", "ambient"))
-    return None if word is None else word == "ambient"
 
 
 def read_tables(root: Record, reading: FileReading) -> dict[TableName, TableSpec]:
@@ -665,7 +550,7 @@ def _read_table(
         name=name,
         location=reading.at(entry.key),
         storage_options=Secrets(),
-        ambient=root.values.get("ambient", False),
+        credentials=root.values.get("credentials"),
     )
     return spec, others
 
@@ -884,8 +769,9 @@ _EXCLUDED = {
 
 def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Any]:
     """The settings of queries without their own, by field."""
+    known = len(reading.problems)
     record = read_record(QuerySettings, node, "`defaults`", reading)
-    return {} if record is None else record.values
+    return {} if record is None or len(reading.problems) > known else record.values
 
 
 def read_queries(
@@ -913,14 +799,15 @@ def _read_query(
     record = read_record(QuerySpec, entry.value, inside("`queries`", name), reading)
     if record is None:
         return None
-    own, values = record.nodes, {**defaults, **record.values}
+    own = record.nodes
+    values = {name: value for name, value in defaults.items() if name not in own} | record.values
     said = {f"{key}: {values.get(key)}" for key in ("sketch", "lineage", "join")}
     for key, excluded in _EXCLUDED.items():
-        for other in [other for other in excluded if other in said and values.get(key)]:
+        for other in said & excluded.keys() if values.get(key) else ():
+            values.pop(key, None)
             if key in own:
                 problem = f"{inside(record.path, key)} cannot be combined with `{other}`"
                 reading.report(own[key], problem, excluded[other])
-            del values[key]
     sql, origin = values.pop("sql", ("", None))
     params = values.get("params", {})
     is_sketched = values.get("sketch") != NO_SKETCH
@@ -988,8 +875,9 @@ def _read_param(
 def _read_sketch(node: Node, path: str, reading: FileReading) -> Mapping[str, str] | str | None:
     """The column of each table, or `NO_SKETCH`."""
     if isinstance(node, ScalarNode):
-        if reading.text(node, path) == NO_SKETCH:
-            return NO_SKETCH
+        cell = reading.cell(node, path, "a mapping")
+        if cell is None or cell.value == NO_SKETCH:
+            return None if cell is None else NO_SKETCH
         hint = "write `table: column`, or `none` for a query without a sketch"
         reading.report(node, f"{path} must be a mapping, or `{NO_SKETCH}`", hint)
         return None
@@ -1026,21 +914,14 @@ def read_updates(node: Node | None, reading: FileReading) -> tuple[UpdateSpec, .
         name = record.values.pop("name", None)
         if name is None:
             continue
-        _check_update_name(record.nodes["name"], name, first_line, reading)
-        place = reading.at(element)
+        place, line = reading.at(element), reading.at(record.nodes["name"]).line
+        if name in first_line:
+            hint = f"give each update its own name; the first is on line {first_line[name]}"
+            node = record.nodes["name"]
+            reading.report(node, f"Update {written_at(node, name)} appears twice", hint)
+        first_line.setdefault(name, line)
         result += [replace(spec, name=name, location=place) for spec in record.values.values()]
     return tuple(result)
-
-
-def _check_update_name(
-    node: Node, name: str, first_line: dict[str, int], reading: FileReading
-) -> None:
-    if not is_name(name):
-        refuse_name(node, name, "an update", reading)
-    elif name in first_line:
-        hint = f"give each update its own name; the first is on line {first_line[name]}"
-        reading.report(node, f"Update {written_at(node, name)} appears twice", hint)
-    first_line.setdefault(name, reading.at(node).line)
 
 
 def _read_insert(node: Node, path: str, reading: FileReading) -> InsertSpec | None:
@@ -1055,7 +936,9 @@ def _read_insert(node: Node, path: str, reading: FileReading) -> InsertSpec | No
 
 def _read_delete(node: Node, path: str, reading: FileReading) -> DeleteSpec | None:
     record = read_record(DeleteSpec, node, path, reading)
-    return record and record.build(DeleteSpec, name="", location=reading.at(node))
+    if record is None:
+        return None
+    return record.build(DeleteSpec, name="", location=reading.at(node))
 
 
 def _read_update(node: Node, path: str, reading: FileReading) -> ChangeSpec | None:
@@ -1161,26 +1044,16 @@ _READERS: Mapping[str, Callable[[Node, str, FileReading], Any]] = {
     "assignments": _read_assignments,
     "boundaries": _read_boundaries,
     "changes": _read_changes,
-    "credentials": _read_credentials,
-    "cron": _read_cron,
     "declared": _read_declared,
     "delete": _read_delete,
-    "duration": _read_duration,
-    "every": _read_every,
     "expiry": _read_expiry,
     "insert": _read_insert,
-    "instant": _read_instant,
-    "memory": _read_memory,
-    "microseconds": _read_microseconds,
     "params": _read_params,
     "part": _read_part,
     "path": read_path,
-    "point": _read_point,
     "provenance": _read_provenance,
     "rows": _read_rows,
     "settings": _read_settings,
-    "share": _read_share,
-    "size": _read_size,
     "sketch": _read_sketch,
     "spark_settings": _read_spark_settings,
     "sql": _read_sql,
@@ -1188,6 +1061,5 @@ _READERS: Mapping[str, Callable[[Node, str, FileReading], Any]] = {
     "trigger": read_trigger,
     "update": _read_update,
     "version": read_version,
-    "zone": _read_zone,
 }
 """The readers that keys name."""

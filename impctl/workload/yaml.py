@@ -16,8 +16,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.errors import Location, Problem
 from impctl.sql.names import TableNames
-from impctl.workload.models import CellValue, QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
-from impctl.workload.scalars import ScalarFault, kind_of, plain_value
+from impctl.workload.models import QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
+from impctl.workload.scalars import ScalarFault, YamlScalar, kind_of, plain_value
 
 # YAML text composed to nodes that remember their place. Law: composing never builds Python
 # objects from tags, never runs away (depth, size after aliases and recursion are bounded), and
@@ -414,13 +414,6 @@ class MappingEntry(Struct, frozen=True):
     name: str
     key: Node
     value: Node
-
-
-class YamlScalar(Struct, frozen=True):
-    """A scalar value; wrapped because NULL is a value too."""
-
-    value: CellValue
-    written: str
 
 
 class FileReading(Struct):

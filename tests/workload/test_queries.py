@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.models import (
-    MACROS,
     ChangeSpec,
-    CronFault,
     DeleteSpec,
     InsertSpec,
     JoinStrategy,
@@ -25,10 +23,8 @@ from impctl.workload.models import (
     SimpleTrigger,
     StateKept,
     Trigger,
-    read_cron,
-    seconds_in,
-    written,
 )
+from impctl.workload.scalars import MACROS, ScalarFault, read_cron, seconds_in, written
 from tests.support.random_cases import FEW
 from tests.workload.conftest import Load, Problems
 
@@ -633,7 +629,7 @@ def test_fields_of_a_crontab_that_are_refused(text: str, says: str | None) -> No
     if says is None:
         assert read_cron(text)
         return
-    with pytest.raises(CronFault) as caught:
+    with pytest.raises(ScalarFault) as caught:
         read_cron(text)
     assert says in caught.value.message
     assert caught.value.hint
@@ -647,7 +643,7 @@ PIECES = st.sampled_from([*"*07-,/ L#@", "59", "60", "mon", "feb"])
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         cron = read_cron(text)
-    except CronFault:
+    except ScalarFault:
         return
     assert all((cron.minutes, cron.hours, cron.days, cron.months, cron.weekdays))
     assert read_cron(cron.written) == cron

@@ -22,7 +22,8 @@ from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import Committed, committed_since
-from impctl.workload.models import ON_COMMIT, Cron, QuerySpec, SimpleTrigger, Trigger, written
+from impctl.workload.models import ON_COMMIT, QuerySpec, SimpleTrigger, Trigger
+from impctl.workload.scalars import Cron, written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context

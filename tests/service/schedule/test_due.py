@@ -44,7 +44,8 @@ from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
-from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger
+from impctl.workload.scalars import read_cron
 from tests.support.kept_workload import set_time
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce

@@ -41,7 +41,8 @@ from impctl.service.schedule.simulate import (
 )
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName
-from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger
+from impctl.workload.scalars import read_cron
 from tests.support.random_cases import random_cases
 
 
