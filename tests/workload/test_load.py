@@ -665,7 +665,7 @@ BEYOND_A_SCHEMA = (
     "must increase",
     "must be of one type",
     "` needs `",
-    "is not a duration",
+    "must be a duration such as",
     "is not a share",
     "is not a date or a time",
     "does not exist in the calendar",

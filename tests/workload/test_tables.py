@@ -155,9 +155,9 @@ def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
     [
         ("{column: seen_at}", "`after`"),
         ("{after: 1h}", "`column`"),
-        ("{column: seen_at, after: 5}", "is not a duration"),
-        ("{column: seen_at, after: 0s}", "is not a duration"),
-        ("{column: seen_at, after: soon}", "is not a duration"),
+        ("{column: seen_at, after: 5}", "must be a duration"),
+        ("{column: seen_at, after: 0s}", "must be a duration"),
+        ("{column: seen_at, after: soon}", "must be a duration"),
         ("{column: '', after: 1h}", "column"),
         ("{column: seen_at, after: 1h, by: x}", "`by`"),
         ("1 hour", "mapping"),
@@ -282,11 +282,11 @@ def test_never_and_nothing_are_two_things(load: Load) -> None:
         ("{}", "6:14", "is empty"),
         ("[never]", "6:15", "must be a mapping"),
         ("{often: 1h}", "6:15", "Key `often` is unknown"),
-        ("{every: 5}", "6:22", "`5` is not a duration"),
-        ("{every: 0s}", "6:22", "`0s` is not a duration"),
-        ("{every: -1s}", "6:22", "`-1s` is not a duration"),
-        ("{every: 10 parsecs}", "6:22", "`10 parsecs` is not a duration"),
-        ("{every: }", "6:22", "is not a duration"),
+        ("{every: 5}", "6:22", "must be a duration such as 10m"),
+        ("{every: 0s}", "6:22", "must be a duration such as 10m"),
+        ("{every: -1s}", "6:22", "must be a duration such as 10m"),
+        ("{every: 10 parsecs}", "6:22", "must be a duration such as 10m"),
+        ("{every: }", "6:22", "must be a duration such as 10m"),
         ("{every: 1h, rows: 0}", "6:32", "must be from 1 to"),
         ("{every: 1h, rows: 1.5}", "6:32", "must be a whole number"),
         ("{rows: 5}", "6:21", "needs `every`"),
@@ -310,7 +310,7 @@ def test_what_is_wrong_is_told_with_its_place(
 
 
 def test_no_message_shows_the_value_of_a_variable(problems: Problems) -> None:
-    (result,) = problems(text("{every: '${E}'}"), {"E": "secret"})
+    (result,) = problems(text("{until: '${E}'}"), {"E": "secret"})
     assert "secret" not in result
     assert "${E}" in result
 
