@@ -42,7 +42,7 @@ def spelled(reader: Reader, written: Any, expected: str = "text") -> Meta:
     return Meta(extra={"reader": reader, "written": written, "expected": expected})
 
 
-class Kind(Struct, frozen=True):
+class ValueKind(Struct, frozen=True):
     """The type of a value, with what its `Meta`s say together."""
 
     options: tuple[Any, ...]
@@ -56,7 +56,7 @@ class Kind(Struct, frozen=True):
 class Key(Struct, frozen=True):
     name: str
     field: str
-    kind: Kind
+    kind: ValueKind
     is_required: bool
 
     @property
@@ -66,7 +66,7 @@ class Key(Struct, frozen=True):
         return (self.name,) if old is None else (self.name, old)
 
 
-def kind_of(annotation: Any) -> Kind:
+def kind_of(annotation: Any) -> ValueKind:
     limits: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     options, is_optional = (annotation,), False
@@ -85,7 +85,7 @@ def kind_of(annotation: Any) -> Kind:
             options = tuple(part for part in parts if part is not NoneType)
         else:
             break
-    return Kind(options, is_optional, limits, extra)
+    return ValueKind(options, is_optional, limits, extra)
 
 
 @cache

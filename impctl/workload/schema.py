@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from impctl.workload.keys import JsonSchema, Kind, keys_of, kind_of
+from impctl.workload.keys import JsonSchema, ValueKind, keys_of, kind_of
 from impctl.workload.models import WorkloadFile
 
 SCHEMA_ID = "urn:impctl:workload:1"
@@ -55,7 +55,7 @@ def _struct(model: type[Struct]) -> JsonSchema:
     return schema
 
 
-def _value(kind: Kind) -> JsonSchema:
+def _value(kind: ValueKind) -> JsonSchema:
     """A value of one of the types, or a variable."""
     limits, options = kind.limits, kind.options
     if "written" in kind.extra:
@@ -67,7 +67,7 @@ def _value(kind: Kind) -> JsonSchema:
     if any(map(_needs_variable, schemas)):
         schemas.append(_VARIABLE)
     if len(schemas) == 1:
-        return {**schemas[0], **description}
+        return {**description, **schemas[0], **description}
     return {**description, "anyOf": schemas}
 
 

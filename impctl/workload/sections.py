@@ -34,7 +34,7 @@ from impctl.sql.names import (
     path_key,
 )
 from impctl.types import Secrets
-from impctl.workload.keys import Kind, keys_of, kind_of
+from impctl.workload.keys import ValueKind, keys_of, kind_of
 from impctl.workload.models import (
     IDENTIFIER_PATTERN,
     MAX_BOUNDARIES,
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 _S = TypeVar("_S", bound=Struct)
 
 
-class Record(Struct):
+class FileMapping(Struct):
     """A mapping of the file: the nodes of its known keys, and the values of the valid ones by the
     fields of their model."""
 
@@ -109,7 +109,7 @@ def read_record(
     path: str,
     reading: FileReading,
     later: Collection[str] = (),
-) -> Record | None:
+) -> FileMapping | None:
     """The mapping at `node`, which has the keys of the model; keys for `later` are not read."""
     keys = keys_of(model)
     required = [name for key in keys if key.is_required for name in key.names]
@@ -117,7 +117,7 @@ def read_record(
     nodes = reading.record(node, path, required, optional)
     if node is None or nodes is None:
         return None
-    record = Record(node, path, nodes, {})
+    record = FileMapping(node, path, nodes, {})
     for key in keys:
         for name in key.names:
             if name not in nodes or name in later:
@@ -133,7 +133,7 @@ def read_struct(model: type[_S], node: Node | None, path: str, reading: FileRead
     return None if record is None else record.build(model)
 
 
-def _read_value(kind: Kind, node: Node, path: str, reading: FileReading) -> Any:
+def _read_value(kind: ValueKind, node: Node, path: str, reading: FileReading) -> Any:
     """The value by its declared reader, or else by its type."""
     reader = kind.extra.get("reader")
     if isinstance(reader, str):
@@ -161,7 +161,7 @@ def _read_value(kind: Kind, node: Node, path: str, reading: FileReading) -> Any:
     return read_struct(option, node, path, reading)
 
 
-def _read_scalar(kind: Kind, node: Node, path: str, reading: FileReading) -> Any:
+def _read_scalar(kind: ValueKind, node: Node, path: str, reading: FileReading) -> Any:
     """A scalar that the declared function reads."""
     expected = kind.extra.get("expected", "text")
     if expected == "text":
@@ -191,7 +191,7 @@ def _read_switch(node: Node, path: str, reading: FileReading) -> bool | None:
 
 
 def _read_number(
-    node: Node, path: str, kind: Kind, words: Sequence[str], reading: FileReading
+    node: Node, path: str, kind: ValueKind, words: Sequence[str], reading: FileReading
 ) -> int | str | None:
     """A whole number within its limits, or one of the words."""
     if words:
@@ -380,7 +380,7 @@ _BESIDE = {
 """Keys that are valid only with one of others."""
 
 
-def _check_together(record: Record, reading: FileReading) -> None:
+def _check_together(record: FileMapping, reading: FileReading) -> None:
     """Report keys that exclude each other, and keys without those they require."""
     nodes, path = record.nodes, record.path
     if all(name in nodes for name in Trigger.clocks):
@@ -470,7 +470,7 @@ def _read_part(node: Node, path: str, reading: FileReading) -> str | None:
     return parts[0]
 
 
-def read_tables(root: Record, reading: FileReading) -> dict[TableName, TableSpec]:
+def read_tables(root: FileMapping, reading: FileReading) -> dict[TableName, TableSpec]:
     """The valid tables. `reading` then knows all names, including those of invalid tables."""
     node = root.nodes.get("tables")
     entries = reading.entries(node, "`tables`")
@@ -529,7 +529,7 @@ def _add_name(
 
 
 def _read_table(
-    name: str, entry: MappingEntry, root: Record, reading: FileReading
+    name: str, entry: MappingEntry, root: FileMapping, reading: FileReading
 ) -> tuple[TableSpec | None, Sequence[tuple[Node, str]]]:
     """The table and its other names, each with its position."""
     path = inside("`tables`", name)
