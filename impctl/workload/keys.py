@@ -19,7 +19,7 @@ from impctl.workload.scalars import YamlScalar
 JsonSchema = dict[str, object]
 Reader = str | Callable[[YamlScalar], Any]
 
-_LIMITS = ("ge", "le", "pattern", "min_length", "max_length", "extra_json_schema", "description")
+_LIMITS = ("ge", "le", "min_length", "max_length", "extra_json_schema", "description")
 
 
 def key(description: str = "", **said: Any) -> Meta:

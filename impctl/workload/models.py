@@ -65,11 +65,13 @@ _CELL = ("string", "number", "boolean")
 
 def _json(*types: str, **more: str) -> Any:
     """Values of these types of JSON."""
-    return Annotated[Any, Meta(extra_json_schema={"type": list(types), **more})]
+    kind = types[0] if len(types) == 1 else list(types)
+    return Annotated[Any, Meta(extra_json_schema={"type": kind, **more})]
 
 
 def _text(pattern: str) -> Any:
-    return Annotated[str, Meta(pattern=f"^{pattern}$")]
+    # As a limit of `Meta`, the pattern would be compiled whenever this module is loaded.
+    return _json("string", pattern=f"^{pattern}$")
 
 
 def _name_of(what: str) -> Callable[[YamlScalar], str]:
@@ -89,8 +91,7 @@ def _mapping(names: Any, values: Any, **limits: Any) -> Any:
 
 def _columns(description: str, values: Any) -> Any:
     """A mapping by column, not empty."""
-    names = Annotated[str, Meta(pattern=r"\S")]
-    return _mapping(names, values, description=description, min_length=1)
+    return _mapping(_json("string", pattern=r"\S"), values, description=description, min_length=1)
 
 
 def _described(written: Any, description: str) -> Any:
@@ -98,7 +99,7 @@ def _described(written: Any, description: str) -> Any:
 
 
 _DURATION, _LENGTH = _text(DURATION_PATTERN), "a duration such as 10m"
-_INSTANT = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
+_INSTANT = _json("string", pattern=r"^\d{4}-\d\d-\d\d")
 _SIZE = _json("string", "integer", pattern=r"\S")
 
 Duration = Annotated[float, spelled(duration_from, _DURATION, _LENGTH)]

@@ -93,7 +93,7 @@ def _option(option: Any, limits: Mapping[str, Any]) -> JsonSchema:
         return _sized("Items", limits, {"type": "array", "items": _value(kind_of(arguments[0]))})
     if get_origin(option) is not None:
         names, values = map(kind_of, arguments)
-        pattern = names.limits.get("pattern")
+        pattern = names.limits.get("extra_json_schema", {}).get("pattern")
         return _sized(
             "Properties",
             limits,
@@ -108,7 +108,7 @@ def _option(option: Any, limits: Mapping[str, Any]) -> JsonSchema:
     if isinstance(option, type) and issubclass(option, StrEnum):
         return {"enum": [str(word) for word in option]}
     if option is str:
-        return {"type": "string", "pattern": limits.get("pattern", _NOT_BLANK)}
+        return {"type": "string", "pattern": _NOT_BLANK}
     return msgspec.json.schema(Annotated[option, Meta(**limits)])
 
 

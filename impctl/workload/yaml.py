@@ -68,6 +68,7 @@ class _Bounded(Composer):
 
     depth = 0
     nodes = 0
+    has_anchors = False
     yaml_implicit_resolvers = {None: [(PLAIN_TAG, re.compile(""))]}  # noqa: RUF012  # as resolvers
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
@@ -84,6 +85,7 @@ class _Bounded(Composer):
             )
         node = super().compose_node(parent, index)
         self.depth -= 1
+        self.has_anchors |= bool(self.anchors)
         if isinstance(node, ScalarNode):
             node.style = node.style or None  # libyaml calls plain style ""
             if not node.value.isascii():
@@ -112,7 +114,7 @@ if yaml.__with_libyaml__:
 def compose(text: str) -> Node | None:
     """The root node of the one document in `text`, None if it is empty; `YamlFault` if invalid."""
     try:
-        root = _root_of(text)
+        root, has_anchors = _root_of(text)
     except yaml.MarkedYAMLError as error:
         raise _syntax_fault(error, text) from None
     except yaml.reader.ReaderError as error:
@@ -123,18 +125,22 @@ def compose(text: str) -> Node | None:
         ) from None
     if root is None or (root.tag == PLAIN_TAG and root.value == ""):
         return None
-    _check_expansion(root)
+    if has_anchors:
+        _check_expansion(root)
     return root
 
 
-def _root_of(text: str) -> Node | None:
+def _root_of(text: str) -> tuple[Node | None, bool]:
+    """The root node, and whether aliases may refer to nodes."""
     if yaml.__with_libyaml__ and "\ufeff" not in text:  # which libyaml does not count
         try:
-            return _FastLoader(text).get_single_node()
+            fast = _FastLoader(text)
+            return fast.get_single_node(), fast.has_anchors
         except yaml.YAMLError:
             pass  # read again for an error with a place, and for what only one of the two reads
     try:
-        return _Loader(text).get_single_node()
+        loader = _Loader(text)
+        return loader.get_single_node(), loader.has_anchors
     except (ValueError, OverflowError) as error:
         raise _value_fault(error, text) from None
 
@@ -634,7 +640,8 @@ class FileReading(Struct):
             self.report_index(index_of(node) + shift, fault.message, fault.hint)
         if resolved.faults:
             return None
-        if any("\ud800" <= character <= "\udfff" for character in resolved.text):
+        text = resolved.text
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             self.report(
                 node, "The value of a variable is not text", "set the variable to UTF-8 text"
             )
