@@ -176,7 +176,7 @@ def _read_scalar(kind: ValueKind, node: Node, path: str, reading: FileReading) -
     except ScalarFault as fault:
         words = fault.message if "{" in fault.message else f"{{path}}: {fault.message}"
         text = written_at(node, cell.written)
-        reading.report(node, words.replace("{path}", path).replace("{text}", text), fault.hint)
+        reading.report(node, words.format(path=path, text=text), fault.hint)
         return None
 
 
