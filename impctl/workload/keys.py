@@ -25,14 +25,18 @@ _LIMITS = ("ge", "le", "min_length", "max_length", "extra_json_schema", "descrip
 def key(description: str = "", **said: Any) -> Meta:
     """A key of the file. Without a description, the docstring of its struct is the description.
 
-    - `reader`, `written`, `expected`: as of `spelled`.
-    - `hint`: what to write instead of a number beyond its limits.
+    - `reader`: as of `spelled`, for a type that the file spells as usual.
     - `old_name`: accepted as well.
     - `is_required`: overrides that keys without a default, or None as one, are required.
-    - Limits of `Meta`: `ge`, `le`, `min_length`, `max_length`.
+    - `min_length`, `max_length`: limits of a list or a mapping.
     """
     limits = {name: said.pop(name) for name in _LIMITS if name in said}
     return Meta(description=description or None, extra={"is_key": True, **said}, **limits)
+
+
+def whole(most: int, hint: str) -> Meta:
+    """A whole number from 1 to `most`; `hint` is what to write instead of another one."""
+    return Meta(ge=1, le=most, extra={"hint": hint})
 
 
 def spelled(reader: Reader, written: Any, expected: str = "text") -> Meta:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from impctl.errors import Location
 from impctl.types import ColumnName, ParameterValue, QueryName, Secrets, TableName
-from impctl.workload.keys import key, spelled
+from impctl.workload.keys import key, spelled, whole
 from impctl.workload.scalars import (
     DURATION_PATTERN,
     MACROS,
@@ -132,12 +132,8 @@ class Trigger(Struct, frozen=True, kw_only=True):
     ] = None
     rows: Annotated[
         int | None,
-        key(
-            "When this many changed rows are pending, according to the tables' logs.",
-            ge=1,
-            le=MAX_ROWS,
-            hint="write the number of changed rows that justify a run, for example 10000",
-        ),
+        key("When this many changed rows are pending, according to the tables' logs."),
+        whole(MAX_ROWS, "write the number of changed rows that justify a run, for example 10000"),
     ] = None
     every: Annotated[
         Duration | None,
@@ -145,11 +141,8 @@ class Trigger(Struct, frozen=True, kw_only=True):
     ] = None
     cron: Annotated[
         Cron | None,
-        key(
-            f"A cron expression with five fields, or one of {', '.join(MACROS)}.",
-            reader=cron_from,
-            written=str,
-        ),
+        key(f"A cron expression with five fields, or one of {', '.join(MACROS)}."),
+        spelled(cron_from, str),
     ] = None
     timezone: Annotated[
         str | None, key("Time zone of `every` and `cron`; default: UTC.", reader=zone_from)
@@ -303,12 +296,8 @@ class ProvenanceSpec(Struct, frozen=True):
     ] = ShipMode.LAZY
     nodes: Annotated[
         int,
-        key(
-            "Maximum number of decision diagram nodes. Default: 5000000.",
-            ge=1,
-            le=MAX_NODES,
-            hint="5000000 nodes take about 100 MB",
-        ),
+        key("Maximum number of decision diagram nodes. Default: 5000000."),
+        whole(MAX_NODES, "5000000 nodes take about 100 MB"),
     ] = 5_000_000
     kind: Annotated[Absorption, key("Kind of provenance.", is_required=True)] = "absorption"
 
@@ -341,18 +330,13 @@ class ExpectedChanges(Struct, frozen=True):
     every: Annotated[Duration | None, key("How often the table changes, such as 1h.")] = None
     rows: Annotated[
         int | None,
-        key(
-            "Rows per change.", ge=1, le=MAX_ROWS, hint="write the usual number of rows per change"
-        ),
+        key("Rows per change."),
+        whole(MAX_ROWS, "write the usual number of rows per change"),
     ] = None
     deletes: Annotated[
         float,
-        key(
-            "Share of the rows that are deletions, such as 5%.",
-            reader=deletions_from,
-            written=_text(rf"\s*{SHARE_PATTERN}\s*"),
-            expected="a share such as 5%",
-        ),
+        key("Share of the rows that are deletions, such as 5%."),
+        spelled(deletions_from, _text(rf"\s*{SHARE_PATTERN}\s*"), "a share such as 5%"),
     ] = 0.0
     since: Annotated[Instant | None, key("Date or time from which this is expected.")] = field(
         default=None, name="from"
@@ -402,10 +386,10 @@ class TableSpec(Struct, frozen=True):
     credentials: Annotated[Credentials | None, _CREDENTIALS] = None
     coming: Annotated[
         tuple[ExpectedChanges, ...] | None,
-        key(
-            "Expected changes: `never`, or how often and how large.",
-            reader="changes",
-            written=_described(Never, "The table does not change.")
+        key("Expected changes: `never`, or how often and how large."),
+        spelled(
+            "changes",
+            _described(Never, "The table does not change.")
             | ExpectedChanges
             | Annotated[tuple[ExpectedChanges, ...], Meta(min_length=1)],
         ),
@@ -444,21 +428,15 @@ class PartitionSpec(Struct, frozen=True):
         tuple[BoundaryLiteral, ...] | None,
         key(
             "Values that split the column, strictly increasing; n values make n + 1 ranges.",
-            reader="boundaries",
-            written=tuple[_json("number", "string"), ...],
             min_length=1,
             max_length=MAX_BOUNDARIES,
         ),
+        spelled("boundaries", tuple[_json("number", "string"), ...]),
     ]
     ranges: Annotated[
         int | None,
-        key(
-            "Number of ranges, with about the same number of rows in each.",
-            ge=1,
-            le=MAX_RANGES,
-            hint="16 to 1000 suit most tables",
-            old_name="fragments",
-        ),
+        key("Number of ranges, with about the same number of rows in each.", old_name="fragments"),
+        whole(MAX_RANGES, "16 to 1000 suit most tables"),
     ]
     location: Location
     is_old_key: bool = False
@@ -527,11 +505,9 @@ class QuerySettings(Struct, frozen=True, kw_only=True):
         key(
             "Values or rows that MIN, MAX and top-k store per group. When deletions exhaust them, "
             "impctl reads more from the table. Default: 1000 if all rows are one group, otherwise "
-            "all.",
-            ge=1,
-            le=MAX_BUFFER,
-            hint=f"100 to 10000 suit most queries; `{EVERYTHING}` keeps everything",
+            "all."
         ),
+        whole(MAX_BUFFER, f"100 to 10000 suit most queries; `{EVERYTHING}` keeps everything"),
     ] = None
     lineage: Annotated[
         LineageMode,
@@ -553,10 +529,9 @@ class QuerySettings(Struct, frozen=True, kw_only=True):
         Trigger | None,
         key(
             "When to maintain the query: after each commit (default), when its sketch is used, or "
-            "at the conditions in a mapping.",
-            reader="trigger",
-            written=SimpleTrigger | Trigger,
+            "at the conditions in a mapping."
         ),
+        spelled("trigger", SimpleTrigger | Trigger),
     ] = None
 
 
@@ -575,10 +550,9 @@ class QuerySpec(QuerySettings, frozen=True, kw_only=True):
         key(
             "Values of the named parameters (`:name`) in the SQL. A sketch is captured for these "
             "values; `--param NAME=VALUE` sets others of the same type. A time-dependent parameter "
-            "is the current day or hour, and sketches are maintained as it changes.",
-            reader="params",
-            written=_mapping(_text(IDENTIFIER_PATTERN), _json(*_CELL) | MovingParameter),
+            "is the current day or hour, and sketches are maintained as it changes."
         ),
+        spelled("params", _mapping(_text(IDENTIFIER_PATTERN), _json(*_CELL) | MovingParameter)),
     ] = field(default_factory=dict)
     moves: Mapping[str, ParameterMoves] = field(default_factory=dict)
     """The parameters that sketches follow."""
@@ -586,9 +560,10 @@ class QuerySpec(QuerySettings, frozen=True, kw_only=True):
         Mapping[TableName, ColumnName],
         key(
             "The column to sketch, per table; it must be safe for the query. Or `none` for a query "
-            "without a sketch.",
-            reader="sketch",
-            written=Literal["none"] | _mapping(str, _described(str, "A column of the table.")),
+            "without a sketch."
+        ),
+        spelled(
+            "sketch", Literal["none"] | _mapping(str, _described(str, "A column of the table."))
         ),
     ] = field(default_factory=dict)
     """Empty if impctl chooses."""
@@ -598,11 +573,11 @@ class QuerySpec(QuerySettings, frozen=True, kw_only=True):
         ProvenanceSpec | None,
         key(
             "Maintains WITH RECURSIVE by absorption: the state stores, for each row, a Boolean "
-            "function of the table rows it depends on. `why` reads it. Needs the extra `bdd`.",
-            reader="provenance",
-            written=_described(
-                Absorption, "Absorption with `ship: lazy` and the default number of nodes."
-            )
+            "function of the table rows it depends on. `why` reads it. Needs the extra `bdd`."
+        ),
+        spelled(
+            "provenance",
+            _described(Absorption, "Absorption with `ship: lazy` and the default number of nodes.")
             | ProvenanceSpec,
         ),
     ] = None
@@ -628,12 +603,8 @@ class InsertSpec(Struct, frozen=True):
     table: Annotated[TableName, _TABLE]
     rows: Annotated[
         tuple[Mapping[ColumnName, CellValue], ...] | None,
-        key(
-            "Rows to insert, each a mapping of columns to values.",
-            reader="rows",
-            written=tuple[_columns("A row.", _json(*_CELL, "null")), ...],
-            min_length=1,
-        ),
+        key("Rows to insert, each a mapping of columns to values.", min_length=1),
+        spelled("rows", tuple[_columns("A row.", _json(*_CELL, "null")), ...]),
     ]
     file: Annotated[PathText | None, key("File with the rows, relative to this file.")]
     location: Location
@@ -655,9 +626,10 @@ class ChangeSpec(Struct, frozen=True):
     table: Annotated[TableName, _TABLE]
     assignments: Annotated[
         Mapping[ColumnName, str],
-        key(
-            reader="assignments",
-            written=_columns(
+        key(),
+        spelled(
+            "assignments",
+            _columns(
                 "Columns to set, each to an SQL expression. Text and times therefore need their "
                 "own quotes, as in \"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\".",
                 _json(*_CELL, pattern=r"\S"),
@@ -702,22 +674,15 @@ class BudgetSpec(Struct, frozen=True):
     disk: Annotated[
         int | None,
         key(
-            "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the "
-            "minimum.",
-            reader=disk_from,
-            written=_SIZE,
-            expected="a size such as 1GB",
+            "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the minimum."
         ),
+        spelled(disk_from, _SIZE, "a size such as 1GB"),
     ] = None
     """Bytes; None is unlimited."""
     memory: Annotated[
         str | None,
-        key(
-            "Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory.",
-            reader=memory_from,
-            written=_SIZE,
-            expected="a size such as 1GB",
-        ),
+        key("Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory."),
+        spelled(memory_from, _SIZE, "a size such as 1GB"),
     ] = None
     """As written, since the machine is another one now and then."""
 
@@ -727,16 +692,13 @@ class LimitSpec(Struct, frozen=True):
 
     rounds: Annotated[
         int,
-        key(
-            f"Rounds in one run; default: {_ROUNDS}.",
-            ge=1,
-            le=2**62,
-            hint=f"the default is {_ROUNDS}",
-        ),
+        key(f"Rounds in one run; default: {_ROUNDS}."),
+        whole(2**62, f"the default is {_ROUNDS}"),
     ] = _ROUNDS
     rows: Annotated[
         int,
-        key(f"Rows derived; default: {_ROWS}.", ge=1, le=2**62, hint=f"the default is {_ROWS}"),
+        key(f"Rows derived; default: {_ROWS}."),
+        whole(2**62, f"the default is {_ROWS}"),
     ] = _ROWS
 
 

@@ -768,10 +768,9 @@ _EXCLUDED = {
 
 
 def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Any]:
-    """The settings of queries without their own, by field."""
-    known = len(reading.problems)
+    """The valid settings of queries without their own, by field."""
     record = read_record(QuerySettings, node, "`defaults`", reading)
-    return {} if record is None or len(reading.problems) > known else record.values
+    return {} if record is None else record.values
 
 
 def read_queries(
@@ -1005,7 +1004,17 @@ def read_version(node: Node | None, path: str, reading: FileReading) -> None:
 
 
 def _read_settings(node: Node, path: str, reading: FileReading) -> Secrets:
-    return Secrets(reading.settings(node, path) or {})
+    """Settings: any keys, values as written (`8`, `false` and `4g` alike become text)."""
+    settings = Secrets()
+    for name, entry in (reading.entries(node, path) or {}).items():
+        place = inside(path, name)
+        cell = reading.cell(entry.value, place, "text, a number, or true or false")
+        if cell is not None and cell.value is None:
+            reading.report(entry.value, f"{place} is empty", "write a value, or ''")
+        elif cell is not None:
+            is_switch = isinstance(cell.value, bool)
+            settings[name] = cell.written.lower() if is_switch else cell.written
+    return settings
 
 
 _SPARK_NAMES = """

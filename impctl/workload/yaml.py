@@ -602,24 +602,6 @@ class FileReading(Struct):
         self.report(node, f"{path} must be one of {listed}", hint)
         return None
 
-    def settings(self, node: Node | None, path: str) -> dict[str, str] | None:
-        """Settings: any keys, values as written (`8`, `false` and `4g` alike become text)."""
-        entries = self.entries(node, path)
-        if entries is None:
-            return None
-        settings: dict[str, str] = {}
-        for name, entry in entries.items():
-            where = inside(path, name)
-            cell = self.cell(entry.value, where, "text, a number, or true or false")
-            if cell is None:
-                continue
-            if cell.value is None:
-                self.report(entry.value, f"{where} is empty", "write a value, or ''")
-            else:
-                is_switch = isinstance(cell.value, bool)
-                settings[name] = cell.written.lower() if is_switch else cell.written
-        return settings
-
     def _merged(self, value: Node, path: str) -> dict[str, MappingEntry]:
         sources = value.value if isinstance(value, SequenceNode) else [value]
         result: dict[str, MappingEntry] = {}
