@@ -25,7 +25,7 @@ from impctl.service.pinned import PinnedTables
 from impctl.store import states
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
-from tests.support.run_cli import Cli, CliOf
+from tests.support.run_cli import Cli, CliOf, MonkeyPatch
 
 QUERIES = {
     "groups": "SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a "
@@ -86,7 +86,7 @@ BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in ("tree", "index
 
 
 def sketches(cli: Cli, names: Iterable[str] = BOTH_WAYS) -> dict[str, dict[str, tuple[int, ...]]]:
-    held = {name: stored(cli.workload.parent, name, "store").sketches for name in names}
+    held = {name: stored(cli.folder, name, "store").sketches for name in names}
     return {n: {s.access: tuple(s.ranges.ids) for s in one} for n, one in held.items()}
 
 
@@ -109,7 +109,7 @@ def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli, ste
         for name in QUERIES:
             assert held[f"{name}_tree"] == held[f"{name}_index"], (step, name)
             several.add(tuple(map(len, held[f"{name}_tree"].values())))
-        changed(cli.workload.parent, rng, step)
+        changed(cli.folder, rng, step)
         assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
     held = sketches(cli)
     for name in QUERIES:
@@ -144,12 +144,12 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
 
 
 @pytest.mark.slow
-def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     """As a release would write it that hangs the same tables together otherwise."""
     with monkeypatch.context() as patched:
         patched.setattr("impctl.service.capture.trees_id", lambda shapes: "another")
         cli.good("capture", "--query", "path_tree", "--query", "path_index")
-    changed(cli.workload.parent, random.Random(7), 0)
+    changed(cli.folder, random.Random(7), 0)
     assert cli("maintain", "--query", "path_tree").refusal == (7, "engine_changed")
 
 
@@ -187,7 +187,7 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
             assert match == answer(cli, f"{name}_index"), (step, name)
             assert match or step, name
             several.add((name, *match))
-        changed(cli.workload.parent, rng, step)
+        changed(cli.folder, rng, step)
         told = {}
         for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
             (told[name],) = cli.good("changes", "--query", name).results
@@ -214,9 +214,7 @@ def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
     assert cli.one("explain", "--query", "counted_index")["answer"]["kept"]
 
 
-def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_with_the_answer_needs_no_other_circuit(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     with_answers(cli)
     monkeypatch.setattr(
         maintenance_plan, "plan_maintenance", lambda *_, **__: pytest.fail("it was built")
@@ -232,7 +230,7 @@ def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
     result = cli.one("explain", "--query", name)
     assert result["answer"]["kept"]
     assert result["answer"]["row_bytes"] == result["answer"]["state_bytes"] == 0
-    with Store.open(cli.workload.parent / "store") as store:
+    with Store.open(cli.folder / "store") as store:
         assert not store.load_runs(name, "answer")
         assert store.load_runs(name, "tree")
     whole = answer(cli, name)
@@ -247,7 +245,7 @@ def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> No
     with_answers(cli)
     cli.good("capture", "--query", "rows_tree")
     whole = answer(cli, "rows_tree")
-    with sqlite3.connect(cli.workload.parent / "store" / "catalog.sqlite") as connection:
+    with sqlite3.connect(cli.folder / "store" / "catalog.sqlite") as connection:
         connection.execute(
             "UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'"
         )
@@ -299,13 +297,13 @@ def trees(choosing: Cli) -> dict[str, Any]:
     """What is stored of the trees of each query."""
     result = {}
     for name in ("pairs", "keyed"):
-        meta = stored(choosing.workload.parent, name, "store").state_meta
+        meta = stored(choosing.folder, name, "store").state_meta
         result[name] = (meta.get("trees", ""), meta.get("estimate"))
     return result
 
 
 def ranges(choosing: Cli, name: str) -> tuple[int, ...]:
-    held = stored(choosing.workload.parent, name, "store")
+    held = stored(choosing.folder, name, "store")
     return tuple(held.sketches[0].ranges.ids)
 
 
@@ -349,7 +347,7 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None
 @pytest.mark.slow
 def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(choosing: Cli) -> None:
     choosing.good("capture")
-    before, folder = trees(choosing), choosing.workload.parent
+    before, folder = trees(choosing), choosing.folder
     for each in range(3):
         write_deltalake(str(folder / "one"), keyed_rows(10, 20, 200 + 200 * each), mode="append")
         write_deltalake(str(folder / "other"), keyed_rows(10, 2, 200 + 20 * each), mode="append")
@@ -383,7 +381,7 @@ def test_constants_that_move_with_the_clock_stay_with_the_index(choosing: Cli) -
     assert "time-dependent" in entry["reason"]
 
 
-def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(PinnedTables, "key_counts", Mock(side_effect=TableError("a file is gone")))
     assert {one["mode"] for one in choosing.good("check").results} == {"exact"}
     (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
@@ -399,7 +397,7 @@ def test_what_trees_did_is_told_of_a_run_and_since_the_capture(choosing: Cli) ->
     assert all(node["bytes"] > 0 for node in tree["nodes"])
     for run in range(3):
         more = keyed_rows(10, 5, 200 + 50 * run)
-        write_deltalake(str(choosing.workload.parent / "many"), more, mode="append")
+        choosing.append("many", more)
         done = choosing.good("maintain", "--query", "pairs").results[0]
         assert done["tree"]["touched"] == 20, "ten keys and their groups"
         assert done["tree"]["pairs"] == 0, "each key had rows in their range"
@@ -419,7 +417,7 @@ def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
 ) -> None:
     """Two tuples per changed row are expected: twenty are not yet too many."""
     choosing.good("capture")
-    held = stored(choosing.workload.parent, "pairs", "store")
+    held = stored(choosing.folder, "pairs", "store")
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
     result = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
     assert [one.level for one in result] == ([] if level is None else [level])
@@ -443,7 +441,7 @@ def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> No
     choosing.good("capture")
     kept = trees(choosing)
     assert (bool(kept["pairs"][0]), bool(kept["keyed"][0])) == (True, False)
-    write_deltalake(str(choosing.workload.parent / "many"), keyed_rows(10, 1, 900), mode="append")
+    choosing.append("many", keyed_rows(10, 1, 900))
     for name in ("pairs", "keyed"):
         told = choosing.one("changes", "--query", name)
         assert told["by"] == "state"
@@ -461,13 +459,11 @@ FEW = ("groups_tree", "groups_index", "top_index", "one_index")
     ],
 )
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
-def test_any_byte_is_found_or_not_used(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, count: int | None
-) -> None:
+def test_an_altered_byte_is_found(cli: Cli, monkeypatch: MonkeyPatch, count: int | None) -> None:
     """By hand all of them (`count` is None), one after the other."""
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
     monkeypatch.setattr(pages, "PAGE", 64)
-    folder, names = cli.workload.parent, [f"--query={name}" for name in FEW]
+    folder, names = cli.folder, [f"--query={name}" for name in FEW]
     cli.good("capture", *names)
     rng = random.Random(3)
     changed(folder, rng, 1)

@@ -28,7 +28,7 @@ from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import run_record
 from tests.support.kept_workload import stored as stored_query
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli, CliOf, CliOnce, Ran
+from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, Words
 
 WORKLOAD = """\
 version: 1
@@ -91,14 +91,14 @@ KEPT = ["kept", "top", "rows", "window"]
 
 
 @pytest.fixture
-def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
     create_table(str(tmp_path / "t"), ROWS)
     return cli_of(WORKLOAD)
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+def held(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     """The same with all of `KEPT` captured."""
     monkeypatch.setenv("IMPCTL_NOW", NOW)
 
@@ -123,7 +123,7 @@ def asked(cli: Cli, query: str, by: str) -> list[Any]:
 
 def changed(cli: Cli) -> None:
     """Rows come, and go, and one comes again."""
-    path = str(cli.workload.parent / "t")
+    path = cli.path("t")
     write_deltalake(path, MORE, mode="append")
     DeltaTable(path).delete("g = 3 AND x = 15")
     write_deltalake(path, rows_of((3, 15, 2.0, 5)), mode="append")
@@ -210,7 +210,7 @@ def test_conditions_on_the_answer(held: Cli) -> None:
             assert (rows if query != "rows" else sorted(rows, key=repr)) == wanted, where
 
 
-def test_a_look_up_reads_the_rows_of_its_key(held: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_reads_the_rows_of_its_key(held: Cli, monkeypatch: MonkeyPatch) -> None:
     read: list[int] = []
     whole = KeptRows.whole
 
@@ -240,9 +240,7 @@ def test_conditions_that_are_none_and_those_that_only_spark_finds_the_truth_of(h
             assert "the result" in ran.error["message"]
 
 
-def test_rows_of_a_later_commit_are_told_with_its_versions(
-    held: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_later_commit_have_its_versions(held: Cli, monkeypatch: MonkeyPatch) -> None:
     """Another process maintains the query when its rows are about to be read."""
     read = Store.load_runs
 
@@ -262,11 +260,7 @@ def test_rows_of_a_later_commit_are_told_with_its_versions(
 def test_a_sum_beyond_the_greatest_double_is_told_by_nobody_but_spark(cli: Cli, by: str) -> None:
     """In another order of additions it may be finite: nothing is known of its value."""
     captured(cli, "--policy", "incremental")
-    write_deltalake(
-        str(cli.workload.parent / "t"),
-        rows_of((5, 7, 1.7e308, 9), (5, 7, 1.7e308, 9)),
-        mode="append",
-    )
+    cli.append("t", rows_of((5, 7, 1.7e308, 9), (5, 7, 1.7e308, 9)))
     for query in ("kept", "top"):
         ran = cli("query", "--query", query, "--by", by, "--policy", "incremental")
         assert ran.code != 0
@@ -278,7 +272,7 @@ def damage(cli: Cli, query: str, arrangement: str = "answer.rows") -> None:
     """One bit of what is kept of the query under this name."""
     own = "(SELECT id FROM query WHERE name = ?)"
     chosen = f"WHERE arrangement = ? AND query_id = {own}"
-    with sqlite3.connect(cli.workload.parent / ".impctl" / "catalog.sqlite") as connection:
+    with sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite") as connection:
         sql = f"SELECT sequence, content FROM run {chosen}"
         result = connection.execute(sql, (arrangement, query)).fetchall()
         assert result
@@ -296,8 +290,7 @@ def query(cli: Cli, name: str, *words: str) -> Ran:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "policy"),
-    [*((name, "auto") for name in KEPT), ("kept", "incremental")],
+    ("name", "policy"), [*((name, "auto") for name in KEPT), ("kept", "incremental")]
 )
 def test_damaged_rows_are_read_anew_with_a_warning(held: Cli, name: str, policy: str) -> None:
     wanted = asked(held, name, "engine")
@@ -316,7 +309,7 @@ def test_damaged_rows_are_read_anew_with_a_warning(held: Cli, name: str, policy:
 
 
 @pytest.mark.parametrize("words", [(), ("--where", "`key` = 3"), ("--where", "n > 0")])
-def test_damaged_rows_are_refused_to_who_asks_for_them(held: Cli, words: tuple[str, ...]) -> None:
+def test_damaged_rows_are_refused_to_who_asks_for_them(held: Cli, words: Words) -> None:
     damage(held, "kept")
     ran = query(held, "kept", "--by", "state", *words)
     assert ran.refusal == (7, "state_corrupt")
@@ -359,7 +352,7 @@ def test_other_state_that_is_damaged_spoils_no_answer(cli: Cli) -> None:
     """What maintaining needs is not read to answer; the next change finds it out."""
     cli.good("capture", "--query", "kept")
     wanted = asked(cli, "kept", "state")
-    catalog = cli.workload.parent / ".impctl" / "catalog.sqlite"
+    catalog = cli.folder / ".impctl" / "catalog.sqlite"
     with sqlite3.connect(catalog) as connection:
         sql = "SELECT DISTINCT arrangement FROM run"
         others = {name for (name,) in connection.execute(sql)} - {"answer.rows"}
@@ -370,8 +363,7 @@ def test_other_state_that_is_damaged_spoils_no_answer(cli: Cli) -> None:
     assert asked(cli, "kept", "state") == wanted
     changed(cli)
     (result,) = query(cli, "kept", "--by", "state").results
-    assert result["action"] == "recapture"
-    assert result["rows"] == asked(cli, "kept", "engine")
+    assert (result["action"], result["rows"]) == ("recapture", asked(cli, "kept", "engine"))
 
 
 @pytest.mark.slow
@@ -419,12 +411,12 @@ def test_an_answer_asked_for_later_is_captured(cli: Cli) -> None:
 
 def _forget_answers(cli: Cli, name: str) -> None:
     """The stored description as it was before there were answers."""
-    held = stored_query(cli.workload.parent, name)
+    held = stored_query(cli.folder, name)
     meta = dict(held.state_meta)
     assert meta.pop("answer") is False
     record = run_record("exact", versions=held.versions)
     commit = MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
-    with Store.open(cli.workload.parent / ".impctl") as store, store.lock(10, "a test"):
+    with Store.open(cli.folder / ".impctl") as store, store.lock(10, "a test"):
         store.commit_maintain(commit)
 
 
@@ -457,7 +449,7 @@ LATE = """\
 
 
 @pytest.fixture
-def cli_at_once(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+def ready(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
 
@@ -470,7 +462,7 @@ def cli_at_once(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Read:
+def read(monkeypatch: MonkeyPatch) -> Read:
     """The queries whose SQL was read since."""
     names: Read = []
     bind = prepare.bind
@@ -490,64 +482,62 @@ def answer(cli: Cli, query: str, *more: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", KEPT)
-def test_it_is_what_is_told_of_a_query_that_is_read(
-    cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
+def test_it_is_the_answer_of_a_query_read(
+    ready: Cli, read: Read, monkeypatch: MonkeyPatch, query: str
 ) -> None:
     column = "`key`" if query == "kept" else "g"
     asked = [(), ("--where", f"{column} = 3"), ("--where", f"{column} IS NULL"), ("--limit", "1")]
-    at_once = [answer(cli_at_once, query, *more) for more in asked]
+    at_once = [answer(ready, query, *more) for more in asked]
     assert read == []
     assert {one["by"] for one in at_once} == {"state"}
     another_program(monkeypatch)
-    assert at_once == [answer(cli_at_once, query, *more) for more in asked]
+    assert at_once == [answer(ready, query, *more) for more in asked]
     assert set(read) == {query}
 
 
-def test_a_condition_that_is_none_is_refused_as_ever(cli_at_once: Cli) -> None:
-    assert cli_at_once("query", "--query", "kept", "--where", "nothing = 1").refusal == (
-        2,
-        "where_unread",
-    )
+def test_a_condition_that_is_none_is_refused_as_ever(ready: Cli) -> None:
+    expected = (2, "where_unread")
+    assert ready("query", "--query", "kept", "--where", "nothing = 1").refusal == expected
 
 
 @pytest.mark.slow
-def test_rows_that_came_are_maintained_first(cli_at_once: Cli, read: Read) -> None:
-    write_deltalake(str(cli_at_once.workload.parent / "t"), MORE, mode="append")
-    assert answer(cli_at_once, "kept")["action"] == "exact"
+def test_rows_that_came_are_maintained_first(ready: Cli, read: Read) -> None:
+    ready.append("t", MORE)
+    assert answer(ready, "kept")["action"] == "exact"
     assert read != []
     read.clear()
-    after = answer(cli_at_once, "kept")
+    after = answer(ready, "kept")
     assert read == []
-    assert after["rows"] == answer(cli_at_once, "kept", "--by", "engine")["rows"]
+    assert after["rows"] == answer(ready, "kept", "--by", "engine")["rows"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", ["window", "late"])
-def test_the_clock_that_moved_is_followed_first(
-    cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
+def test_a_moved_clock_is_followed_first(
+    ready: Cli, read: Read, monkeypatch: MonkeyPatch, query: str
 ) -> None:
     """Forth, which rows leave, and back, which they come again by."""
     for day in ("2025-11-17", "2025-11-08"):
-        before = answer(cli_at_once, query)["rows"]
+        before = answer(ready, query)["rows"]
         monkeypatch.setenv("IMPCTL_NOW", f"{day}T09:00:00")
         read.clear()
-        first = answer(cli_at_once, query)
+        first = answer(ready, query)
         assert read != []
         read.clear()
-        at_once = answer(cli_at_once, query)
+        at_once = answer(ready, query)
         assert read == []
         assert at_once["rows"] == first["rows"] != before
         assert at_once["moments"] == first["moments"] == {"current_date": day}
-        by_engine = answer(cli_at_once, query, "--by", "engine")["rows"]
+        by_engine = answer(ready, query, "--by", "engine")["rows"]
         assert sorted(at_once["rows"], key=repr) == sorted(by_engine, key=repr)
 
 
-def another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def another_program(monkeypatch: MonkeyPatch) -> None:
     for module in (context, stored):
         monkeypatch.setattr(module, "build_mark", lambda: "another")
 
 
-def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_files(monkeypatch: MonkeyPatch) -> None:
     for module in (context, stored):
         monkeypatch.setattr(module, "build_mark", lambda: "")
 
@@ -555,20 +545,15 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [another_program, no_files])
 def test_another_program_reads_the_query(
-    cli_at_once: Cli,
-    read: Read,
-    monkeypatch: pytest.MonkeyPatch,
-    program: Callable[[pytest.MonkeyPatch], None],
+    ready: Cli, read: Read, monkeypatch: MonkeyPatch, program: Callable[[MonkeyPatch], None]
 ) -> None:
-    before = answer(cli_at_once, "kept")
+    before = answer(ready, "kept")
     program(monkeypatch)
-    assert answer(cli_at_once, "kept") == before
+    assert answer(ready, "kept") == before
     assert read != []
 
 
-def test_a_store_without_it_is_read(
-    cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_without_it_is_read(ready: Cli, read: Read, monkeypatch: MonkeyPatch) -> None:
     load = Store.load
 
     def older(self: Store, query: str) -> Any:
@@ -577,28 +562,28 @@ def test_a_store_without_it_is_read(
             result.state_meta.pop("ending", None)
         return result
 
-    before = answer(cli_at_once, "kept")
+    before = answer(ready, "kept")
     monkeypatch.setattr(Store, "load", older)
-    assert answer(cli_at_once, "kept") == before
+    assert answer(ready, "kept") == before
     assert read != []
 
 
-def test_a_definition_that_changed_is_not_told(cli_at_once: Cli, read: Read) -> None:
-    cli_at_once.edit("HAVING COUNT(*) > 1 ORDER BY a DESC, g", "ORDER BY g")
-    ran = cli_at_once("query", "--query", "kept", "--policy", "strict", "--require-sketch")
+def test_a_definition_that_changed_is_not_told(ready: Cli, read: Read) -> None:
+    ready.edit("HAVING COUNT(*) > 1 ORDER BY a DESC, g", "ORDER BY g")
+    ran = ready("query", "--query", "kept", "--policy", "strict", "--require-sketch")
     assert ran.code != 0
-    assert len(answer(cli_at_once, "kept")["rows"]) == 5
+    assert len(answer(ready, "kept")["rows"]) == 5
     assert read != []
 
 
-def test_without_the_logs_entry_the_query_is_read(cli_at_once: Cli, read: Read) -> None:
+def test_without_the_logs_entry_the_query_is_read(ready: Cli, read: Read) -> None:
     """The files are the same then, but they do not tell what their columns are called."""
-    table = cli_at_once.workload.parent / "t"
-    before = answer(cli_at_once, "kept")
+    table = ready.folder / "t"
+    before = answer(ready, "kept")
     assert read == []
     DeltaTable(table).create_checkpoint()
     (table / "_delta_log" / f"{0:020d}.json").unlink()
-    after = answer(cli_at_once, "kept")
+    after = answer(ready, "kept")
     assert read != []
     assert after["rows"] == before["rows"]
 
@@ -627,7 +612,7 @@ def test_one_write_a_second_and_what_is_left_at_the_end(tmp_path: Path) -> None:
     assert (ledger.sums("q").answers, ledger.sums("r").answers) == (6, 2)
 
 
-def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     clock = Clock()
     told, ledger = AnswerCounter(clock), Ledger(tmp_path)
     assert told.add(tmp_path, "q")
@@ -659,7 +644,7 @@ SQL = f"SELECT g, SUM(x) AS s FROM t WHERE h < {HIGH} GROUP BY g HAVING SUM(x) >
 
 
 @pytest.fixture
-def cli_of_gains(cli_once: CliOnce) -> Cli:
+def gains(cli_once: CliOnce) -> Cli:
     def write(folder: Path) -> None:
         for number in range(8):
             append(folder, number)
@@ -717,25 +702,25 @@ def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
 
 @pytest.mark.slow
 @random_cases(fast=10, check=25, total=200, all_when_long=True)
-def test_the_ledger_equals_the_logs(cli_of_gains: Cli, cases: range) -> None:
+def test_the_ledger_equals_the_logs(gains: Cli, cases: range) -> None:
     uses = len(cases)
-    rng, folder = random.Random(5), cli_of_gains.workload.parent
-    cli_of_gains.good("capture")
+    rng, folder = random.Random(5), gains.folder
+    gains.good("capture")
     expected = dict.fromkeys(told_by_the_log(folder, []), 0)
     for number in cases:
         if rng.random() < 0.2:
             append(folder, 100 + number)
-        used = cli_of_gains.good("rewrite").results[0]
+        used = gains.good("rewrite").results[0]
         for name, value in told_by_the_log(folder, ranges_of(used["intervals"])).items():
             expected[name] += value
-    result = cli_of_gains.one("gain")
+    result = gains.one("gain")
     assert result["uses"] == result["used"] == uses
     assert {name: result[name] for name in expected} == expected
     assert result["upkeep_runs"] > 1
-    status = cli_of_gains.one("status")
+    status = gains.one("status")
     assert status["uses"] == uses
     assert status["bytes_left_out"] == expected["bytes_plain"] - expected["bytes"]
-    assert cli_of_gains.good("gain", "--since", "1d").results[0]["uses"] == uses
+    assert gains.good("gain", "--since", "1d").results[0]["uses"] == uses
 
 
 def families(path: Path) -> dict[str, dict[str, float]]:
@@ -747,79 +732,77 @@ def families(path: Path) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_metrics_are_what_prometheus_reads(cli_of_gains: Cli) -> None:
-    cli_of_gains.good("capture")
-    cli_of_gains.good("rewrite")
-    out = cli_of_gains.workload.parent / "metrics" / "impctl.prom"
-    append(cli_of_gains.workload.parent, 77)
-    cli_of_gains.good("maintain", "--metrics", str(out))
+def test_metrics_are_what_prometheus_reads(gains: Cli) -> None:
+    gains.good("capture")
+    gains.good("rewrite")
+    out = gains.folder / "metrics" / "impctl.prom"
+    append(gains.folder, 77)
+    gains.good("maintain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_maintain_success"] == {"q": 1.0}
     assert result["impctl_maintain_failures"] == {"": 0.0}
-    cli_of_gains.good("gain", "--metrics", str(out))
+    gains.good("gain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_uses"] == {"q": 1.0}
     assert set(result["impctl_left_out_bytes"]) == {"q"}
     assert [file.name for file in out.parent.iterdir()] == ["impctl.prom"]
 
 
-def test_metrics_of_a_run_that_fails(cli_of_gains: Cli) -> None:
-    cli_of_gains.good("capture")
-    out = cli_of_gains.workload.parent / "impctl.prom"
-    path = str(cli_of_gains.workload.parent / "t")
+def test_metrics_of_a_run_that_fails(gains: Cli) -> None:
+    gains.good("capture")
+    out = gains.folder / "impctl.prom"
+    path = gains.path("t")
     write_deltalake(path, pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
-    ran = cli_of_gains("maintain", "--metrics", str(out))
+    ran = gains("maintain", "--metrics", str(out))
     assert ran.code != 0
     result = families(out)
     assert result["impctl_maintain_success"] == {"q": 0.0}
     assert result["impctl_maintain_failures"] == {"": 1.0}
 
 
-def test_metrics_that_cannot_be_written_are_a_failure(cli_of_gains: Cli) -> None:
-    cli_of_gains.good("capture")
-    (cli_of_gains.workload.parent / "file").write_text("")
-    ran = cli_of_gains(
-        "gain", "--metrics", str(cli_of_gains.workload.parent / "file" / "impctl.prom")
-    )
+def test_metrics_that_cannot_be_written_are_a_failure(gains: Cli) -> None:
+    gains.good("capture")
+    (gains.folder / "file").write_text("")
+    ran = gains("gain", "--metrics", str(gains.folder / "file" / "impctl.prom"))
     assert ran.error["code"] == "metrics_not_written"
     assert ran.results[0]["query"] == "q", "what was found is told all the same"
-    assert cli_of_gains.good("gain", "--metrics", "/dev/null").results
+    assert gains.good("gain", "--metrics", "/dev/null").results
 
 
-def test_a_query_that_was_never_used(cli_of_gains: Cli) -> None:
-    result = cli_of_gains.one("gain")
+def test_a_query_that_was_never_used(gains: Cli) -> None:
+    result = gains.one("gain")
     assert (result["uses"], result["verdict"], result["last_use"]) == (0, "not_used", None)
-    cli_of_gains.good("capture")
-    assert cli_of_gains.good("gain").results[0]["hint"] == "", "nobody had the time to use it"
-    append(cli_of_gains.workload.parent, 77)
-    cli_of_gains.good("maintain")
-    assert "stop maintaining the query" in cli_of_gains.good("gain").results[0]["hint"]
+    gains.good("capture")
+    assert gains.good("gain").results[0]["hint"] == "", "nobody had the time to use it"
+    append(gains.folder, 77)
+    gains.good("maintain")
+    assert "stop maintaining the query" in gains.good("gain").results[0]["hint"]
 
 
 def test_answers_from_kept_rows_are_told_and_are_no_uses(
-    cli_of_gains: Cli, monkeypatch: pytest.MonkeyPatch
+    gains: Cli, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
-    text = cli_of_gains.workload.read_text().replace(f'"{SQL}"', f'"{SQL}", answer: true')
-    cli_of_gains.workload.write_text(text)
-    cli_of_gains.good("capture")
-    append(cli_of_gains.workload.parent, 77)
-    asked = [cli_of_gains.good("query").results[0]["by"] for _ in range(3)]
+    text = gains.workload.read_text().replace(f'"{SQL}"', f'"{SQL}", answer: true')
+    gains.workload.write_text(text)
+    gains.good("capture")
+    append(gains.folder, 77)
+    asked = [gains.good("query").results[0]["by"] for _ in range(3)]
     assert asked == ["state"] * 3, "the first reads the query and maintains, the others do not"
-    result = cli_of_gains.one("gain")
+    result = gains.one("gain")
     assert (result["kept_answers"], result["uses"], result["verdict"]) == (3, 0, "answers")
     assert result["last_use"] is not None
-    table = DeltaTable(str(cli_of_gains.workload.parent / "t"))
+    table = gains.table("t")
     size = sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist())
     assert result["answers_bytes"] == 3 * size
-    assert "3 answers from the materialized result" in cli_of_gains.text("gain")
-    assert "3 answers from the materialized result; last use" in cli_of_gains.text("status")
-    assert ", result materialized" in cli_of_gains.text("status")
-    status = cli_of_gains.one("status")
+    assert "3 answers from the materialized result" in gains.text("gain")
+    assert "3 answers from the materialized result; last use" in gains.text("status")
+    assert ", result materialized" in gains.text("status")
+    status = gains.one("status")
     assert status["keeps_answer"]
     assert (status["kept_answers"], status["last_use"]) == (3, result["last_use"])
-    out = cli_of_gains.workload.parent / "impctl.prom"
-    cli_of_gains.good("gain", "--metrics", str(out))
+    out = gains.folder / "impctl.prom"
+    gains.good("gain", "--metrics", str(out))
     assert families(out)["impctl_kept_answers"] == {"q": 3.0}
 
 
@@ -831,12 +814,12 @@ def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: s
     assert said in _hint(COSTS_MORE, result, runs, lambda: "")
 
 
-def test_several_queries_are_summed_up(cli_of_gains: Cli) -> None:
-    text = cli_of_gains.workload.read_text()
+def test_several_queries_are_summed_up(gains: Cli) -> None:
+    text = gains.workload.read_text()
     more = f'"{SQL}"}}, kept: {{sql: "{SQL}", answer: true}}'
-    cli_of_gains.workload.write_text(text.replace(f'"{SQL}"}}', more))
-    cli_of_gains.good("capture")
+    gains.workload.write_text(text.replace(f'"{SQL}"}}', more))
+    gains.good("capture")
     for name in ("q", "kept", "kept"):
-        cli_of_gains.good("query", "--query", name, "--sketch", "auto")
-    shown = cli_of_gains.text("gain")
+        gains.good("query", "--query", name, "--sketch", "auto")
+    shown = gains.text("gain")
     assert "2 queries: 1 use of sketches, 2 answers from materialized results skipped" in shown

@@ -30,7 +30,7 @@ from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.crash.processes import VERSIONS, WANTED, rows, versions, write_batches
 from tests.support.kept_workload import stored
-from tests.support.run_cli import ROWS, Cli, CliOf, interruptible
+from tests.support.run_cli import ROWS, Capsys, Cli, CliOf, MonkeyPatch, interruptible
 
 FILE = """
 version: 1
@@ -80,7 +80,7 @@ def stored_versions(workload: Path) -> list[int]:
 
 
 @pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def commits(monkeypatch: MonkeyPatch) -> list[bool]:
     """A True per commit that waits for the disk; with `[False]` in it all are refused.
 
     That one took long is not told, which on a busy disk would be another.
@@ -120,9 +120,7 @@ def test_a_query_that_fails_is_alone(workload: Path) -> None:
     assert stored_versions(workload) == [1, 0, 1]
 
 
-def test_where_the_commit_fails_nothing_is_told_and_nothing_kept(
-    workload: Path, commits: list[bool]
-) -> None:
+def test_a_failed_commit_tells_and_keeps_nothing(workload: Path, commits: list[bool]) -> None:
     kept = StateCache()
     append(workload, 10, 5)
     commits.append(False)
@@ -137,9 +135,7 @@ def test_where_the_commit_fails_nothing_is_told_and_nothing_kept(
 
 
 @pytest.mark.slow
-def test_state_that_was_kept_is_not_read_again(
-    workload: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_that_was_kept_is_not_read_again(workload: Path, monkeypatch: MonkeyPatch) -> None:
     kept = StateCache()
     append(workload, 10, 5)
     assert not maintained(workload, kept).failures
@@ -164,9 +160,7 @@ def test_state_that_was_kept_is_not_read_again(
     assert sorted(read) == ["each", "many", "sums"]
 
 
-def test_of_states_kept_the_latest_ones_that_fit_stay(
-    workload: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_latest_states_that_fit_stay(workload: Path, monkeypatch: MonkeyPatch) -> None:
     append(workload, 10, 5)
     whole = StateCache()
     assert not maintained(workload, whole).failures
@@ -199,9 +193,7 @@ def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--due",), ("--query", "refused")])
-def test_a_query_that_can_have_no_sketch_fails_only_strict_runs(
-    cli: Cli, options: tuple[str, ...]
-) -> None:
+def test_without_a_safe_sketch_only_strict_runs_fail(cli: Cli, options: tuple[str, ...]) -> None:
     told = {result["query"]: result for result in cli.good("maintain", *options).results}
     assert told["refused"]["reason_code"] == "sketch_unsafe"
     assert "refused: without a sketch, " in cli.text("maintain", *options)
@@ -228,7 +220,7 @@ FAILED = {"divides", "corrupt", "gone"}
 
 
 @pytest.fixture
-def many(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+def many(tmp_path: Path, table: str, capsys: Capsys) -> Cli:
     create_table(str(tmp_path / "u"), ROWS)
     file = tmp_path / "many.yaml"
     file.write_text(TWO_TABLES)
@@ -285,9 +277,7 @@ def test_capture_goes_on(many: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_maintain_goes_on_and_converges(
-    spoiled: Cli, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_maintain_goes_on_and_converges(spoiled: Cli, capsys: Capsys) -> None:
     ran = spoiled("maintain", "--policy", "incremental")
     assert failures(ran.document).keys() == FAILED
     assert ran.code == 3
@@ -302,8 +292,8 @@ def test_maintain_goes_on_and_converges(
     assert head == "3 of 4 queries failed"
     assert set(names.split(", ")) == {f"`{name}`" for name in FAILED}
     # Mended from outside, the same command brings everything up to date.
-    DeltaTable(table).delete("x = 0")
-    DeltaTable(str(tmp_path / "u")).restore(0)
+    spoiled.table("t").delete("x = 0")
+    spoiled.table("u").restore(0)
     spoiled.good("capture", "--query", "divides", "--query", "gone", "--query", "corrupt")
     spoiled.good("maintain")
     assert spoiled("plan", "--detailed-exitcode").code == 0
@@ -322,20 +312,16 @@ def test_plan_goes_on(spoiled: Cli) -> None:
     assert failures(ran.document).keys() == {"corrupt", "gone"}
     assert ran.code == 7
     # What a query divides by is only found out by computing.
-    assert [(r["query"], r["action"]) for r in ran.results] == [
-        ("divides", "exact"),
-        ("good", "exact"),
-    ]
+    expected = [("divides", "exact"), ("good", "exact")]
+    assert [(r["query"], r["action"]) for r in ran.results] == expected
 
 
 @pytest.mark.slow
-def test_an_unexpected_error_is_one_querys_own(
-    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_is_one_querys_own(many: Cli, monkeypatch: MonkeyPatch) -> None:
     from impctl.service.step import Maintainer
 
     many.good("capture")
-    write_deltalake(table, ROWS, mode="append")
+    many.append("t", ROWS)
     step = Maintainer.step
 
     def stumbles(self: Maintainer, *args: Any, **kwargs: Any) -> Any:
@@ -347,23 +333,19 @@ def test_an_unexpected_error_is_one_querys_own(
     ran = many("maintain")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "corrupt")
     assert "KeyError" in ran.error["message"]
-    assert {r["query"]: r["action"] for r in ran.results} == {
-        "divides": "exact",
-        "gone": "none",
-        "good": "exact",
-    }
+    expected = {"divides": "exact", "gone": "none", "good": "exact"}
+    assert {r["query"]: r["action"] for r in ran.results} == expected
     monkeypatch.setattr(Maintainer, "step", step)
-    assert [r["query"] for r in many.good("maintain").results if r["action"] == "exact"] == [
-        "corrupt"
-    ]
+    wanted = ["corrupt"]
+    assert [r["query"] for r in many.good("maintain").results if r["action"] == "exact"] == wanted
 
 
-def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_goes_on(many: Cli, monkeypatch: MonkeyPatch) -> None:
     """Spark is pretended: what is recaptured is what is stored, but for one query."""
     many.good("capture")
     stored_fragments = {}
     for name in ("divides", "gone", "good"):
-        sketches = stored(many.workload.parent, name).sketches
+        sketches = stored(many.folder, name).sketches
         stored_fragments[name] = {s.access: s.ranges for s in sketches}
 
     def needed(ctx: Context, prepared: Any, *_: Any) -> Any:
@@ -375,18 +357,15 @@ def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_module, "needed", needed)
     ran = many("verify")
     assert (ran.code, ran.error["query"]) == (1, "corrupt")
-    assert {r["query"]: r["covers"] for r in ran.results} == {
-        "divides": True,
-        "gone": True,
-        "good": True,
-    }
+    expected = {"divides": True, "gone": True, "good": True}
+    assert {r["query"]: r["covers"] for r in ran.results} == expected
 
 
 NAMES = ["first", "file", "grow", "twice", "gone", "same"]
 
 
 @pytest.fixture
-def cli_of_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def batches(tmp_path: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, write_batches(tmp_path))
 
 
@@ -395,16 +374,16 @@ def table_rows(folder: Path) -> dict[str, list[tuple[int, int]]]:
 
 
 @pytest.mark.slow
-def test_a_repeat_says_where_the_batches_are(cli_of_batches: Cli, tmp_path: Path) -> None:
-    done = cli_of_batches.good("apply", "--all").results
+def test_a_repeat_says_where_the_batches_are(batches: Cli) -> None:
+    done = batches.good("apply", "--all").results
     assert [r["already_applied"] for r in done] == [False] * 6
-    foreseen = cli_of_batches.good("apply", "--all", "--dry-run").results
-    again = cli_of_batches.good("apply", "--all").results
+    foreseen = batches.good("apply", "--all", "--dry-run").results
+    again = batches.good("apply", "--all").results
     assert foreseen == again
     assert [(r["name"], r["version"]) for r in again] == [(r["name"], r["version"]) for r in done]
     assert all(r["already_applied"] and not r["inserted"] + r["updated"] for r in again)
-    assert table_rows(tmp_path) == WANTED
-    repeated = cli_of_batches.one("apply", "same", "--again")
+    assert table_rows(batches.folder) == WANTED
+    repeated = batches.one("apply", "same", "--again")
     assert (repeated["version"], repeated["inserted"]) == (5, 2)
 
 
@@ -412,11 +391,7 @@ def test_a_repeat_says_where_the_batches_are(cli_of_batches: Cli, tmp_path: Path
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("names", [["--all"], ["first"]])
 def test_a_signal_during_a_commit_is_told_with_what_is_in(
-    cli_of_batches: Cli,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-    names: list[str],
+    batches: Cli, monkeypatch: MonkeyPatch, number: signal.Signals, names: list[str]
 ) -> None:
     def write_and_be_shot(*given: Any, **options: Any) -> None:
         os.kill(os.getpid(), number)
@@ -424,22 +399,20 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
 
     with monkeypatch.context() as patch, interruptible():
         patch.setattr("impctl.tables.write.apply.write_deltalake", write_and_be_shot)
-        shot = cli_of_batches("apply", *names)
+        shot = batches("apply", *names)
     assert shot.refusal == (130, "interrupted")
     assert [(r["name"], r["version"]) for r in shot.results] == [("first", 1)]
     assert "`first` (version 1 of `t`)" in shot.error["message"]
     assert "it skips batches that are already applied" in shot.error["hint"]
-    assert versions(tmp_path) == {"t": 1, "u": 0}
-    rest = cli_of_batches.good("apply", "--all").results
+    assert versions(batches.folder) == {"t": 1, "u": 0}
+    rest = batches.good("apply", "--all").results
     assert [r["name"] for r in rest if not r["already_applied"]] == NAMES[1:]
-    assert (table_rows(tmp_path), versions(tmp_path)) == (WANTED, VERSIONS)
+    assert (table_rows(batches.folder), versions(batches.folder)) == (WANTED, VERSIONS)
 
 
-def test_what_is_in_is_told_beside_an_unexpected_error(
-    cli_of_batches: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_applied_batches_are_told_beside_an_error(batches: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(DeltaTable, "update", Mock(side_effect=ZeroDivisionError))
-    ran = cli_of_batches("apply", "--all")
+    ran = batches("apply", "--all")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "grow")
     assert [(r["name"], r["version"]) for r in ran.results] == [("first", 1), ("file", 1)]
 

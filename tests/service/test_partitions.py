@@ -45,7 +45,7 @@ from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from tests.store.builders import sketches_at
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli, CliOf, refused
+from tests.support.run_cli import Capsys, Cli, CliOf, refused
 
 PLACE = Location("w.yaml", 7, 5)
 
@@ -301,14 +301,14 @@ def verified(cli: Cli) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, spark: Any) -> None:
+def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, spark: Any) -> None:
     modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
     assert modes == {**dict.fromkeys(QUERIES, "exact"), "touched": "touch"}
     rng = random.Random(4)
     for turn in range(2):
         low = 60 + 90 * turn
-        write_deltalake(str(tmp_path / "t"), rows(rng, 400, low, low + 90), mode="append")
-        DeltaTable(str(tmp_path / "t")).delete(f"x > {10 * turn} AND x < {10 * turn + 25}")
+        cli.append("t", rows(rng, 400, low, low + 90))
+        cli.table("t").delete(f"x > {10 * turn} AND x < {10 * turn + 25}")
         results = cli.good("maintain", "--imbalance", "2").results
         assert {r["action"] for r in results} == {"exact", "touch"}
         assert {r["query"] for r in results if r["ranges"]["drifted"]} >= {"grouped", "touched"}
@@ -318,7 +318,7 @@ def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, 
         assert "rows of split" not in mended["keyed"]["reason"]
         assert "recaptured" in mended["joined"]["reason"]
         verified(cli)
-        write_deltalake(str(tmp_path / "t"), rows(rng, 20, 0, low + 90), mode="append")
+        cli.append("t", rows(rng, 20, 0, low + 90))
         assert {r["action"] for r in cli.good("maintain").results} == {"exact", "touch"}
         verified(cli)
 
@@ -349,9 +349,7 @@ def largest(folder: Path) -> int:
 
 @pytest.mark.slow
 @random_cases(1, 2, 20)
-def test_the_largest_range_is_never_larger(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
-) -> None:
+def test_the_largest_range_is_never_larger(tmp_path: Path, capsys: Capsys, cases: range) -> None:
     evened = 0
     for seed in cases:
         rng, folder = np.random.default_rng(seed), tmp_path / str(seed)
@@ -415,14 +413,13 @@ def drift(drifting: Cli, tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_maintain_tells_and_rebalance_mends(drifting: Cli, tmp_path: Path) -> None:
-    match = drift(drifting, tmp_path)
+def test_maintain_tells_and_rebalance_mends(drifting: Cli) -> None:
+    match = drift(drifting, drifting.folder)
     assert match["big"]["ranges"]["drifted"]
     assert match["big"]["ranges"]["imbalance"] > 4 * match["big"]["ranges"]["at_capture"]
     assert match["big"]["ranges"]["hint"] == "run `impctl capture --rebalance`"
     again = {r["query"]: r for r in drifting.good("maintain").results}
-    assert again["big"]["action"] == "none"
-    assert again["big"]["ranges"] == match["big"]["ranges"]
+    assert (again["big"]["action"], again["big"]["ranges"]) == ("none", match["big"]["ranges"])
 
     mended = {r["query"]: r for r in drifting.good("capture", "--rebalance").results}
     assert mended["big"]["action"] == mended["kept"]["action"] == "rebalance"
@@ -441,32 +438,31 @@ def test_maintain_tells_and_rebalance_mends(drifting: Cli, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_rebalanced_twice_is_rebalanced_once(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
+def test_rebalanced_twice_is_rebalanced_once(drifting: Cli) -> None:
+    drift(drifting, drifting.folder)
     drifting.good("capture", "--rebalance", "--query", "big")
     again = drifting.one("capture", "--rebalance", "--query", "big")
     assert again["action"] == "none"
     assert again["reason"] == "splitting or merging ranges would not help"
 
 
-def test_a_stale_sketch_is_maintained_first(drifting: Cli, tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), table(100, 600), mode="append")
+def test_a_stale_sketch_is_maintained_first(drifting: Cli) -> None:
+    drifting.append("t", table(100, 600))
     big = drifting.one("capture", "--rebalance", "--query", "big")
     assert (big["action"], big["versions"]) == ("rebalance", {"t": 1})
 
 
 @pytest.mark.slow
-def test_earlier_versions_keep_their_ranges(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
-    before = stored(tmp_path, "big")
-    with Store.open(tmp_path / ".impctl") as store:
+def test_earlier_versions_keep_their_ranges(drifting: Cli) -> None:
+    drift(drifting, drifting.folder)
+    before = stored(drifting.folder, "big")
+    with Store.open(drifting.folder / ".impctl") as store:
         first = sketches_at(store, {"t": 0}, "big")
     drifting.good("capture", "--rebalance", "--query", "big")
-    after = stored(tmp_path, "big")
-    with Store.open(tmp_path / ".impctl") as store:
+    after = stored(drifting.folder, "big")
+    with Store.open(drifting.folder / ".impctl") as store:
         assert sketches_at(store, {"t": 0}, "big") == first
     assert after.sketches[0].partition != before.sketches[0].partition
-    assert first is not None
     then = drifting.one("rewrite", "--query", "big", "--at", "0")
     assert then["sketches"][0]["ranges"] == list(first[0].ranges.ids)
     assert then["sketches"][0]["total"] == first[0].partition.ranges
@@ -474,8 +470,8 @@ def test_earlier_versions_keep_their_ranges(drifting: Cli, tmp_path: Path) -> No
     assert now["sketches"][0]["ranges"] == list(after.sketches[0].ranges.ids)
 
 
-def test_a_dry_run_writes_nothing(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
+def test_a_dry_run_writes_nothing(drifting: Cli) -> None:
+    drift(drifting, drifting.folder)
     before = drifting.good("status").results
     big = drifting.one("capture", "--rebalance", "--dry-run", "--query", "big")
     assert (big["action"], big["reason"]) == (
@@ -486,24 +482,23 @@ def test_a_dry_run_writes_nothing(drifting: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_threshold_is_a_setting(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
+def test_the_threshold_is_a_setting(drifting: Cli) -> None:
+    drift(drifting, drifting.folder)
     big = drifting.one("status", "--query", "big", "--imbalance", "100")
     assert not big["ranges"][0]["drifted"]
 
 
 @pytest.mark.slow
-def test_ranges_of_a_table_that_was_empty(drifting: Cli, tmp_path: Path) -> None:
+def test_ranges_of_a_table_that_was_empty(drifting: Cli) -> None:
     """One range holds everything from then on, until it is split."""
-    DeltaTable(str(tmp_path / "e")).delete()
-    write_deltalake(str(tmp_path / "e"), table(0, 80), mode="append")
+    drifting.table("e").delete()
+    drifting.append("e", table(0, 80))
     assert drifting.one("maintain", "--query", "empty")["ranges"]["drifted"]
     mended = drifting.one("capture", "--rebalance", "--query", "empty")
-    assert mended["action"] == "rebalance"
-    assert mended["sketches"][0]["total"] == 8
+    assert (mended["action"], mended["sketches"][0]["total"]) == ("rebalance", 8)
 
 
-def test_a_query_that_was_never_captured_is_named(drifting: Cli, tmp_path: Path) -> None:
+def test_a_query_that_was_never_captured_is_named(drifting: Cli) -> None:
     drifting.workload.write_text(
         FILE.replace("  empty:", '  new: {sql: "SELECT x FROM t WHERE v > 3"}\n  empty:')
     )

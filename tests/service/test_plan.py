@@ -21,7 +21,7 @@ from impctl.service.cost_model import MaintenanceSize, dearer, estimated, learne
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from tests.support.kept_workload import run_record
-from tests.support.run_cli import ROWS, Cli
+from tests.support.run_cli import ROWS, Capsys, Cli, MonkeyPatch, Words
 
 DRY = [
     ("plan",),
@@ -56,7 +56,7 @@ def auto(cli: Cli) -> Cli:
 
 
 @pytest.fixture
-def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_writer(monkeypatch: MonkeyPatch) -> None:
     """Neither lock nor Spark is to be had."""
     refuse = Mock(side_effect=AssertionError("neither a lock nor Spark is needed here"))
     monkeypatch.setattr(Store, "lock", refuse)
@@ -64,34 +64,32 @@ def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_writer")
-def test_without_a_store_none_is_made(auto: Cli, tmp_path: Path) -> None:
-    before = files(tmp_path)
+def test_without_a_store_none_is_made(auto: Cli) -> None:
+    before = files(auto.folder)
     for words in DRY[:5] + DRY[6:]:
         auto(words[0], *words[1:])
-        assert files(tmp_path) == before, words
-    assert not (tmp_path / ".impctl").exists()
+        assert files(auto.folder) == before, words
+    assert not (auto.folder / ".impctl").exists()
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
-def test_nothing_is_written(
-    auto: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stale: bool
-) -> None:
+def test_nothing_is_written(auto: Cli, monkeypatch: MonkeyPatch, is_stale: bool) -> None:
     auto.good("capture")
     if is_stale:
-        write_deltalake(table, ROWS, mode="append")
-        DeltaTable(table).delete("g = 5")
-    before = files(tmp_path)
+        auto.append("t", ROWS)
+        auto.table("t").delete("g = 5")
+    before = files(auto.folder)
     monkeypatch.setattr(Context, "spark", None)
     monkeypatch.setattr(Store, "lock", None)
     for words in DRY:
         auto.good(words[0], *words[1:])
-        assert files(tmp_path) == before, words
+        assert files(auto.folder) == before, words
 
 
-def test_a_plan_does_not_wait_for_a_writer(auto: Cli, tmp_path: Path) -> None:
+def test_a_plan_does_not_wait_for_a_writer(auto: Cli) -> None:
     auto.good("capture")
     # It would give up after ten seconds of waiting, with an error.
-    with Store.open(tmp_path / ".impctl") as store, store.lock(0.0, "another"):
+    with Store.open(auto.folder / ".impctl") as store, store.lock(0.0, "another"):
         assert auto.good("plan").results[0]["action"] == "none"
 
 
@@ -101,15 +99,15 @@ def codes(cli: Cli, *words: str) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_from_capture_to_current(auto: Cli, table: str) -> None:
+def test_from_capture_to_current(auto: Cli) -> None:
     first = auto.one("plan")
     assert (first["action"], first["by"], first["reason_code"]) == (
         "capture", "engine", "not_captured",
     )  # fmt: skip
     auto.good("capture")
     assert codes(auto, "plan") == ("none", "up_to_date")
-    write_deltalake(table, ROWS, mode="append")
-    DeltaTable(table).delete("g = 5")
+    auto.append("t", ROWS)
+    auto.table("t").delete("g = 5")
     planned = auto.one("plan")
     assert (planned["action"], planned["by"]) == ("exact", "engine")
     assert (planned["since"], planned["versions"]) == ({"t": 0}, {"t": 2})
@@ -123,22 +121,21 @@ def test_from_capture_to_current(auto: Cli, table: str) -> None:
     assert codes(auto, "plan") == ("none", "up_to_date")
 
 
-def test_a_change_grouped_by_spark_is_told_without_reading_it(auto: Cli, table: str) -> None:
+def test_a_change_grouped_by_spark_is_told_without_reading_it(auto: Cli) -> None:
     auto.good("capture")
-    write_deltalake(table, ROWS, mode="append")
+    auto.append("t", ROWS)
     planned = auto.one("plan", "--large-change", "0")
     assert (planned["action"], planned["by"]) == ("exact", "Spark")
-    assert planned["reason_code"] == "grouped_by_spark"
-    assert planned["pending"][0]["rows"] == 10
+    assert (planned["reason_code"], planned["pending"][0]["rows"]) == ("grouped_by_spark", 10)
 
 
 @pytest.mark.slow
-def test_what_only_reading_shows_is_foreseen(auto: Cli, table: str, tmp_path: Path) -> None:
+def test_what_only_reading_shows_is_foreseen(auto: Cli) -> None:
     """A change whose file is gone: the plan says recapture, as the run would find out."""
     auto.good("capture")
-    write_deltalake(table, ROWS, mode="append")
-    held = set(DeltaTable(table, version=0).file_uris())
-    (added,) = set(DeltaTable(table).file_uris()) - held
+    auto.append("t", ROWS)
+    held = set(DeltaTable(auto.path("t"), version=0).file_uris())
+    (added,) = set(auto.table("t").file_uris()) - held
     Path(added.removeprefix("file://")).unlink()
     action, code = codes(auto, "plan")
     assert action == "recapture"
@@ -149,12 +146,12 @@ def test_what_only_reading_shows_is_foreseen(auto: Cli, table: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_broken_assumption_is_foreseen(auto: Cli, table: str) -> None:
+def test_a_broken_assumption_is_foreseen(auto: Cli) -> None:
     auto.edit("HAVING COUNT(*) > 2", "HAVING SUM(x) > 20")
     auto.edit("sketch: {t: g}", "sketch: {t: x}")
     auto.good("capture")
     negative = pa.table({"g": [0], "x": [-5], "note": ["z"]})
-    write_deltalake(table, negative, mode="append")
+    auto.append("t", negative)
     assert auto("plan", "--policy", "incremental").refusal == (7, "assumption_broken")
     # Nor can it be captured anew: every one of them says so.
     for words in (["plan"], ["maintain", "--dry-run"], ["maintain"]):
@@ -163,14 +160,14 @@ def test_a_broken_assumption_is_foreseen(auto: Cli, table: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("plan",), ("maintain", "--dry-run"), ("capture", "--dry-run")])
-def test_detailed_exit_codes(auto: Cli, table: str, words: tuple[str, ...]) -> None:
+def test_detailed_exit_codes(auto: Cli, words: Words) -> None:
     command, *options = words
     detailed = (*options, "--detailed-exitcode")
     if command != "maintain":
         assert auto(command, *detailed).code == 2
     auto.good("capture")
     assert auto(command, *detailed).code == 0
-    write_deltalake(table, ROWS, mode="append")
+    auto.append("t", ROWS)
     assert auto(command, *options).code == 0
     ran = auto(command, *detailed)
     assert (ran.code, ran.document["ok"], ran.document["error"]) == (2, True, None)
@@ -182,14 +179,12 @@ def test_detailed_exit_codes(auto: Cli, table: str, words: tuple[str, ...]) -> N
     )
 
 
-def test_a_dry_capture_says_what_it_would_read(auto: Cli, table: str) -> None:
+def test_a_dry_capture_says_what_it_would_read(auto: Cli) -> None:
     result = auto.one("capture", "--dry-run")
     assert (result["foreseen"], result["by"], result["stored"]) == (True, "engine", "none")
     (read,) = result["reads"]
     assert (read["table"], read["version"], read["rows"], read["files"]) == ("t", 0, 10, 1)
-    size = sum(
-        Path(u.removeprefix("file://")).stat().st_size for u in DeltaTable(table).file_uris()
-    )
+    size = sum(Path(u.removeprefix("file://")).stat().st_size for u in auto.table("t").file_uris())
     assert read["bytes"] == size
     assert [c["attribute"] for c in result["considered"] if c["chosen"]] == ["g"]
     auto.good("capture")
@@ -220,17 +215,15 @@ def remember(store: Path, *costs: RunCost) -> None:
             held.add_record("q", record)
 
 
-def test_auto_recaptures_where_that_is_cheaper_and_learns(
-    auto: Cli, table: str, tmp_path: Path
-) -> None:
+def test_auto_recaptures_where_that_is_cheaper_and_learns(auto: Cli) -> None:
     auto.good("capture")
     slow = [
         # Long, since how long the capture took goes by how busy the machine is.
         RunCost(RunKind.MAINTAIN, rows, 100 * rows, 50_000.0, moved=("t",))
         for rows in (5, 10, 20)
     ]
-    remember(tmp_path / ".impctl", *slow)
-    write_deltalake(table, ROWS, mode="append")
+    remember(auto.folder / ".impctl", *slow)
+    auto.append("t", ROWS)
     assert codes(auto, "plan", "--policy", "incremental") == ("exact", "incremental")
     assert codes(auto, "plan", "--policy", "strict") == ("exact", "incremental")
     planned = auto.one("plan")
@@ -245,31 +238,29 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(
     assert auto.good("status").results[0]["last_reason"] == result["reason"]
     # Quick runs since: it maintains again.
     remember(
-        tmp_path / ".impctl",
+        auto.folder / ".impctl",
         *(RunCost(RunKind.MAINTAIN, 5, 500, 2.0, moved=("t",)) for _ in range(8)),
     )
-    write_deltalake(table, ROWS, mode="append")
+    auto.append("t", ROWS)
     assert codes(auto, "maintain") == ("exact", "incremental")
 
 
-def test_an_eager_query_is_never_recaptured_for_its_cost(
-    auto: Cli, table: str, tmp_path: Path
-) -> None:
+def test_an_eager_query_is_never_recaptured_for_its_cost(auto: Cli) -> None:
     auto.edit("policy: auto", "policy: auto\n    maintain: eager")
     auto.good("capture")
     remember(
-        tmp_path / ".impctl",
+        auto.folder / ".impctl",
         *(RunCost(RunKind.MAINTAIN, n, 9, 5000.0, moved=("t",)) for n in (5, 10, 20)),
     )
-    write_deltalake(table, ROWS, mode="append")
+    auto.append("t", ROWS)
     assert codes(auto, "plan") == codes(auto, "maintain") == ("exact", "incremental")
 
 
-def test_runs_are_recorded(auto: Cli, table: str, tmp_path: Path) -> None:
+def test_runs_are_recorded(auto: Cli) -> None:
     auto.good("capture")
-    write_deltalake(table, ROWS, mode="append")
+    auto.append("t", ROWS)
     auto.good("maintain")
-    with Store.open(tmp_path / ".impctl", create=False) as store:
+    with Store.open(auto.folder / ".impctl", create=False) as store:
         maintained, captured = store.costs("q")
     assert (maintained.kind, maintained.rows, maintained.spark) == ("maintain", 10, False)
     assert (captured.kind, captured.rows, captured.spark) == ("recapture", 10, False)
@@ -285,11 +276,11 @@ def status(cli: Cli, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_pending_changes_sizes_and_runs(cli: Cli, table: str) -> None:
+def test_pending_changes_sizes_and_runs(cli: Cli) -> None:
     cli.good("capture")
     assert status(cli)["pending"] == []
-    write_deltalake(table, ROWS.slice(0, 2), mode="append")
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    cli.append("t", ROWS.slice(0, 2))
+    cli.append("t", ROWS.slice(0, 3))
     (match,) = status(cli)["pending"]
     size = match.pop("bytes")
     assert match == {"table": "t", "since": 0, "versions": 2, "files": 2, "rows": 5}
@@ -304,9 +295,7 @@ def test_pending_changes_sizes_and_runs(cli: Cli, table: str) -> None:
     assert len(status(cli, "--runs", "1")["runs"]) == 1
 
 
-def test_the_trigger_is_named_where_the_file_has_one(
-    cli: Cli, table: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_trigger_is_named_where_the_file_has_one(cli: Cli, capsys: Capsys) -> None:
     text = cli.workload.read_text()
     said = "fresh_within 10m, rows 10000"
     cases: list[tuple[str, str | None]] = [
@@ -337,20 +326,20 @@ def test_the_trigger_is_named_where_the_file_has_one(
         assert lines == ([] if expected is None else [f"  trigger  {expected}"])
 
 
-def test_a_table_made_anew_has_nothing_to_count(cli: Cli, table: str) -> None:
+def test_a_table_made_anew_has_nothing_to_count(cli: Cli) -> None:
     cli.good("capture")
-    log = Path(table) / "_delta_log"
+    log = Path(cli.path("t")) / "_delta_log"
     for entry in log.iterdir():
         entry.unlink()
-    write_deltalake(table, ROWS)
-    write_deltalake(table, ROWS, mode="append")
+    write_deltalake(cli.path("t"), ROWS)
+    cli.append("t", ROWS)
     (result,) = status(cli)["pending"]
     assert (result["rows"], result["files"]) == (None, None)
 
 
-def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:
+def test_the_last_verification(cli: Cli) -> None:
     cli.good("capture")
-    with Store.open(tmp_path / ".impctl") as store:
+    with Store.open(cli.folder / ".impctl") as store:
         record = run_record(
             "verify",
             reason_code="verified",
@@ -360,12 +349,8 @@ def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:
             versions={"t": 0},
         )
         store.add_record("q", record)
-    assert status(cli)["verified"] == {
-        "sound": True,
-        "slack": 2,
-        "at": "1970-01-01T00:00:05+00:00",
-        "versions": {"t": 0},
-    }
+    expected = {"sound": True, "slack": 2, "at": "1970-01-01T00:00:05+00:00", "versions": {"t": 0}}
+    assert status(cli)["verified"] == expected
 
 
 def test_explain_tells_state_and_push_downs(cli: Cli) -> None:
@@ -461,12 +446,9 @@ def decided(costs: list[RunCost], size: MaintenanceSize | None, *, has_spark: bo
 
 def test_the_dearer_way_is_told_with_both_estimates() -> None:
     result = decided([*maintained(1000, 2000, 4000), AGAIN], MaintenanceSize(4000, 0))
-    assert result is not None
-    assert result.maintain_ms == pytest.approx(4005)
-    assert result.recapture_ms == pytest.approx(1000)
-    assert reason_text(result) == (
-        "estimate: 4 s to maintain, 1 s to recapture (from 3 and 1 recorded runs)"
-    )
+    assert (result.maintain_ms, result.recapture_ms) == (pytest.approx(4005), pytest.approx(1000))
+    expected = "estimate: 4 s to maintain, 1 s to recapture (from 3 and 1 recorded runs)"
+    assert reason_text(result) == expected
 
 
 @pytest.mark.parametrize(
@@ -501,7 +483,6 @@ def test_quick_runs_are_not_even_looked_at() -> None:
 
 def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
     result = decided([*maintained(1000, 2000, 4000), AGAIN], MaintenanceSize(None, 40_000))
-    assert result is not None
     assert result.maintain_ms == pytest.approx(4005)
 
 
@@ -540,7 +521,7 @@ def test_recapture_follows_the_size_of_the_table() -> None:
         "too quick to matter", "captured by Spark", "size of the table unknown", "no size",
     ],
 )  # fmt: skip
-def test_before_the_first_run_a_change_larger_than_the_table_is_recaptured(
+def test_a_first_change_larger_than_the_table_is_recaptured(
     captured: RunCost, size: MaintenanceSize | None, is_dearer: bool
 ) -> None:
     result = decided([captured], size)
@@ -610,9 +591,7 @@ def test_an_estimate_is_never_negative_nor_absurd(points, rows: int) -> None:
 def test_a_known_line_is_learned(line, sizes, rows: int) -> None:
     fixed, per_row = line
     result = learned([(x, fixed + per_row * x) for x in sizes])
-    assert result is not None
-    assert result.runs == len(sizes)
-    assert result.largest == max(sizes)
+    assert (result.runs, result.largest) == (len(sizes), max(sizes))
     # The rounding of a time of up to an hour, spread over as many rows as the runs lie apart.
     apart = max(sizes) - min(sizes)
     error = 1e-9 * (fixed + per_row * max(sizes)) * (1 + rows / apart)
@@ -634,21 +613,18 @@ def test_one_odd_run_is_forgiven(line, sizes, at: int, times: float, slower: boo
     x, y = points[at % len(points)]
     points[at % len(points)] = (x, y * times if slower else y / times)
     result = learned(points)
-    assert result is not None
     for rows in (0, 1000, 500_000):
         assert result.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-5, abs=1e-5)
 
 
 def test_runs_of_one_size_give_their_mean() -> None:
     result = learned([(1000, 2.0), (1000, 4.0)])
-    assert result is not None
     assert (result.fixed, result.per_row) == (pytest.approx(3.0), 0.0)
 
 
 def test_falling_times_are_a_level_line() -> None:
     """More rows that took less time: noise, not a gain per row."""
     result = learned([(0, 10.0), (1000, 9.0), (2000, 8.0)])
-    assert result is not None
     assert result.per_row == 0.0
     assert 8 < result.fixed < 10
 
@@ -659,9 +635,7 @@ def test_nothing_is_learned_from_nothing() -> None:
 
 
 @pytest.mark.parametrize(("spark_first", "ms"), [(True, 9_000.0), (False, 1_000.0)])
-def test_a_recapture_is_estimated_by_those_that_went_as_the_latest(
-    spark_first: bool, ms: float
-) -> None:
+def test_a_recapture_is_estimated_by_those_like_the_latest(spark_first: bool, ms: float) -> None:
     """The engine's and Spark's lie on no common line."""
     both = [AGAIN, replace(AGAIN, elapsed_ms=9_000.0, spark=True)]
     costs = both[::-1] if spark_first else both

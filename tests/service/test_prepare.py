@@ -47,7 +47,7 @@ from impctl.tables.write.maintenance import create_laid_out_table, create_table
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.catalogs import read_net
 from tests.reuse.trials import ReuseTally, run_reuse_trial
-from tests.support.run_cli import Cli, CliOf
+from tests.support.run_cli import Cli, CliOf, MonkeyPatch
 from tests.tables.handmade import column_bounds
 
 WORKLOAD = """\
@@ -167,12 +167,7 @@ def test_a_base_by_itself_is_a_group_of_one() -> None:
 
 
 SCHEMA = pa.schema(
-    [
-        ("i", pa.int64()),
-        ("d", pa.float64()),
-        ("m", pa.decimal128(38, 2)),
-        ("s", pa.string()),
-    ]
+    [("i", pa.int64()), ("d", pa.float64()), ("m", pa.decimal128(38, 2)), ("s", pa.string())]
 )
 
 
@@ -394,8 +389,7 @@ def test_fewest_likely_most(spans: FileSpans) -> None:
 
 def test_no_file_is_left_less_likely_than_its_rows_tell(spans: FileSpans) -> None:
     at_least = left(spans, np.zeros(RANGES), 1).at_least(np.full(FILES, 0.5))
-    assert at_least.likely.sum() == FILES / 2
-    assert at_least.low.sum() == 0
+    assert (at_least.likely.sum(), at_least.low.sum()) == (FILES / 2, 0)
 
 
 def test_as_good_within_a_tenth_of_the_bytes(spans: FileSpans) -> None:
@@ -410,7 +404,7 @@ ROWS, FILE_COUNT = 40_000, 40
 
 
 @pytest.fixture
-def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
     """Groups of a hundred rows in the order of files, four hundred rows an hour."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
     monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)
@@ -499,9 +493,7 @@ NOTHING_LEFT = {
 }
 
 
-def test_odd_values_have_an_estimate_or_none(
-    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_estimates_bear_odd_values(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
     """Grouped by any column, with every limit, and where no file or no row is left."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
     monkeypatch.setattr(choose, "LEAST_ROWS", 1_000)

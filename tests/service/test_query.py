@@ -13,20 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.data.schema import (
-    BINARY,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    Column,
-    Schema,
-    SqlType,
-    decimal,
-)
+from impctl.data import schema
 from impctl.errors import UsageError
 from impctl.plan.nodes import Attribute
 from impctl.service import answer_costs
@@ -40,7 +27,7 @@ from impctl.sql.statement import parse_query
 from impctl.store.ledger import AnswerRun, Ledger
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
-from tests.support.run_cli import Cli, CliOf
+from tests.support.run_cli import Cli, CliOf, MonkeyPatch
 
 WORKLOAD = """\
 version: 1
@@ -93,13 +80,11 @@ def rewritten(cli: Cli, query: str, *more: str) -> tuple[str, str, str]:
 
 def test_a_query_that_was_never_captured_is_answered_and_told(cli: Cli) -> None:
     sql, action, warning = rewritten(cli, "good")
-    assert (sql, action) == (
-        "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) > 2",
-        "no_sketch",
-    )
+    expected = ("SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) > 2", "no_sketch")
+    assert (sql, action) == expected
     assert "not been captured" in warning
     assert "run `impctl capture" in warning
-    assert not (cli.workload.parent / ".impctl").exists()
+    assert not (cli.folder / ".impctl").exists()
 
 
 @pytest.mark.slow
@@ -116,9 +101,8 @@ def test_who_cannot_be_captured_is_not_told_to_capture(cli: Cli, command: str) -
 
 def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
     assert cli("rewrite", "--query", "good", "--require-sketch").code == 7
-    assert (
-        cli("rewrite", "--query", "unread", "--require-sketch").error["code"] == "query_unsupported"
-    )
+    expected = "query_unsupported"
+    assert cli("rewrite", "--query", "unread", "--require-sketch").error["code"] == expected
     assert cli("rewrite", "--query", "whole", "--require-sketch").code == 3
     other = cli("rewrite", "--sql", "SELECT g FROM u GROUP BY g", "--require-sketch")
     assert other.refusal == (3, "sketch_required")
@@ -134,9 +118,7 @@ def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
         ("unread", "uses SORT BY", "`sketch: none`"),
     ],
 )
-def test_a_query_that_can_have_none_says_why_and_what_to_do(
-    cli: Cli, query: str, reason: str, hint: str
-) -> None:
+def test_why_a_query_can_have_none(cli: Cli, query: str, reason: str, hint: str) -> None:
     _, action, warning = rewritten(cli, query)
     assert action == "no_sketch"
     assert reason in warning
@@ -156,7 +138,7 @@ updates:
 """
 
 
-def test_values_that_move_are_put_into_it_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_move_are_put_into_it_too(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-03-01")
     cli.workload.write_text(WORKLOAD.replace("updates:\n", MOVING))
     sql, _, _ = rewritten(cli, "moving")
@@ -196,10 +178,8 @@ def test_a_sketch_lost_by_a_fact_comes_back_with_it(cli: Cli) -> None:
     maintained = cli("maintain", "--query", "total")
     assert (maintained.code, maintained.document["warnings"]) == (3, [])
     sql, action, warning = rewritten(cli, "total")
-    assert (sql, action) == (
-        "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 20",
-        "no_sketch",
-    )
+    expected = ("SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 20", "no_sketch")
+    assert (sql, action) == expected
     assert "x" in warning
     cli.good("apply", "mended")
     assert cli.one("maintain", "--query", "total")["action"] == "exact"
@@ -227,10 +207,8 @@ def test_a_query_with_sketch_none_is_told_and_nothing_to_do(cli: Cli) -> None:
     status = cli.one("status", "--query", "whole")
     assert (status["stale"], status["mode"]) == (False, "sketch_none")
     ran = cli.good("rewrite", "--query", "whole")
-    assert (ran.results[0]["sql"], ran.document["warnings"]) == (
-        "SELECT COUNT(*) AS n FROM t",
-        [],
-    )
+    expected = ("SELECT COUNT(*) AS n FROM t", [])
+    assert (ran.results[0]["sql"], ran.document["warnings"]) == expected
 
 
 def test_a_sketch_that_is_neither_none_nor_a_mapping_is_refused(cli: Cli) -> None:
@@ -274,7 +252,7 @@ store: .impctl
 
 
 @pytest.fixture
-def cli_of_costs(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def costed(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
     # Other tests of this process may have started Spark, which would then be the quicker one.
     monkeypatch.setattr(Context, "has_spark", False)
     rows = pa.table({"g": [0, 0, 3, 5], "x": [5, 15, 1, 20]})
@@ -282,25 +260,25 @@ def cli_of_costs(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch)
     return cli_of(COSTED_WORKLOAD).captured()
 
 
-def slow(monkeypatch: pytest.MonkeyPatch, ms: float) -> None:
+def slow(monkeypatch: MonkeyPatch, ms: float) -> None:
     """The engine takes so long for any query."""
     rates = replace(answer_costs._ENGINE, query=ms)
     monkeypatch.setattr(answer_costs, "_ENGINE", rates)
 
 
 @pytest.fixture
-def slow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_engine(monkeypatch: MonkeyPatch) -> None:
     slow(monkeypatch, 1500.0)
 
 
-def test_where_nobody_is_clearly_quicker_nothing_is_said(cli_of_costs: Cli) -> None:
-    result = cli_of_costs.one("query", "--query", "plain")
+def test_where_nobody_is_clearly_quicker_nothing_is_said(costed: Cli) -> None:
+    result = costed.one("query", "--query", "plain")
     assert (result["by"], result["quicker"]) == ("engine", "")
 
 
 @pytest.mark.usefixtures("slow_engine")
-def test_duckdb_is_named_with_the_command_for_it(cli_of_costs: Cli) -> None:
-    result = cli_of_costs.one("query", "--query", "plain")
+def test_duckdb_is_named_with_the_command_for_it(costed: Cli) -> None:
+    result = costed.one("query", "--query", "plain")
     assert result["by"] == "engine"
     assert result["quicker"] == (
         "DuckDB over all files, if it supports the query, would take about 20 ms instead of 1.5 s: "
@@ -311,40 +289,44 @@ def test_duckdb_is_named_with_the_command_for_it(cli_of_costs: Cli) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_engine")
 @pytest.mark.parametrize(("query", "by"), [("plain", "engine"), ("kept", "auto")])
-def test_who_asked_for_the_engine_or_has_the_answer_is_not_told(
-    cli_of_costs: Cli, query: str, by: str
-) -> None:
-    assert (
-        cli_of_costs.one("query", "--query", query, "--by", by, "--sketch", "auto")["quicker"] == ""
-    )
+def test_no_advice_against_what_was_asked_for(costed: Cli, query: str, by: str) -> None:
+    assert costed.one("query", "--query", query, "--by", by, "--sketch", "auto")["quicker"] == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine_ms", "duckdb_ms"), [(1500.0, 1100.0), (100.0, 20.0)])
-def test_a_little_quicker_is_not_worth_a_word(
-    cli_of_costs: Cli, monkeypatch: pytest.MonkeyPatch, engine_ms: float, duckdb_ms: float
+def test_a_little_quicker_is_no_advice(
+    costed: Cli, monkeypatch: MonkeyPatch, engine_ms: float, duckdb_ms: float
 ) -> None:
     slow(monkeypatch, engine_ms)
     monkeypatch.setattr(answer_costs, "_DUCKDB_START_MS", duckdb_ms)
-    assert cli_of_costs.one("query", "--query", "plain")["quicker"] == ""
+    assert costed.one("query", "--query", "plain")["quicker"] == ""
 
 
 @pytest.mark.usefixtures("slow_engine")
-def test_of_a_table_that_is_not_its_files_python_tells_what_to_read(
-    cli_of_costs: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_not_plain_are_listed_by_python(costed: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(
         "impctl.tables.rows.why_not_plain", lambda snapshot: "it has deletion vectors"
     )
-    result = cli_of_costs.one("query", "--query", "plain")
+    result = costed.one("query", "--query", "plain")
     assert result["quicker"].endswith("`files` of the Python interface lists the files to read")
 
 
-KINDS = (LONG, DOUBLE, decimal(10, 2), STRING, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ, BINARY)
+KINDS = (
+    schema.LONG,
+    schema.DOUBLE,
+    schema.decimal(10, 2),
+    schema.STRING,
+    schema.BOOLEAN,
+    schema.DATE,
+    schema.TIMESTAMP,
+    schema.TIMESTAMP_NTZ,
+    schema.BINARY,
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_the_hint_fits_the_column(kind: SqlType) -> None:
+def test_the_hint_fits_the_column(kind: schema.SqlType) -> None:
     columns = [Attribute("q.c", "c", kind)]
     with pytest.raises(UsageError) as caught:
         condition_on(columns, "c >", "UTC")
@@ -359,7 +341,7 @@ def text_of(cli: Cli, query: str) -> int:
 
 def planted(cli: Cli, *runs: tuple[str, float, int, float]) -> None:
     """Answers of `plain` that were recorded: by whom, milliseconds, rows, Spark's start."""
-    ledger, mark = Ledger(cli.workload.parent / ".impctl"), text_of(cli, "plain")
+    ledger, mark = Ledger(cli.folder / ".impctl"), text_of(cli, "plain")
     for by, ms, rows, start in runs:
         assert ledger.record_run(AnswerRun("plain", mark, by, 1.0, 1, rows, rows * 16, ms, start))
 
@@ -409,8 +391,8 @@ SPARK_QUICK = ("spark", 4_300.0, 4, 0.0)
     ],
 )
 def test_who_is_asked_goes_by_what_answers_took(
-    cli_of_costs: Cli,
-    monkeypatch: pytest.MonkeyPatch,
+    costed: Cli,
+    monkeypatch: MonkeyPatch,
     runs: list[tuple[str, float, int, float]],
     is_up: bool,
     by: str,
@@ -418,47 +400,45 @@ def test_who_is_asked_goes_by_what_answers_took(
     spark_ms: int,
 ) -> None:
     monkeypatch.setattr(Context, "has_spark", is_up)
-    planted(cli_of_costs, *runs)
+    planted(costed, *runs)
     for command in ("check", "explain"):
-        told = cli_of_costs.one(command, "--query", "plain")["answered"]
+        told = costed.one(command, "--query", "plain")["answered"]
         assert (told["by"], told["engine_ms"], told["spark_ms"]) == (by, engine_ms, spark_ms)
 
 
-def test_the_reason_names_both_estimates(cli_of_costs: Cli) -> None:
-    planted(cli_of_costs, ENGINE_SLOW, SPARK_QUICK)
-    reason = cli_of_costs.one("check", "--query", "plain")["answered"]["reason"]
+def test_the_reason_names_both_estimates(costed: Cli) -> None:
+    planted(costed, ENGINE_SLOW, SPARK_QUICK)
+    reason = costed.one("check", "--query", "plain")["answered"]["reason"]
     assert reason == (
         "estimate for 4 rows: engine 11.4 s (from 1 run), Spark 10.8 s (from 1 run), "
         "including 4.0 s to start"
     )
-    text = cli_of_costs.text("explain", "--query", "plain")
+    text = costed.text("explain", "--query", "plain")
     assert "answered by Spark: estimate for 4 rows:" in text
 
 
-def test_an_answer_is_recorded_by_its_text_and_who_gave_it(cli_of_costs: Cli) -> None:
-    assert cli_of_costs.one("query", "--query", "plain")["by"] == "engine"
-    text = text_of(cli_of_costs, "plain")
-    ledger = Ledger(cli_of_costs.workload.parent / ".impctl")
+def test_an_answer_is_recorded_by_its_text_and_who_gave_it(costed: Cli) -> None:
+    assert costed.one("query", "--query", "plain")["by"] == "engine"
+    text = text_of(costed, "plain")
+    ledger = Ledger(costed.folder / ".impctl")
     (run,) = ledger.runs("plain", text)
     assert (run.by, run.files, run.rows, run.start_ms) == ("engine", 1, 4, 0.0)
     assert not ledger.runs("kept", text)
-    cli_of_costs.edit("SUM(x) > 10", "SUM(x) > 11")
-    assert "run" not in cli_of_costs.one("check", "--query", "plain")["answered"]["reason"]
+    costed.edit("SUM(x) > 10", "SUM(x) > 11")
+    assert "run" not in costed.one("check", "--query", "plain")["answered"]["reason"]
 
 
-def test_kept_rows_that_take_long_are_weighed_against_reading_tables(
-    cli_of_costs: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_kept_rows_are_weighed_against_tables(costed: Cli, monkeypatch: MonkeyPatch) -> None:
     """By recorded runs of the three; few kept rows are told without a look."""
-    ledger = Ledger(cli_of_costs.workload.parent / ".impctl")
-    text = text_of(cli_of_costs, "kept")
+    ledger = Ledger(costed.folder / ".impctl")
+    text = text_of(costed, "kept")
 
     def runs(*given: tuple[str, float]) -> None:
         for by, ms in given:
             ledger.record_run(AnswerRun("kept", text, by, 1.0, 1, 4, 64, ms, 0.0))
 
     def asked(*words: str) -> object:
-        return cli_of_costs.one("query", "--query", "kept", "--sketch", "auto", *words)["by"]
+        return costed.one("query", "--query", "kept", "--sketch", "auto", *words)["by"]
 
     assert asked() == "state"
     assert not ledger.runs("kept", text), "too few rows"
@@ -470,7 +450,7 @@ def test_kept_rows_that_take_long_are_weighed_against_reading_tables(
     assert asked() == "state"
     runs(*[("state", 5_000.0)] * 3, *[("engine", 40.0)] * 3)
     assert asked() == "engine"
-    assert cli_of_costs.one("check", "--query", "kept")["answered"]["by"] == "engine"
+    assert costed.one("check", "--query", "kept")["answered"]["by"] == "engine"
     assert asked("--by", "state") == "state"
     assert asked("--where", "s > 0") == "state"
 
@@ -590,7 +570,7 @@ def test_near_doubles_find_their_partners() -> None:
     assert not same_rows([(1.0, 5.0), (1.0, 2.0)], [(1.0, 2.0), (1.0, 2.0)])
 
 
-SCHEMA = {"t": Schema((Column("g", LONG), Column("x", LONG)))}
+SCHEMA = {"t": schema.Schema((schema.Column("g", schema.LONG), schema.Column("x", schema.LONG)))}
 TOP = CutOrder((1,), 3, False)
 MINE: Rows = [["a", 9], ["b", 7], ["c", 5]]
 

@@ -21,17 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.errors import (
-    EvaluationError,
-    ImpctlError,
-    Location,
-    StateCorruptError,
-    StorageError,
-    TableError,
-    UnsupportedError,
-    UsageError,
-    unexpected,
-)
+from impctl import errors
 from impctl.service import formats as writing
 from impctl.service.cost_model import RunEstimates, reason_text
 from impctl.service.doctor import _room
@@ -52,7 +42,7 @@ from impctl.service.output import write_whole
 from impctl.service.results import Area, Failure, Outcome, QueryResult, Subject
 from impctl.service.text import RowsFormat, duration_text, named_before, number_text, size_text
 from impctl.store.health import Folder
-from tests.support.run_cli import refused
+from tests.support.run_cli import MonkeyPatch, refused
 
 SECOND, HOUR = 1000.0, 3_600_000.0
 
@@ -111,9 +101,8 @@ def test_room_on_a_large_disk(tmp_path: Path) -> None:
 
 def test_long_estimates() -> None:
     said = reason_text(RunEstimates(2_000_000.0, 3, 999_900.0, 1))
-    assert said == (
-        "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
-    )
+    expected = "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
+    assert said == expected
 
 
 @pytest.mark.parametrize(
@@ -145,8 +134,7 @@ def result(table: pa.Table = TABLE) -> QueryResult:
 
 def test_columns_and_rows_with_one_name_twice() -> None:
     match = result()
-    assert match.columns == ("n", "s", "n")
-    assert match.rows == ((1, "a", 0.5), (2, None, 1.5))
+    assert (match.columns, match.rows) == (("n", "s", "n"), ((1, "a", 0.5), (2, None, 1.5)))
     assert match.row_count == 2
     assert match.to_arrow() is TABLE
     assert match == result(pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"]))
@@ -188,14 +176,14 @@ def test_pandas_is_given_it() -> None:
     assert frame.iloc[:, 0].tolist() == [1, 2]
 
 
-def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pandas_is_named_where_it_is_missing(monkeypatch: MonkeyPatch) -> None:
     find = importlib.util.find_spec
 
     def missing(name: str, *rest: Any) -> Any:
         return None if name == "pandas" else find(name, *rest)
 
     monkeypatch.setattr("impctl.service.answer.find_spec", missing)
-    with refused(UsageError, "pandas_missing", "pandas") as caught:
+    with refused(errors.UsageError, "pandas_missing", "pandas") as caught:
         result().to_pandas()
     assert "pip install pandas" in str(caught.value.hint)
 
@@ -205,13 +193,13 @@ def test_a_year_that_python_lacks(kind: pa.DataType) -> None:
     number = 3_672_178 if kind == pa.date32() else 317_276_222_400_000_000
     days = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
     match = result(pa.table({"d": days}))
-    with refused(EvaluationError, "beyond_python"):
+    with refused(errors.EvaluationError, "beyond_python"):
         _ = match.rows
     assert match.to_arrow().column("d").to_pylist is not None
     assert match.row_count == 1
 
 
-def _caused(error: ImpctlError, cause: BaseException) -> ImpctlError:
+def _caused(error: errors.ImpctlError, cause: BaseException) -> errors.ImpctlError:
     error.__cause__ = cause
     return error
 
@@ -223,18 +211,20 @@ KEPT = "kept"
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (unexpected(EMFILE), "too_many_open_files"),
-        (unexpected(OSError(errno.ENFILE, "Too many")), "too_many_open_files"),
-        (unexpected(RuntimeError('Os { code: 24, message: "Too many open files" }')), None),
-        (_caused(TableError("t", code=KEPT), EMFILE), "too_many_open_files"),
-        (TableError("Unable to open: Too many open files (os error 24)", code=KEPT), None),
-        (_caused(StateCorruptError("s", code=KEPT), OSError(errno.EIO, "no")), KEPT),
-        (TableError("t", code=KEPT), KEPT),
+        (errors.unexpected(EMFILE), "too_many_open_files"),
+        (errors.unexpected(OSError(errno.ENFILE, "Too many")), "too_many_open_files"),
+        (errors.unexpected(RuntimeError('Os { code: 24, message: "Too many open files" }')), None),
+        (_caused(errors.TableError("t", code=KEPT), EMFILE), "too_many_open_files"),
+        (errors.TableError("Unable to open: Too many open files (os error 24)", code=KEPT), None),
+        (_caused(errors.StateCorruptError("s", code=KEPT), OSError(errno.EIO, "no")), KEPT),
+        (errors.TableError("t", code=KEPT), KEPT),
     ],
     ids=str,
 )
-def test_the_limit_on_open_files_is_reported_as_such(error: ImpctlError, code: str | None) -> None:
-    place = Location("w.yaml", 1, 2)
+def test_the_limit_on_open_files_is_reported_as_such(
+    error: errors.ImpctlError, code: str | None
+) -> None:
+    place = errors.Location("w.yaml", 1, 2)
     (failure,) = for_report(Outcome(failures=(Failure("q", error.at(place)),))).failures
     assert failure.error.code == (code or "too_many_open_files")
     assert (failure.query, failure.error.location) == ("q", place)
@@ -357,7 +347,7 @@ def test_a_slice_is_read_as_its_own_rows() -> None:
         assert json_column(pa.chunked_array([batched])) == [row[name] for row in ROWS[1:]]
 
 
-def test_pieces_make_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_make_one_whole(monkeypatch: MonkeyPatch) -> None:
     whole = {one: "".join(text_of(every_type(), one)) for one in TEXT}
     monkeypatch.setattr("impctl.service.formats._ROWS", 1)
     for one in TEXT:
@@ -389,9 +379,8 @@ def test_csv_tells_null_from_an_empty_text_and_quotes_what_must_be() -> None:
         ],
         ["x", "a,b"],
     )
-    assert "".join(csv_text(table)) == (
-        'x,"a,b"\n"",""\n,\nNULL,78\n" x",""\na;b,""\nit\'s,""\n"\r",""\nü,""\n'
-    )
+    expected = 'x,"a,b"\n"",""\n,\nNULL,78\n" x",""\na;b,""\nit\'s,""\n"\r",""\nü,""\n'
+    assert "".join(csv_text(table)) == expected
 
 
 def test_two_columns_of_one_name() -> None:
@@ -417,9 +406,8 @@ def test_no_rows(one: RowsFormat) -> None:
 
 def test_markdown_keeps_a_value_in_its_cell() -> None:
     table = pa.table({"n": [1, None], "a|b": ["x|y\nz\\", None]})
-    assert "".join(markdown_text(table)) == (
-        "| n | a\\|b |\n| ---: | --- |\n| 1 | x\\|y<br>z\\\\ |\n| NULL | NULL |\n"
-    )
+    expected = "| n | a\\|b |\n| ---: | --- |\n| 1 | x\\|y<br>z\\\\ |\n| NULL | NULL |\n"
+    assert "".join(markdown_text(table)) == expected
 
 
 def test_markdown_drives_no_terminal_and_turns_no_text_around() -> None:
@@ -489,7 +477,7 @@ def test_parquet_has_each_name_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", "a.json", "a.parquet.gz", ".csv", "-"])
 def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
-    with refused(UsageError, "answer_ending") as caught:
+    with refused(errors.UsageError, "answer_ending") as caught:
         check_goal(tmp_path / name, {})
     assert all(ending in str(caught.value.hint) for ending in (".parquet", ".csv", ".jsonl"))
 
@@ -497,7 +485,7 @@ def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: st
 def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for path, about in (("no/a.csv", "does not exist"), ("folder.csv", "it is a folder")):
-        with refused(StorageError, "answer_not_written", about):
+        with refused(errors.StorageError, "answer_not_written", about):
             check_goal(tmp_path / path, {})
     check_goal(tmp_path / "a.csv", {})
     assert not (tmp_path / "no").exists()
@@ -513,13 +501,11 @@ def interrupted_pieces(table: pa.Table, one: RowsFormat, **_: object) -> Iterato
     raise KeyboardInterrupt
 
 
-def test_a_full_disk_leaves_what_stood_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_what_stood_there(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     goal = tmp_path / "a.csv"
     goal.write_text("old")
     monkeypatch.setattr(writing, "text_of", broken_pieces)
-    with pytest.raises(StorageError, match="No space left") as caught:
+    with pytest.raises(errors.StorageError, match="No space left") as caught:
         write_answer(every_type(), goal)
     assert caught.value.exit_code == 6
     monkeypatch.setattr(writing, "text_of", interrupted_pieces)
@@ -549,7 +535,7 @@ def test_a_file_keeps_its_rights_and_a_link_its_goal(tmp_path: Path) -> None:
 
 def test_a_type_that_parquet_lacks_is_told(tmp_path: Path) -> None:
     table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
-    with refused(UnsupportedError, "answer_type"):
+    with refused(errors.UnsupportedError, "answer_type"):
         write_answer(table, tmp_path / "a.parquet")
     assert os.listdir(tmp_path) == []
 

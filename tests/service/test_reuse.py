@@ -34,7 +34,7 @@ from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_bad_input import held_lock
 from tests.plan.catalogs import read_net
 from tests.support.random_cases import quarter_then_rest
-from tests.support.run_cli import Cli, CliOf, Ran
+from tests.support.run_cli import Capsys, Cli, CliOf, Ran
 
 WORKLOAD = """\
 version: 1
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cli(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(folder: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, folder / "w.yaml")
 
 
@@ -103,10 +103,8 @@ def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
     cli.good("capture")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=4", "--param", "low=6")
     assert _reuse(ran)["query"] == "narrow"
-    assert _reasons(ran) == {
-        "wide": "also usable, but a smaller one was chosen",
-        "narrow": IMPLIED,
-    }
+    expected = {"wide": "also usable, but a smaller one was chosen", "narrow": IMPLIED}
+    assert _reasons(ran) == expected
     assert ran.results[0]["sql"] == (
         "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM (SELECT * FROM t WHERE `g` < 4L) AS t\n"
         "WHERE x >= 6 AND note <> 'none'\n"
@@ -135,9 +133,8 @@ def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
         "HAVING does not imply the condition the sketch was captured for: `COUNT(*) >= 2`, but "
         "the query says `COUNT(*) >= 1`"
     )
-    assert ran.document["warnings"] == [
-        "query `wide` runs without a sketch, because no stored sketch can be used"
-    ]
+    expected = ["query `wide` runs without a sketch, because no stored sketch can be used"]
+    assert ran.document["warnings"] == expected
     ran = cli("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
     assert ran.refusal == (4, "no_sketch_to_reuse")
 
@@ -147,10 +144,8 @@ def test_a_query_never_captured_is_told(cli: Cli) -> None:
     assert _reasons(ran) == {"wide": "it has not been captured"}
     cli.good("capture", "--query", "narrow")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
-    assert _reasons(ran) == {
-        "wide": "it has not been captured",
-        "narrow": IMPLIED,
-    }
+    expected = {"wide": "it has not been captured", "narrow": IMPLIED}
+    assert _reasons(ran) == expected
 
 
 @pytest.mark.slow
@@ -247,8 +242,7 @@ def test_safety_is_judged_for_the_new_constants(cli: Cli, folder: Path) -> None:
 )
 def test_wrong_wishes(cli: Cli, arguments: tuple[str, ...], code: str) -> None:
     ran = cli("rewrite", *arguments)
-    assert ran.code == 2
-    assert ran.error["code"] == code
+    assert (ran.code, ran.error["code"]) == (2, code)
     assert ran.error["hint"]
 
 
@@ -278,7 +272,7 @@ def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
         ("note <>", "nota <>", "Column `nota` is unknown in query `wide`", 12),
     ],
 )
-def test_errors_in_the_file_have_their_place(
+def test_file_errors_have_their_place(
     cli: Cli, folder: Path, old: str, new: str, message: str, line: int
 ) -> None:
     (folder / "w.yaml").write_text(WORKLOAD.replace(old, new, 1))
@@ -310,8 +304,7 @@ def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli, folder: Path) ->
     kept = cli.good(*asked, "--query", "wide").results[0]
     assert (kept["by"], len(kept["rows"])) == ("state", 3)
     ran = cli.good(*asked, "--query", "wide", "--param", "low=15").results[0]
-    assert ran["reuse"]["query"] == "wide"
-    assert ran["rows"] == [[0, 2, 40], [3, 2, 40]]
+    assert (ran["reuse"]["query"], ran["rows"]) == ("wide", [[0, 2, 40], [3, 2, 40]])
     text = "SELECT g FROM t WHERE note <> 'none' AND x >= 15 GROUP BY g HAVING COUNT(*) >= 2"
     assert cli.good(*asked, "--sql", text).results[0]["rows"] == [[0], [3]]
 
@@ -431,13 +424,12 @@ def _check(ctx: Context, query: str | None, params: tuple[str, ...], sql: str | 
     without = answer(ctx, result.prepared, result.versions)
     assert same_rows(with_sketch.rows, without.rows), (query, params)
     assert without.rows
-    assert result.reuse is not None
     return result.reuse.query
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("query", "params", "used"), quarter_then_rest(ASKED))
-def test_with_the_sketch_as_without(
+def test_with_a_sketch_as_without(
     ctx: Context, query: str, params: tuple[str, ...], used: str | None
 ) -> None:
     assert _check(ctx, query, params, None) == used
@@ -637,9 +629,7 @@ def _table(names: tuple[str, ...], rows: list[Any]) -> pa.Table:
 
 
 @pytest.fixture
-def recursive_cli(
-    recursive_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> Cli:
+def recursive_cli(recursive_folder: Path, capsys: Capsys, monkeypatch: Any) -> Cli:
     monkeypatch.setenv("IMPCTL_BY", "engine")
     cli = Cli(capsys, recursive_folder / "w.yaml")
     cli.good("capture", "--query", "reach", "--query", "counted")
@@ -659,7 +649,7 @@ def _by_sqlite(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("above", OTHERS)
-def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
+def test_another_query_over_the_same_recursion_is_answered(
     recursive_cli: Cli, recursive_folder: Path, above: str
 ) -> None:
     sql = REACH.format(r="q", cost=3) + above
@@ -723,15 +713,15 @@ def with_rows(tmp_path: Path, cli_of: CliOf) -> Cli:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
-def test_it_is_kept_as_others_are(with_rows: Cli, tmp_path: Path, query: str) -> None:
+def test_it_is_kept_as_others_are(with_rows: Cli, query: str) -> None:
     with_rows.good("capture", "--query", query)
     links = list(PAIRS)
     for came, gone in (([(32, 33), (2, 9)], None), ([], (2, 3)), ([(41, 1)], (1, 2))):
-        table = DeltaTable(str(tmp_path / "links"))
+        table = with_rows.table("links")
         if came:
             write_deltalake(table, _table(ENDS, came), mode="append")
         if gone is not None:
-            DeltaTable(str(tmp_path / "links")).delete(f"src = {gone[0]} AND dst = {gone[1]}")
+            with_rows.table("links").delete(f"src = {gone[0]} AND dst = {gone[1]}")
         links = [link for link in links + came if link != gone]
         assert with_rows.good("maintain", "--query", query).results[0]["action"] == "exact"
         result = with_rows.one("query", "--query", query, "--by", "engine")
@@ -798,8 +788,7 @@ def test_it_fails_as_check_does(refusing_cli: Cli, query: str, line: int, comman
     checked = refusing_cli("check", "--query", query)
     ran = refusing_cli(command, "--query", query)
     assert checked.code == ran.code == 3
-    assert ran.error["code"] == "query_unsupported"
-    assert ran.error["location"]["line"] == line
+    assert (ran.error["code"], ran.error["location"]["line"]) == ("query_unsupported", line)
     for part in ("code", "message", "hint", "location"):
         assert ran.error[part] == checked.error[part]
 
@@ -870,7 +859,7 @@ def test_a_bag_that_nothing_uses_is_no_matter() -> None:
     assert not is_for_others(query)
 
 
-def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli, tmp_path: Path) -> None:
+def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli) -> None:
     text = (
         "WITH RECURSIVE r(n, k) AS (SELECT dst, 1 FROM links WHERE src = 1 UNION "
         "SELECT l.dst, r.k + 1 FROM r JOIN links l ON r.n = l.src{}) "
@@ -879,7 +868,7 @@ def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli, tmp_pa
     sketched = "sketch: {links: src}"
     queries = f'{{best: {{sql: "{text.format("")}", {sketched}}}, '
     queries += f'plain: {{sql: "SELECT dst FROM links WHERE src > 1", {sketched}}}}}'
-    (tmp_path / "w.yaml").write_text(
+    (unused.folder / "w.yaml").write_text(
         f"version: 1\ntables: {{links: {{path: links}}}}\nqueries: {queries}\n"
         "partitions: {links: {src: {boundaries: [2, 3]}}}\n"
     )

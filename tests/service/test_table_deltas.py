@@ -33,7 +33,7 @@ from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch
 from tests.tables import handmade
 
 
@@ -105,7 +105,7 @@ def need(*columns: str, since: int = 1, per_version: bool = False) -> ChangeRequ
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def reads(monkeypatch: MonkeyPatch) -> list[tuple[Any, ...]]:
     result: list[tuple[Any, ...]] = []
 
     def commits(source: Any, since: int, until: int) -> str:
@@ -144,8 +144,8 @@ def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]
     assert reads == [("source of t", 1, 5, ("a",), "id", True)]
 
 
-def test_a_column_of_another_query_harms_no_one_else(
-    reads: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+def test_a_replaced_column_harms_one_query(
+    reads: list[tuple[Any, ...]], monkeypatch: MonkeyPatch
 ) -> None:
     willing = shared_changes.read_changes
 
@@ -164,7 +164,7 @@ def test_a_column_of_another_query_harms_no_one_else(
     assert [columns for _, _, _, columns, _, _ in reads] == [("a",), ("c",)]
 
 
-def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_read_once(monkeypatch: MonkeyPatch) -> None:
     result: list[tuple[int, int]] = []
     monkeypatch.setattr(
         shared_changes, "read_commits", lambda source, since, until: result.append((since, until))
@@ -211,7 +211,7 @@ def some(rng: random.Random, count: int) -> pa.Table:
     )
 
 
-def cli_with(folder: Path, store: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli_with(folder: Path, store: str, capsys: Capsys) -> Cli:
     queries = "".join(
         f'  {name}: {{sql: "{sql}", sketch: {{t: {"g" if name in KEYED else "x"}}}}}\n'
         for name, sql in QUERIES.items()
@@ -232,9 +232,7 @@ def sketches(results: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.long
-def test_grouped_by_spark_and_row_by_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_grouped_by_spark_and_row_by_row(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     rng = random.Random(4)
     table = str(tmp_path / "t")
     create_table(table, some(rng, 40))
@@ -269,9 +267,7 @@ def test_grouped_by_spark_and_row_by_row(
 
 
 @pytest.mark.spark
-def test_a_broken_assumption_is_found_in_spark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_a_broken_assumption_is_found_in_spark(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     rng = random.Random(5)
     create_table(str(tmp_path / "t"), some(rng, 40))
     cli = cli_with(tmp_path, "large", capsys)
@@ -370,7 +366,7 @@ def sketches_of(cli: Cli) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_a_used_up_group_is_read_again_and_no_other(cli: Cli) -> None:
-    tmp_path = cli.workload.parent
+    tmp_path = cli.folder
     DeltaTable(str(tmp_path / "t")).delete("x IN (1, 3, 5)")
     result = {r["query"]: r for r in cli.good("maintain").results}
     assert result["least"]["action"] == "exact"
@@ -384,7 +380,7 @@ def test_a_used_up_group_is_read_again_and_no_other(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli) -> None:
-    tmp_path = cli.workload.parent
+    tmp_path = cli.folder
     path = str(tmp_path / "t")
     refilled = 0
     for turn, rows in enumerate([part(1, 2), part(3, 0, 1), part(2, 50)]):
@@ -401,7 +397,7 @@ def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli) -> None:
-    tmp_path = cli.workload.parent
+    tmp_path = cli.folder
     table = DeltaTable(str(tmp_path / "t"))
     table.delete("x IN (1, 3, 5)")
     names = {Path(uri) for uri in DeltaTable(str(tmp_path / "t")).file_uris()}

@@ -22,7 +22,7 @@ from impctl.cli.output.reports import why_lines
 from impctl.errors import UsageError
 from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import duck
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Cli, CliOf, CliOnce, Words
 
 QUERIES = {
     "reach": """
@@ -145,11 +145,9 @@ def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("names", "most"),
-    [(("reach", "joined", "groups"), 1), (QUERIES, 4)],
-    ids=["few", "all"],
+    ("names", "most"), [(("reach", "joined", "groups"), 1), (QUERIES, 4)], ids=["few", "all"]
 )
-def test_the_rows_told_give_the_row_without_a_sketch(
+def test_rows_told_without_a_sketch_give_the_row(
     lake: tuple[Cli, Tables], names: Sequence[str], most: int
 ) -> None:
     for name in names:
@@ -202,7 +200,7 @@ def chosen(rows: Counter[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
         ),
     ],
 )
-def test_what_would_go_is_the_difference(
+def test_what_goes_is_the_difference(
     captured: tuple[Cli, Tables], conditions: list[str], gone: Any
 ) -> None:
     cli, tables = captured
@@ -272,8 +270,7 @@ def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
 
 def test_what_would_come_is_looked_for_outside_the_sketch(small: Cli) -> None:
     result = small.one("why", "--query", "few", "--without", "w = 1")
-    assert result["rows"] == [["insert", 1, 2, 1]]
-    assert result["files_kept"] == 2
+    assert (result["rows"], result["files_kept"]) == ([["insert", 1, 2, 1]], 2)
 
 
 def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
@@ -298,8 +295,8 @@ def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
         (("some", "--without", "a IN (SELECT a FROM links)"), "where_unread", 2),
     ],
 )
-def test_what_cannot_be_told_is_named(
-    lake: tuple[Cli, Tables], words: tuple[str, ...], code: str, exit_code: int
+def test_refusals_are_named(
+    lake: tuple[Cli, Tables], words: Words, code: str, exit_code: int
 ) -> None:
     cli, _ = lake
     ran = cli("why", "--query", *words)
@@ -314,8 +311,7 @@ def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
     with impctl.open(cli.workload) as opened:
         row = next(row for row in answer(QUERIES["groups"], tables) if row[0] is not None)
         why = opened.why("groups", row={"a": row[0]})
-        assert why.claim == "group"
-        assert len(why.rows) == row[2]
+        assert (why.claim, len(why.rows)) == ("group", row[2])
         without = opened.without("groups", f"a = {row[0]}")
         assert without.rows == (("delete", 1, *row),)
         assert without.removed == {"links": row[2]}
@@ -327,9 +323,7 @@ def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
     ("words", "value"),
     [(("Infinity", "inf", "+INF"), float("inf")), (("-Infinity", "-inf"), float("-inf"))],
 )
-def test_what_is_no_finite_number_has_its_words(
-    tmp_path: Path, cli_of: CliOf, words: tuple[str, ...], value: float
-) -> None:
+def test_infinity_has_its_words(tmp_path: Path, cli_of: CliOf, words: Words, value: float) -> None:
     numbers = pa.table({"a": [1, 2, 3], "x": [float("inf"), float("-inf"), 1.5]})
     create_table(str(tmp_path / "t"), numbers)
     query = "{q: {sql: 'SELECT a, x FROM t WHERE a > 0'}}"

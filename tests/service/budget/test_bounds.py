@@ -27,7 +27,7 @@ from tests.service.budget.test_keep_to import (
     stored_pieces,
 )
 from tests.support.kept_workload import stored
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch
 
 QUERIES = {
     "first": "SELECT g, x FROM (SELECT g, x, row_number() OVER (PARTITION BY g ORDER BY x, k) n"
@@ -136,16 +136,11 @@ def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "turns",
-    [
-        [(0,), (1, 2)],
-        pytest.param([(turn,) for turn in range(6)], marks=pytest.mark.slow),
-    ],
+    [[(0,), (1, 2)], pytest.param([(turn,) for turn in range(6)], marks=pytest.mark.slow)],
     ids=["few", "many"],
 )
-def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
-    captured: Cli, turns: list[tuple[int, ...]]
-) -> None:
-    cli, tmp_path, rng = captured, captured.workload.parent, random.Random(5)
+def test_no_sketch_or_answer_notices_buffers(captured: Cli, turns: list[tuple[int, ...]]) -> None:
+    cli, tmp_path, rng = captured, captured.folder, random.Random(5)
     assert not any(bounded(tmp_path, name) for name in QUERIES)
     free = cli.workload.read_text()
     kept = free.replace("policy: incremental", "policy: incremental, state: keep")
@@ -177,7 +172,7 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
 @pytest.mark.slow
 def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> None:
     """Another query is captured, where this one is three commits behind."""
-    cli, tmp_path = few, few.workload.parent
+    cli, tmp_path = few, few.folder
     change_best(tmp_path, random.Random(2), 0)
     cli.good("maintain", "--disk", "0")
     assert all(bounded(tmp_path, name) for name in FEW)
@@ -194,7 +189,7 @@ def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> No
 @pytest.mark.slow
 def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     """Whatever wrote that: rows that are bounded must never be taken for all."""
-    tmp_path = cli.workload.parent
+    tmp_path = cli.folder
     names = ("--query", "ranked", "--query", "ranked_kept")
     cli.edit("policy: incremental", "policy: auto")
     cli.good("capture", "--disk", "0", *names)
@@ -208,7 +203,7 @@ def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_a_recapture_keeps_the_choice_and_state_least_makes_it(few: Cli) -> None:
-    cli, tmp_path = few, few.workload.parent
+    cli, tmp_path = few, few.folder
     cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "0")
     before = bounded(tmp_path, "first")
     assert before.keys() == {"top0"}
@@ -235,7 +230,7 @@ def test_what_the_workload_says_of_buffers_holds(cli: Cli, said: str) -> None:
     cli.edit("policy: incremental", f"buffer: {said}")
     cli.good("capture", "--disk", "0", "--query", "first", "--query", "of_groups")
     for name in ("first", "of_groups"):
-        assert not bounded(cli.workload.parent, name)
+        assert not bounded(cli.folder, name)
         explained = cli.one("explain", "--query", name)
         (top,) = (one for one in explained["buffers"] if one["name"] == "top0")
         assert top["buffer"] == (None if said == "all" else 5000)
@@ -244,7 +239,7 @@ def test_what_the_workload_says_of_buffers_holds(cli: Cli, said: str) -> None:
 
 
 def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
-    cli, tmp_path = few, few.workload.parent
+    cli, tmp_path = few, few.folder
     (top,) = cli.one("explain", "--query", "first")["buffers"]
     assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
     assert top["reason"].startswith("all are stored unless a budget")
@@ -273,11 +268,9 @@ def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_first_rows_of_an_older_store_wait_for_a_capture(
-    few: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_rows_of_older_stores_wait_for_a_capture(few: Cli, monkeypatch: MonkeyPatch) -> None:
     """Nothing of it says how many groups they have; values of MIN and MAX have groups counted."""
-    cli, tmp_path = few, few.workload.parent
+    cli, tmp_path = few, few.folder
     names = ("--query", "first", "--query", "ends")
     with monkeypatch.context() as older:
         older.setattr(capture, "buffer_groups", lambda state: {})
@@ -308,9 +301,7 @@ def test_how_much_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("deleted", "spare"), [(0.5, 4), (0.5, 8), (0.8, 8), (1.0, 8)])
-def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
-    deleted: float, spare: int
-) -> None:
+def test_a_refill_is_as_likely_as_a_buffer_is_used_up(deleted: float, spare: int) -> None:
     """A buffer that loses and gains one at random, never has more than twice what is to spare, and
     is filled again when that is lost."""
     rng, held, refills, steps = random.Random(7), spare, 0, 50_000
@@ -334,7 +325,7 @@ Make = Callable[[Iterable[str]], Cli]
 
 
 @pytest.fixture
-def make(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Make:
+def make(tmp_path: Path, capsys: Capsys) -> Make:
     """A workload of these queries, each with a twin whose state is kept."""
 
     def made(names: Iterable[str]) -> Cli:
@@ -392,7 +383,7 @@ def test_groups_by_every_type_of_key_are_found_in_files(
 def test_groups_go_and_come_back_and_no_sketch_notices(
     make: Make,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
     names: Iterable[str],
     turns: list[int],
     more: int,
@@ -485,9 +476,7 @@ def spread_rows(low: int, high: int) -> pa.Table:
 
 
 @pytest.mark.slow
-def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_capture_fills_groups_and_then_reads_them_again(make: Make, tmp_path: Path) -> None:
     """Partial aggregates go into kept groups, so that captures of one table's groups keep them."""
     cli = make(["alone", "by_s"])
     cli.good("capture", "--disk", "0")
@@ -504,17 +493,13 @@ def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
 
 
 @pytest.mark.slow
-def test_a_state_whose_groups_cannot_be_read_any_more_is_captured_anew(
-    make: Make, tmp_path: Path
-) -> None:
+def test_state_whose_groups_can_no_longer_be_read_is_recaptured(make: Make, tmp_path: Path) -> None:
     """As where another release reads fewer groupings: without rows groups would count as empty."""
     cli = make(["by_i"])
     cli.good("capture")
     describe(tmp_path, "by_i", from_files=["aggregate7"])
     change(tmp_path, random.Random(1), 0)
     result = {r["query"]: r for r in cli.good("maintain").results}
-    assert (result["by_i"]["action"], result["by_i"]["reason_code"]) == (
-        "recapture",
-        "engine_changed",
-    )
+    expected = ("recapture", "engine_changed")
+    assert (result["by_i"]["action"], result["by_i"]["reason_code"]) == expected
     assert "from_files" not in stored(tmp_path, "by_i").state_meta

@@ -67,7 +67,7 @@ from tests.placement.graphs import tree
 from tests.service.budget.test_keep_to import read_pieces
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli, MonkeyPatch
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
 MADE = StateChoiceBasis(budget=100, rates=RATES, bytes=200, pins={}, least=200, settled=True)
@@ -185,7 +185,7 @@ def test_a_piece_is_read_whole_to_be_kept_again() -> None:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def looks(monkeypatch: MonkeyPatch) -> list[Any]:
     """One entry for every choice that is made."""
     made: list[Any] = []
     chosen = keep_to.choose_state
@@ -199,7 +199,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
     """Tables whose rates the file says, so that they do not move with the clock."""
 
     cli = Cli(capsys, write_workload(tmp_path, [(n, QUERIES[n], "auto") for n in ("two", "l")]))
@@ -216,34 +216,32 @@ def exceeds(document: dict[str, Any]) -> bool:
     return any("[budget_exceeded]" in one for one in document["warnings"])
 
 
-def test_a_budget_that_is_too_small_is_looked_at_once(
-    cli: Cli, tmp_path: Path, looks: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_too_small_a_budget_is_tried_once(
+    cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch
 ) -> None:
     # Of so little state a few rows are many.
     monkeypatch.setattr(looks_room, "_ALIKE", 1.0)
     cli.good("capture")
     assert not looks
     rng = random.Random(1)
-    change(tmp_path, rng, 0)
+    change(cli.folder, rng, 0)
     assert exceeds(cli.good("maintain", "--disk", "0").document)
-    assert (len(looks), bool(read_pieces(tmp_path, "two"))) == (1, True)
+    assert (len(looks), bool(read_pieces(cli.folder, "two"))) == (1, True)
     for turn in (2, 4):
-        change(tmp_path, rng, turn)
+        change(cli.folder, rng, turn)
         assert exceeds(cli.good("maintain", "--disk", "0").document)
     assert len(looks) == 1
     before = len(looks)
     cli.good("maintain", "--disk", "0")
     assert len(looks) == before, "nothing to do, and the budget is the same"
     cli.edit("every: 5h", "every: 50h")
-    change(tmp_path, rng, 6)
+    change(cli.folder, rng, 6)
     assert exceeds(cli.good("maintain", "--disk", "0").document)
     assert len(looks) == before + 1, "a rate that moved"
 
 
 @pytest.mark.slow
-def test_a_run_with_nothing_to_do_looks_at_another_budget(
-    cli: Cli, tmp_path: Path, looks: list[Any]
-) -> None:
+def test_a_run_with_nothing_to_do_looks_at_another_budget(cli: Cli, looks: list[Any]) -> None:
     cli.good("capture", "--disk", "1GB")
     assert len(looks) == 1
     cli.good("maintain", "--disk", "1GB")
@@ -251,19 +249,19 @@ def test_a_run_with_nothing_to_do_looks_at_another_budget(
     ran = cli.good("maintain", "--disk", "0")
     assert [result["action"] for result in ran.results] == ["none"] * len(ran.results)
     assert exceeds(ran.document)
-    assert (len(looks), bool(read_pieces(tmp_path, "two"))) == (2, True)
+    assert (len(looks), bool(read_pieces(cli.folder, "two"))) == (2, True)
     cli.good("maintain")
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 2
-    before = sorted(file.stat().st_mtime_ns for file in (tmp_path / ".impctl").rglob("*"))
+    before = sorted(file.stat().st_mtime_ns for file in (cli.folder / ".impctl").rglob("*"))
     cli.good("maintain", "--disk", "1GB", "--dry-run")
     assert len(looks) == 2
-    assert sorted(file.stat().st_mtime_ns for file in (tmp_path / ".impctl").rglob("*")) == before
+    assert sorted(file.stat().st_mtime_ns for file in (cli.folder / ".impctl").rglob("*")) == before
 
 
 @pytest.mark.slow
-def test_who_uses_a_sketch_looks_at_no_budget(
-    cli: Cli, tmp_path: Path, looks: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_using_a_sketch_tries_no_budget(
+    cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch
 ) -> None:
     """It would have to wait for whoever writes."""
     cli.good("capture")
@@ -274,48 +272,46 @@ def test_who_uses_a_sketch_looks_at_no_budget(
     assert not looks
 
 
-def test_a_late_run_leaves_the_choice_to_the_next_one(
-    cli: Cli, tmp_path: Path, looks: list[Any]
-) -> None:
+def test_a_late_run_leaves_the_choice_to_the_next_one(cli: Cli, looks: list[Any]) -> None:
     cli.edit("join: auto", "join: auto, trigger: {fresh_within: 1ms}")
     cli.good("capture")
-    change(tmp_path, random.Random(1), 0)
+    change(cli.folder, random.Random(1), 0)
     (said,) = cli.good("maintain", "--disk", "0").document["warnings"]
     assert "this run was late" in said
     assert not looks
-    assert not read_pieces(tmp_path, "two")
+    assert not read_pieces(cli.folder, "two")
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 1
-    assert read_pieces(tmp_path, "two")
+    assert read_pieces(cli.folder, "two")
     # By a budget that was looked at, too: then nothing but that it was late says so.
     cli.edit("every: 5h", "every: 50h")
-    change(tmp_path, random.Random(1), 2)
+    change(cli.folder, random.Random(1), 2)
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 1
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 2
 
 
-def test_what_is_about_as_good_stays(cli: Cli, tmp_path: Path, looks: list[Any]) -> None:
+def test_what_is_about_as_good_stays(cli: Cli, looks: list[Any]) -> None:
     cli.good("capture", "--disk", "0")
-    assert read_pieces(tmp_path, "two")
-    kept_ones = read_pieces(tmp_path, "two")
+    assert read_pieces(cli.folder, "two")
+    kept_ones = read_pieces(cli.folder, "two")
     # Once in a year: nothing that is saved then pays for reading sides whole.
     for name, pause in (("t", "1h"), ("u", "5h")):
         cli.edit(paced(name, pause), paced(name, "365d"))
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 2
-    assert read_pieces(tmp_path, "two") == kept_ones
+    assert read_pieces(cli.folder, "two") == kept_ones
     for plan in cli.good("plan", "--disk", "1GB").results:
         assert {one["mode"] for one in plan["state"]} == {"read"}
         assert any("converting saves too little" in one["reason"] for one in plan["state"])
     for name in ("t", "u"):
         cli.edit(paced(name, "365d"), paced(name, "1m"))
-    change(tmp_path, random.Random(1), 1)
+    change(cli.folder, random.Random(1), 1)
     looks.clear()
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 1
-    assert read_pieces(tmp_path, "two") != kept_ones
+    assert read_pieces(cli.folder, "two") != kept_ones
 
 
 @pytest.mark.parametrize(
@@ -328,22 +324,22 @@ def test_what_is_about_as_good_stays(cli: Cli, tmp_path: Path, looks: list[Any])
         ),
     ],
 )
-def test_a_query_whose_row_was_altered_fails_no_run_of_others(
-    cli: Cli, tmp_path: Path, altered: str, is_converted: bool
+def test_an_altered_query_fails_no_run_of_others(
+    cli: Cli, altered: str, is_converted: bool
 ) -> None:
     """What its state takes cannot be told in one case, in the other only how it is kept."""
     cli.good("capture")
-    connection = sqlite3.connect(tmp_path / ".impctl" / "catalog.sqlite")
+    connection = sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")
     connection.execute(altered)
     connection.commit()
     connection.close()
-    change(tmp_path, random.Random(1), 0)
+    change(cli.folder, random.Random(1), 0)
     for turn in range(2):
         ran = cli.good("maintain", "--query", "two", "--disk", "0")
         assert {result["action"] for result in ran.results} == {"none" if turn else "exact"}
         if not turn:
             assert any("does not change" in one for one in ran.document["warnings"])
-    assert bool(read_pieces(tmp_path, "two")) == is_converted
+    assert bool(read_pieces(cli.folder, "two")) == is_converted
 
 
 def frequent_and_rare(seed: int) -> Graph:
@@ -503,7 +499,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
             assert min(map(graph.bytes_of, doing)) <= one.enough <= most
 
 
-def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: MonkeyPatch) -> None:
     from impctl.service.budget import bounds
 
     made = []
@@ -553,43 +549,37 @@ def _warning(document: dict[str, Any]) -> str:
     return str(said)
 
 
-def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(cli: Cli) -> None:
     cli.good("capture")
     rng = random.Random(1)
-    change(tmp_path, rng, 0)
+    change(cli.folder, rng, 0)
     said = _warning(cli.good("maintain", "--disk", "100B").document)
     assert ", so no more of it is removed; raise the budget to " in said
-    assert not read_pieces(tmp_path, "two")
-    assert not read_pieces(tmp_path, "l")
+    assert not read_pieces(cli.folder, "two")
+    assert not read_pieces(cli.folder, "l")
     enough = said.split("raise the budget to ")[1].split(", or ")[0].replace(" ", "")
     cli.good("maintain", "--disk", enough)
-    assert read_pieces(tmp_path, "two"), "within reach"
+    assert read_pieces(cli.folder, "two"), "within reach"
 
 
 @pytest.mark.slow
-def test_a_first_capture_keeps_again_what_a_budget_out_of_reach_was_to_leave_out(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_first_capture_keeps_again_what_a_budget_out_of_reach_was_to_leave_out(cli: Cli) -> None:
     """What may take a good part of the budget is not built at first; with changes as frequent as
     the file says it is worth more than its bytes."""
     cli.edit("every: 1h", "every: 1m")
     cli.edit("every: 5h", "every: 1m")
     assert exceeds(cli.good("capture", "--disk", "100B").document)
-    assert not read_pieces(tmp_path, "two")
+    assert not read_pieces(cli.folder, "two")
     # A lower budget does not make state larger, whatever it would save.
-    change(tmp_path, random.Random(1), 0)
+    change(cli.folder, random.Random(1), 0)
     cli.good("maintain", "--disk", "0")
-    least = read_pieces(tmp_path, "two")
-    change(tmp_path, random.Random(2), 1)
+    least = read_pieces(cli.folder, "two")
+    change(cli.folder, random.Random(2), 1)
     assert exceeds(cli.good("maintain", "--disk", "100B").document)
-    assert read_pieces(tmp_path, "two") == least != []
+    assert read_pieces(cli.folder, "two") == least != []
 
 
-def test_the_result_whose_rows_exceed_the_budget_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_result_whose_rows_exceed_the_budget_is_named(tmp_path: Path, capsys: Capsys) -> None:
     asked = [("two", QUERIES["two"], "index"), ("l", QUERIES["l"], "index, answer: true")]
     cli = Cli(capsys, write_workload(tmp_path, asked))
     said = _warning(cli.captured().good("maintain", "--disk", "0").document)
@@ -600,17 +590,15 @@ def test_the_result_whose_rows_exceed_the_budget_is_named(
     assert "or drop the result of query `l` (" in said
 
 
-def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(cli: Cli) -> None:
     """Estimates, the choice to recapture, `plan` and `simulate` go by runs with the state as it is
     kept now; what a conversion took is added to what a capture did."""
     cli.good("capture")
     rng = random.Random(1)
     for turn in range(3):
-        change(tmp_path, rng, turn)
+        change(cli.folder, rng, turn)
         cli.good("maintain", *(["--disk", "0"] if turn else []))
-    with Store.open(tmp_path / ".impctl", create=False) as store:
+    with Store.open(cli.folder / ".impctl", create=False) as store:
         stored = store.load("two")
         assert stored is not None
         layouts = [one.layout for one in store.costs("two") if one.kind is RunKind.MAINTAIN]
@@ -618,15 +606,15 @@ def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(
     assert [bool(layout) for layout in layouts] == [True, False, False], "the second was converted"
     assert [one.kind for one in told] == [RunKind.MAINTAIN, RunKind.RECAPTURE]
     assert {one.layout for one in told} == {layouts[0]}
-    change(tmp_path, rng, 3)
+    change(cli.folder, rng, 3)
     planned = cli.one("plan", "--query", "two")
     assert (planned["maintain_runs"], planned["recapture_runs"]) == (1, 1)
     cli.good("maintain", "--disk", "1GB")
-    with Store.open(tmp_path / ".impctl", create=False) as store:
+    with Store.open(cli.folder / ".impctl", create=False) as store:
         stored = store.load("two")
         assert stored is not None
         again = [one.layout for one in recorded(store, stored)]
-    assert set(again) == {""} or read_pieces(tmp_path, "two")
+    assert set(again) == {""} or read_pieces(cli.folder, "two")
 
 
 TABLES = tuple(f"t{number}" for number in range(5))
@@ -750,11 +738,8 @@ def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None
     for told in (other, old):
         # A read of a side is the same read, whatever asked it; its chance is not.
         for before, after in zip(world.graph.pieces, world.learned(told).pieces, strict=True):
-            assert (after.hit, after.probe, after.upkeep) == (
-                before.hit,
-                before.probe,
-                before.upkeep,
-            )
+            expected = (before.hit, before.probe, before.upkeep)
+            assert (after.hit, after.probe, after.upkeep) == expected
 
 
 @random_seeds(8, 34, 60)
@@ -873,7 +858,7 @@ def test_runs_without_parts_tell_the_whole(seed: int) -> None:
 
 
 @pytest.fixture
-def cli_of_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli_of_two(tmp_path: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, write_workload(tmp_path, [("two", QUERIES["two"], "auto")]))
 
 
@@ -883,23 +868,21 @@ def costs_in(folder: Path) -> list[RunCost]:
 
 
 @pytest.mark.slow
-def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli, tmp_path: Path) -> None:
+def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli) -> None:
     cli_of_two.good("capture")
     rng = random.Random(1)
-    change(tmp_path, rng, 0)
+    change(cli_of_two.folder, rng, 0)
     cli_of_two.good("maintain", "--disk", "0")
-    (kept,) = costs_in(tmp_path)
-    assert kept.parts is not None
+    (kept,) = costs_in(cli_of_two.folder)
     assert not kept.parts.reads
     assert 0 < sum(kept.parts.times) <= kept.elapsed_ms
-    change(tmp_path, rng, 1)
+    change(cli_of_two.folder, rng, 1)
     with open_context(Settings(cli_of_two.workload)) as ctx:
-        (spec,), held = ctx.sketched(None), stored(tmp_path, "two")
+        (spec,), held = ctx.sketched(None), stored(cli_of_two.folder, "two")
         moved = pending_of(ctx, spec, held, 4e9, CommitLog()).moved
     cli_of_two.good("maintain")
-    latest, *_ = costs_in(tmp_path)
+    latest, *_ = costs_in(cli_of_two.folder)
     assert latest.moved == moved == ("t", "u")
-    assert latest.parts is not None
     names = ["aggregate0", "join0.left", "join0.right"]
     assert [one.side for one in latest.parts.reads] == names
     for one in latest.parts.reads:
@@ -910,7 +893,7 @@ def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_plan_says_by_how_many_runs(cli_of_two: Cli, tmp_path: Path) -> None:
+def test_a_plan_says_by_how_many_runs(cli_of_two: Cli) -> None:
     coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
     text = cli_of_two.workload.read_text()
     text = text.replace("t: {path: t}", f"t: {{path: t, {coming}}}")
@@ -918,7 +901,7 @@ def test_a_plan_says_by_how_many_runs(cli_of_two: Cli, tmp_path: Path) -> None:
     cli_of_two.good("capture")
     rng = random.Random(1)
     for turn in range(FEWEST):
-        change(tmp_path, rng, 2 * turn)
+        change(cli_of_two.folder, rng, 2 * turn)
         cli_of_two.good("maintain")
         told = [one["reason"] for one in cli_of_two.one("plan", "--disk", "1GB")["state"]]
         is_known = turn == FEWEST - 1

@@ -36,7 +36,7 @@ from impctl.workload.load import load_workload
 from impctl.workload.scalars import size_from
 from tests.behaviour.typed_joins import OTHERS, QUERIES, change, write_workload
 from tests.support.kept_workload import fragments_by_access, run_record, stored
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch
 
 
 def read_pieces(folder: Path, name: str) -> list[str]:
@@ -104,7 +104,7 @@ def state_bytes(folder: Path, names: tuple[str, ...]) -> int:
 
 
 def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
-    folder = pairs.workload.parent
+    folder = pairs.folder
     whole = state_bytes(folder, NAMES)
     rng = random.Random(7)
     change(folder, rng, 0)
@@ -131,7 +131,7 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
 
 @pytest.mark.slow
 def test_a_budget_in_the_file_holds_and_a_flag_wins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: MonkeyPatch
 ) -> None:
     """From the first capture on, and for queries that are versions behind, at these versions."""
     # How often tables change here goes by how quick the machine is.
@@ -155,7 +155,7 @@ def test_a_budget_in_the_file_holds_and_a_flag_wins(
 
 
 def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     before = stored(folder, "two").maintained_at
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "s")
@@ -164,8 +164,7 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
     assert after.versions != stored(folder, "s").versions
     assert after.maintained_at == before
     latest = captured.one("status", "--query", "two")["runs"][0]
-    assert latest["action"] == "convert"
-    assert latest["reason_code"] == choice.CONVERTED
+    assert (latest["action"], latest["reason_code"]) == ("convert", choice.CONVERTED)
     assert "join0" in latest["reason"]
 
 
@@ -183,7 +182,7 @@ def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
         assert one["reason"]
     pinned = captured.one("plan", "--query", "two_kept", "--disk", "0")
     assert {(one["mode"], one["now"]) for one in pinned["state"]} == {("kept", "kept")}
-    assert not read_pieces(captured.workload.parent, "two")
+    assert not read_pieces(captured.folder, "two")
 
 
 def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
@@ -195,7 +194,7 @@ def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
 @pytest.mark.slow
 def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     """As it is stored, whatever a capture without the budget would choose; and ever after."""
-    folder = captured.workload.parent
+    folder = captured.folder
     assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "two")
@@ -227,10 +226,10 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     ],
     ids=["a conversion", "a choice"],
 )
-def test_what_fails_leaves_the_queries_as_they_were(
-    captured: Cli, monkeypatch: pytest.MonkeyPatch, part: Any, error: Exception, told: str
+def test_a_failure_changes_no_query(
+    captured: Cli, monkeypatch: MonkeyPatch, part: Any, error: Exception, told: str
 ) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     before = state_bytes(folder, FEW)
     monkeypatch.setattr(*part, Mock(side_effect=error))
     change(folder, random.Random(1), 0)
@@ -250,7 +249,7 @@ def with_query_over(cli: Cli, table: str, query: str) -> None:
 
 def test_a_query_that_cannot_be_opened_fails_no_run_of_others(captured: Cli) -> None:
     """Its table is gone: the state of the others is brought within the budget, its own counts."""
-    folder = captured.workload.parent
+    folder = captured.folder
     create_table(str(folder / "far"), pa.table({"k": [1, 1, 2]}))
     sql = "SELECT k, COUNT(*) AS n FROM far GROUP BY k HAVING COUNT(*) > 1"
     with_query_over(captured, "far", f'sql: "{sql}"')
@@ -266,7 +265,7 @@ def test_a_query_that_cannot_be_opened_fails_no_run_of_others(captured: Cli) -> 
 
 @pytest.mark.slow
 def test_a_query_that_cannot_be_read_any_more_stops_no_capture_of_others(captured: Cli) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     path = str(folder / "v")
     rows = DeltaTable(str(folder / "u")).to_pyarrow_table()
     create_table(path, rows)
@@ -284,7 +283,7 @@ def test_what_is_said_to_be_enough_is(size: int) -> None:
 
 
 def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     describe(folder, "l", from_files=7)
     captured.good("capture", "--query", "l", "--disk", "0")
     assert read_pieces(folder, "l")
@@ -292,7 +291,7 @@ def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
 
 @pytest.mark.slow
 def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "l", "--query", "s")
     sides = read_pieces(folder, "l")
@@ -316,7 +315,7 @@ def write_pinned(folder: Path) -> Path:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, write_pinned(tmp_path))
 
 
@@ -333,7 +332,7 @@ def how_many(folder: Path, *names: str) -> tuple[int, ...]:
 
 @pytest.mark.slow
 def test_the_word_of_the_file_holds_with_and_without_a_budget(captured_pins: Cli) -> None:
-    folder = captured_pins.workload.parent
+    folder = captured_pins.folder
     assert how_many(folder, "kept", "least") == (0, 3)
     rng = random.Random(1)
     for turn, (words, free) in enumerate((([], 0), (["--disk", "0"], 3), (["--disk", "1GB"], 0))):
@@ -346,9 +345,9 @@ def test_the_word_of_the_file_holds_with_and_without_a_budget(captured_pins: Cli
         assert_alike(folder, ("kept", "least", "free"), "twin")
 
 
-def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli) -> None:
     cli.good("capture", "--disk", "0", "--query", "kept", "--query", "least")
-    assert how_many(tmp_path, "kept", "least") == (0, 3)
+    assert how_many(cli.folder, "kept", "least") == (0, 3)
     for name in ("kept", "least"):
         entry = cli.one("status", "--query", name)
         assert [run["action"] for run in entry["runs"]] == ["capture"], "and not converted after it"
@@ -357,7 +356,7 @@ def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli, tmp_path: Path) ->
 @pytest.mark.slow
 def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured_pins: Cli) -> None:
     """Without one it waits for a capture."""
-    folder = captured_pins.workload.parent
+    folder = captured_pins.folder
     captured_pins.edit("state: least", "state: keep")
     captured_pins.good("maintain")
     assert how_many(folder, "least") == (3,)
@@ -376,7 +375,7 @@ def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured_pin
 
 
 @pytest.mark.slow
-def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli) -> None:
     coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
     cli.edit("t: {path: t}", f"t: {{path: t, {coming}}}")
     cli.edit("join: auto}", "join: auto, trigger: {fresh_within: 2ms}}")
@@ -390,17 +389,17 @@ def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_pat
     cli.edit("u: {path: u}", "u: {path: u, changes: {every: 10d, rows: 10, deletes: 50%}}")
     free = cli.good("maintain", "--disk", "1GB").document["warnings"]
     assert not any(BOUND_IMPOSSIBLE in one for one in free)
-    assert how_many(tmp_path, "free") == (0,)
+    assert how_many(cli.folder, "free") == (0,)
 
 
 @pytest.mark.slow
-def test_without_a_bound_what_does_not_pay_stays(cli: Cli, tmp_path: Path) -> None:
+def test_without_a_bound_what_does_not_pay_stays(cli: Cli) -> None:
     for name in ("t", "u"):
         coming = "changes: {every: 10d, rows: 10, deletes: 50%}"
         cli.edit(f"{name}: {{path: {name}}}", f"{name}: {{path: {name}, {coming}}}")
     cli.good("capture", "--disk", "0", "--query", "free")
     cli.good("maintain", "--disk", "1GB", "--query", "free")
-    assert how_many(tmp_path, "free") == (3,)
+    assert how_many(cli.folder, "free") == (3,)
 
 
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
@@ -423,7 +422,7 @@ def grow(folder: Path) -> None:
 
 
 @pytest.fixture
-def cli_kept_again(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+def again(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     """A query, read at first and then kept again, beside one whose rows were always kept."""
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
 
@@ -447,9 +446,9 @@ def cli_kept_again(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
             monkeypatch.setattr(
                 WeighedState, "wanted", lambda _, name, w=of_q: w if name == "q" else StateTarget()
             )
-            grow(cli.workload.parent)
+            grow(cli.folder)
             cli.good("maintain", "--disk", "0")
-            assert tuple(read_pieces(cli.workload.parent, "q")) == sides
+            assert tuple(read_pieces(cli.folder, "q")) == sides
 
     cli = cli_once("kept again", write, go_and_come_back)
     monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
@@ -466,26 +465,24 @@ def held(folder: Path, name: str) -> dict[str, int]:
         }
 
 
-def test_rows_that_never_find_a_partner_do_not_come_back(cli_kept_again: Cli) -> None:
-    folder = cli_kept_again.workload.parent
+def test_rows_that_never_find_a_partner_do_not_come_back(again: Cli) -> None:
+    folder = again.folder
     assert held(folder, "q") == held(folder, "twin") == {"join0.left": 9, "join0.right": 9}
 
 
 @pytest.mark.slow
-def test_a_clock_moves_what_is_kept_again(
-    cli_kept_again: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = cli_kept_again.workload.parent
+def test_a_clock_moves_what_is_kept_again(again: Cli, monkeypatch: MonkeyPatch) -> None:
+    folder = again.folder
     for day in ("2026-01-25", "2026-02-05", "2026-02-15"):
         monkeypatch.setenv("IMPCTL_NOW", day)
-        for result in cli_kept_again.good("maintain").results:
+        for result in again.good("maintain").results:
             assert result["action"] == "exact", result
         assert ranges(folder, "q") == ranges(folder, "twin"), day
 
 
 @pytest.mark.slow
 def test_sides_that_the_clock_moves_are_not_given_up(
-    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
     create_table(str(tmp_path / "t"), left_rows())
@@ -504,21 +501,21 @@ def test_sides_that_the_clock_moves_are_not_given_up(
 
 @pytest.mark.parametrize("sides", [(), ("join0.left", "join0.right")])
 def test_a_table_in_place_of_another_is_not_read(
-    cli_kept_again: Cli, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+    again: Cli, monkeypatch: MonkeyPatch, sides: tuple[str, ...]
 ) -> None:
     """A backup of another day stands there for a while, and rows of it are in no state after."""
-    folder = cli_kept_again.workload.parent
-    text = cli_kept_again.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
+    folder = again.folder
+    text = again.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
     apart = '  apart: {sql: "SELECT t.g FROM t JOIN v ON t.k = v.k", sketch: {t: g}}\nstore:'
     create_table(str(folder / "v"), right_rows())
-    cli_kept_again.workload.write_text(text.replace("store:", apart))
-    cli_kept_again.good("capture", "--query", "apart")
+    again.workload.write_text(text.replace("store:", apart))
+    again.good("capture", "--query", "apart")
     read = ("join0.left", "join0.right")
     monkeypatch.setattr(
         WeighedState, "wanted", lambda _, name: StateTarget(read if name == "q" else ())
     )
     grow(folder)
-    cli_kept_again.good("maintain", "--disk", "0")
+    again.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
     (folder / "u").rename(folder / "aside")
     create_table(str(folder / "u"), other)
@@ -528,16 +525,16 @@ def test_a_table_in_place_of_another_is_not_read(
     monkeypatch.setattr(
         WeighedState, "wanted", lambda _, name: StateTarget(sides if name == "q" else ())
     )
-    cli_kept_again.good("maintain", "--disk", "0", "--query", "apart")
+    again.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(folder / "u")
     (folder / "aside").rename(folder / "u")
     assert read_pieces(folder, "q") == list(read)
     grow(folder)
-    cli_kept_again.good("maintain")
+    again.good("maintain")
     assert ranges(folder, "q") == ranges(folder, "twin")
     monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
     grow(folder)
-    cli_kept_again.good("maintain", "--disk", "0")
+    again.good("maintain", "--disk", "0")
     assert held(folder, "q") == held(folder, "twin")
 
 
@@ -554,7 +551,7 @@ def grouped_rows(first: int) -> pa.Table:
 
 @pytest.mark.slow
 def test_they_are_kept_where_sides_are_read(
-    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
     create_table(str(tmp_path / "t"), grouped_rows(1))
@@ -580,65 +577,63 @@ def test_they_are_kept_where_sides_are_read(
 
 
 @pytest.fixture
-def cli_beside_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def twins(tmp_path: Path, capsys: Capsys) -> Cli:
     asked = [(name, QUERIES["two"], join) for name, join in (("two", "auto"), ("twin", "index"))]
     return Cli(capsys, write_workload(tmp_path, asked))
 
 
-def test_a_side_that_may_not_fit_is_read(cli_beside_twin: Cli, tmp_path: Path) -> None:
-    text = cli_beside_twin.workload.read_text()
-    cli_beside_twin.workload.write_text(text + "budget: {memory: 50MB, disk: 1GB}\n")
-    cli_beside_twin.good("capture")
-    assert len(read_pieces(tmp_path, "two")) == 2
+def test_a_side_that_may_not_fit_is_read(twins: Cli) -> None:
+    text = twins.workload.read_text()
+    twins.workload.write_text(text + "budget: {memory: 50MB, disk: 1GB}\n")
+    twins.good("capture")
+    assert len(read_pieces(twins.folder, "two")) == 2
     # What the workload pins is kept all the same, and no choice under a budget builds the other.
-    assert not read_pieces(tmp_path, "twin")
-    reasons = stored(tmp_path, "two").state_meta["side_reasons"]
-    of_sides = {reasons[side] for side in read_pieces(tmp_path, "two")}
+    assert not read_pieces(twins.folder, "twin")
+    reasons = stored(twins.folder, "two").state_meta["side_reasons"]
+    of_sides = {reasons[side] for side in read_pieces(twins.folder, "two")}
     assert of_sides == {"building it may need more memory than is available"}
     rng = random.Random(1)
     for turn in range(2):
-        change(tmp_path, rng, turn)
-        cli_beside_twin.good("maintain")
-        assert ranges(tmp_path, "two") == ranges(tmp_path, "twin")
-    assert len(read_pieces(tmp_path, "two")) == 2
+        change(twins.folder, rng, turn)
+        twins.good("maintain")
+        assert ranges(twins.folder, "two") == ranges(twins.folder, "twin")
+    assert len(read_pieces(twins.folder, "two")) == 2
     # A flag wins over the file.
-    cli_beside_twin.workload.write_text(text + "budget: {memory: 50MB}\n")
-    cli_beside_twin.good("capture", "--memory", "1GB")
-    assert not read_pieces(tmp_path, "two")
+    twins.workload.write_text(text + "budget: {memory: 50MB}\n")
+    twins.good("capture", "--memory", "1GB")
+    assert not read_pieces(twins.folder, "two")
 
 
-def test_what_is_no_size_is_refused_with_its_place(cli_beside_twin: Cli) -> None:
+def test_what_is_no_size_is_refused_with_its_place(twins: Cli) -> None:
     """Memory may be a share of the machine's, too."""
-    text = cli_beside_twin.workload.read_text()
+    text = twins.workload.read_text()
     for name, right, wrong in (
         ("disk", ("0", "1GB"), ("1XB", "-1", "many", "1.5.2GB", "9" * 400 + "TB", "25%")),
         ("memory", ("2GB", "25%", "100 %", "1"), ("0", "0%", "101%", "-5%", "1XB", "25%%")),
     ):
         for given in right:
-            cli_beside_twin.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
-            load_workload(cli_beside_twin.workload, {})
+            twins.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
+            load_workload(twins.workload, {})
         for given in wrong:
-            cli_beside_twin.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
+            twins.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
             with pytest.raises(WorkloadError) as caught:
-                load_workload(cli_beside_twin.workload, {})
+                load_workload(twins.workload, {})
             (problem,) = caught.value.problems
             assert f"`budget.{name}` must be a size" in problem.message
-            assert problem.location is not None
             assert problem.location.line == text.count("\n") + 1
-    cli_beside_twin.workload.write_text(text)
-    assert cli_beside_twin("maintain", "--disk", "many").code == 2
+    twins.workload.write_text(text)
+    assert twins("maintain", "--disk", "many").code == 2
 
 
-def test_the_run_comes_before_the_file(cli_beside_twin: Cli) -> None:
-    text = cli_beside_twin.workload.read_text()
-    plain = load_workload(cli_beside_twin.workload, {})
-    assert memory_of(Settings(cli_beside_twin.workload), plain) is None
-    cli_beside_twin.workload.write_text(text + "budget: {memory: 25%}\n")
-    said = load_workload(cli_beside_twin.workload, {})
-    assert memory_of(Settings(cli_beside_twin.workload, memory=7), said) == 7
+def test_the_run_comes_before_the_file(twins: Cli) -> None:
+    text = twins.workload.read_text()
+    plain = load_workload(twins.workload, {})
+    assert memory_of(Settings(twins.workload), plain) is None
+    twins.workload.write_text(text + "budget: {memory: 25%}\n")
+    said = load_workload(twins.workload, {})
+    assert memory_of(Settings(twins.workload, memory=7), said) == 7
     whole = machine_memory()
-    assert whole is not None
-    assert memory_of(Settings(cli_beside_twin.workload), said) == whole // 4
+    assert memory_of(Settings(twins.workload), said) == whole // 4
 
 
 def test_what_fits_takes_no_more_than_there_is() -> None:
@@ -647,13 +642,10 @@ def test_what_fits_takes_no_more_than_there_is() -> None:
         assert largest_side(memory) == 0
     for memory in (50_000_004, 10**9, 10**12):
         result = largest_side(memory)
-        assert result is not None
         assert memory - 4 <= 50_000_000 + 4 * result <= memory
 
 
-def kept_after(
-    monkeypatch: pytest.MonkeyPatch, over: int, sizes: dict[str, int], order: str
-) -> list[str]:
+def kept_after(monkeypatch: MonkeyPatch, over: int, sizes: dict[str, int], order: str) -> list[str]:
     """The queries whose states are kept after these steps, the last of which is over by so much."""
     monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
     held = [500] * (len(order) - 1) + [500 + over]
@@ -666,7 +658,7 @@ def kept_after(
     return sorted(kept._kept)
 
 
-def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: MonkeyPatch) -> None:
     sizes = {"a": 100, "b": 60, "c": 10}
     # Used once each, the largest goes; used twice as often as its neighbour, that one does.
     assert kept_after(monkeypatch, 0, sizes, "abc") == ["a", "b", "c"]
@@ -683,9 +675,7 @@ def test_without_a_bound_nothing_is_measured() -> None:
     kept._drop_to_memory()
 
 
-def test_a_process_that_follows_has_the_bound_of_its_run(
-    cli_beside_twin: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_has_the_bound_of_its_run(twins: Cli, monkeypatch: MonkeyPatch) -> None:
     class Told(Exception):
         """What the states are bounded by."""
 
@@ -695,8 +685,8 @@ def test_a_process_that_follows_has_the_bound_of_its_run(
     monkeypatch.setattr(follow_case, "StateCache", states)
     nothing: Any = None
     for settings, memory in (
-        (Settings(cli_beside_twin.workload, memory=7), 7),
-        (Settings(cli_beside_twin.workload), None),
+        (Settings(twins.workload, memory=7), 7),
+        (Settings(twins.workload), None),
     ):
         with pytest.raises(Told) as told:
             follow_case.follow(
@@ -716,7 +706,7 @@ REBUILT = {"padded", "groups", "merged", "left"}
 
 
 @pytest.fixture
-def cli_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def others(tmp_path: Path, capsys: Capsys) -> Cli:
     asked = [(name, sql, "auto") for name, sql in OTHERS.items()]
     pinned = [(f"{name}_kept", sql, "index") for name, sql in OTHERS.items()]
     return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
@@ -737,36 +727,34 @@ def modes(cli: Cli) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("turns", "each"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.long)], ids=["few", "many"]
 )
-def test_sketches_stay_those_of_all_state_kept(
-    cli_of_others: Cli, tmp_path: Path, turns: int, each: int
-) -> None:
-    cli_of_others.good("capture", "--disk", "1GB")
-    assert all(result == {"kept"} for result in modes(cli_of_others).values())
-    free = cli_of_others.workload.read_text()
+def test_sketches_stay_those_of_all_state_kept(others: Cli, turns: int, each: int) -> None:
+    others.good("capture", "--disk", "1GB")
+    assert all(result == {"kept"} for result in modes(others).values())
+    free = others.workload.read_text()
     least = free.replace("join: auto}", "join: auto, state: least}")
     assert least != free
     rng = random.Random(5)
     for turn in range(turns):
-        cli_of_others.workload.write_text(
+        others.workload.write_text(
             least if turn % 2 == 0 else free.replace("auto}", "auto, state: keep}")
         )
-        changed(cli_of_others, tmp_path, rng, each * turn, "--disk", "1GB")
-        result = modes(cli_of_others)
+        changed(others, others.folder, rng, each * turn, "--disk", "1GB")
+        result = modes(others)
         if turn % 2 == 0:
             assert {name for name, each in result.items() if "rebuilt" in each} == REBUILT
             assert all(each & {"read", "rebuilt"} for each in result.values()), result
         else:
             assert all(each == {"kept"} for each in result.values()), result
         for more in range(1, each):
-            changed(cli_of_others, tmp_path, rng, 2 * turn + more, "--disk", "1GB")
+            changed(others, others.folder, rng, 2 * turn + more, "--disk", "1GB")
 
 
 @pytest.mark.slow
-def test_a_plan_tells_what_is_rebuilt(cli_of_others: Cli, tmp_path: Path) -> None:
+def test_a_plan_tells_what_is_rebuilt(others: Cli) -> None:
     asked = [f"--query={name}" for name in ("merged", "groups", "own")]
-    cli_of_others.good("capture", "--disk", "0", *asked)
-    change(tmp_path, random.Random(3), 1)
-    plans = cli_of_others.good("plan", "--disk", "0", *asked).results
+    others.good("capture", "--disk", "0", *asked)
+    change(others.folder, random.Random(3), 1)
+    plans = others.good("plan", "--disk", "0", *asked).results
     pieces = [piece for one in plans for piece in one["state"]]
     assert {"read", "rebuilt"} <= {piece["mode"] for piece in pieces}
     reasons = [piece["reason"] for piece in pieces if piece["mode"] == "rebuilt"]

@@ -32,7 +32,7 @@ from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_bad_input import held_lock
 from tests.support.kept_workload import stored
-from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce
+from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce, MonkeyPatch
 
 FILE = """
 version: 1
@@ -115,9 +115,7 @@ def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
 
 
 @pytest.mark.slow
-def test_another_process_maintains_captures_and_replaces_the_store_in_between(
-    workload: Path,
-) -> None:
+def test_another_process_maintains_captures_and_replaces_the_store(workload: Path) -> None:
     options = ("--query", "many", "--pending-rows", "3", "--max-wait", "1h")
     with following(workload, *options) as process:
         append(workload, "t", 1, 1, 3)
@@ -166,8 +164,7 @@ def test_one_query_that_fails_does_not_stop_the_others(workload: Path) -> None:
             schema_mode="overwrite",
         )
         line = process.line()
-        assert line["error"]["query"] == "other"
-        assert line["error"]["code"] == "column_unknown"
+        assert (line["error"]["query"], line["error"]["code"]) == ("other", "column_unknown")
         assert line["run"]["retry_ms"] is None
         assert process.is_silent(0.3), "what no later try can cure is not tried again and again"
         append(workload, "t", 5, 5)
@@ -316,7 +313,6 @@ def test_it_ends_at_once_while_it_waits(workload: Path) -> None:
 @pytest.mark.slow
 def test_it_ends_when_nobody_reads(workload: Path) -> None:
     with following(workload) as process:
-        assert process.process.stdout is not None
         process.process.stdout.close()
         append(workload, "t", 5)
         assert process.process.wait(PATIENCE) == 0
@@ -382,9 +378,8 @@ def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> 
     options = ("--query", "many", "--max-wait", "50ms", "--interval", "100ms", "--max-runs", "2")
     code, (first, second) = followed(workload, *options, react=lambda _: append(workload, "t", 5))
     assert code == 0
-    assert [text.rpartition(" ")[2] for text in first["warnings"]] == [
-        *("[max_wait_deprecated]", "[fresh_impossible]")
-    ]
+    expected = [*("[max_wait_deprecated]", "[fresh_impossible]")]
+    assert [text.rpartition(" ")[2] for text in first["warnings"]] == expected
     assert second["warnings"] == []
     assert second["run"]["late_ms"] >= 0
 
@@ -399,7 +394,7 @@ store: .impctl
 
 
 @pytest.fixture
-def looking_on(cli: Cli) -> Iterator[_Following]:
+def process(cli: Cli) -> Iterator[_Following]:
     """Following `q`, on each commit, `three` and `night`; the first look is done."""
     cli.edit("store: .impctl\n", QUERIES[1:])
     cli.good("capture")
@@ -410,12 +405,12 @@ def looking_on(cli: Cli) -> Iterator[_Following]:
         yield result
 
 
-def work(looking_on: _Following) -> list[str]:
+def work(process: _Following) -> list[str]:
     """One turn of the loop; the queries that a run took."""
-    ready, due = looking_on.due()
+    ready, due = process.due()
     if not ready and not due:
         return []
-    looking_on.run(ready, due, lambda outcome, run: None)
+    process.run(ready, due, lambda outcome, run: None)
     return [*ready, *(one.query for one in due)]
 
 
@@ -424,69 +419,65 @@ def append_rows(table: str, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_each_by_its_trigger(looking_on: _Following, table: str) -> None:
+def test_each_by_its_trigger(process: _Following, table: str) -> None:
     append_rows(table, 2)
-    assert work(looking_on) == ["q"]
-    assert work(looking_on) == []
+    assert work(process) == ["q"]
+    assert work(process) == []
     append_rows(table, 1)
-    assert work(looking_on) == ["q", "three"]
-    assert work(looking_on) == []
+    assert work(process) == ["q", "three"]
+    assert work(process) == []
 
 
 @pytest.mark.slow
-def test_what_came_between_a_look_and_its_run_is_new_to_the_others(
-    looking_on: _Following, table: str
-) -> None:
+def test_commits_between_a_look_and_its_run_are_new(process: _Following, table: str) -> None:
     append_rows(table, 1)
-    ready, due = looking_on.due()
+    ready, due = process.due()
     assert (ready, due) == (["q"], [])
     append_rows(table, 2)
-    looking_on.run(ready, due, lambda outcome, run: None)
-    assert "three" in work(looking_on)
+    process.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(process)
 
 
 @pytest.mark.slow
-def test_a_look_that_failed_leaves_all_as_new(
-    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_look_leaves_all_new(
+    process: _Following, table: str, monkeypatch: MonkeyPatch
 ) -> None:
     append_rows(table, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(looking_on.followed, "look", lambda ctx: False)
-        looking_on._look()
-    assert work(looking_on) == ["q", "three"]
+        patch.setattr(process.followed, "look", lambda ctx: False)
+        process._look()
+    assert work(process) == ["q", "three"]
 
 
 def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
-    looking_on: _Following, cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+    process: _Following, cli: Cli, monkeypatch: MonkeyPatch
 ) -> None:
-    append_rows(table, 3)
+    append_rows(cli.path("t"), 3)
     with monkeypatch.context() as patch:
         patch.setattr(Store, "lock", Mock(side_effect=LockHeldError("another process writes")))
-        assert work(looking_on) == ["q", "three"]
-        assert work(looking_on) == [], "both are put off"
+        assert work(process) == ["q", "three"]
+        assert work(process) == [], "both are put off"
     cli.good("maintain")
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
-    assert "three" not in work(looking_on)
-    assert looking_on.retries.next_due() is None, "what is not due is not put off for ever"
-    assert looking_on.pause() > 0
+    assert "three" not in work(process)
+    assert process.retries.next_due() is None, "what is not due is not put off for ever"
+    assert process.pause() > 0
 
 
 @pytest.mark.slow
-def test_a_look_that_failed_after_a_run_is_made_up_for(
-    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_look_after_a_run_is_repeated(
+    process: _Following, table: str, monkeypatch: MonkeyPatch
 ) -> None:
     append_rows(table, 1)
-    ready, due = looking_on.due()
+    ready, due = process.due()
     append_rows(table, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(looking_on.followed, "look", lambda ctx: False)
-        looking_on.run(ready, due, lambda outcome, run: None)
-    assert "three" in work(looking_on)
+        patch.setattr(process.followed, "look", lambda ctx: False)
+        process.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(process)
 
 
-def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_read_is_no_news(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     (tmp_path / "w.yaml").write_text(WORKLOAD.replace("POLICY", "auto"))
     watch = TableWatch()
@@ -516,7 +507,7 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
 
 
 @pytest.fixture
-def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_chance(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
 
 
@@ -548,12 +539,8 @@ def test_what_failed_together_is_due_together_and_the_pause_told_is_the_shortest
     assert retries.waiting(0.5) == {"a", "b"}
     retries.failed(["b"], 1.0)
     assert retries.failed(["a", "b", "c"], 3.0) == 1.0
-    assert [retries.waiting(at) for at in (3.5, 4.0, 5.0, 7.0)] == [
-        {"a", "b", "c"},
-        {"a", "b"},
-        {"b"},
-        set(),
-    ]
+    expected = [{"a", "b", "c"}, {"a", "b"}, {"b"}, set()]
+    assert [retries.waiting(at) for at in (3.5, 4.0, 5.0, 7.0)] == expected
     assert retries.failed([], 9.0) is None
 
 
@@ -588,7 +575,6 @@ class Following:
         return self._read(seconds) is None
 
     def _read(self, within: float) -> dict[str, Any] | None:
-        assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
         while b"\n" not in self._rest:
             ready, _, _ = select.select([descriptor], [], [], within)

@@ -47,7 +47,7 @@ from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
 from tests.support.kept_workload import set_time
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce
+from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce, MonkeyPatch
 
 # Half a day from now, so that no test has it pass unless it says so.
 _HOUR = (datetime.now(UTC) + timedelta(hours=12)).hour
@@ -81,14 +81,14 @@ def many(cli_once: CliOnce) -> Cli:
 
 
 def table_of(cli: Cli) -> Path:
-    return cli.workload.parent / "t"
+    return cli.folder / "t"
 
 
 def append(cli: Cli, rows: int) -> None:
     write_deltalake(table_of(cli), ROWS.slice(0, rows), mode="append")
 
 
-def at(monkeypatch: pytest.MonkeyPatch, later: timedelta) -> None:
+def at(monkeypatch: MonkeyPatch, later: timedelta) -> None:
     """Have the clock of later commands say so much more than this one."""
     moment = datetime.now(UTC) + later
     monkeypatch.setenv("IMPCTL_NOW", moment.strftime("%Y-%m-%dT%H:%M:%S+00:00"))
@@ -118,12 +118,11 @@ def test_only_what_is_due_is_maintained(many: Cli) -> None:
     assert done(told(many, "maintain", "--due")) == {"q", "commit", "short", "five"}
     again = told(many, "maintain", "--due")
     assert done(again) == set()
-    assert again["q"]["reason_code"] == "up_to_date"
-    assert again["daily"]["reason_code"] == "not_due"
+    assert (again["q"]["reason_code"], again["daily"]["reason_code"]) == ("up_to_date", "not_due")
 
 
 @pytest.mark.slow
-def test_the_clock_makes_due(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_makes_due(many: Cli, monkeypatch: MonkeyPatch) -> None:
     append(many, 3)
     many.good("maintain", "--due")
     at(monkeypatch, timedelta(minutes=50))
@@ -137,12 +136,10 @@ def test_the_clock_makes_due(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None
     assert done(told(many, "maintain")) == {"five", "nightly", "noon", "used"}, "everything stale"
 
 
-def test_a_bound_begins_when_the_clock_turns(
-    cli: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bound_begins_when_the_clock_turns(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     """At midnight, and not whenever somebody looks."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    write_deltalake(str(tmp_path / "days"), pa.table({"day": [today.date()] * 3}))
+    write_deltalake(cli.path("days"), pa.table({"day": [today.date()] * 3}))
     window = (
         '  window: {sql: "SELECT COUNT(*) n FROM days WHERE day >= current_date - INTERVAL 9 DAYS'
         ' GROUP BY day HAVING COUNT(*) > 2", trigger: {fresh_within: 1h}}\n'
@@ -176,16 +173,14 @@ def test_a_point_is_maintained_by_name(many: Cli) -> None:
     assert all(f"`{name}`" in ran.error["hint"] for name in ("nightly", "noon"))
 
 
-def test_nothing_due_takes_no_lock_and_writes_nothing(
-    many: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_due_takes_no_lock_and_writes_nothing(many: Cli, monkeypatch: MonkeyPatch) -> None:
     append(many, 1)
     many.good("maintain", "--due")
-    before = (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns
+    before = (many.folder / ".impctl" / "catalog.sqlite").stat().st_mtime_ns
     monkeypatch.setattr(Store, "lock", Mock(side_effect=AssertionError("no lock is needed here")))
     assert done(told(many, "maintain", "--due")) == set()
     many.good("plan", "--due")
-    assert (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns == before
+    assert (many.folder / ".impctl" / "catalog.sqlite").stat().st_mtime_ns == before
 
 
 def test_a_dry_run_says_what_is_due(many: Cli) -> None:
@@ -219,8 +214,7 @@ def test_the_plan_says_when_and_why(many: Cli) -> None:
     for name in ("five", "nightly", "used"):
         assert match[name]["start_at"] is match[name]["due_at"] is None
     assert match["nightly"]["why"] == "point: on `maintain --point nightly`"
-    assert match["bound"]["rows"] == 3
-    assert match["bound"]["trigger"] == "fresh_within 1h"
+    assert (match["bound"]["rows"], match["bound"]["trigger"]) == (3, "fresh_within 1h")
     assert any("[fresh_impossible]" in text for text in ran.document["warnings"])
     # The commit that `--due` goes by is the plan's.
     assert done(told(many, "maintain", "--due")) == {"q", "commit", "short"}
@@ -238,8 +232,8 @@ def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli) -> None:
     assert result["bound"]["due"]["cost_ms"] is not None
 
 
-def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
-    cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+def test_a_query_to_be_ready_starts_earlier_for_what_comes(
+    cli: Cli, monkeypatch: MonkeyPatch
 ) -> None:
     """By `changes` of the file, as long as the log knows no better; nothing else waits for that."""
     text = cli.workload.read_text()
@@ -256,7 +250,7 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
     cli.good("capture")
     costs = [RunCost(RunKind.MAINTAIN, rows, rows * 10, rows + 100.0) for rows in (0, 1_000)]
     monkeypatch.setattr(Store, "costs", lambda *_: costs)
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    cli.append("t", ROWS.slice(0, 1))
     with open_context(Settings(cli.workload)) as ctx:
         tables = {"ready": ["t"]}
         now = due.now_of(ctx)
@@ -272,7 +266,6 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
         assert coming.rows("ready", now, now + 3_600) == pytest.approx(3_000)
         assert coming.rows("ready", now + 60, now) == 0.0
         assert coming.rows("nobody", now, now + 60) is None
-    assert rare is not None
     assert rare < 3_000
     result = told(cli, "plan", "--due")
     assert result["ready"]["start_at"] < at_first["ready"]["start_at"]
@@ -280,7 +273,7 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
 
 
 @pytest.mark.slow
-def test_status_says_how_old_what_is_pending_is(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_how_old_what_is_pending_is(many: Cli, monkeypatch: MonkeyPatch) -> None:
     assert told(many, "status")["bound"]["fresh"] == {"bound_s": 3600, "age_s": 0, "late": False}
     append(many, 1)
     at(monkeypatch, timedelta(minutes=30))
@@ -333,9 +326,7 @@ def test_policy_full_recaptures_only_what_is_due(many: Cli) -> None:
     assert done({result["query"]: result for result in ran.results}) == set()
 
 
-def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
-    many: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_are_read_once_and_forgotten_later(many: Cli, monkeypatch: MonkeyPatch) -> None:
     """A process that follows looks again and again at what is pending."""
     append(many, 3)
     many.good("maintain", "--query", "five")
@@ -369,8 +360,8 @@ def test_another_table_at_the_path_is_due(many: Cli) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=3_650)])
-def test_a_bound_ends_for_a_commit_from_the_future(
-    many: Cli, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+def test_a_bound_ends_for_a_future_commit(
+    many: Cli, monkeypatch: MonkeyPatch, ahead: timedelta
 ) -> None:
     append(many, 3)
     set_time(table_of(many), 1, time.time() + ahead.total_seconds())
@@ -381,9 +372,7 @@ def test_a_bound_ends_for_a_commit_from_the_future(
     assert told(many, "plan", "--due")["bound"]["due"]
 
 
-def test_a_clock_put_back_leaves_nothing_waiting(
-    many: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_put_back_leaves_nothing_waiting(many: Cli, monkeypatch: MonkeyPatch) -> None:
     append(many, 3)
     at(monkeypatch, timedelta(days=-1))
     result = told(many, "plan", "--due")
@@ -400,7 +389,6 @@ def after(trigger: Trigger, since: str, count: int) -> list[str]:
     at, result = datetime.fromisoformat(since).timestamp(), []
     for _ in range(count):
         moment = next_moment(trigger, at)
-        assert moment is not None
         result.append(datetime.fromtimestamp(moment, UTC).strftime("%m-%d %H:%M"))
         at = moment + 1e-3
     return result
@@ -534,9 +522,7 @@ def test_moments_are_those_found_by_trying(seed: int) -> None:
 
 
 RANDOM_TRIGGERS = st.builds(
-    Trigger,
-    every=st.integers(1, 86_400).map(float),
-    timezone=st.sampled_from(ZONES),
+    Trigger, every=st.integers(1, 86_400).map(float), timezone=st.sampled_from(ZONES)
 ) | st.builds(
     Trigger,
     cron=st.sampled_from(["@daily", "*/7 2 * * *", "0 */3 29 2 *", "30 1-3 * * 0"]).map(read_cron),
@@ -547,7 +533,6 @@ RANDOM_TRIGGERS = st.builds(
 @given(RANDOM_TRIGGERS, st.floats(1.6e9, 2.0e9))
 def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) -> None:
     moment = next_moment(trigger, since)
-    assert moment is not None
     assert moment >= since - 1e-6, "seconds are not exact to a microsecond"
     assert next_moment(trigger, moment) == moment
     before = next_moment(trigger, since + (moment - since) * 0.5)
@@ -735,8 +720,6 @@ def test_starts_are_those_of_the_formula(seed: int) -> None:
     ]
 
     def deadline(one: Waiting) -> float:
-        assert one.pending.oldest is not None
-        assert one.trigger.fresh_within is not None
         return one.pending.oldest + one.trigger.fresh_within
 
     for one, result in zip(some, dues(some, pace, NOON + 80), strict=True):
@@ -807,9 +790,7 @@ def test_bounds_that_cannot_be_held_are_told_with_the_least_that_can() -> None:
         ([], []),
     ],
 )
-def test_times_of_commits_never_go_back_nor_lie_ahead(
-    times: list[float | None], ordered: list[float]
-) -> None:
+def test_times_of_commits_are_put_in_order(times: list[float | None], ordered: list[float]) -> None:
     assert in_order(times, since=3.0, now=100.0) == ordered
 
 

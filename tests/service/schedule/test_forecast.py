@@ -33,7 +33,7 @@ from impctl.tables.source import DeltaSource
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ExpectedChanges, TableSpec
 from tests.support.kept_workload import as_format, log_entry, set_time
-from tests.support.run_cli import ROWS, Cli, MadeOnce, Ran
+from tests.support.run_cli import ROWS, Cli, MadeOnce, MonkeyPatch, Ran
 
 NOW = 2e9
 HOUR = 3600.0
@@ -75,8 +75,7 @@ def test_tables_that_are_loaded_together_are_one_kind() -> None:
     kinds = found(
         {"orders": history(every(HOUR, 15)), "lines": history(every(HOUR, 15, shift=40.0))}
     )
-    assert list(kinds) == ["lines orders"]
-    assert len(kinds["lines orders"].changes) == 15 * 24
+    assert (list(kinds), len(kinds["lines orders"].changes)) == (["lines orders"], 15 * 24)
     # Further apart than any two runs they are two.
     apart = found({"a": history(every(HOUR, 9)), "b": history(every(HOUR, 9, shift=1200.0))})
     assert sorted(apart) == ["a", "b"]
@@ -227,8 +226,7 @@ def test_a_query_sees_its_own_tables_only() -> None:
 
 def test_the_next_change_of_tables_that_are_loaded_together() -> None:
     result = expectations(LOADED).next_change(["orders", "lines"])
-    assert result.tables == ("lines", "orders")
-    assert result.in_s == pytest.approx(0.0, abs=1.0)
+    assert (result.tables, result.in_s) == (("lines", "orders"), pytest.approx(0.0, abs=1.0))
     assert (result.rows_low, result.rows, result.rows_high) == (50, 50, 50)
     later = {name: replace_times(held, -0.5 * HOUR) for name, held in LOADED.items()}
     result = expectations(later).next_change(["orders", "lines"])
@@ -251,7 +249,6 @@ def test_few_changes_are_not_forecast(count: int) -> None:
     )
     assert change.in_s is None
     assert change.rows is None
-    assert change.unknown is not None
     assert change.unknown.endswith("a forecast needs 5")
     assert change.unknown.split()[0] == (str(count) if count else "no")
 
@@ -382,10 +379,8 @@ def test_a_table_that_never_changes_is_in_no_kind() -> None:
 
 
 def test_a_table_that_nobody_knows_may_change() -> None:
-    assert rates(expectations({}, {"t": (coming(None, None),)}).expected(["t", "u"])) == {
-        "t": 0.5,
-        "u": 0.5,
-    }
+    expected = {"t": 0.5, "u": 0.5}
+    assert rates(expectations({}, {"t": (coming(None, None),)}).expected(["t", "u"])) == expected
 
 
 def test_whatever_came_is_forecast_soundly() -> None:
@@ -416,12 +411,8 @@ def test_whatever_came_is_forecast_soundly() -> None:
         if change.in_s is None:
             assert change.unknown
         else:
-            assert change.in_s_low is not None
-            assert change.in_s_high is not None
             assert 0 <= change.in_s_low <= change.in_s <= change.in_s_high < 1e11
         if change.rows is not None:
-            assert change.rows_low is not None
-            assert change.rows_high is not None
             assert 0 <= change.rows_low <= change.rows <= change.rows_high
         for each in known.expected(histories):
             assert 0 < each.per_day < 1e9
@@ -431,7 +422,7 @@ STANDING_NOW = time.time()
 
 
 @pytest.fixture
-def _the_clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def _the_clock_stands(monkeypatch: MonkeyPatch) -> None:
     """Commits and forecasts of all tests are as of one moment, so that tables can be shared."""
     monkeypatch.setattr(time, "time", lambda: STANDING_NOW)
 
@@ -445,7 +436,7 @@ def append(table: str, back: float, rows: int = 10) -> int:
 
 
 def arrivals(cli: Cli) -> list[int]:
-    with Store.open(cli.workload.parent / ".impctl") as store:
+    with Store.open(cli.folder / ".impctl") as store:
         history = store.arrivals(["t"]).get("t")
     return [] if history is None else [each.version for each in history.arrivals]
 
@@ -488,12 +479,12 @@ def test_a_plan_tells_the_next_change(cli: Cli, hourly: str) -> None:
 
 @pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_what_is_pending_came_already(cli: Cli, table: str) -> None:
+def test_what_is_pending_came_already(cli: Cli) -> None:
     # It comes when it was expected: who forecasts an hour does so after it, too.
-    came_hourly(table, HOUR)
+    came_hourly(cli.path("t"), HOUR)
     cli.good("capture")
     assert cli.good("plan").results[0]["next_change"]["in_s"] == pytest.approx(0, abs=60)
-    append(table, 0.0, 4)
+    append(cli.path("t"), 0.0, 4)
     result = cli.good("plan").results[0]["next_change"]
     for part in ("in_s_low", "in_s", "in_s_high"):
         assert result[part] == pytest.approx(HOUR, abs=90)
@@ -514,9 +505,7 @@ def test_captures_and_runs_keep_the_commits_and_plans_do_not(cli: Cli, hourly: s
 
 @pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_what_a_run_has_read_of_a_log_is_not_read_again(
-    cli: Cli, hourly: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_reads_each_log_entry_once(cli: Cli, hourly: str, monkeypatch: MonkeyPatch) -> None:
     cli.good("capture")
     for rows in (2, 5, 3):
         append(hourly, 0.0, rows)
@@ -529,7 +518,7 @@ def test_what_a_run_has_read_of_a_log_is_not_read_again(
     monkeypatch.setattr(log, "read_entry", counted)
     cli.good("maintain")
     assert set(reads.values()) <= {1}
-    with Store.open(cli.workload.parent / ".impctl") as store:
+    with Store.open(cli.folder / ".impctl") as store:
         result = store.arrivals(["t"])["t"].arrivals[-3:]
     assert [(each.version, each.inserted) for each in result] == [(9, 2), (10, 5), (11, 3)]
 
@@ -547,9 +536,9 @@ def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> Non
     after = cli.good("plan").results[0]["next_change"]
     assert (after["rows"], after["unknown"]) == (before["rows"], None)
     # Without the store nobody knows.
-    with Store.open(cli.workload.parent / ".impctl") as store:
+    with Store.open(cli.folder / ".impctl") as store:
         assert len(store.arrivals(["t"])["t"].arrivals) == 9
-    as_format(cli.workload.parent / ".impctl", 5)
+    as_format(cli.folder / ".impctl", 5)
     unknown = cli.good("plan").results[0]["next_change"]
     assert unknown["unknown"] == "1 change is known, a forecast needs 5"
 
@@ -558,7 +547,7 @@ def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> Non
 @pytest.mark.slow
 def test_a_store_of_before_is_brought_up_by_the_next_run(cli: Cli, hourly: str) -> None:
     cli.good("capture")
-    as_format(cli.workload.parent / ".impctl", 5)
+    as_format(cli.folder / ".impctl", 5)
     assert cli.good("plan").results[0]["next_change"]["rows"] == 4
     append(hourly, 0.0)
     cli.good("maintain")
@@ -579,48 +568,46 @@ def test_a_run_that_fails_for_all_keeps_nothing(cli: Cli, hourly: str) -> None:
 
 @pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_a_change_that_was_never_to_come_is_told_once(cli: Cli, table: str) -> None:
+def test_a_change_that_was_never_to_come_is_told_once(cli: Cli) -> None:
     text = cli.workload.read_text()
     cli.workload.write_text(text.replace("{path: t}", "{path: t, changes: never}"))
-    append(table, HOUR)
+    append(cli.path("t"), HOUR)
     # What came before the file was written, or before anybody looked, was no surprise.
     assert unexpected(cli.good("capture")) == []
     assert "never change" in cli.good("plan").results[0]["next_change"]["unknown"]
-    append(table, 0.0)
-    append(table, 0.0)
+    append(cli.path("t"), 0.0)
+    append(cli.path("t"), 0.0)
     ran = cli.good("maintain")
     (told,) = unexpected(ran)
     assert "table `t` changed in versions 2 to 3" in told
     assert (ran.results[0]["action"], ran.results[0]["reason_code"]) == ("exact", "incremental")
     assert unexpected(cli.good("maintain")) == []
-    DeltaTable(table).optimize.compact()
+    cli.table("t").optimize.compact()
     assert unexpected(cli.good("maintain")) == []
-    append(table, 0.0)
+    append(cli.path("t"), 0.0)
     (told,) = unexpected(cli.good("maintain"))
     assert "changed in version 5," in told
-    append(table, 0.0)
+    append(cli.path("t"), 0.0)
     (told,) = unexpected(cli.good("capture"))
     assert "changed in version 6," in told
     cli.workload.write_text(text)
-    append(table, 0.0)
+    append(cli.path("t"), 0.0)
     assert unexpected(cli.good("maintain")) == []
 
 
 @pytest.mark.usefixtures("_the_clock_stands")
-def test_in_a_store_of_before_what_is_pending_is_told(cli: Cli, table: str) -> None:
+def test_in_a_store_of_before_what_is_pending_is_told(cli: Cli) -> None:
     cli.edit("{path: t}", "{path: t, changes: never}")
-    append(table, HOUR)
+    append(cli.path("t"), HOUR)
     cli.good("capture")
-    as_format(cli.workload.parent / ".impctl", 5)
-    append(table, 0.0)
+    as_format(cli.folder / ".impctl", 5)
+    append(cli.path("t"), 0.0)
     (told,) = unexpected(cli.good("maintain"))
     assert "changed in version 2," in told
 
 
 @pytest.mark.usefixtures("_the_clock_stands")
-def test_what_cannot_be_remembered_stops_nothing(
-    cli: Cli, hourly: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_record_stops_nothing(cli: Cli, hourly: str, monkeypatch: MonkeyPatch) -> None:
     cli.good("capture")
     append(hourly, 0.0)
     with monkeypatch.context() as patch:
@@ -636,11 +623,11 @@ def test_what_cannot_be_remembered_stops_nothing(
 
 @pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_the_file_says_what_the_log_cannot_know(cli: Cli, table: str) -> None:
+def test_the_file_says_what_the_log_cannot_know(cli: Cli) -> None:
     said = "{path: t, changes: {every: 2h, rows: 200}}"
     cli.edit("{path: t}", said)
     cli.good("capture")
-    append(table, HOUR)
+    append(cli.path("t"), HOUR)
     result = cli.good("plan").results[0]["next_change"]
     assert result["in_s"] == pytest.approx(HOUR, abs=60)
     assert (result["rows"], result["by"]) == (200, "the workload file")

@@ -52,7 +52,7 @@ from tests.placement.graphs import tree
 from tests.service.budget.test_choice import frequent_and_rare
 from tests.support.kept_workload import set_time
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli, MadeOnce
+from tests.support.run_cli import Capsys, Cli, MadeOnce, MonkeyPatch, Words
 
 NAMES = ("l", "s", "two")
 
@@ -76,7 +76,7 @@ class Wall:
 
 
 @pytest.fixture
-def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+def wall(monkeypatch: MonkeyPatch) -> Wall:
     result = Wall()
     monkeypatch.setattr(time, "time", lambda: result.now)
     # What was measured is compared below: each look at a stopwatch takes a millisecond.
@@ -93,7 +93,7 @@ def write_three(folder: Path) -> Path:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys, monkeypatch: MonkeyPatch) -> Cli:
     monkeypatch.setattr(OwnSession, "open", NO_SPARK)
     return Cli(capsys, write_three(tmp_path))
 
@@ -110,12 +110,7 @@ def taking(folder: Path, rng: random.Random) -> None:
 
 
 @pytest.fixture
-def followed(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    made_once: MadeOnce,
-    wall: Wall,
-) -> Cli:
+def followed(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce, wall: Wall) -> Cli:
     """Captured after a commit, and maintained three seconds after each of twelve others, a minute
     apart."""
 
@@ -165,9 +160,8 @@ def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
     assert recorded["steps"] == recorded["model_steps"] == present["steps"] - 3 == 36
     assert (recorded["runs_off"], recorded["steps_off"]) == (0.0, 0.0)
     assert abs(recorded["work_off"]) < 0.3
-    assert recorded["work_off"] == pytest.approx(
-        recorded["model_work_ms"] / recorded["work_ms"] - 1
-    )
+    expected = pytest.approx(recorded["model_work_ms"] / recorded["work_ms"] - 1)
+    assert recorded["work_off"] == expected
     assert result["costs_by"] == dict.fromkeys(NAMES, "runs")
     assert result["commits"] == {"t": 13, "u": 4}
     assert (present["late"], present["conversions"], present["reads"]) == (0, 0, 0.0)
@@ -203,10 +197,10 @@ def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
-    before = contents(followed.workload.parent)
+    before = contents(followed.folder)
     words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "8m")
     first, second = followed.good(*words), followed.good(*words)
-    assert contents(followed.workload.parent) == before
+    assert contents(followed.folder) == before
     assert first.document == second.document
     assert first.results[0]["commits"] == {"t": 8, "u": 3}
 
@@ -224,9 +218,7 @@ def test_the_file_says_what_is_present(followed: Cli) -> None:
     assert result["costs_by"] == {"l": "runs"}
 
 
-def test_the_variable_holds_for_what_is_present(
-    followed: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_variable_holds_for_what_is_present(followed: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_DISK", "0")
     result, _ = simulated(followed, "--trigger", "commit")
     present, other = result["settings"]
@@ -234,11 +226,11 @@ def test_the_variable_holds_for_what_is_present(
     assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
 
 
-def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
+def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli) -> None:
     ran = cli("simulate")
     assert ran.refusal == (2, "nothing_to_replay")
     assert "impctl capture" in ran.error["hint"]
-    assert not (tmp_path / ".impctl").exists()
+    assert not (cli.folder / ".impctl").exists()
     cli.good("capture", "--query", "l")
     ran = cli("simulate")
     assert ran.refusal == (2, "nothing_to_replay")
@@ -255,23 +247,21 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
         (("--trigger", "sometimes"), "must be one of"),
     ],
 )
-def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_what_makes_no_sense_is_refused(cli: Cli, words: Words, said: str) -> None:
     ran = cli("simulate", *words)
     assert ran.refusal == (2, "usage")
     assert said in ran.error["message"]
     assert ran.error["hint"]
 
 
-def test_what_is_read_now_is_what_other_budgets_are_held_against(
-    cli: Cli, tmp_path: Path, wall: Wall
-) -> None:
+def test_other_budgets_are_compared_with_what_is_read_now(cli: Cli, wall: Wall) -> None:
     cli.good("capture", "--disk", "0")
     rng = random.Random(9)
     for _ in range(4):
         wall.now += 60.0
-        wall.commit(tmp_path, "t", some(rng, 3, "x"))
+        wall.commit(cli.folder, "t", some(rng, 3, "x"))
         cli.good("maintain")
-        taking(tmp_path, rng)
+        taking(cli.folder, rng)
     result, _ = simulated(cli, "--disk", "0,all")
     present, least, kept = result["settings"]
     same = ("runs", "steps", "work_ms", "state_bytes", "reads", "conversions")
@@ -282,9 +272,7 @@ def test_what_is_read_now_is_what_other_budgets_are_held_against(
     assert kept["state_bytes"] > present["state_bytes"]
 
 
-def test_a_choice_goes_by_the_bounds_of_the_setting(
-    followed: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_uses_the_bounds_of_the_setting(followed: Cli, monkeypatch: MonkeyPatch) -> None:
     asked: list[tuple[int | None, dict[str, float]]] = []
     within = Pieces.within
 
@@ -426,10 +414,8 @@ def test_every_budget_by_every_trigger_and_none_twice() -> None:
         *("500 MB, fresh_within 10m", "500 MB, commit"),
         *("all kept, fresh_within 10m", "all kept, commit"),
     ]
-    assert [one.name for one in settings_of(10**9, [], [fresh])] == [
-        "as it is",
-        "1 GB, fresh_within 10m",
-    ]
+    expected = ["as it is", "1 GB, fresh_within 10m"]
+    assert [one.name for one in settings_of(10**9, [], [fresh])] == expected
     assert [one.name for one in settings_of(None, [0], [])] == ["as it is", "0 B"]
     assert settings_of(10**9, [], [])[0].disk == 10**9
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from impctl.forecast import Arrival
+from impctl.service.schedule import simulate
 from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
@@ -26,22 +27,11 @@ from impctl.service.schedule.due import (
     dues,
     next_moment,
 )
-from impctl.service.schedule.simulate import (
-    CommitStream,
-    CostsBy,
-    Price,
-    QueryLines,
-    ReplayedCommits,
-    ReplayedQuery,
-    RunTotals,
-    StepCosts,
-    VirtualRun,
-    commits_of,
-)
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName
 from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
 from tests.support.random_cases import random_cases
+from tests.support.run_cli import MonkeyPatch
 
 
 @dataclass
@@ -307,8 +297,7 @@ def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> 
     process = Process(queries, [(10.0, "a", 1)], 10.0, stopped=(50.0, 4_000.0))
     first, *_ = process.run(5_000.0)
     assert (first.start, first.done) == (4_000.0, ["a", "b"])
-    assert first.late == pytest.approx(4_000.0 + 2.05 - 310.0)
-    assert first.steps_late == 2
+    assert (first.late, first.steps_late) == (pytest.approx(4_000.0 + 2.05 - 310.0), 2)
 
 
 @pytest.mark.slow
@@ -495,9 +484,7 @@ def played(make: type[Process], seed: int, most: float = inf) -> Played:
     ("make", "seeds"),
     [(Process, (1, 4, 11)), (Foreseeing, (1, 2, 4, 11)), (Process, ALL), (Foreseeing, ALL)],
 )
-def test_at_each_moment_two_seconds_are_left_at_most(
-    make: type[Process], seeds: Sequence[int]
-) -> None:
+def test_each_moment_leaves_two_seconds_at_most(make: type[Process], seeds: Sequence[int]) -> None:
     """As far as steps take no longer than the margin has it: three times what is thought, in a
     process that has not learned yet. The work is done as late as that allows."""
     nights = [played(make, seed, FIRST_MARGIN) for seed in seeds]
@@ -518,7 +505,7 @@ Commit = tuple[float, str, int]
 class SlowQuery:
     trigger: Trigger
     tables: frozenset[str]
-    costs: StepCosts
+    costs: simulate.StepCosts
     rows_per_s: float = 0.0
     pinned: float = -1.0
     last: float | None = None
@@ -606,7 +593,7 @@ TRIGGERS = (
 )
 
 
-def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> StepCosts:
+def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> simulate.StepCosts:
     """What runs say; with `rng` tables differ, some are never told, and state adds something."""
     runs = [RunCost(RunKind.MAINTAIN, rows, 0, fixed_ms + row_ms * rows) for rows in (1, 9, 50, 99)]
     prices = {}
@@ -619,13 +606,15 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> S
             ]
         for tables in (frozenset("a"), frozenset("b"), frozenset("ab")):
             more = tuple(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3))
-            prices[tables] = Price((1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0))
-    return StepCosts(QueryLines(runs, CostsBy.RUNS), prices)
+            prices[tables] = simulate.Price(
+                (1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0)
+            )
+    return simulate.StepCosts(simulate.QueryLines(runs, simulate.CostsBy.RUNS), prices)
 
 
-def commits_by_table(commits: list[Commit]) -> dict[str, ReplayedCommits]:
+def commits_by_table(commits: list[Commit]) -> dict[str, simulate.ReplayedCommits]:
     return {
-        table: commits_of(
+        table: simulate.commits_of(
             [
                 Arrival(n, at, rows, 0, 1, 0, "WRITE")
                 for n, (at, name, rows) in enumerate(commits)
@@ -650,7 +639,7 @@ def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[
     return result
 
 
-VirtualQuery = tuple[str, Trigger, frozenset[str], StepCosts]
+VirtualQuery = tuple[str, Trigger, frozenset[str], simulate.StepCosts]
 
 
 @dataclass(frozen=True)
@@ -664,13 +653,13 @@ class Replay:
     rows_per_s: float = 0.02
     since: float = 0.0
 
-    def fast(self) -> RunTotals:
+    def fast(self) -> simulate.RunTotals:
         of = commits_by_table(self.commits)
         made = []
         for name, trigger, tables, cost in self.queries:
-            stream = CommitStream.made({table: of[table] for table in tables})
-            made.append(ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
-        return VirtualRun(made, self.look).run(self.since, self.until)
+            stream = simulate.CommitStream.made({table: of[table] for table in tables})
+            made.append(simulate.ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
+        return simulate.VirtualRun(made, self.look).run(self.since, self.until)
 
     def slow(self) -> SlowRun:
         made = {
@@ -683,10 +672,8 @@ class Replay:
 
     def assert_alike(self) -> None:
         result, wanted = self.fast(), self.slow()
-        assert result.runs == wanted.runs
-        assert result.ages == pytest.approx(wanted.ages, abs=1e-6)
-        assert result.work_s == pytest.approx(wanted.work)
-        assert result.late == wanted.late
+        assert (result.runs, result.ages) == (wanted.runs, pytest.approx(wanted.ages, abs=1e-6))
+        assert (result.work_s, result.late) == (pytest.approx(wanted.work), wanted.late)
 
 
 @pytest.mark.slow
@@ -762,8 +749,7 @@ def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
     queries: list[VirtualQuery] = [("q", ON_COMMIT, frozenset("a"), costs(1_000.0, 0.0))]
     fast = Replay(queries, commits, 5.0, 100.0).fast()
     # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
-    assert fast.runs == 3
-    assert fast.ages == pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0])
+    assert (fast.runs, fast.ages) == (3, pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0]))
     assert fast.work_s == pytest.approx(3.0)
 
 
@@ -780,8 +766,7 @@ def test_a_bound_shorter_than_a_look_is_late() -> None:
         ("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))
     ]
     fast = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
-    assert fast.late == 1
-    assert fast.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])
+    assert (fast.late, fast.ages) == (1, pytest.approx([60.0 + 1.0 + 0.001 - 31.0]))
 
 
 CLOCKS = (
@@ -823,9 +808,7 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
 @pytest.mark.parametrize(
     "trigger", [Trigger(every=60.0), Trigger(cron=read_cron("* * * * *")), CLOCKS[5]]
 )
-def test_decades_take_as_long_as_their_runs(
-    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decades_take_as_long_as_their_runs(trigger: Trigger, monkeypatch: MonkeyPatch) -> None:
     asked = 0
     due = Timetable.due
 
