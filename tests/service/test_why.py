@@ -4,9 +4,6 @@ Rows that are told are put into tables of their own, over which DuckDB runs the 
 the row. Without rows, its answers over all tables and over the rest must differ by what was told.
 """
 
-from __future__ import annotations
-
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +19,7 @@ from impctl.cli.output.reports import why_lines
 from impctl.errors import UsageError
 from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import duck
-from tests.support.run_cli import Cli, CliOf, CliOnce, Words
+from tests.support.run_cli import Cli, CliOf, CliOnce, Words, write_files
 
 QUERIES = {
     "reach": """
@@ -73,10 +70,8 @@ def some_tables(rng: random.Random) -> Tables:
 
 
 def arrow(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    names = SCHEMA[table]
-    return pa.table(
-        {name: pa.array([row[at] for row in rows], pa.int64()) for at, name in enumerate(names)}
-    )
+    names = enumerate(SCHEMA[table])
+    return pa.table({name: pa.array([row[at] for row in rows], pa.int64()) for at, name in names})
 
 
 def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
@@ -104,17 +99,11 @@ def write_lake(folder: Path) -> None:
         create_table(path, arrow(name, rows[:10]))
         for start in range(10, len(rows), 10):
             write_deltalake(path, arrow(name, rows[start : start + 10]), mode="append")
-    spec: dict[str, Any] = {
-        "version": 1,
-        "tables": {name: {"path": name} for name in tables},
-        "partitions": {
-            "links": {"a": {"boundaries": list(range(3, NODES, 3))}},
-            "seeds": {"a": {"boundaries": [10, 20]}},
-        },
-        "queries": {name: {"sql": sql} for name, sql in (QUERIES | OTHERS).items()},
-    }
-    spec["queries"]["witnesses"]["lineage"] = "witness"
-    (folder / "w.yaml").write_text(json.dumps(spec))
+    queries: dict[str, Any] = QUERIES | OTHERS
+    queries["witnesses"] = {"sql": QUERIES["witnesses"], "lineage": "witness"}
+    boundaries = {"links": list(range(3, NODES, 3)), "seeds": [10, 20]}
+    partitions = {name: {"a": {"boundaries": each}} for name, each in boundaries.items()}
+    write_files(folder, {"tables": [*tables], "partitions": partitions, "queries": queries})
 
 
 @pytest.fixture
@@ -182,22 +171,21 @@ def chosen(rows: Counter[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
     return ordered[: most - 1] + ordered[max(most - 1, len(ordered) - 1) :]
 
 
+def three(table: str, row: Sequence[Any]) -> bool:
+    return table == "links" and row[2] == 3
+
+
+def several(table: str, row: Sequence[Any]) -> bool:
+    if table == "seeds":
+        return row[0] < 10
+    return (row[0] is not None and row[0] > 20 and row[1] is not None) or row[2] < 2
+
+
 @pytest.mark.parametrize(
     ("conditions", "gone"),
     [
-        pytest.param(
-            ["links: w = 3"],
-            lambda table, row: table == "links" and row[2] == 3,
-            marks=pytest.mark.slow,
-        ),
-        (
-            ["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"],
-            lambda table, row: (
-                (row[0] is not None and row[0] > 20 and row[1] is not None) or row[2] < 2
-                if table == "links"
-                else row[0] < 10
-            ),
-        ),
+        pytest.param(["links: w = 3"], three, marks=pytest.mark.slow),
+        (["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"], several),
     ],
 )
 def test_what_goes_is_the_difference(
@@ -232,13 +220,10 @@ def test_what_a_sketch_leaves_out_is_not_read(tmp_path: Path, cli_of: CliOf) -> 
         rows = [(at, at + 1, 0) for at in range(start, start + 20)]
         write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
     create_table(str(tmp_path / "seeds"), arrow("seeds", [(5,)]))
-    spec = {
-        "version": 1,
-        "tables": {name: {"path": name} for name in SCHEMA},
-        "partitions": {"links": {"a": {"boundaries": [50]}}},
-        "queries": {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}},
-    }
-    cli = cli_of(json.dumps(spec)).captured()
+    queries = {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}}
+    partitions = {"links": {"a": {"boundaries": [50]}}}
+    workload = {"tables": SCHEMA.keys(), "partitions": partitions, "queries": queries}
+    cli = cli_of(workload).captured()
     for words in (("--row", "n=9"), ("--without", "links: a = 7")):
         result = cli.one("why", *words)
         assert (result["files_kept"], result["files_total"]) == (2, 3)
@@ -251,16 +236,12 @@ def small(tmp_path: Path, cli_of: CliOf) -> Cli:
         write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
     few = "SELECT a, COUNT(*) AS c FROM links GROUP BY a HAVING COUNT(*) < 2"
     best = "SELECT a, MAX(w) AS m FROM links GROUP BY a"
-    spec = {
-        "version": 1,
-        "tables": {"links": {"path": "links"}},
-        "partitions": {"links": {"a": {"boundaries": [2, 3]}, "w": {"boundaries": [2, 6]}}},
-        "queries": {
-            "few": {"sql": few, "sketch": {"links": "a"}},
-            "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
-        },
+    queries = {
+        "few": {"sql": few, "sketch": {"links": "a"}},
+        "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
     }
-    return cli_of(json.dumps(spec)).captured()
+    ranges = {"links": {"a": {"boundaries": [2, 3]}, "w": {"boundaries": [2, 6]}}}
+    return cli_of({"tables": ["links"], "partitions": ranges, "queries": queries}).captured()
 
 
 def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
@@ -323,16 +304,13 @@ def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
     ("words", "value"),
     [(("Infinity", "inf", "+INF"), float("inf")), (("-Infinity", "-inf"), float("-inf"))],
 )
-def test_infinity_has_its_words(tmp_path: Path, cli_of: CliOf, words: Words, value: float) -> None:
+def test_infinity_has_its_words(cli_of: CliOf, words: Words, value: float) -> None:
     numbers = pa.table({"a": [1, 2, 3], "x": [float("inf"), float("-inf"), 1.5]})
-    create_table(str(tmp_path / "t"), numbers)
-    query = "{q: {sql: 'SELECT a, x FROM t WHERE a > 0'}}"
-    text = f"version: 1\ntables: {{t: {{path: t}}}}\nqueries: {query}\n"
-    cli = cli_of(text).captured()
+    cli = cli_of({"queries": {"q": "SELECT a, x FROM t WHERE a > 0"}}, t=numbers).captured()
     for word in words:
         match = cli.one("why", "--row", f"x={word}")
         assert match["rows"][0]["row"] == {"a": 1 + (value < 0), "x": words[0]}
-    with impctl.open(tmp_path / "w.yaml") as workload:
+    with impctl.open(cli.workload) as workload:
         result = workload.why("q", row={"x": value})
         assert isinstance(result, impctl.WhyResult)
         assert result.rows[0].row["x"] == value
