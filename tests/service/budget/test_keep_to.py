@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from impctl.compile import session
 from impctl.data.pages import table_of
@@ -36,14 +37,12 @@ from impctl.workload.load import load_workload
 from impctl.workload.scalars import size_from
 from tests.behaviour.typed_joins import OTHERS, QUERIES, change, write_workload
 from tests.support.kept_workload import fragments_by_access, run_record, stored
-from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, write_files
 
 
 def read_pieces(folder: Path, name: str) -> list[str]:
     """The sides of joins and the groupings that are read from the tables."""
-    result = stored(folder, name).state_meta.get("from_files", [])
-    assert isinstance(result, list)
-    return result
+    return stored(folder, name).state_meta.get("from_files", [])
 
 
 def stored_pieces(folder: Path, name: str) -> set[str]:
@@ -79,10 +78,10 @@ NAMES = ("l", "s", "two", "self", "computed")
 FEW = ("l", "s", "two")
 
 
-def write_pairs(folder: Path, names: Iterable[str]) -> Path:
+def write_pairs(folder: Path, names: Iterable[str], queries: Mapping[str, str] = QUERIES) -> Path:
     """Each query with a twin whose state is kept."""
-    asked = [(name, QUERIES[name], "auto") for name in names]
-    pinned = [(f"{name}_kept", QUERIES[name], "index") for name in names]
+    asked = [(name, queries[name], "auto") for name in names]
+    pinned = [(f"{name}_kept", queries[name], "index") for name in names]
     return write_workload(folder, [*asked, *pinned])
 
 
@@ -108,14 +107,14 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
     whole = state_bytes(folder, NAMES)
     rng = random.Random(7)
     change(folder, rng, 0)
-    least = pairs.good("maintain", "--disk", "0")
-    assert all(read_pieces(folder, name) for name in NAMES)
-    assert not any(read_pieces(folder, f"{name}_kept") for name in NAMES)
-    (said,) = [one for one in least.document["warnings"] if "more than its budget" in one]
+    (said,) = [t for t in pairs.warnings("maintain", "--disk", "0") if "more than its budget" in t]
     assert said.endswith("[budget_exceeded]")
     for name in NAMES:
+        read = read_pieces(folder, name)
+        assert read
+        assert not read_pieces(folder, f"{name}_kept")
         # Their rows are gone from the store, not only from its description.
-        assert not set(read_pieces(folder, name)) & stored_pieces(folder, name)
+        assert not set(read) & stored_pieces(folder, name)
     assert_alike(folder, NAMES)
     change(folder, rng, 1)
     assert {result["action"] for result in pairs.good("maintain").results} == {"exact"}
@@ -129,6 +128,11 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
     assert_alike(folder, NAMES)
 
 
+def say(cli: Cli, text: str) -> None:
+    """One more line of the workload file."""
+    cli.workload.write_text(cli.workload.read_text() + text + "\n")
+
+
 @pytest.mark.slow
 def test_a_budget_in_the_file_holds_and_a_flag_wins(
     tmp_path: Path, capsys: Capsys, monkeypatch: MonkeyPatch
@@ -137,7 +141,7 @@ def test_a_budget_in_the_file_holds_and_a_flag_wins(
     # How often tables change here goes by how quick the machine is.
     monkeypatch.setattr(choice, "is_worth", lambda *_, **__: True)
     cli = Cli(capsys, write_pairs(tmp_path, FEW))
-    cli.workload.write_text(cli.workload.read_text() + "budget: {disk: 0}\n")
+    say(cli, "budget: {disk: 0}")
     cli.good("capture")
     assert all(read_pieces(tmp_path, name) for name in FEW)
     assert_alike(tmp_path, FEW)
@@ -148,8 +152,7 @@ def test_a_budget_in_the_file_holds_and_a_flag_wins(
     cli.good("capture", "--query", "l", "--disk", "1GB")
     assert stored(tmp_path, "two").versions == behind
     assert len(read_pieces(tmp_path, "two")) < 2
-    for result in cli.good("maintain").results:
-        assert result["action"] in ("exact", "none"), result
+    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
     assert_alike(tmp_path, FEW)
     assert all(read_pieces(tmp_path, name) for name in FEW)
 
@@ -170,61 +173,70 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
 
 @pytest.mark.slow
 def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
-    assert captured.one("plan", "--query", "two")["state"] == []
-    least = captured.one("plan", "--query", "two", "--disk", "0")
-    assert {one["name"]: (one["mode"], one["now"]) for one in least["state"]} == {
-        "join0.left": ("read", "kept"),
-        "join0.right": ("read", "kept"),
-        "aggregate0": ("read", "kept"),
-    }
-    for one in least["state"]:
+    def planned(query: str, *words: str) -> list[dict[str, Any]]:
+        return captured.one("plan", "--query", query, *words)["state"]
+
+    assert planned("two") == []
+    least = planned("two", "--disk", "0")
+    pieces = {one["name"]: (one["mode"], one["now"]) for one in least}
+    assert pieces == dict.fromkeys(("join0.left", "join0.right", "aggregate0"), ("read", "kept"))
+    for one in least:
         assert one["bytes"] < one["kept_bytes"]
         assert one["reason"]
-    pinned = captured.one("plan", "--query", "two_kept", "--disk", "0")
-    assert {(one["mode"], one["now"]) for one in pinned["state"]} == {("kept", "kept")}
+    pinned = planned("two_kept", "--disk", "0")
+    assert {(one["mode"], one["now"]) for one in pinned} == {("kept", "kept")}
     assert not read_pieces(captured.folder, "two")
 
 
-def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
+KEPT_SIDES = {("index", "small enough to keep")}
+
+
+def explained(cli: Cli, name: str = "two") -> dict[str, tuple[str, str]]:
     """How each side of the query's joins is found, and why."""
-    entry = cli.one("explain", "--query", name, *words)
+    entry = cli.one("explain", "--query", name)
     return {side["side"]: (side["strategy"], side["reason"]) for side in entry["joins"]}
 
 
 @pytest.mark.slow
 def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     """As it is stored, whatever a capture without the budget would choose; and ever after."""
-    folder = captured.folder
-    assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
-    change(folder, random.Random(1), 0)
+    assert set(explained(captured).values()) == KEPT_SIDES
+    change(captured.folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "two")
-    result = explained(captured, "two")
+    result = explained(captured)
     assert {strategy for strategy, _ in result.values()} == {"files"}
     (tree,) = captured.one("explain", "--query", "two")["trees"]
     assert tree["reason"].startswith("possible, not chosen: a changed row joins")
-    history = captured.good("status", "--query", "two").results[0]["runs"][0]["reason"]
+    history = captured.one("status", "--query", "two")["runs"][0]["reason"]
     for side, (_, reason) in result.items():
         assert f"{side}: {reason}" in history
-    change(folder, random.Random(2), 1)
+    change(captured.folder, random.Random(2), 1)
     captured.good("maintain", "--query", "two")
-    assert explained(captured, "two") == result
+    assert explained(captured) == result
     text = captured.workload.read_text()
-    captured.workload.write_text(text + "budget: {disk: 0}\n")
+    say(captured, "budget: {disk: 0}")
     captured.good("capture", "--query", "two")
-    assert explained(captured, "two").keys() == result.keys()
-    assert not {reason for _, reason in explained(captured, "two").values()} & {"as captured"}
+    again = explained(captured)
+    assert again.keys() == result.keys()
+    assert "as captured" not in {reason for _, reason in again.values()}
     captured.workload.write_text(text)
     captured.good("capture", "--query", "two")
-    assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
+    assert set(explained(captured).values()) == KEPT_SIDES
+
+
+GONE, NO_LOG = HistoryGoneError("gone"), StorageError("no log")
 
 
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ((session, "transfer_state"), HistoryGoneError("gone"), "does not change: gone"),
-        ((choice, "choose_state"), StorageError("no log"), "whatever its budget: no log"),
+        pytest.param(
+            *((session, "transfer_state"), GONE, "does not change: gone"), id="a conversion"
+        ),
+        pytest.param(
+            *((choice, "choose_state"), NO_LOG, "whatever its budget: no log"), id="a choice"
+        ),
     ],
-    ids=["a conversion", "a choice"],
 )
 def test_a_failure_changes_no_query(
     captured: Cli, monkeypatch: MonkeyPatch, part: Any, error: Exception, told: str
@@ -233,17 +245,16 @@ def test_a_failure_changes_no_query(
     before = state_bytes(folder, FEW)
     monkeypatch.setattr(*part, Mock(side_effect=error))
     change(folder, random.Random(1), 0)
-    ran = captured.good("maintain", "--disk", "0")
-    assert any(told in one for one in ran.document["warnings"])
+    assert any(told in one for one in captured.warnings("maintain", "--disk", "0"))
     assert not any(read_pieces(folder, name) for name in FEW)
     assert state_bytes(folder, FEW) >= before // 2
     assert_alike(folder, FEW)
 
 
-def with_query_over(cli: Cli, table: str, query: str) -> None:
+def with_query_over(cli: Cli, table: str, sql: str) -> None:
     """Capture one more query over one more table."""
     cli.edit("tables: {", f"tables: {{{table}: {{path: {table}}}, ")
-    cli.edit("queries:\n", f"queries:\n  other: {{{query}}}\n")
+    cli.edit("queries:\n", f'queries:\n  other: {{sql: "{sql}"}}\n')
     cli.good("capture", "--query", "other")
 
 
@@ -252,24 +263,23 @@ def test_a_query_that_cannot_be_opened_fails_no_run_of_others(captured: Cli) -> 
     folder = captured.folder
     create_table(str(folder / "far"), pa.table({"k": [1, 1, 2]}))
     sql = "SELECT k, COUNT(*) AS n FROM far GROUP BY k HAVING COUNT(*) > 1"
-    with_query_over(captured, "far", f'sql: "{sql}"')
+    with_query_over(captured, "far", sql)
     whole = state_bytes(folder, ("other",))
     (folder / "far").rename(folder / "away")
     change(folder, random.Random(1), 0)
     ran = captured.good("maintain", "--disk", "0", "--query", "two", "--query", "two_kept")
     assert any("`other` does not change: Table `far`" in one for one in ran.document["warnings"])
-    assert [result["action"] for result in ran.results] == ["exact"] * len(ran.results)
+    assert {result["action"] for result in ran.results} == {"exact"}
     assert read_pieces(folder, "two")
     assert state_bytes(folder, ("other",)) == whole > 0
 
 
 @pytest.mark.slow
 def test_a_query_that_cannot_be_read_any_more_stops_no_capture_of_others(captured: Cli) -> None:
-    folder = captured.folder
-    path = str(folder / "v")
-    rows = DeltaTable(str(folder / "u")).to_pyarrow_table()
+    folder, path = captured.folder, captured.path("v")
+    rows = captured.table("u").to_pyarrow_table()
     create_table(path, rows)
-    with_query_over(captured, "v", 'sql: "SELECT t.x FROM t JOIN v ON t.l = v.l"')
+    with_query_over(captured, "v", "SELECT t.x FROM t JOIN v ON t.l = v.l")
     write_deltalake(path, rows.drop_columns(["l"]), mode="overwrite", schema_mode="overwrite")
     change(folder, random.Random(1), 0)
     captured.good("capture", "--disk", "0", "--query", "two")
@@ -305,13 +315,9 @@ def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
 
 
 def write_pinned(folder: Path) -> Path:
-    asked = [
-        ("kept", QUERIES["two"], "auto, state: keep"),
-        ("least", QUERIES["two"], "auto, state: least"),
-        ("free", QUERIES["two"], "auto"),
-        ("twin", QUERIES["two"], "index"),
-    ]
-    return write_workload(folder, asked)
+    ways = {"kept": "auto, state: keep", "least": "auto, state: least", "free": "auto"}
+    ways["twin"] = "index"
+    return write_workload(folder, [(name, QUERIES["two"], way) for name, way in ways.items()])
 
 
 @pytest.fixture
@@ -349,8 +355,8 @@ def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli) -> None:
     cli.good("capture", "--disk", "0", "--query", "kept", "--query", "least")
     assert how_many(cli.folder, "kept", "least") == (0, 3)
     for name in ("kept", "least"):
-        entry = cli.one("status", "--query", name)
-        assert [run["action"] for run in entry["runs"]] == ["capture"], "and not converted after it"
+        runs = [run["action"] for run in cli.one("status", "--query", name)["runs"]]
+        assert runs == ["capture"], "and not converted after it"
 
 
 @pytest.mark.slow
@@ -374,29 +380,28 @@ def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured_pin
     assert how_many(folder, "least") == (0,)
 
 
+RARE = "{path: PATH, changes: {every: 10d, rows: 10, deletes: 50%}}"
+
+
 @pytest.mark.slow
 def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli) -> None:
-    coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
-    cli.edit("t: {path: t}", f"t: {{path: t, {coming}}}")
+    cli.edit("t: {path: t}", "t: " + RARE.replace("PATH", "t").replace("10d", "1h"))
     cli.edit("join: auto}", "join: auto, trigger: {fresh_within: 2ms}}")
-    told = cli.good("capture", "--disk", "0").document["warnings"]
-    (said,) = [one for one in told if f"[{BOUND_IMPOSSIBLE}]" in one]
-    assert said in cli.good("plan", "--disk", "0").document["warnings"]
+    (said,) = [t for t in cli.warnings("capture", "--disk", "0") if f"[{BOUND_IMPOSSIBLE}]" in t]
+    assert said in cli.warnings("plan", "--disk", "0")
     assert said.startswith("query `free` may miss fresh_within 2ms: when ")
     assert "of state for all queries it would take" in said
     # Too seldom for it to pay, and yet it is kept again for the bound.
     cli.edit("every: 1h", "every: 10d")
-    cli.edit("u: {path: u}", "u: {path: u, changes: {every: 10d, rows: 10, deletes: 50%}}")
-    free = cli.good("maintain", "--disk", "1GB").document["warnings"]
-    assert not any(BOUND_IMPOSSIBLE in one for one in free)
+    cli.edit("u: {path: u}", "u: " + RARE.replace("PATH", "u"))
+    assert not any(BOUND_IMPOSSIBLE in one for one in cli.warnings("maintain", "--disk", "1GB"))
     assert how_many(cli.folder, "free") == (0,)
 
 
 @pytest.mark.slow
 def test_without_a_bound_what_does_not_pay_stays(cli: Cli) -> None:
     for name in ("t", "u"):
-        coming = "changes: {every: 10d, rows: 10, deletes: 50%}"
-        cli.edit(f"{name}: {{path: {name}}}", f"{name}: {{path: {name}, {coming}}}")
+        cli.edit(f"{name}: {{path: {name}}}", f"{name}: " + RARE.replace("PATH", name))
     cli.good("capture", "--disk", "0", "--query", "free")
     cli.good("maintain", "--disk", "1GB", "--query", "free")
     assert how_many(cli.folder, "free") == (3,)
@@ -421,37 +426,36 @@ def grow(folder: Path) -> None:
     write_deltalake(str(folder / "u"), right_rows(), mode="append")
 
 
+SIDES = ("join0.left", "join0.right")
+
+
+def read_of_q(monkeypatch: MonkeyPatch, *sides: str) -> None:
+    """Have the choice read these sides of `q`, and keep all else."""
+    target = {"q": StateTarget(sides)}
+    monkeypatch.setattr(WeighedState, "wanted", lambda _, name: target.get(name, StateTarget()))
+
+
 @pytest.fixture
 def again(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     """A query, read at first and then kept again, beside one whose rows were always kept."""
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
 
     def write(folder: Path) -> None:
-        create_table(str(folder / "t"), left_rows())
-        create_table(str(folder / "u"), right_rows())
-        lines = "".join(
-            f'  {name}: {{sql: "{SQL}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
-            for name, join in (("q", "auto"), ("twin", "index"))
-        )
-        (folder / "w.yaml").write_text(
-            "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
-            "partitions: {t: {g: {boundaries: [2, 3, 4, 5]}}}\n"
-            f"queries:\n{lines}store: .impctl\n"
-        )
+        said = {"sql": SQL, "sketch": {"t": "g"}, "policy": "incremental"}
+        queries = {"q": {**said, "join": "auto"}, "twin": {**said, "join": "index"}}
+        workload = {"partitions": {"t": {"g": {"boundaries": [2, 3, 4, 5]}}}, "queries": queries}
+        write_files(folder, workload, t=left_rows(), u=right_rows())
 
     def go_and_come_back(cli: Cli) -> None:
         cli.good("capture")
-        for sides in (("join0.left", "join0.right"), ()):
-            of_q = StateTarget(sides)
-            monkeypatch.setattr(
-                WeighedState, "wanted", lambda _, name, w=of_q: w if name == "q" else StateTarget()
-            )
+        for sides in (SIDES, ()):
+            read_of_q(monkeypatch, *sides)
             grow(cli.folder)
             cli.good("maintain", "--disk", "0")
             assert tuple(read_pieces(cli.folder, "q")) == sides
 
     cli = cli_once("kept again", write, go_and_come_back)
-    monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
+    read_of_q(monkeypatch)
     return cli
 
 
@@ -459,10 +463,8 @@ def held(folder: Path, name: str) -> dict[str, int]:
     """How many rows the joins' sides have in the store, by their weights."""
     with Store.open(folder / ".impctl", create=False) as store:
         runs = store.load_runs(name)
-        return {
-            side: sum(pc.sum(table_of(run)[0].column("weight")).as_py() for _, run in runs[side])
-            for side in ("join0.left", "join0.right")
-        }
+        weights = {s: [table_of(run)[0].column("weight") for _, run in runs[s]] for s in SIDES}
+    return {side: sum(pc.sum(each).as_py() for each in every) for side, every in weights.items()}
 
 
 def test_rows_that_never_find_a_partner_do_not_come_back(again: Cli) -> None:
@@ -485,17 +487,13 @@ def test_sides_that_the_clock_moves_are_not_given_up(
     tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
-    create_table(str(tmp_path / "t"), left_rows())
-    create_table(str(tmp_path / "u"), right_rows())
-    cli = cli_of(
-        "version: 1\ntables: {t: {path: t}, u: {path: u}}\nbudget: {disk: 0}\n"
-        f'queries:\n  q: {{sql: "{SQL}", sketch: {{t: g}}, policy: incremental}}\nstore: .impctl\n'
-    ).captured()
+    queries = {"q": {"sql": SQL, "sketch": {"t": "g"}, "policy": "incremental"}}
+    workload = {"budget": {"disk": 0}, "queries": queries}
+    cli = cli_of(workload, t=left_rows(), u=right_rows()).captured()
     for day in ("2026-01-20", "2026-02-05"):
         monkeypatch.setenv("IMPCTL_NOW", day)
         grow(tmp_path)
-        results = cli.good("maintain").results
-        assert {result["action"] for result in results} == {"exact"}
+        assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
         assert "from_files" not in stored(tmp_path, "q").state_meta
 
 
@@ -505,34 +503,30 @@ def test_a_table_in_place_of_another_is_not_read(
 ) -> None:
     """A backup of another day stands there for a while, and rows of it are in no state after."""
     folder = again.folder
-    text = again.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
-    apart = '  apart: {sql: "SELECT t.g FROM t JOIN v ON t.k = v.k", sketch: {t: g}}\nstore:'
+    document = json.loads(again.workload.read_text())
+    document["tables"]["v"] = {"path": "v"}
+    sql = "SELECT t.g FROM t JOIN v ON t.k = v.k"
+    document["queries"]["apart"] = {"sql": sql, "sketch": {"t": "g"}}
+    again.workload.write_text(json.dumps(document))
     create_table(str(folder / "v"), right_rows())
-    again.workload.write_text(text.replace("store:", apart))
     again.good("capture", "--query", "apart")
-    read = ("join0.left", "join0.right")
-    monkeypatch.setattr(
-        WeighedState, "wanted", lambda _, name: StateTarget(read if name == "q" else ())
-    )
+    read_of_q(monkeypatch, *SIDES)
     grow(folder)
     again.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
     (folder / "u").rename(folder / "aside")
     create_table(str(folder / "u"), other)
-    for _ in range(3):
-        write_deltalake(str(folder / "u"), other, mode="append")
-    write_deltalake(str(folder / "v"), other, mode="append")
-    monkeypatch.setattr(
-        WeighedState, "wanted", lambda _, name: StateTarget(sides if name == "q" else ())
-    )
+    for table in ("u", "u", "u", "v"):
+        again.append(table, other)
+    read_of_q(monkeypatch, *sides)
     again.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(folder / "u")
     (folder / "aside").rename(folder / "u")
-    assert read_pieces(folder, "q") == list(read)
+    assert read_pieces(folder, "q") == list(SIDES)
     grow(folder)
     again.good("maintain")
     assert ranges(folder, "q") == ranges(folder, "twin")
-    monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
+    read_of_q(monkeypatch)
     grow(folder)
     again.good("maintain", "--disk", "0")
     assert held(folder, "q") == held(folder, "twin")
@@ -554,26 +548,21 @@ def test_they_are_kept_where_sides_are_read(
     tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
-    create_table(str(tmp_path / "t"), grouped_rows(1))
-    create_table(str(tmp_path / "u"), pa.table({"k": pa.array([0, 1, None], pa.int64())}))
-    lines = "".join(
-        f'  {name}: {{sql: "{GROUPED}", sketch: {{t: g}}, join: {join}, policy: strict}}\n'
-        for name, join in (("q", "files"), ("twin", "index"))
-    )
-    cli = cli_of(
-        "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
-        f"partitions: {{t: {{g: {{boundaries: [2, 3, 4]}}}}}}\nqueries:\n{lines}store: .impctl\n"
-    ).captured("--disk", "0")
-    match = []
+    said = {"sql": GROUPED, "sketch": {"t": "g"}, "policy": "strict"}
+    queries = {"q": {**said, "join": "files"}, "twin": {**said, "join": "index"}}
+    workload = {"partitions": {"t": {"g": {"boundaries": [2, 3, 4]}}}, "queries": queries}
+    u = pa.table({"k": pa.array([0, 1, None], pa.int64())})
+    cli = cli_of(workload, t=grouped_rows(1), u=u).captured("--disk", "0")
+    match = set()
     for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
         monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")
-        write_deltalake(str(tmp_path / "t"), grouped_rows(first), mode="append")
+        cli.append("t", grouped_rows(first))
         ran = cli.good("maintain", "--disk", "0")
         assert {result["action"] for result in ran.results} == {"exact"}
-        assert read_pieces(tmp_path, "q") == ["join0.left", "join0.right"]
+        assert read_pieces(tmp_path, "q") == list(SIDES)
         assert_alike(tmp_path, "q", "twin")
-        match.append(ranges(tmp_path, "q"))
-    assert len({str(one) for one in match}) > 1, "the clock moved something"
+        match.add(str(ranges(tmp_path, "q")))
+    assert len(match) > 1, "the clock moved something"
 
 
 @pytest.fixture
@@ -584,11 +573,10 @@ def twins(tmp_path: Path, capsys: Capsys) -> Cli:
 
 def test_a_side_that_may_not_fit_is_read(twins: Cli) -> None:
     text = twins.workload.read_text()
-    twins.workload.write_text(text + "budget: {memory: 50MB, disk: 1GB}\n")
+    say(twins, "budget: {memory: 50MB, disk: 1GB}")
     twins.good("capture")
-    assert len(read_pieces(twins.folder, "two")) == 2
     # What the workload pins is kept all the same, and no choice under a budget builds the other.
-    assert not read_pieces(twins.folder, "twin")
+    assert how_many(twins.folder, "two", "twin") == (2, 0)
     reasons = stored(twins.folder, "two").state_meta["side_reasons"]
     of_sides = {reasons[side] for side in read_pieces(twins.folder, "two")}
     assert of_sides == {"building it may need more memory than is available"}
@@ -597,11 +585,11 @@ def test_a_side_that_may_not_fit_is_read(twins: Cli) -> None:
         change(twins.folder, rng, turn)
         twins.good("maintain")
         assert ranges(twins.folder, "two") == ranges(twins.folder, "twin")
-    assert len(read_pieces(twins.folder, "two")) == 2
+    assert how_many(twins.folder, "two") == (2,)
     # A flag wins over the file.
     twins.workload.write_text(text + "budget: {memory: 50MB}\n")
     twins.good("capture", "--memory", "1GB")
-    assert not read_pieces(twins.folder, "two")
+    assert how_many(twins.folder, "two") == (0,)
 
 
 def test_what_is_no_size_is_refused_with_its_place(twins: Cli) -> None:
@@ -611,11 +599,11 @@ def test_what_is_no_size_is_refused_with_its_place(twins: Cli) -> None:
         ("disk", ("0", "1GB"), ("1XB", "-1", "many", "1.5.2GB", "9" * 400 + "TB", "25%")),
         ("memory", ("2GB", "25%", "100 %", "1"), ("0", "0%", "101%", "-5%", "1XB", "25%%")),
     ):
-        for given in right:
+        for given in (*right, *wrong):
             twins.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
-            load_workload(twins.workload, {})
-        for given in wrong:
-            twins.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
+            if given in right:
+                load_workload(twins.workload, {})
+                continue
             with pytest.raises(WorkloadError) as caught:
                 load_workload(twins.workload, {})
             (problem,) = caught.value.problems
@@ -626,14 +614,12 @@ def test_what_is_no_size_is_refused_with_its_place(twins: Cli) -> None:
 
 
 def test_the_run_comes_before_the_file(twins: Cli) -> None:
-    text = twins.workload.read_text()
-    plain = load_workload(twins.workload, {})
-    assert memory_of(Settings(twins.workload), plain) is None
-    twins.workload.write_text(text + "budget: {memory: 25%}\n")
-    said = load_workload(twins.workload, {})
-    assert memory_of(Settings(twins.workload, memory=7), said) == 7
-    whole = machine_memory()
-    assert memory_of(Settings(twins.workload), said) == whole // 4
+    file = twins.workload
+    assert memory_of(Settings(file), load_workload(file, {})) is None
+    say(twins, "budget: {memory: 25%}")
+    said = load_workload(file, {})
+    assert memory_of(Settings(file, memory=7), said) == 7
+    assert memory_of(Settings(file), said) == machine_memory() // 4
 
 
 def test_what_fits_takes_no_more_than_there_is() -> None:
@@ -641,8 +627,7 @@ def test_what_fits_takes_no_more_than_there_is() -> None:
     for memory in (0, 1, 49_999_999, 50_000_000):
         assert largest_side(memory) == 0
     for memory in (50_000_004, 10**9, 10**12):
-        result = largest_side(memory)
-        assert memory - 4 <= 50_000_000 + 4 * result <= memory
+        assert memory - 4 <= 50_000_000 + 4 * largest_side(memory) <= memory
 
 
 def kept_after(monkeypatch: MonkeyPatch, over: int, sizes: dict[str, int], order: str) -> list[str]:
@@ -661,13 +646,11 @@ def kept_after(monkeypatch: MonkeyPatch, over: int, sizes: dict[str, int], order
 def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: MonkeyPatch) -> None:
     sizes = {"a": 100, "b": 60, "c": 10}
     # Used once each, the largest goes; used twice as often as its neighbour, that one does.
-    assert kept_after(monkeypatch, 0, sizes, "abc") == ["a", "b", "c"]
-    assert kept_after(monkeypatch, 1, sizes, "abc") == ["b", "c"]
-    assert kept_after(monkeypatch, 1, sizes, "abac") == ["a", "c"]
-    assert kept_after(monkeypatch, 100, sizes, "abc") == ["b", "c"]
-    assert kept_after(monkeypatch, 101, sizes, "abc") == ["c"]
-    assert kept_after(monkeypatch, 10**9, sizes, "abc") == []
-    assert kept_after(monkeypatch, -1, sizes, "abc") == ["a", "b", "c"]
+    for over, order, kept in (
+        *((0, "abc", "abc"), (1, "abc", "bc"), (1, "abac", "ac"), (100, "abc", "bc")),
+        *((101, "abc", "c"), (10**9, "abc", ""), (-1, "abc", "abc")),
+    ):
+        assert kept_after(monkeypatch, over, sizes, order) == list(kept), (over, order)
 
 
 def test_without_a_bound_nothing_is_measured() -> None:
@@ -683,21 +666,11 @@ def test_following_has_the_bound_of_its_run(twins: Cli, monkeypatch: MonkeyPatch
         raise Told(memory)
 
     monkeypatch.setattr(follow_case, "StateCache", states)
-    nothing: Any = None
-    for settings, memory in (
-        (Settings(twins.workload, memory=7), 7),
-        (Settings(twins.workload), None),
-    ):
+    unused: Any = {"batch_rows": None, "reporter": SilentReporter(), "stop": None, "show": None}
+    for memory in (7, None):
+        settings = Settings(twins.workload, memory=memory)
         with pytest.raises(Told) as told:
-            follow_case.follow(
-                settings,
-                None,
-                FollowRequest(),
-                batch_rows=None,
-                reporter=SilentReporter(),
-                stop=nothing,
-                show=nothing,
-            )
+            follow_case.follow(settings, None, FollowRequest(), **unused)
         assert told.value.args == (memory,)
 
 
@@ -707,9 +680,7 @@ REBUILT = {"padded", "groups", "merged", "left"}
 
 @pytest.fixture
 def others(tmp_path: Path, capsys: Capsys) -> Cli:
-    asked = [(name, sql, "auto") for name, sql in OTHERS.items()]
-    pinned = [(f"{name}_kept", sql, "index") for name, sql in OTHERS.items()]
-    return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
+    return Cli(capsys, write_pairs(tmp_path, OTHERS, OTHERS))
 
 
 def changed(cli: Cli, folder: Path, rng: random.Random, turn: int, *flags: str) -> None:
@@ -731,13 +702,11 @@ def test_sketches_stay_those_of_all_state_kept(others: Cli, turns: int, each: in
     others.good("capture", "--disk", "1GB")
     assert all(result == {"kept"} for result in modes(others).values())
     free = others.workload.read_text()
-    least = free.replace("join: auto}", "join: auto, state: least}")
-    assert least != free
+    texts = [free.replace("auto}", f"auto, state: {way}}}") for way in ("least", "keep")]
+    assert free not in texts
     rng = random.Random(5)
     for turn in range(turns):
-        others.workload.write_text(
-            least if turn % 2 == 0 else free.replace("auto}", "auto, state: keep}")
-        )
+        others.workload.write_text(texts[turn % 2])
         changed(others, others.folder, rng, each * turn, "--disk", "1GB")
         result = modes(others)
         if turn % 2 == 0:
