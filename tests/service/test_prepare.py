@@ -92,6 +92,9 @@ def test_another_attribute_is_tried(cli_of: CliOf) -> None:
         "q.m < u.s": "q.m < u.s AND q.h = u.y",
     }.items():
         cli.edit(before, after)
+    assert [s["attribute"] for s in cli.one("capture", "--dry-run")["sketches"]] == ["h"]
+    told = {c["attribute"]: c for c in cli.one("explain")["attributes"]}
+    assert told["g"]["reason"].startswith("the contents of a sketch cannot be determined"), told
 
 
 ENTRY = (

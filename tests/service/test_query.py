@@ -513,24 +513,12 @@ def test_other_rows_are_told_apart(left: RowValues, right: RowValues) -> None:
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        (1, 2),
-        (None, 0),
-        (None, ""),
-        (None, math.nan),
-        ("a", "A"),
-        (b"a", "a"),
-        (Decimal("1.10"), Decimal("1.11")),
-        (Decimal("1e-30"), Decimal("2e-30")),
-        (date(2022, 1, 17), date(2022, 1, 18)),
+        *((1, 2), (None, 0), (None, ""), (None, math.nan)),
+        *(("a", "A"), (b"a", "a"), (Decimal("1.10"), Decimal("1.11"))),
+        *((Decimal("1e-30"), Decimal("2e-30")), (date(2022, 1, 17), date(2022, 1, 18))),
         (datetime(2022, 1, 17, microsecond=1), datetime(2022, 1, 17)),
-        (2**60, 2**60 + 1),
-        (math.inf, -math.inf),
-        (math.inf, 1e308),
-        (math.nan, 0.0),
-        (1.0, 1.0 + 1e-6),
-        (1e15, 1e15 + 1e8),
-        (0.0, 1e-9),
-        (True, False),
+        *((2**60, 2**60 + 1), (math.inf, -math.inf), (math.inf, 1e308), (math.nan, 0.0)),
+        *((1.0, 1.0 + 1e-6), (1e15, 1e15 + 1e8), (0.0, 1e-9), (True, False)),
     ],
 )
 def test_other_values_are_other_rows(left: RowValue, right: RowValue) -> None:
@@ -541,13 +529,8 @@ def test_other_values_are_other_rows(left: RowValue, right: RowValue) -> None:
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        (0.1 + 0.2, 0.3),
-        (1e300, 1e300 * (1 + 1e-12)),
-        (0.0, -0.0),
-        (0.0, 1e-17),
-        (math.nan, -math.nan),
-        (math.inf, math.inf),
-        (Decimal("1.0"), Decimal("1.00")),
+        *((0.1 + 0.2, 0.3), (1e300, 1e300 * (1 + 1e-12)), (0.0, -0.0), (0.0, 1e-17)),
+        *((math.nan, -math.nan), (math.inf, math.inf), (Decimal("1.0"), Decimal("1.00"))),
         (date(2022, 1, 17), date(2022, 1, 17)),
     ],
 )
@@ -601,10 +584,8 @@ WITH_D, OTHER_FIRST = [["a", 9], ["b", 7], ["d", 5]], [["z", 9], ["b", 7], ["c",
 @pytest.mark.parametrize(
     ("order", "theirs", "is_right"),
     [
-        (TOP, WITH_D, True),
-        (TOP, [["a", 9], ["b", 7], ["d", 4]], False),
-        (TOP, [["a", 9], ["e", 7], ["c", 5]], False),
-        (TOP, [["a", 9], ["b", 7]], False),
+        *((TOP, WITH_D, True), (TOP, [["a", 9], ["b", 7], ["d", 4]], False)),
+        *((TOP, [["a", 9], ["e", 7], ["c", 5]], False), (TOP, [["a", 9], ["b", 7]], False)),
         (TOP, [["a", 9], ["c", 5], ["d", 5]], False),
         # Fewer rows than the limit were not cut.
         (CutOrder((1,), 4, False), WITH_D, False),
