@@ -34,10 +34,7 @@ tables:
   links: {path: links, expiry: {column: seen_at, after: 1 hour}}
   all_links: {path: links}
   days: {path: links, expiry: {column: day, after: 2d}}
-partitions:
-  links: {src: {boundaries: [1, 2, 3, 4]}}
-  all_links: {src: {boundaries: [1, 2, 3, 4]}}
-  days: {src: {boundaries: [1, 2, 3, 4]}}
+partitions: {links: &ranges {src: {boundaries: [1, 2, 3, 4]}}, all_links: *ranges, days: *ranges}
 queries:
   sums:
     sql: SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 30

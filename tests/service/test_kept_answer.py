@@ -33,12 +33,9 @@ from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, Words, 
 
 WORKLOAD = """\
 version: 1
-tables:
-  t: {path: t}
+tables: {t: {path: t}}
 partitions:
-  t:
-    g: {boundaries: [2, 4, 6]}
-    day: {boundaries: [2026-11-10, 2026-11-20]}
+  t: {g: {boundaries: [2, 4, 6]}, day: {boundaries: [2026-11-10, 2026-11-20]}}
 queries:
   kept:
     sql: &text >-

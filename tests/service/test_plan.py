@@ -574,16 +574,11 @@ def test_one_odd_run_is_forgiven(line, sizes, at: int, times: float, slower: boo
         assert result.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-5, abs=1e-5)
 
 
-def test_runs_of_one_size_give_their_mean() -> None:
-    result = learned([(1000, 2.0), (1000, 4.0)])
-    assert (result.fixed, result.per_row) == (pytest.approx(3.0), 0.0)
-
-
-def test_falling_times_are_a_level_line() -> None:
-    """More rows that took less time: noise, not a gain per row."""
-    result = learned([(0, 10.0), (1000, 9.0), (2000, 8.0)])
-    assert result.per_row == 0.0
-    assert 8 < result.fixed < 10
+def test_runs_of_one_size_and_falling_times_are_a_level_line() -> None:
+    """More rows that took less time are noise, not a gain per row."""
+    mean, falling = (learned([(1000, 2.0), (1000, 4.0)]), learned([(0, 10), (1000, 9), (2000, 8)]))
+    assert (mean.fixed, mean.per_row, falling.per_row) == (pytest.approx(3.0), 0.0, 0.0)
+    assert 8 < falling.fixed < 10
 
 
 def test_nothing_is_learned_from_nothing() -> None:

@@ -30,9 +30,7 @@ from tests.support.run_cli import Cli, CliOf, MonkeyPatch
 
 WORKLOAD = """\
 version: 1
-tables:
-  t: {path: t}
-  u: {path: u}
+tables: {t: {path: t}, u: {path: u}}
 queries:
   good:
     sql: SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) > 2

@@ -294,13 +294,8 @@ def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli) -> None:
 
 SPARK_WORKLOAD = """\
 version: 1
-tables:
-  t: {path: t}
-partitions:
-  t:
-    g: {ranges: 16}
-    v: {ranges: 16}
-    day: {ranges: 8}
+tables: {t: {path: t}}
+partitions: {t: {g: {ranges: 16}, v: {ranges: 16}, day: {ranges: 8}}}
 queries:
   having:
     sql: |

@@ -69,6 +69,9 @@ def some_tables(rng: random.Random) -> Tables:
     return {"links": [*links, links[3]], "seeds": [(node,) for node in rng.sample(range(NODES), 4)]}
 
 
+TABLES = some_tables(random.Random("why"))
+
+
 def arrow(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     names = enumerate(SCHEMA[table])
     return pa.table({name: pa.array([row[at] for row in rows], pa.int64()) for at, name in names})
@@ -93,8 +96,7 @@ def told_tables(result: Mapping[str, Any]) -> Tables:
 
 def write_lake(folder: Path) -> None:
     """Tables in several files each, and their queries."""
-    tables = some_tables(random.Random("why"))
-    for name, rows in tables.items():
+    for name, rows in TABLES.items():
         path = str(folder / name)
         create_table(path, arrow(name, rows[:10]))
         for start in range(10, len(rows), 10):
@@ -103,21 +105,20 @@ def write_lake(folder: Path) -> None:
     queries["witnesses"] = {"sql": QUERIES["witnesses"], "lineage": "witness"}
     boundaries = {"links": list(range(3, NODES, 3)), "seeds": [10, 20]}
     partitions = {name: {"a": {"boundaries": each}} for name, each in boundaries.items()}
-    write_files(folder, {"tables": [*tables], "partitions": partitions, "queries": queries})
+    write_files(folder, {"tables": [*TABLES], "partitions": partitions, "queries": queries})
 
 
 @pytest.fixture
-def lake(cli_once: CliOnce) -> tuple[Cli, Tables]:
-    """The queries, none captured, and the rows of their tables."""
-    return cli_once("why", write_lake), some_tables(random.Random("why"))
+def lake(cli_once: CliOnce) -> Cli:
+    """The queries, none captured."""
+    return cli_once("why", write_lake)
 
 
 @pytest.fixture
-def captured(cli_once: CliOnce) -> tuple[Cli, Tables]:
+def captured(cli_once: CliOnce) -> Cli:
     """The same with a sketch of each of `QUERIES`."""
     names = [f"--query={name}" for name in QUERIES]
-    cli = cli_once("why captured", write_lake, lambda cli: cli.captured(*names))
-    return cli, some_tables(random.Random("why"))
+    return cli_once("why captured", write_lake, lambda cli: cli.captured(*names))
 
 
 def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
@@ -127,9 +128,9 @@ def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 12])
-def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> None:
+def test_the_rows_told_give_the_row(captured: Cli, most: int) -> None:
     for name in QUERIES:
-        rows_give_their_row(*captured, name, most)
+        rows_give_their_row(captured, name, most)
 
 
 @pytest.mark.slow
@@ -137,15 +138,15 @@ def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> 
     ("names", "most"), [(("reach", "joined", "groups"), 1), (QUERIES, 4)], ids=["few", "all"]
 )
 def test_rows_told_without_a_sketch_give_the_row(
-    lake: tuple[Cli, Tables], names: Sequence[str], most: int
+    lake: Cli, names: Sequence[str], most: int
 ) -> None:
     for name in names:
-        rows_give_their_row(*lake, name, most)
+        rows_give_their_row(lake, name, most)
 
 
-def rows_give_their_row(cli: Cli, tables: Tables, name: str, most: int) -> None:
+def rows_give_their_row(cli: Cli, name: str, most: int) -> None:
     """Look at so many rows of the answer."""
-    expected = answer(QUERIES[name], tables)
+    expected = answer(QUERIES[name], TABLES)
     whole = cli.one("query", "--query", name, "--by", "engine")
     assert Counter(map(tuple, whole["rows"])) == expected
     for row in chosen(expected, most):
@@ -156,7 +157,7 @@ def rows_give_their_row(cli: Cli, tables: Tables, name: str, most: int) -> None:
         assert row in answer(QUERIES[name], told)
         for table, rows in told.items():
             read = [at for at, value in enumerate(rows[0]) if value is not None]
-            there = {tuple(one[at] for at in read) for one in tables[table]}
+            there = {tuple(one[at] for at in read) for one in TABLES[table]}
             assert {tuple(one[at] for at in read) for one in rows} <= there
         assert result["row_count"] == len(result["rows"]) <= result["lineage"]
         assert result["claim"] == ("group" if name in ("groups", "counted") else "smallest")
@@ -188,10 +189,7 @@ def several(table: str, row: Sequence[Any]) -> bool:
         (["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"], several),
     ],
 )
-def test_what_goes_is_the_difference(
-    captured: tuple[Cli, Tables], conditions: list[str], gone: Any
-) -> None:
-    cli, tables = captured
+def test_what_goes_is_the_difference(captured: Cli, conditions: list[str], gone: Any) -> None:
     for name, sql in (QUERIES | OTHERS).items():
         read = {table for table in SCHEMA if f" {table}" in sql}
         words = [w for c in conditions if c.split(":")[0].lower() in read for w in ("--without", c)]
@@ -199,17 +197,17 @@ def test_what_goes_is_the_difference(
             continue
         rest = {
             table: [row for row in rows if table not in read or not gone(table, row)]
-            for table, rows in tables.items()
+            for table, rows in TABLES.items()
         }
-        before, after = answer(sql, tables), answer(sql, rest)
-        result = cli.one("why", "--query", name, *words)
+        before, after = answer(sql, TABLES), answer(sql, rest)
+        result = captured.one("why", "--query", name, *words)
         told: Counter[tuple[Any, ...]] = Counter()
         for change, copies, *row in result["rows"]:
             told[tuple(row)] += copies if change == "insert" else -copies
         signed = Counter(after)
         signed.subtract(before)
         assert told == Counter({row: copies for row, copies in signed.items() if copies}), name
-        still = cli.one("query", "--query", name, "--by", "engine")
+        still = captured.one("query", "--query", name, "--by", "engine")
         assert still["row_count"] == sum(before.values())
 
 
@@ -276,21 +274,17 @@ def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
         (("some", "--without", "a IN (SELECT a FROM links)"), "where_unread", 2),
     ],
 )
-def test_refusals_are_named(
-    lake: tuple[Cli, Tables], words: Words, code: str, exit_code: int
-) -> None:
-    cli, _ = lake
-    ran = cli("why", "--query", *words)
+def test_refusals_are_named(lake: Cli, words: Words, code: str, exit_code: int) -> None:
+    ran = lake("why", "--query", *words)
     assert ran.refusal == (exit_code, code)
     assert ran.error["hint"]
     if code == "not_traced":
         assert ran.error["location"]["line"] == 1
 
 
-def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
-    cli, tables = captured
-    with impctl.open(cli.workload) as opened:
-        row = next(row for row in answer(QUERIES["groups"], tables) if row[0] is not None)
+def test_a_program_asks_the_same(captured: Cli) -> None:
+    with impctl.open(captured.workload) as opened:
+        row = next(row for row in answer(QUERIES["groups"], TABLES) if row[0] is not None)
         why = opened.why("groups", row={"a": row[0]})
         assert (why.claim, len(why.rows)) == ("group", row[2])
         without = opened.without("groups", f"a = {row[0]}")
@@ -317,10 +311,9 @@ def test_infinity_has_its_words(cli_of: CliOf, words: Words, value: float) -> No
     assert any(f"x={words[0]}" in line for line in why_lines(result))
 
 
-def test_rows_shown_are_limited(lake: tuple[Cli, Tables]) -> None:
-    cli, tables = lake
-    row = max(answer(QUERIES["groups"], tables), key=lambda row: row[2])
+def test_rows_shown_are_limited(lake: Cli) -> None:
+    row = max(answer(QUERIES["groups"], TABLES), key=lambda row: row[2])
     words = row_words(("a", "s", "c"), row)
-    result = cli.one("why", "--query", "groups", *words, "--limit", "1")
+    result = lake.one("why", "--query", "groups", *words, "--limit", "1")
     assert len(result["rows"]) == 1
     assert result["row_count"] == row[2] > 1
