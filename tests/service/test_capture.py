@@ -663,9 +663,7 @@ JOINED_SQL = (
 
 
 @pytest.mark.slow
-def test_partners_are_those_of_rows_read(
-    cli_of: CliOf, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
+def test_partners_are_of_rows_read(cli_of: CliOf, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "_FILTERED", 2.0)
     # Keys ascend in both; the groups of the first file of `t` are rare ones that fail, and
     # so are some between those that pass in the others, which must be asked for their ranges.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,18 +90,16 @@ Some = Callable[..., Cli]
 
 @pytest.fixture
 def some(tmp_path: Path, capsys: Capsys) -> Some:
-    """The command line over some of the queries, with words of the file replaced."""
+    """The command line over some of the queries, with other values of these keys."""
 
-    def some(*names: str, edits: Mapping[str, str] = {}) -> Cli:  # noqa: B006
+    def some(*names: str, **edits: str) -> Cli:
         cli = Cli(capsys, write_workload(tmp_path, names))
-        for before, after in edits.items():
-            cli.edit(before, after)
+        for key, value in edits.items():
+            text = cli.workload.read_text()
+            cli.workload.write_text(re.sub(f"{key}: .*", f"{key}: {value}", text))
         return cli
 
     return some
-
-
-NO_ANSWER = {"answer: true": "answer: false"}
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -205,7 +204,7 @@ def test_since_older_versions_two_answers_are_compared(kept: Cli) -> None:
 
 
 def test_since_needs_no_answer_that_is_kept(some: Some) -> None:
-    cli = some("plain", edits=NO_ANSWER)
+    cli = some("plain", answer="false")
     grow(cli.folder)
     result = cli.one("changes", "--since", "0")
     assert (result["row_count"] > 0, result["by"]) == (True, "engine")
@@ -253,7 +252,7 @@ def test_a_limit_shows_the_first_rows_and_counts_all(kept: Cli) -> None:
     ],
 )
 def test_refusals_say_what_to_do(some: Some, words: Words, exit_code: int, error_code: str) -> None:
-    ran = some("plain", "single", edits=NO_ANSWER).captured("--query", "plain")("changes", *words)
+    ran = some("plain", "single", answer="false").captured("--query", "plain")("changes", *words)
     assert ran.refusal == (exit_code, error_code), ran.document
     assert ran.error["hint"]
 
@@ -488,11 +487,9 @@ def test_a_recapture_is_told_as_the_difference_of_two_answers(kept: Cli) -> None
     read_on(kept.folder, programs)
 
 
-def test_a_recapture_goes_on_from_steps(
-    some: Some, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
+def test_a_recapture_follows_steps(some: Some, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Steps of a run that are committed have their files, and the recapture the number after."""
-    cli = some("eager", edits={"incremental": "auto"}).captured()
+    cli = some("eager", policy="auto").captured()
     program = reader(tmp_path, "eager")
     for _ in range(4):
         grow(tmp_path)
@@ -518,7 +515,7 @@ def test_changes_begin_with_the_first_result_kept(some: Some, tmp_path: Path) ->
     def warns(ran: Ran) -> bool:
         return any("no file with its changes" in warning for warning in ran.document["warnings"])
 
-    cli = some("plain", edits={**NO_ANSWER, "incremental": "auto"}).captured()
+    cli = some("plain", answer="false", policy="auto").captured()
     cli.edit("answer: false", "answer: true")
     grow(tmp_path)
     ran = maintained(cli)

@@ -110,7 +110,7 @@ def parsed(monkeypatch: MonkeyPatch) -> list[Path]:
     return result
 
 
-def test_what_changes_is_read_again(
+def test_changes_are_read_again(
     tmp_path: Path, monkeypatch: MonkeyPatch, parsed: list[Path]
 ) -> None:
     file, memory = tmp_path / "w.yaml", Memory()

@@ -76,9 +76,7 @@ def test_before_the_first_capture_nothing_is_created(cli: Cli) -> None:
     assert not (cli.folder / ".impctl").exists()
 
 
-def test_a_misspelt_variable_is_told_and_others_are_listed(
-    cli: Cli, monkeypatch: MonkeyPatch
-) -> None:
+def test_misspelt_variables_are_told_and_others_listed(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     for entry in ENVVARS:
         monkeypatch.delenv(entry.name, raising=False)
     assert found(cli.good("doctor"), "variables")["message"] == "No impctl variable is set"
@@ -360,9 +358,7 @@ def test_times_between_runs(text: str, hours: float) -> None:
     assert schedule_of(text).total_seconds() == hours * 3600
 
 
-def test_text_fits_80_columns_and_quiet_is_short(
-    cli: Cli, monkeypatch: MonkeyPatch, capsys: Capsys
-) -> None:
+def test_text_fits_and_quiet_is_short(cli: Cli, monkeypatch: MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     cli.good("capture")
     capsys.readouterr()
@@ -521,9 +517,7 @@ def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["visits", "--out", "my files/w.yaml"], ["--demo", "a $demo"]])
-def test_printed_commands_can_be_pasted_anywhere(
-    impctl: Init, tmp_path: Path, words: list[str]
-) -> None:
+def test_printed_commands_can_be_pasted(impctl: Init, tmp_path: Path, words: list[str]) -> None:
     create_table(str(tmp_path / "visits"), VISITS)
     code, document = impctl("init", *words)
     (result,) = document["results"]

@@ -451,7 +451,7 @@ def answer(cli: Cli, query: str, *more: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", KEPT)
-def test_it_is_the_answer_of_a_query_read(
+def test_it_is_what_reading_says(
     ready: Cli, read: Read, monkeypatch: MonkeyPatch, query: str
 ) -> None:
     column = "`key`" if query == "kept" else "g"
@@ -482,7 +482,7 @@ def test_rows_that_came_are_maintained_first(ready: Cli, read: Read) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", ["window", "late"])
-def test_a_moved_clock_is_followed_first(
+def test_a_moved_clock_is_first(
     ready: Cli, read: Read, monkeypatch: MonkeyPatch, query: str
 ) -> None:
     """Forth, which rows leave, and back, which they come again by."""
@@ -508,7 +508,7 @@ def another_program(monkeypatch: MonkeyPatch, mark: str = "another") -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mark", ["another", ""], ids=["another program", "no files"])
-def test_another_program_reads_the_query(
+def test_another_program_reads_it(
     ready: Cli, read: Read, monkeypatch: MonkeyPatch, mark: str
 ) -> None:
     before = answer(ready, "kept")
@@ -738,9 +738,7 @@ def test_a_query_that_was_never_used(gains: Cli) -> None:
     assert "stop maintaining the query" in gains.one("gain")["hint"]
 
 
-def test_answers_from_kept_rows_are_told_and_are_no_uses(
-    gains: Cli, monkeypatch: MonkeyPatch
-) -> None:
+def test_answers_from_kept_rows_are_told_as_no_uses(gains: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
     gains.edit(f'"{SQL}"', f'"{SQL}", "answer": true')
     gains.good("capture")

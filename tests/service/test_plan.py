@@ -413,11 +413,8 @@ def maintained(*sizes: int, per_row: float = 1.0) -> list[RunCost]:
 AGAIN = RunCost(RunKind.RECAPTURE, 1_000_000, 0, 1000.0)
 
 
-MILLION = lambda: 1_000_000  # noqa: E731
-
-
 def decided(costs: list[RunCost], size: MaintenanceSize | None, **said: Any):
-    said = {"has_spark": False, "table_rows": MILLION, **said}
+    said = {"has_spark": False, "table_rows": lambda: 1_000_000, **said}
     return dearer(costs, RunKind.MAINTAIN, lambda: size, **said)
 
 

@@ -210,9 +210,7 @@ KEPT = "kept"
     ],
     ids=str,
 )
-def test_the_limit_on_open_files_is_reported_as_such(
-    error: errors.ImpctlError, code: str | None
-) -> None:
+def test_the_limit_on_open_files_is_reported(error: errors.ImpctlError, code: str | None) -> None:
     place = errors.Location("w.yaml", 1, 2)
     (failure,) = for_report(Outcome(failures=(Failure("q", error.at(place)),))).failures
     assert failure.error.code == (code or "too_many_open_files")

@@ -257,9 +257,7 @@ def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
         ("note <>", "nota <>", "Column `nota` is unknown in query `wide`", 12),
     ],
 )
-def test_file_errors_have_their_place(
-    cli: Cli, old: str, new: str, message: str, line: int
-) -> None:
+def test_file_errors_have_a_place(cli: Cli, old: str, new: str, message: str, line: int) -> None:
     cli.edit(old, new, 1)
     ran = cli("check", "--query", "wide")
     assert ran.code in (2, 3)

@@ -144,7 +144,7 @@ def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]
     assert reads == [("source of t", 1, 5, ("a",), "id", True)]
 
 
-def test_a_replaced_column_harms_one_query(
+def test_a_lost_column_harms_one_query(
     reads: list[tuple[Any, ...]], monkeypatch: MonkeyPatch
 ) -> None:
     willing = shared_changes.read_changes

@@ -137,9 +137,7 @@ def test_the_rows_told_give_the_row(captured: Cli, most: int) -> None:
 @pytest.mark.parametrize(
     ("names", "most"), [(("reach", "joined", "groups"), 1), (QUERIES, 4)], ids=["few", "all"]
 )
-def test_rows_told_without_a_sketch_give_the_row(
-    lake: Cli, names: Sequence[str], most: int
-) -> None:
+def test_rows_without_a_sketch_give_the_row(lake: Cli, names: Sequence[str], most: int) -> None:
     for name in names:
         rows_give_their_row(lake, name, most)
 

@@ -210,9 +210,7 @@ def exceeds(ran: Ran) -> bool:
     return any("[budget_exceeded]" in one for one in ran.document["warnings"])
 
 
-def test_too_small_a_budget_is_tried_once(
-    cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch
-) -> None:
+def test_a_tight_budget_is_tried_once(cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch) -> None:
     # Of so little state a few rows are many.
     monkeypatch.setattr(keep_to, "_ALIKE", 1.0)
     cli.good("capture")
@@ -253,9 +251,7 @@ def test_a_run_with_nothing_to_do_looks_at_another_budget(cli: Cli, looks: list[
 
 
 @pytest.mark.slow
-def test_using_a_sketch_tries_no_budget(
-    cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch
-) -> None:
+def test_a_use_tries_no_budget(cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch) -> None:
     """It would have to wait for whoever writes."""
     cli.good("capture")
     with open_context(Settings(cli.workload, disk=0)) as ctx:
@@ -316,9 +312,7 @@ OF_L = "WHERE name = 'l'"
         (f"pin SET path = 'x' WHERE query_id = (SELECT id FROM query {OF_L})", True),
     ],
 )
-def test_an_altered_query_fails_no_run_of_others(
-    cli: Cli, altered: str, is_converted: bool
-) -> None:
+def test_an_altered_query_fails_no_other_run(cli: Cli, altered: str, is_converted: bool) -> None:
     """What its state takes cannot be told in one case, in the other only how it is kept."""
     cli.good("capture")
     with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as catalog, catalog:

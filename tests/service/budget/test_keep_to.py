@@ -544,9 +544,7 @@ def grouped_rows(first: int) -> pa.Table:
 
 
 @pytest.mark.slow
-def test_they_are_kept_where_sides_are_read(
-    tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch
-) -> None:
+def test_groups_stay_beside_sides(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
     said = {"sql": GROUPED, "sketch": {"t": "g"}, "policy": "strict"}
     queries = {"q": {**said, "join": "files"}, "twin": {**said, "join": "index"}}

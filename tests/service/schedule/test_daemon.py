@@ -461,9 +461,7 @@ def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
 
 
 @pytest.mark.slow
-def test_a_failed_look_after_a_run_is_repeated(
-    process: _Following, table: str, failing_look: Any
-) -> None:
+def test_a_look_that_failed_is_repeated(process: _Following, table: str, failing_look: Any) -> None:
     append_rows(table, 1)
     ready, due = process.due()
     append_rows(table, 2)
@@ -535,7 +533,7 @@ def test_failures_together_are_due_together_and_tell_the_shortest_pause(retries:
 
 
 @pytest.mark.parametrize(("first", "longest"), [(2.0, 60.0), (300.0, 300.0)])
-def test_pauses_end_growing_at_a_minute_or_at_the_interval(
+def test_pauses_grow_to_a_minute_or_the_interval(
     retries: Any, first: float, longest: float
 ) -> None:
     tried = retries(first)

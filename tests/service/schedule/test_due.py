@@ -240,9 +240,7 @@ def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli) -> None:
     assert result["bound"]["due"]["cost_ms"] is not None
 
 
-def test_a_query_to_be_ready_starts_earlier_for_what_comes(
-    cli: Cli, monkeypatch: MonkeyPatch
-) -> None:
+def test_a_query_to_be_ready_counts_what_is_to_come(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     """By `changes` of the file, as long as the log knows no better; nothing else waits for that."""
     text = cli.workload.read_text()
     # A zone in which it is about noon, so that midnight is neither near nor past.
