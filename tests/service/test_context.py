@@ -17,7 +17,6 @@ from impctl.data.memory import held_memory, reserve
 from impctl.errors import OutOfMemoryError, UsageError, WorkloadError
 from impctl.measure.scratch import scratch_copy
 from impctl.reuse import verdict as reuse
-from impctl.reuse.verdict import ReuseVerdict
 from impctl.rules.optimize import KEPT
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.service import context as memories
@@ -39,7 +38,7 @@ from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload
 from tests.plan.catalogs import read
-from tests.support.run_cli import MonkeyPatch, interruptible, write_files
+from tests.support.run_cli import MonkeyPatch, interruptible, spied, write_files
 
 ASKED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")
 CAPTURED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 10")
@@ -51,15 +50,7 @@ POSITIVE = Fact("sales", "price", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
 @pytest.fixture
 def judged(monkeypatch: MonkeyPatch) -> list[object]:
     """A note for every verdict that was really reached."""
-    notes: list[object] = []
-    check = reuse.check_reuse
-
-    def noted(*arguments: object) -> ReuseVerdict:
-        notes.append(arguments)
-        return check(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(reuse, "check_reuse", noted)
-    return notes
+    return spied(monkeypatch, reuse, "check_reuse")
 
 
 def test_a_verdict_is_reached_once(judged: list[object]) -> None:
@@ -96,23 +87,8 @@ def test_verdicts_are_let_go_when_plans_are(judged: list[object]) -> None:
 TEXT = 'version: 1\ntables: {t: {path: "${WHERE}"}}\nqueries: {q: {sql: "SELECT a FROM t"}}\n'
 
 
-@pytest.fixture
-def parsed(monkeypatch: MonkeyPatch) -> list[Path]:
-    """The files that were taken apart."""
-    result: list[Path] = []
-    workload_of = memories.workload_of
-
-    def noted(path: Path, text: str, env: dict[str, str]) -> object:
-        result.append(path)
-        return workload_of(path, text, env)
-
-    monkeypatch.setattr(memories, "workload_of", noted)
-    return result
-
-
-def test_changes_are_read_again(
-    tmp_path: Path, monkeypatch: MonkeyPatch, parsed: list[Path]
-) -> None:
+def test_changes_are_read_again(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    parsed = spied(monkeypatch, memories, "workload_of")
     file, memory = tmp_path / "w.yaml", Memory()
     file.write_text(TEXT)
     first = memory.workload(file, {"WHERE": "x"})

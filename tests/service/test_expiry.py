@@ -25,7 +25,7 @@ from impctl.tables import rows
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, write_files
+from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, spied, write_files
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WORKLOAD = """\
@@ -538,24 +538,17 @@ def test_files_with_live_rows_alone_are_not_read(tmp_path: Path, monkeypatch: Mo
     for seconds in (20, 30, 40):
         more = [NOW + timedelta(seconds=seconds), NOW + timedelta(seconds=seconds + 9)]
         write_deltalake(path, table_of(more), mode="append")
-    read: list[int] = []
-    batches = rows.read_batches
-
-    def counted(snapshot: Any, columns: Any, files: Any) -> Any:
-        read.append(len(files))
-        return batches(snapshot, columns, files)
-
-    monkeypatch.setattr(rows, "read_batches", counted)
+    read = spied(monkeypatch, rows, "read_batches")
     snapshot = open_source("t", path).snapshot()
     result = least_above(snapshot, "at", micros(NOW) - 5_000_000)
     assert micros(NOW) - 2_000 < result <= micros(NOW)
     assert read == []
     assert least_above(snapshot, "at", micros(NOW) + 5_000_000) == micros(NOW) + 9_000_000
-    assert read == [1]
+    assert [len(files) for _, _, files in read] == [1]
     # Where all of a file expired, the next one begins.
     result = least_above(snapshot, "at", micros(NOW) + 9_500_000)
     assert micros(NOW) + 20_000_000 - 2_000 < result <= micros(NOW) + 20_000_000
-    assert read == [1]
+    assert [len(files) for _, _, files in read] == [1]
 
 
 def live(ctx: Context, now: datetime, zone: str) -> Literal:

@@ -31,6 +31,19 @@ def refused(
     return pytest.raises(kind, match=match, check=lambda error: error.code == code)
 
 
+def spied(monkeypatch: MonkeyPatch, owner: object, name: str) -> list[tuple[Any, ...]]:
+    """The positional arguments of each call of a function or method, which is made all the same."""
+    calls: list[tuple[Any, ...]] = []
+    real = getattr(owner, name)
+
+    def spy(*arguments: Any, **words: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments, **words)
+
+    monkeypatch.setattr(owner, name, spy)
+    return calls
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""

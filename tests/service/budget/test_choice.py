@@ -68,7 +68,7 @@ from tests.placement.graphs import tree
 from tests.service.budget.test_keep_to import read_pieces
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Capsys, Cli, MonkeyPatch, Ran, write_files
+from tests.support.run_cli import Capsys, Cli, MonkeyPatch, Ran, spied, write_files
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
 MADE = StateChoiceBasis(budget=100, rates=RATES, bytes=200, pins={}, least=200, settled=True)
@@ -182,15 +182,7 @@ def test_a_piece_is_read_whole_to_be_kept_again() -> None:
 @pytest.fixture
 def looks(monkeypatch: MonkeyPatch) -> list[Any]:
     """One entry for every choice that is made."""
-    made: list[Any] = []
-    chosen = keep_to.choose_state
-
-    def counted(*arguments: Any, **named: Any) -> WeighedState:
-        made.append(arguments)
-        return chosen(*arguments, **named)
-
-    monkeypatch.setattr(keep_to, "choose_state", counted)
-    return made
+    return spied(monkeypatch, keep_to, "choose_state")
 
 
 @pytest.fixture
@@ -482,13 +474,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
 
 
 def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: MonkeyPatch) -> None:
-    made = []
-
-    def counted(*arguments: object, **named: object) -> StateChoice:
-        made.append(named)
-        return choose(*arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(bounds, "choose", counted)
+    made = spied(monkeypatch, bounds, "choose")
     graph = frequent_and_rare(1)
     (*below, root) = graph.nodes
     slower = CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -32,7 +31,6 @@ from impctl.service.schedule.simulate import (
     MostPriced,
     Pieces,
     Price,
-    ReplayedChoice,
     StepCosts,
     commits_of,
     disks_from,
@@ -52,7 +50,7 @@ from tests.placement.graphs import tree
 from tests.service.budget.test_choice import frequent_and_rare
 from tests.support.kept_workload import run_record, set_time
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Capsys, Cli, MadeOnce, MonkeyPatch, Words
+from tests.support.run_cli import Capsys, Cli, MadeOnce, MonkeyPatch, Words, spied
 
 NAMES, START = ("l", "s", "two"), 1_790_000_000.0
 
@@ -267,22 +265,19 @@ def test_other_budgets_are_compared_with_what_is_read_now(cli: Cli, wall: Wall) 
 
 
 def test_a_choice_uses_the_bounds_of_the_setting(followed: Cli, monkeypatch: MonkeyPatch) -> None:
-    asked: list[tuple[int | None, dict[str, float]]] = []
-    within = Pieces.within
+    calls = spied(monkeypatch, Pieces, "within")
 
-    def noted(self: Pieces, budget: int | None, bounds: Mapping[str, Bound]) -> ReplayedChoice:
-        asked.append((budget, {name: bound.ms for name, bound in bounds.items()}))
-        return within(self, budget, bounds)
+    def asked() -> list[tuple[int | None, dict[str, float]]]:
+        return [(budget, {n: one.ms for n, one in bounds.items()}) for _, budget, bounds in calls]
 
-    monkeypatch.setattr(Pieces, "within", noted)
     words = ("--disk", "0", "--trigger", "commit", "--trigger", "fresh_within: 4m")
     simulated(followed, *words, "--query", "l", "--query", "s")
-    assert asked == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
-    asked.clear()
+    assert asked() == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
+    calls.clear()
     text = followed.workload.read_text()
     followed.workload.write_text(f"defaults: {{trigger: {{fresh_within: 1m}}}}\n{text}")
     simulated(followed, "--disk", "0", "--query", "l")
-    assert asked == [(0, {"l": 60_000.0})]
+    assert asked() == [(0, {"l": 60_000.0})]
 
 
 SIZES = 6
