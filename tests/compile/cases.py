@@ -58,7 +58,6 @@ def partitions_of(trial: Trial) -> dict[str, RangePartition]:
     for access, (name, boundaries) in trial.partitions.items():
         table = tables[access]
         column = CATALOG[table].find(name)
-        assert column is not None
         result[access] = RangePartition(
             table,
             column.name,

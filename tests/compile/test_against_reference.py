@@ -148,7 +148,6 @@ def absorbed(
 ) -> bool:
     """Absorb the change; whether the pass told the rows of each range by itself."""
     chain = session.compiled.chain
-    assert chain is not None
     pass_ = chain.partials()
     tables = [grouped(pass_, rows, partition) for rows in (came, went)]
     if any(pass_.needs_specials(table) for table in tables):

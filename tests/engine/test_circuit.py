@@ -166,7 +166,6 @@ def counted(name: str) -> AggregateOperator:
 
 def values(batch: Batch | None) -> list[tuple[int, int]]:
     """The numbers in a batch with their weights, those that cancel left out."""
-    assert batch is not None
     result: dict[int, int] = {}
     pairs = zip(batch.columns["n"].values.tolist(), batch.weights.tolist(), strict=True)
     for value, weight in pairs:

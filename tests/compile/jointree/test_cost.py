@@ -273,7 +273,6 @@ def test_many_partners_make_a_tree_and_keys_of_one_row_an_index(
     choice = chosen(PAIR, Evenly(partners))
     assert choice.is_tree is is_tree
     estimate = choice.estimate
-    assert estimate is not None
     assert (estimate.joined, estimate.touched) == (partners, 2)
     assert (estimate.tree_ms < estimate.index_ms) is is_tree
 
@@ -375,14 +374,12 @@ def test_tables_are_kept_and_what_is_joined_before_the_last_join(
 ) -> None:
     """30, 40 and 100 rows, and 120 of the first two; with groups a range of each table's row."""
     result = cost(PATH, mode)
-    assert result is not None
     kept = held(30, 1) + held(40, 3) + held(100, 1) + held(120, 4, 2)
     assert result.bytes == kept + pairs * PAIR_BYTES
 
 
 def test_rows_pass_the_joins_from_their_table_on() -> None:
     result = cost(PATH)
-    assert result is not None
     each = {one.scan.table: (one.joins, one.kept, one.last) for one in result.accesses}
     assert each == {"r": (2, 4.0, 20.0), "s": (2, 3.0, 15.0), "t": (1, 0.0, 6.0)}
 
@@ -395,7 +392,6 @@ def test_null_meets_null_where_the_join_says_so() -> None:
         block = block_of(core(f"SELECT r.d FROM r JOIN s ON r.a {op} s.a"))
         assert isinstance(block, Block)
         result = index_cost(block.joins, TreeMode.BITS, tables)
-        assert result is not None
         assert [one.last for one in result.accesses] == pytest.approx([met, met])
 
 
@@ -498,7 +494,6 @@ def test_sides_with_equal_conditions_are_counted_once() -> None:
         (scan,) = scans_of(relation.plan)
         (key,) = [one.ref() for one in scan.attributes if one.name == "a"]
         sides.append(key_side(relation.plan, [key], [False]))
-    assert sides[0] is not None
     assert sides[0].columns.where is not None
     assert sides[0] == sides[1]
     assert len(set(sides)) == 1
@@ -511,7 +506,6 @@ def test_a_key_of_nothing_still_has_the_condition() -> None:
         if isinstance(node, Join)
     ]
     side = key_side(joins.left, [], [])
-    assert side is not None
     assert (side.table, side.columns.key) == ("r", ())
     assert side.columns.names == ("b",)
 

@@ -512,7 +512,6 @@ def grounded(numbers: list[int]) -> Grounded:
 
 def kept_rows(query: MaintainedQuery) -> Counter[tuple[object, ...]]:
     kept = query.compiled.kept
-    assert kept is not None
     batch = kept.whole()
     columns = [column.to_arrow().to_pylist() for column in batch.columns.values()]
     result: Counter[tuple[object, ...]] = Counter()
@@ -811,6 +810,5 @@ def test_a_row_with_nan_is_one_however_many_parts_read_it() -> None:
     query.load([("links", pa.table({"a": [1.0, 1.0], "b": [float("nan"), 2.0]}))])
     (absorbed,) = query.compiled.absorbed
     told = derivations_of(absorbed)
-    assert told is not None
     links = told[0].tables["links"]
     assert (len(links.numbers), list(links.copies), len(links.rows)) == (2, [1, 1], 2)

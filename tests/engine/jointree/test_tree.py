@@ -301,11 +301,9 @@ def test_what_is_ordered_is_a_column_of_the_root(reason: str) -> None:
 
 def test_of_an_argument_that_is_ordered_something_else_may_be_asked_too() -> None:
     (root,) = (one for one in Tree(ORDERED).nodes if one.is_root)
-    assert root.ordered is not None
     assert root.ordered.counts == (Count("k", 1),)
     kept = replace(TEXT_ROOT, arguments=(("k", LONG),))
     (root,) = (one for one in Tree(replace(ORDERED, nodes=(LEAF, kept))).nodes if one.is_root)
-    assert root.ordered is not None
     assert root.ordered.counts == ()
 
 
@@ -495,5 +493,4 @@ def test_of_a_virtual_root_only_what_is_alive_is_kept() -> None:
     assert isinstance(operator, Tree)
     root = operator.nodes[-1]
     assert root.keys.whole({})[0].tolist() == [1]
-    assert root.up is not None
     assert root.up.rows == 1
