@@ -152,20 +152,14 @@ def parents(tree: Rooted) -> list[int | None]:
     return list(tree.parents)
 
 
-def test_the_least_high_tree_is_taken() -> None:
+def test_the_least_high_tree_is_taken_and_changes_have_the_shortest_way() -> None:
     path = bags_of("a", "ab", "bc", "cd", "d")
     assert best_rooted(range(5), path).root == 2
     assert best_rooted([0, 1], path).root == 1
-
-
-def test_of_trees_of_one_height_changes_have_the_shortest_way() -> None:
     path = bags_of("a", "ab", "bc", "c")
     assert best_rooted(range(4), path).root == 1
     assert best_rooted(range(4), path, [0, 0, 5, 0]).root == 2
     assert best_rooted(range(4), path, [0, 6, 5, 0]).root == 1
-
-
-def test_what_hangs_on_a_bag_counts() -> None:
     path = bags_of("a", "ab", "b")
     tail = Hung((1, 2), (0, 0))
     assert best_rooted(range(3), path, (), [tail, Hung(), Hung()]).root == 0
