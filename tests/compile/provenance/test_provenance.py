@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.compile.compile import Dataflow, compile_plan
+from impctl.compile.compile import compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.provenance.absorbed import (
     AbsorbedRows,
@@ -53,7 +52,6 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.rules.finalize import answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
@@ -175,6 +173,16 @@ def derives(root: Plan, tables: SmallTables, numbers: Collection[int], row: Valu
     return row in evaluate(root, of_numbers(tables, numbers))
 
 
+def all_derivations(
+    root: Plan, tables: SmallTables, budget: int = 10**6
+) -> dict[Value, Derivation]:
+    """That of each row, each of which gives the row by itself."""
+    result = dict(derivations(root, tables, budget))
+    assert result.keys() == set(evaluate(root, tables))
+    assert all(derives(root, tables, one.rows, row) for row, one in result.items())
+    return result
+
+
 def plan_of(sql: str) -> Plan:
     return apply_rules(parse_query(sql, CATALOG).root)
 
@@ -185,12 +193,9 @@ def plan_of(sql: str) -> Plan:
 def test_a_smallest_set_is_one(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed}")
     root, tables = plan_of({**LINES, **OTHERS}[name]), some_tables(rng)
-    result = dict(derivations(root, tables))
-    assert result.keys() == set(evaluate(root, tables))
-    for row, derivation in result.items():
+    for row, derivation in all_derivations(root, tables).items():
         assert derivation.claim is Claim.SMALLEST
         assert derivation.lineage >= len(derivation.rows)
-        assert derives(root, tables, derivation.rows, row)
         fewer = combinations(numbers_of(tables), len(derivation.rows) - 1)
         assert not any(derives(root, tables, some, row) for some in fewer)
 
@@ -200,12 +205,10 @@ def test_a_smallest_set_is_one(name: str, seed: int) -> None:
 def test_without_a_search_no_row_can_be_left_out(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed} minimal")
     root, tables = plan_of(OTHERS[name]), some_tables(rng)
-    for row, derivation in derivations(root, tables, budget=-1):
-        assert derives(root, tables, derivation.rows, row)
-        if derivation.claim is Claim.MINIMAL:
-            for left_out in derivation.rows:
-                rest = set(derivation.rows) - {left_out}
-                assert not derives(root, tables, rest, row)
+    for row, derivation in all_derivations(root, tables, budget=-1).items():
+        for left_out in derivation.rows if derivation.claim is Claim.MINIMAL else ():
+            rest = set(derivation.rows) - {left_out}
+            assert not derives(root, tables, rest, row)
 
 
 @pytest.mark.parametrize("name", GROUPED)
@@ -214,15 +217,11 @@ def test_of_groups_all_rows_are_told(name: str, seed: int) -> None:
     """They give the row with any others of other groups away, as with all of them there."""
     rng = random.Random(f"{name} {seed} groups")
     root, tables = plan_of(GROUPED[name]), some_tables(rng)
-    result = dict(derivations(root, tables))
-    assert result.keys() == set(evaluate(root, tables))
-    for row, derivation in result.items():
-        assert derives(root, tables, derivation.rows, row)
-    if name in ("sums", "having"):
-        for row, derivation in result.items():
-            links = enumerate(tables["links"])
-            assert derivation.rows == tuple(at for at, link in links if link["a"] == row[0])
-            assert derivation.claim is Claim.GROUP
+    result = all_derivations(root, tables)
+    for row, derivation in result.items() if name in ("sums", "having") else ():
+        links = enumerate(tables["links"])
+        assert derivation.rows == tuple(at for at, link in links if link["a"] == row[0])
+        assert derivation.claim is Claim.GROUP
 
 
 def test_two_rows_made_of_one_use_its_rows_once() -> None:
@@ -491,18 +490,6 @@ SHIPS = [Absorbs(ship, 100_000) for ship in Shipping]
 ships = pytest.mark.parametrize("absorbs", SHIPS, ids=[str(one.ship) for one in SHIPS])
 
 
-def compiled(case: Case, absorbs: Absorbs | None, *, with_answer: bool = False) -> Dataflow:
-    """The circuit of a case as `Case.compiled` has it."""
-    if not with_answer:
-        barriers = case.barriers(case.core)
-        return compile_plan(case.core, case.sketched, {}, barriers=barriers, absorbs=absorbs)
-    answer = answer_plan(replace(case.query, root=apply_rules(case.query.root)))
-    barriers = case.barriers(answer.kept)
-    return compile_plan(
-        answer.kept, case.sketched, {}, barriers=barriers, answer=answer, absorbs=absorbs
-    )
-
-
 def grounded(numbers: list[int]) -> Grounded:
     """A derivation of which the head comes first: rows have even numbers, leaves odd ones."""
     head, *parts = (number for number in numbers if number >= 0)
@@ -511,8 +498,7 @@ def grounded(numbers: list[int]) -> Grounded:
 
 
 def kept_rows(query: MaintainedQuery) -> Counter[tuple[object, ...]]:
-    kept = query.compiled.kept
-    batch = kept.whole()
+    batch = query.compiled.kept.whole()
     columns = [column.to_arrow().to_pylist() for column in batch.columns.values()]
     result: Counter[tuple[object, ...]] = Counter()
     for *row, weight in zip(*columns, batch.weights.tolist(), strict=True):
@@ -543,8 +529,8 @@ def test_nothing_that_goes_out_differs(name: str, absorbs: Absorbs, cases: range
 def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> None:
     rng = random.Random(f"absorbed {name} {seed}")
     case = case_of(name)
-    ranked = MaintainedQuery(compiled(case, None, with_answer=with_answer))
-    query = MaintainedQuery(compiled(case, absorbs, with_answer=with_answer))
+    ranked = MaintainedQuery(case.compiled(with_answer=with_answer, absorbs=None))
+    query = MaintainedQuery(case.compiled(with_answer=with_answer, absorbs=absorbs))
     assert operators(query)
     stored = Stored()
     tables = DRAWN.some_tables(rng, SIZES)
@@ -574,14 +560,16 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
             assert {*derivations_in(held)} == known
         if rng.random() < 0.3:
             query = restored(
-                query, stored, MaintainedQuery(compiled(case, absorbs, with_answer=with_answer))
+                query,
+                stored,
+                MaintainedQuery(case.compiled(with_answer=with_answer, absorbs=absorbs)),
             )
 
 
 @pytest.mark.parametrize("name", REFUSED_PROVENANCE)
 def test_what_has_no_functions_is_named(name: str) -> None:
     with pytest.raises(BlockedError, match=REFUSED_PROVENANCE[name]) as raised:
-        compiled(case_of(name), SHIPS[0])
+        case_of(name).compiled(with_answer=False, absorbs=SHIPS[0])
     assert raised.value.span is not None
 
 
@@ -667,7 +655,7 @@ def stepped(
 ) -> tuple[Case, Plan, AbsorbedRows, TablesOfKept]:
     """A query after some batches, its fixpoint's plan, and what it was fed with."""
     case = case_of(name)
-    query = MaintainedQuery(compiled(case, absorbs))
+    query = MaintainedQuery(case.compiled(with_answer=False, absorbs=absorbs))
     tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
     query.load(DRAWN.whole(tables))
     # Whole functions of the same generation soon take more room than there is.
@@ -714,31 +702,21 @@ def test_what_derives_a_row_is_as_much_as_the_tables_tell(
     rng = random.Random(f"kept {name} {seed}")
     _, node, absorbed, tables = stepped(name, absorbs, rng)
     made, first = from_tables(node, tables)
-    told = derivations_of(absorbed)
-    assert told is not None
-    kept, known = told
+    kept, known = derivations_of(absorbed)
     held = made_rows(node, {}, kept.first, known=known)
-    smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
-    entries = {
-        number: (table, dict(zip(one.columns, row.values(), strict=True)))
-        for table, one in kept.tables.items()
-        for number, row in zip(one.numbers, one.rows.to_pylist(), strict=True)
-    }
-    copies = {
-        number: count
-        for one in kept.tables.values()
-        for number, count in zip(one.numbers, one.copies, strict=True)
-    }
+    smallest = None
+    if absorbs.ship is Shipping.EAGER:
+        smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
+    entries, copies = {}, {}
+    for table, one in kept.tables.items():
+        copies |= dict(zip(one.numbers, one.copies, strict=True))
+        for number, row in zip(one.numbers, one.rows.to_pylist(), strict=True):
+            entries[number] = table, dict(zip(one.columns, row.values(), strict=True))
     expected = rows_of(made)
     assert rows_of(held).keys() == expected.keys()
     for row, number in rows_of(held).items():
         wanted = derivation_of(made.makings, expected[row], first)
-        own = derivation_of(
-            held.makings,
-            number,
-            kept.first,
-            smallest=smallest if absorbs.ship is Shipping.EAGER else None,
-        )
+        own = derivation_of(held.makings, number, kept.first, smallest=smallest)
         assert own.claim is wanted.claim is Claim.SMALLEST
         assert len(own.rows) == len(wanted.rows), row
         leaves = RowLineage(held.makings, number, kept.first).leaves.tolist()
@@ -787,12 +765,8 @@ def test_rows_that_are_read_by_other_columns_cannot_be_told_to_be_one() -> None:
     _, _, absorbed, _ = stepped("reach", SHIPS[0], random.Random(1))
     assert derivations_of(absorbed) is not None
     seeds, links = absorbed.of
-    assert seeds is not None
-    assert links is not None
-    other = AbsorbedRows(
-        absorbed.fixpoint, absorbed.operator, (type(seeds)("links", ("a",)), links)
-    )
-    assert derivations_of(other) is None
+    own = (type(seeds)("links", ("a",)), links)
+    assert derivations_of(AbsorbedRows(absorbed.fixpoint, absorbed.operator, own)) is None
 
 
 @with_diagrams
