@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -29,17 +29,25 @@ from impctl.compile.session import (
 )
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.fixpoint.absorption import Absorbs, Shipping
+from impctl.engine.fixpoint.absorption import AbsorbedFixpoint, Absorbs, Shipping
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import LiveRows, scans_of
-from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import carried_verdict, check_safety
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.sql.statement import parse_query
 from impctl.types import TableName
-from tests.compile.cases import ALL_KEPT, Case, Planned, arrow, kept, random_row, several_cases
+from tests.compile.cases import (
+    ALL_KEPT,
+    Case,
+    Kept,
+    Planned,
+    arrow,
+    kept,
+    random_row,
+    several_cases,
+)
 from tests.support.carried_queries import ReferencePartners, Stored, arrow_rows, counts_of, restored
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_cases
@@ -94,21 +102,17 @@ def live_at(now: int) -> dict[TableName, LiveRows]:
 def planned(sql: str, now: int | None) -> Planned:
     live: Mapping[TableName, LiveRows] = MappingProxyType({} if now is None else live_at(now))
     query = parse_query(sql, CATALOG, live=live)
-    query = replace(query, root=apply_rules(query.root))
+    scans = scans_of(apply_rules(query.root))
     for tables in ("t", "tu"):
-        sketched = {s.access: "g" for s in scans_of(query.root) if s.table in tables}
-        verdict = check_safety(query, sketched, [])
-        if verdict.safe:
-            break
-    assert verdict.safe, (sql, verdict.reason)
-    core = core_of(query.root)
-    result = carried_verdict(verdict, replace(query, root=core), sketched)
-    partitions = {
-        scan.access: RangePartition(scan.table, "g", INTEGER, (1, 2, 3, 4, 5))
-        for scan in scans_of(query.root)
-        if scan.access in sketched
-    }
-    return Planned(core, result, partitions)
+        partitions = {
+            scan.access: RangePartition(scan.table, "g", INTEGER, (1, 2, 3, 4, 5))
+            for scan in scans
+            if scan.table in tables
+        }
+        result = Kept.of(query, partitions)
+        if result.whole.safe:
+            return result
+    raise AssertionError((sql, result.whole.reason))
 
 
 Row = dict[str, int | None]
@@ -319,8 +323,10 @@ def test_so_it_is_of_recursion_by_absorption(
     """Leaves go where a row expires, though the table has it still."""
     by_functions = partial(compile_plan, absorbs=Absorbs(ship, 100_000))
     recursive = {name: sql for name, sql in QUERIES.items() if "RECURSIVE" in sql}
-    monkeypatch.setattr(f"{__name__}.compile_plan", by_functions)
+    monkeypatch.setattr("tests.compile.cases.compile_plan", by_functions)
     monkeypatch.setattr(f"{__name__}.QUERIES", recursive)
+    circuit = planned(recursive["reach"], 100).compiled().circuit
+    assert any(isinstance(one, AbsorbedFixpoint) for one in circuit)
     seen = run(cases)
     assert all(seen[name] > len(cases) // 4 for name in recursive), seen
 
