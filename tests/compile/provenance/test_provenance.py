@@ -35,7 +35,7 @@ from impctl.engine.fixpoint.absorption import (
     Shipping,
 )
 from impctl.engine.linear import SketchDelta
-from impctl.engine.operator import Limits
+from impctl.engine.operator import LIMITS, Limits
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
 from impctl.plan.nodes import (
     Aggregate,
@@ -81,11 +81,13 @@ from tests.support.reference_plan import ReferenceFailure, ReferenceLimit, Table
 SmallRow = Mapping[str, int | None]
 Value = tuple[object, ...]
 
-SMALL_COLUMNS = {"links": ("a", "b"), "seeds": ("a",)}
-CATALOG = {
-    name: Schema(tuple(Column(column, LONG) for column in columns))
-    for name, columns in SMALL_COLUMNS.items()
-}
+CATALOG, WEIGHTED = (
+    {
+        name: Schema(tuple(Column(column, LONG) for column in columns))
+        for name, columns in (("links", links), ("seeds", "a"))
+    }
+    for links in ("ab", "abw")
+)
 FIRST = {"links": 0, "seeds": 100}
 """The number of each table's first row."""
 MADE = 1000
@@ -153,16 +155,20 @@ def of_numbers(tables: SmallTables, numbers: Collection[int]) -> SmallTables:
 
 
 def derivations(
-    root: Plan, tables: SmallTables, budget: int = 10**6
+    root: Plan,
+    tables: SmallTables,
+    budget: int = 10**6,
+    catalog: Mapping[str, Schema] = CATALOG,
+    limits: Limits = LIMITS,
 ) -> Iterator[tuple[Value, Derivation]]:
     """Each row of the answer with its derivation."""
     arrow = {
         scan.access: numbered(
-            arrow_rows(CATALOG[scan.table], tables[scan.table]), FIRST[scan.table]
+            arrow_rows(catalog[scan.table], tables[scan.table]), FIRST[scan.table]
         )
         for scan in scans_of(root)
     }
-    made = made_rows(root, arrow, MADE)
+    made = made_rows(root, arrow, MADE, limits=limits)
     columns = [column.to_arrow().to_pylist() for column in made.columns]
     for number, row in zip(made.numbers.tolist(), zip(*columns, strict=True), strict=True):
         yield row, derivation_of(made.makings, number, MADE, budget)
@@ -275,15 +281,6 @@ def test_the_links_of_a_long_chain_are_its_derivation() -> None:
 
 
 Node = int | None
-Link = tuple[Node, Node, int | None]
-
-WEIGHTED_COLUMNS = {"links": ("a", "b", "w"), "seeds": ("a",)}
-WEIGHTED = {
-    name: Schema(tuple(Column(column, LONG) for column in columns))
-    for name, columns in WEIGHTED_COLUMNS.items()
-}
-SEEDS, MADE_OF_BEST = 100, 1000
-"""The number of the first seed, and of the first row made."""
 PATHS = (
     "WITH RECURSIVE r(n, c) AS (SELECT a, CAST(0 AS BIGINT) FROM seeds UNION"
     " SELECT l.b, r.c {} l.w FROM r JOIN links l ON r.n = l.a)"
@@ -292,35 +289,22 @@ PATHS = (
 CHEAPEST, FALLING = PATHS.format("+", "min"), PATHS.format("-", "max")
 
 
-def weighted_plan(sql: str) -> Plan:
-    return apply_rules(parse_query(sql, WEIGHTED).root)
+def links_of(*links: tuple[Node, Node, int | None]) -> list[SmallRow]:
+    return [dict(zip("abw", link, strict=True)) for link in links]
 
 
-def best_derivations(
-    root: Plan, links: Sequence[Link], seeds: Sequence[Node], limits: Limits
-) -> Iterator[tuple[tuple[Node, Node], Derivation]]:
-    """Each row of the answer with its derivation."""
-    tables = {}
-    for scan in scans_of(root):
-        rows = links if scan.table == "links" else [(seed,) for seed in seeds]
-        start = 0 if scan.table == "links" else SEEDS
-        columns = {
-            name: pa.array([row[at] for row in rows], pa.int64())
-            for at, name in enumerate(WEIGHTED_COLUMNS[scan.table])
-        }
-        tables[scan.access] = numbered(pa.table(columns), start)
-    made = made_rows(root, tables, MADE_OF_BEST, limits=limits)
-    nodes, costs = (column.to_arrow().to_pylist() for column in made.columns)
-    for number, node, cost in zip(made.numbers.tolist(), nodes, costs, strict=True):
-        yield (node, cost), derivation_of(made.makings, number, MADE_OF_BEST)
+def best(sql: str, tables: SmallTables, limits: Limits) -> dict[Value, Derivation]:
+    root = apply_rules(parse_query(sql, WEIGHTED).root)
+    return dict(derivations(root, tables, catalog=WEIGHTED, limits=limits))
 
 
-def least_costs(links: Sequence[Link], seeds: Sequence[Node]) -> dict[Node, int | None]:
+def least_costs(tables: SmallTables) -> dict[Node, int | None]:
     """The least cost to each node that is reached; None where each way there has a NULL."""
-    known: dict[Node, int] = dict.fromkeys(seeds, 0)
-    reached = set(seeds)
-    for _ in range(len(links) + 1):
-        for source, target, cost in links:
+    known: dict[Node, int] = {seed["a"]: 0 for seed in tables["seeds"]}
+    reached = set(known)
+    for _ in range(len(tables["links"]) + 1):
+        for link in tables["links"]:
+            source, target, cost = link.values()
             if source is not None and source in reached:
                 reached.add(target)
             if source is not None and source in known and cost is not None:
@@ -328,50 +312,38 @@ def least_costs(links: Sequence[Link], seeds: Sequence[Node]) -> dict[Node, int 
     return {node: known.get(node) for node in reached}
 
 
-def some_weighted_tables(rng: random.Random) -> tuple[list[Link], list[Node]]:
+def some_weighted_tables(rng: random.Random) -> SmallTables:
     nodes = rng.choice((3, 5))
 
-    def maybe(value: int) -> int | None:
+    def maybe(most: int) -> int | None:
+        value = rng.randrange(most)
         return value if rng.random() > 0.08 else None
 
-    links: list[Link] = [(0, 1, 1), (1, 0, rng.randrange(3))]
-    for _ in range(rng.randint(0, 8)):
-        links.append(
-            (maybe(rng.randrange(nodes)), maybe(rng.randrange(nodes)), maybe(rng.randrange(4)))
-        )
-    return [*links, *links[-1:]], [maybe(rng.randrange(2)) for _ in range(rng.randint(1, 2))]
-
-
-def best_of_numbers(
-    links: Sequence[Link], seeds: Sequence[Node], numbers: Collection[int]
-) -> dict[Node, int | None]:
-    """The least costs over these rows alone."""
-    return least_costs(
-        [link for at, link in enumerate(links) if at in numbers],
-        [seed for at, seed in enumerate(seeds) if SEEDS + at in numbers],
-    )
+    links = [(0, 1, 1), (1, 0, rng.randrange(3))]
+    links += [(maybe(nodes), maybe(nodes), maybe(4)) for _ in range(rng.randint(0, 8))]
+    seeds: list[SmallRow] = [{"a": maybe(2)} for _ in range(rng.randint(1, 2))]
+    return {"links": links_of(*links, *links[-1:]), "seeds": seeds}
 
 
 @pytest.mark.parametrize("sql", [CHEAPEST, FALLING])
 @random_seeds(10, 25, 120)
 def test_circles_have_an_end_and_rows_told_give_the_row(sql: str, seed: int) -> None:
-    links, seeds = some_weighted_tables(random.Random(f"{seed} best"))
-    sign = 1 if sql is CHEAPEST else -1
-    costs = least_costs(links, seeds)
-    limits = Limits(rounds=4 * len(links), rows=10_000)
-    result = dict(best_derivations(weighted_plan(sql), links, seeds, limits))
+    tables = some_weighted_tables(random.Random(f"{seed} best"))
+    sign, costs = 1 if sql is CHEAPEST else -1, least_costs(tables)
+    result = best(sql, tables, Limits(rounds=4 * len(tables["links"]), rows=10_000))
     assert result.keys() == {(n, None if c is None else sign * c) for n, c in costs.items()}
     for (node, _), derivation in result.items():
-        assert best_of_numbers(links, seeds, derivation.rows)[node] == costs[node]
+        assert least_costs(of_numbers(tables, derivation.rows))[node] == costs[node]
+
+
+SEED: list[SmallRow] = [{"a": 1}]
 
 
 def test_ways_that_are_beaten_are_not_told() -> None:
-    links: list[Link] = [(1, 2, 1), (1, 3, 5), (3, 2, 5), (2, 1, 0)]
-    result = dict(best_derivations(weighted_plan(CHEAPEST), links, [1], Limits(rounds=20)))
-    derivation = result[2, 1]
-    assert derivation.rows == (0, SEEDS)
-    assert derivation.claim is Claim.GROUP
-    assert result[3, 5].rows == (1, SEEDS)
+    tables = {"links": links_of((1, 2, 1), (1, 3, 5), (3, 2, 5), (2, 1, 0)), "seeds": SEED}
+    result = best(CHEAPEST, tables, Limits(rounds=20))
+    assert (result[2, 1].rows, result[2, 1].claim) == ((0, FIRST["seeds"]), Claim.GROUP)
+    assert result[3, 5].rows == (1, FIRST["seeds"])
 
 
 def test_what_has_no_end_goes_as_far_as_it_is_told() -> None:
@@ -379,7 +351,7 @@ def test_what_has_no_end_goes_as_far_as_it_is_told() -> None:
         "WITH RECURSIVE r(n) AS (SELECT a FROM seeds UNION SELECT n + 1 FROM r) SELECT n FROM r"
     )
     with pytest.raises(UnsupportedError, match="its limit of 7 rounds"):
-        list(best_derivations(weighted_plan(endless), [], [1], Limits(rounds=7)))
+        best(endless, {"links": [], "seeds": SEED}, Limits(rounds=7))
 
 
 def test_rows_without_a_value_stay_where_better_ones_come_of_them() -> None:
@@ -389,10 +361,10 @@ def test_rows_without_a_value_stay_where_better_ones_come_of_them() -> None:
         " SELECT l.b, GREATEST(r.c, l.w) FROM r JOIN links l ON r.n = l.a)"
         " SELECT n, min(c) AS c FROM r GROUP BY n"
     )
-    links: list[Link] = [(1, 2, None), (1, 2, 5), (2, 3, 1), (3, 2, 9)]
-    result = dict(best_derivations(weighted_plan(widest), links, [1], Limits(rounds=20)))
+    tables = {"links": links_of((1, 2, None), (1, 2, 5), (2, 3, 1), (3, 2, 9)), "seeds": SEED}
+    result = best(widest, tables, Limits(rounds=20))
     assert result.keys() == {(2, 5), (3, 1)}
-    assert result[3, 1].rows == (0, 2, SEEDS)
+    assert result[3, 1].rows == (0, 2, FIRST["seeds"])
 
 
 MOST_CHECKED = 6
