@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,6 +22,7 @@ from impctl.engine.jointree.cyclic import Circle, Probe, Probed
 from impctl.engine.tags import RowTags
 from impctl.errors import InvariantError
 from tests.support.circuits import Runs, load_all, save_all
+from tests.support.join_trees import random_changes
 from tests.support.random_cases import random_cases
 
 Row = tuple[Any, ...]
@@ -134,7 +136,7 @@ def random_circle(seed: int) -> CircleCase:
     return CircleCase(Circle(tuple(inputs), null_safe, outputs), tables, kinds)
 
 
-def random_circle_row(random_: random.Random, case: CircleCase, table: int) -> Row:
+def random_circle_row(case: CircleCase, random_: random.Random, table: int) -> Row:
     """Few values, so that rows meet; NULL among them."""
     values: dict[SqlType, list[Any]] = {
         STRING: [None, "", "a", "a", "b"],
@@ -142,35 +144,6 @@ def random_circle_row(random_: random.Random, case: CircleCase, table: int) -> R
     }
     row = [random_.choice(values.get(kind, [None, 0, 1, 1, 2])) for kind in case.kinds[table]]
     return (*row, random_.randrange(4))
-
-
-def random_circle_changes(
-    random_: random.Random, case: CircleCase, tables: Sequence[Counter[Row]]
-) -> list[tuple[int, Row, int]]:
-    """A batch over all tables: rows that come, go, do both, or come again."""
-    changes: list[tuple[int, Row, int]] = []
-    if random_.random() < 0.06:
-        return [(t, row, -n) for t, rows in enumerate(tables) for row, n in rows.items() if n]
-    for at, rows in enumerate(tables):
-        there = Counter(rows)
-        for _ in range(random_.choice([0, 1, 2, 3])):
-            known = [row for row, n in there.items() if n > 0]
-            if known and random_.random() < 0.4:
-                row = random_.choice(known)
-                gone = random_.randint(1, there[row])
-                there[row] -= gone
-                changes.append((at, row, -gone))
-            elif sum(there.values()) < 7:
-                row = random_circle_row(random_, case, at)
-                row = random_.choice([*known, row]) if random_.random() < 0.2 else row
-                copies = random_.choice([1, 1, 2])
-                there[row] += copies
-                changes.append((at, row, copies))
-        if random_.random() < 0.2:
-            row = random_circle_row(random_, case, at)
-            changes += [(at, row, 1), (at, row, -1)]
-    random_.shuffle(changes)
-    return changes
 
 
 STEPS = 6
@@ -223,7 +196,7 @@ def run(seed: int) -> Counter[str]:
     case, random_ = random_circle(seed), random.Random(seed + 1)
     circle = Followed(case)
     rows = [
-        (table, random_circle_row(random_, case, table), random_.choice([1, 1, 2]))
+        (table, random_circle_row(case, random_, table), random_.choice([1, 1, 2]))
         for table in range(len(circle.tables))
         for _ in range(random_.choice([0, 2, 4]))
     ]
@@ -234,7 +207,8 @@ def run(seed: int) -> Counter[str]:
         circle.step(rows)
     said = Counter(joined=circle.check(), shared=len(set(case.tables)) < len(case.tables))
     for _ in range(STEPS):
-        circle.step(random_circle_changes(random_, case, circle.tables))
+        some_row = partial(random_circle_row, case)
+        circle.step(random_changes(random_, circle.tables, some_row))
         if seed % 3 == 0:
             circle.restart()
         said["joined"] += circle.check()
