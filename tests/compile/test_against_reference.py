@@ -324,7 +324,7 @@ def test_counts_are_those_of_the_table(sql: str, partition: RangePartition) -> N
         assert session.range_rows.counts(partition).tolist() == counted(rows, partition)
 
 
-def test_touch_counts_too_and_only_grows() -> None:
+def test_touch_counts_too_and_only_grows_by_deleted_rows_as_well() -> None:
     query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     rng, rows, before = random.Random(7), list[Row](), query.ranges
     for _ in range(20):
@@ -332,10 +332,7 @@ def test_touch_counts_too_and_only_grows() -> None:
         assert not before.minus(now)
         assert query.range_rows.counts(LONGS).tolist() == counted(rows, LONGS)
         before = now
-
-
-def test_touch_adds_what_deleted_rows_were_in() -> None:
-    """Without them the average of their group may pass."""
+    # Without them the average of their group may pass.
     query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     table = pa.table({"x": pa.array([-1, 5], pa.int64())})
     query.step(TableChange(table, np.ones(2, dtype=np.int64)))

@@ -572,17 +572,14 @@ def test_touch_where_the_sketch_is_keyed(sql: str, reason: str, part: str) -> No
     assert marked(sql, way) == part
 
 
-def test_recapture_where_it_is_not() -> None:
+def test_recapture_where_the_sketch_is_not_keyed_or_of_one_table() -> None:
     sql = "SELECT price FROM sales WHERE md5(brand) > 'a' GROUP BY price HAVING COUNT(*) > 2"
     way = way_of(sql, "brand")
     assert (way.mode, way.compiled) == (MaintenanceMode.RECAPTURE, None)
     assert way.reason == "the engine does not support function `md5`"
     assert marked(sql, way) == "md5(brand)"
     assert way_of(sql, "price").mode is MaintenanceMode.TOUCH
-
-
-def test_touch_is_for_one_table_only() -> None:
-    """Rows of the other table may bring old rows into the answer."""
+    # Rows of the other table may bring old rows into the answer.
     keyed = (
         "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand"
         " GROUP BY s.brand HAVING MEDIAN(s.price) > 1"

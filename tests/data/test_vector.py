@@ -143,28 +143,22 @@ def test_round_trip(sort: Sort) -> None:
     assert values_of(from_arrow(pa.nulls(2), sort.type)) == [None] * 2
 
 
-def test_decimals_are_narrow_where_they_fit_and_exact_where_not() -> None:
+def test_decimals_are_narrow_where_they_fit_and_have_one_stored_type() -> None:
     wide = decimal(38, 0)
     narrow = from_arrow(pa.array([Decimal(2**63 - 1), Decimal(-(2**63))], pa.decimal128(38)), wide)
     assert narrow.values.dtype == np.int64
     one_more = from_arrow(pa.array([Decimal(2**63)], pa.decimal128(38)), wide)
     assert one_more.values.dtype == object
     assert [type(value) for value in one_more.values] == [int]
-
-
-def test_wide_decimals_have_one_stored_type_whatever_their_values() -> None:
     kind = decimal(38, 3)
     small = Vector(kind, np.array([1, 2]), np.array([True, False]))
     large = Vector(kind, np.array([10**30, 0], dtype=object), np.array([True, False]))
     assert small.to_arrow().type == large.to_arrow().type
 
 
-def test_a_float_keeps_its_own_digits() -> None:
+def test_floats_keep_their_digits_nan_and_the_sign_of_zero() -> None:
     vector = from_arrow(pa.array([0.1], pa.float32()), FLOAT)
     assert vector.values.tolist() == [float(np.float32(0.1))]
-
-
-def test_nan_and_minus_zero_survive() -> None:
     vector = from_stored(from_arrow(pa.array([float("nan"), -0.0]), DOUBLE).to_arrow(), DOUBLE)
     assert [str(value) for value in vector.values] == ["nan", "-0.0"]
 
@@ -314,7 +308,7 @@ def test_an_altered_byte_is_found_when_its_row_is_looked_at(
         other.pages.check_rows(array(other, name), far)
 
 
-def test_only_what_is_used_is_looked_at() -> None:
+def test_only_rows_that_are_used_are_looked_at() -> None:
     held, whole = paged()
     code = array(held, "code").to_numpy()
     held.pages.check_rows(code, np.array([0, 4, 4, 600, 4999]))
@@ -322,9 +316,6 @@ def test_only_what_is_used_is_looked_at() -> None:
     assert 3 <= looked_at <= 4 < len(whole) // PAGE
     held.pages.check_rows(np.zeros(3), np.array([0, 2]))
     assert np.count_nonzero(~held.pages._is_open) == looked_at
-
-
-def test_rows_of_a_slice_are_those_behind_its_start() -> None:
     held, _ = paged(place(paged()[0], "value", 1, 8 * 3333))
     part = array(held, "value").slice(3000)
     held.pages.check_rows(part, np.array([1900]))

@@ -353,13 +353,15 @@ def test_nothing_and_what_cancels_within_a_change_cross_nothing() -> None:
         assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
 
 
-def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
+def test_every_fragment_has_its_own_number_in_its_group() -> None:
     counts = RangeCounts("counts")
     apply(counts, {(0, LAST): 1, (1, 0): 1})
     result = apply(counts, {})
     assert by_ordinal(result.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
     sets = counts.sets_of(np.array(GROUPS[:2], dtype=np.int64))
     assert (sets.offsets.tolist(), sets.ranges.tolist()) == ([0, 1, 2], [LAST, 0])
+    # Rows of NULL and of NaN may have a fragment more each.
+    assert MAX_RANGES + 2 <= 1 << RANGE_BITS
 
 
 def test_a_count_below_zero_stops() -> None:
@@ -370,11 +372,6 @@ def test_a_count_below_zero_stops() -> None:
     apply(counts, {(1, 7): -1})
     with pytest.raises(CountBelowZeroError):
         apply(counts, {(1, 0): -1})
-
-
-def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
-    """Rows of NULL and of NaN may have a fragment more each."""
-    assert MAX_RANGES + 2 <= 1 << RANGE_BITS
 
 
 @random_seeds(12, 36, 600)

@@ -228,14 +228,11 @@ def test_what_shares_an_index_is_checkpointed_once_and_goes_on_with_one() -> Non
     assert sum(contents(fresh)[0]) == 2 * 2 * (3 + 1) * 2, "joins, accesses, 4 rows by 2"
 
 
-def test_an_index_shared_across_circuits_is_found_once() -> None:
+def test_keepers_are_found_once_by_name_and_operators_stand_in_one_place() -> None:
     shared = index("shared")
     inner = Circuit([Indexed(shared)])
     whole = Circuit([inner, Partners(index("own"), shared)], [(-1,), (-2, 0)])
     assert [keeper.name for keeper in whole.arrangements()] == ["shared", "own"]
-
-
-def test_keepers_of_one_name_and_operators_in_two_places_are_refused() -> None:
     with pytest.raises(AssertionError, match="two keepers are called same"):
         Circuit([Indexed(index("same")), Indexed(index("same"))])
     twice = Indexed(index("i"))

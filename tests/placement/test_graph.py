@@ -411,7 +411,7 @@ def test_more_is_never_cheaper_and_never_asks_for_less(seed: int) -> None:
                 assert all(one <= other for one, other in zip(less.asks, more.asks, strict=True))
 
 
-def test_what_is_no_graph_is_refused() -> None:
+def test_what_is_no_graph_is_refused_and_a_pinned_piece_has_one_mode() -> None:
     kinds = (R_AND_S,)
     piece = Piece(name="p", sizes={KEPT: 1})
     bad = (
@@ -429,9 +429,6 @@ def test_what_is_no_graph_is_refused() -> None:
     sides = (side("l", (BOUNDED,)), side("r"))
     with pytest.raises(ValueError, match="modes bounded"):
         Graph((scan("r"), CostNode(work=Work.JOIN, inputs=(0, 0), pieces=sides)), kinds)
-
-
-def test_a_pinned_piece_has_one_mode() -> None:
     graph = pinned(joined(), {"left": READ})
     assert [piece.modes for piece in graph.pieces] == [(READ,), (KEPT, READ, REBUILT)]
     with pytest.raises(ValueError, match="left cannot be bounded"):

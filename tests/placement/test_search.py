@@ -156,15 +156,12 @@ def scans(*tables: str) -> tuple[CostNode, ...]:
     return tuple(CostNode(work=Work.SCAN, table=table, whole=(7.0, 5.0)) for table in tables)
 
 
-def test_readers_that_ask_for_all_in_different_runs_ask_for_it_in_both() -> None:
+def test_readers_of_shared_flows_ask_for_the_most_in_each_run() -> None:
     joins = (asking(0, 1, "one"), asking(0, 2, "two"))
     graph = Graph((*scans("s", "a", "b"), *joins, CostNode(work=Work.ROWS, inputs=(3, 4))), KINDS)
     assert graph.shared == (0,)
     assert check(graph, 3)
-
-
-def test_flows_that_shared_ones_decide_are_asked_the_most() -> None:
-    """The scan is asked for all by the first of two projections alone, that two joins read each."""
+    # The scan is asked for all by the first of two projections alone, that two joins read each.
     rows = (CostNode(work=Work.ROWS, inputs=(0,)), CostNode(work=Work.ROWS, inputs=(0,)))
     joins = (asking(3, 1, "one"), asking(3, 1, "two"))
     last = CostNode(work=Work.ROWS, inputs=(4, 4, 5, 6))

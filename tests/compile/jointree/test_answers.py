@@ -241,7 +241,7 @@ def test_a_partner_more_changes_nothing_where_one_is_enough() -> None:
     assert tree.rows() == {}
 
 
-def test_of_two_edges_of_existence_the_uppermost_lets_rows_in() -> None:
+def test_of_edges_of_existence_the_uppermost_lets_rows_in_and_padding_is_no_row() -> None:
     tree = Kept(
         "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.a = r.a "
         "AND NOT EXISTS (SELECT 1 FROM t WHERE t.b = s.b))"
@@ -250,9 +250,6 @@ def test_of_two_edges_of_existence_the_uppermost_lets_rows_in() -> None:
     assert tree.step(t=[(1, {"b": 5})]) == [(-1, 7)]
     assert tree.step(s=[(1, {"a": 1, "b": 6})]) == [(1, 7)]
     assert tree.step(t=[(-1, {"b": 5})]) == []
-
-
-def test_padding_below_existence_is_nobodys_row() -> None:
     tree = Kept(
         "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s LEFT JOIN t ON t.b = s.b WHERE s.a = r.a)"
     )

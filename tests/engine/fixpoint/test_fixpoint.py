@@ -311,7 +311,7 @@ def test_both_signs_at_once_take_nothing_out(thin: int) -> None:
 
 
 @every_way
-def test_where_much_goes_the_rest_follows_and_ranks_begin_again(thin: int) -> None:
+def test_ranks_begin_again_where_much_goes_and_stay_where_less_does(thin: int) -> None:
     """A chain is cut at its head, to which leads another way, found later."""
     chain = [(n, n + 1) for n in range(1, 40)]
     made = filled(tables_of(*chain), thin=thin)
@@ -322,11 +322,7 @@ def test_where_much_goes_the_rest_follows_and_ranks_begin_again(thin: int) -> No
     check(made, "reach", without(tables_of(*chain, (1, 200), (200, 2)), gone))
     assert ranks_of(made)[(200,)] == 2, "its rank was 41 before, and would be still"
     assert made.circuit.counters() == {"fix.stage": 41, "fix.count": 41}
-
-
-@every_way
-def test_where_less_goes_the_rest_stays(thin: int) -> None:
-    """The same far behind: rows before keep their ranks, those after get others."""
+    # The same far behind: rows before keep their ranks, those after get others.
     chain = [(n, n + 1) for n in range(1, 40)]
     made = filled(tables_of(*chain), thin=thin)
     made.step(tables_of((1, 200), (200, 30), seeds=()))
@@ -556,7 +552,7 @@ def test_limits_are_those_of_spark() -> None:
     assert "MAX RECURSION LEVEL" in str(caught.value.hint)
 
 
-def test_only_what_there_is_in_the_end_counts() -> None:
+def test_only_the_rows_and_levels_in_the_end_count() -> None:
     """A step brings rows of a level too many, and takes away what they are made of."""
     made = filled_bag(chain(3), LevelLimits(levels=3, rows=4))
     change = negated(tables_of((1, 2), seeds=()))
@@ -564,9 +560,6 @@ def test_only_what_there_is_in_the_end_counts() -> None:
     change["links"][1, 3, 0] = 1
     assert made.step(change) == Counter({(2,): -1, (4,): 1})
     assert made.levelled() == {((1,), 0): 1, ((3,), 1): 1, ((4,), 2): 1}
-
-
-def test_rows_that_come_one_by_one_are_too_many_in_the_end() -> None:
     made = filled_bag(chain(3), LevelLimits(rows=4))
     change = negated(tables_of((1, 2), seeds=()))
     change["seeds"].update({(7, 0): 1, (8, 0): 1})
@@ -575,14 +568,11 @@ def test_rows_that_come_one_by_one_are_too_many_in_the_end() -> None:
         made.step(tables_of((7, 9), seeds=()))
 
 
-def test_a_circle_never_ends() -> None:
+def test_a_circle_never_ends_unless_nothing_leads_to_it() -> None:
     made = filled_bag(tables_of((1, 2), (2, 3)), LevelLimits(levels=50))
     with pytest.raises(UnsupportedError, match="limit of 50 levels"):
         made.step(tables_of((3, 1), seeds=()))
-
-
-def test_a_circle_that_nothing_leads_to_is_none() -> None:
-    """CE-R7: a row owes its weight to the level below alone, so nothing is left of a circle."""
+    # CE-R7: a row owes its weight to the level below alone, so nothing is left of a circle.
     tables = tables_of((1, 2), (2, 9))
     made = filled_bag(tables, LevelLimits(levels=4))
     gone = tables_of((1, 2), seeds=())

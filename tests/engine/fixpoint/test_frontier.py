@@ -396,7 +396,7 @@ def test_keys_come_from_the_table_and_ranks_from_the_rows() -> None:
     assert found_of(heads(value, rank=plus(ref("rank"), number(1)))) is None, "a rank computed"
 
 
-def test_one_key_and_one_value_of_whole_numbers() -> None:
+def test_one_key_and_one_value_of_whole_numbers_and_no_column_more() -> None:
     step = heads(plus(C, W))
     assert found_of(step, grouped=Grouped(("n", "c"), (("c", False),))) is None
     assert found_of(step, grouped=Grouped(("n",), (("c", False), ("n", False)))) is None
@@ -405,9 +405,6 @@ def test_one_key_and_one_value_of_whole_numbers() -> None:
         value = plus(ColumnRef("c", kinds["c"]), ColumnRef("w", kinds["c"]))
         outputs = heads(value, ColumnRef("b", kinds["n"]))
         assert found_of(outputs, own=tuple(kinds.items()), links=links) is None
-
-
-def test_two_keys_or_a_column_more_are_too_many() -> None:
     more = (*COLUMNS, ("x", LONG))
     for keys, own in ((("n", "x"), more), (("n",), more), (("n", "c"), COLUMNS)):
         links = Side(LINKS.columns, ("a", "w")[: len(keys)], 1)
@@ -480,20 +477,17 @@ def test_each_row_keeps_its_number_while_it_is_there(seed: int) -> None:
     ) == Counter({number_of[one]: count for one, count in copies.items()})
 
 
-def test_more_copies_than_there_are_cannot_go() -> None:
-    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
-    one = vectors([(1, 1.5)])
-    held.counted(one, np.array([2]), numbers.fresh)
-    with pytest.raises(CountBelowZeroError):
-        held.counted(one, np.array([-3]), numbers.fresh)
-
-
-def test_a_row_that_comes_again_has_another_number() -> None:
+def test_a_row_that_comes_again_has_another_number_and_not_more_can_go_than_there_are() -> None:
     held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
     one = vectors([(1, None)])
     first, gone, again = (held.counted(one, np.array([n]), numbers.fresh) for n in (1, -1, 1))
     assert gone.numbers.tolist() == gone.gone.tolist() == first.numbers.tolist()
     assert again.numbers.tolist() != first.numbers.tolist()
+    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
+    one = vectors([(1, 1.5)])
+    held.counted(one, np.array([2]), numbers.fresh)
+    with pytest.raises(CountBelowZeroError):
+        held.counted(one, np.array([-3]), numbers.fresh)
 
 
 def test_rows_are_found_by_their_numbers() -> None:
