@@ -44,7 +44,7 @@ from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.tables.schema import arrow_type
-from tests.compile.cases import BY_G, SUMS, add_in_order, several_unsure_cases
+from tests.compile.cases import BY_G, SUMS, add_in_order, compiled, several_unsure_cases
 from tests.support.carried_queries import Stored, arrow_rows, restored
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import ARROW, SCHEMA
@@ -589,3 +589,11 @@ def test_partners_that_are_unsure_are_never_taken_for_sure(cases: range) -> None
     seen = several_unsure_cases(WITHOUT_PARTNER, cases)
     assert seen["cases"] >= len(cases), seen
     assert seen["not exact"] > 0, seen
+
+
+@pytest.mark.usefixtures("_added_in_order")
+@pytest.mark.parametrize(
+    "sql", [*SAFE, *WHOLE, *STRICT, *FIRST_SUMS, *SKIPPED, *STANDINGS, *QUERIES]
+)
+def test_such_queries_have_a_circuit(sql: str) -> None:
+    assert compiled(sql).circuit is not None
