@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -80,11 +80,34 @@ class Cli:
         self.workload = workload
 
     @classmethod
-    def over(cls, capsys: Capsys, folder: Path, workload: str) -> Cli:
+    def over(cls, capsys: Capsys, folder: Path, workload: str, file: str = "w.yaml") -> Cli:
         """Over a workload file with this text, in a folder."""
-        file = folder / "w.yaml"
-        file.write_text(workload)
-        return cls(capsys, file)
+        (folder / file).write_text(workload)
+        return cls(capsys, folder / file)
+
+    @classmethod
+    def asking(
+        cls,
+        capsys: Capsys,
+        folder: Path,
+        queries: Mapping[str, str | Mapping[str, Any]],
+        tables: Iterable[str] | Mapping[str, Mapping[str, Any]] = ("t",),
+        file: str = "w.yaml",
+        **document: Any,
+    ) -> Cli:
+        """Over a workload of queries (SQL, or all that the file has of one), and whatever else it
+        has; its tables are the folders of these names beside it, unless all is said of them."""
+        if not isinstance(tables, Mapping):
+            tables = {table: {"path": table} for table in tables}
+        document = {
+            "version": 1,
+            "tables": tables,
+            "queries": {n: {"sql": q} if isinstance(q, str) else q for n, q in queries.items()},
+            "store": ".impctl",
+            "spark": {"master": "local[2]"},
+            **document,
+        }
+        return cls.over(capsys, folder, json.dumps(document), file)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         self.capsys.readouterr()
@@ -103,6 +126,17 @@ class Cli:
         """The only result of a command that goes well."""
         (result,) = self.good(command, *arguments).results
         return result
+
+    def actions(self, *arguments: str) -> set[str]:
+        """What `maintain` did to the queries."""
+        return {result["action"] for result in self.good("maintain", *arguments).results}
+
+    def fragments(
+        self, command: str = "status", *arguments: str
+    ) -> dict[tuple[str, str], list[int]]:
+        """The ranges of all sketches, by query and table, that a command reports."""
+        results = self.good(command, *arguments).results
+        return {(r["query"], s["table"]): s["ranges"] for r in results for s in r["sketches"]}
 
     def text(self, command: str, *options: str) -> str:
         """What people read on stdout, each stretch of space as one."""
