@@ -90,7 +90,7 @@ def until_open(process: subprocess.Popen[str], store: Path) -> float:
 WORKLOAD = """\
 version: 1
 tables:
-  t: {path: TABLE}
+  t: {path: t}
 partitions:
   t:
     g: {ranges: 4}
@@ -106,7 +106,7 @@ queries:
     policy: incremental
     maintain: eager
     answer: true
-store: STORE
+store: .impctl
 spark: {master: "local[2]"}
 """
 """Policy `incremental` throughout: nothing here may hide behind a recapture.
@@ -130,8 +130,7 @@ def write_workload(folder: Path, rows: int = 60) -> Path:
     """A table, and the workload file beside it."""
     create_table(str(folder / "t"), some_rows(rows, 1))
     file = folder / "w.yaml"
-    text = WORKLOAD.replace("TABLE", "t").replace("STORE", ".impctl")
-    file.write_text(text)
+    file.write_text(WORKLOAD)
     return file
 
 
@@ -203,12 +202,9 @@ def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:
     name = _KEYS[stored.query]
     column = DeltaTable(str(table), version=version).to_pyarrow_table(columns=[name])[name]
     counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
-    boundaries = sketch.partition.boundaries
-    return {
-        sketch.partition.ranges if key is None else bisect.bisect_right(boundaries, key)
-        for key, count in counts.items()
-        if count > 2
-    }
+    boundaries, ranges = sketch.partition.boundaries, sketch.partition.ranges
+    passing = [key for key, count in counts.items() if count > 2]
+    return {ranges if key is None else bisect.bisect_right(boundaries, key) for key in passing}
 
 
 def check_nothing_left(store: Path) -> None:
@@ -219,8 +215,7 @@ def check_nothing_left(store: Path) -> None:
     files = list(folder.iterdir()) if folder.exists() else []
     assert len(files) == sum(ref.is_file for ref in refs)
     bases, ends = ("catalog.sqlite", "ledger.sqlite"), ("", "-wal", "-shm")
-    known = {f"{base}{end}" for base in bases for end in ends}
-    known |= {"lock", "lock.recovery", "state"}
+    known = {"lock", "lock.recovery", "state", *(f"{base}{end}" for base in bases for end in ends)}
     assert {path.name for path in store.iterdir()} <= known
 
 
