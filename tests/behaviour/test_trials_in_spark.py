@@ -204,11 +204,7 @@ SCHEMA = pa.schema(
     ]
 )
 CONDITIONS = (
-    "",
-    "",
-    " WHERE h < 15",
-    " WHERE x > 0",
-    " WHERE d >= 5 AND g < 50",
+    *("", "", " WHERE h < 15", " WHERE x > 0", " WHERE d >= 5 AND g < 50"),
     " WHERE g BETWEEN 3 AND 40 OR h = 2",
 )
 UsedRow = tuple[int | None, int, int, float | None, str | None]
