@@ -47,7 +47,7 @@ def sketch(cli: Cli) -> tuple[list[int], dict[str, int]]:
 
 def check_refused(ran: Ran, code: int, name: str, *words: str) -> None:
     """Exit code, stable error code, a message with these words, and a hint."""
-    assert (ran.code, ran.error["code"]) == (code, name), ran.document
+    assert ran.refusal == (code, name)
     for word in words:
         assert word in ran.error["message"], ran.error
     assert ran.error["hint"], ran.error
@@ -168,7 +168,7 @@ def test_state_that_another_release_wrote_is_recaptured_or_refused(
     assert captured("maintain").refusal == (7, "state_corrupt")
     assert captured("maintain", "--policy", "strict").refusal == (4, "policy_refused")
     assert captured("plan", "--policy", "auto").results[0]["reason_code"] == "state_corrupt"
-    (result,) = captured.good("maintain", "--policy", "auto").results
+    result = captured.one("maintain", "--policy", "auto")
     assert (result["action"], result["reason_code"]) == ("recapture", "state_corrupt")
 
 

@@ -259,7 +259,7 @@ def test_nothing_of_it_is_in_the_store_and_a_new_signature_is_no_new_table(
 @pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
 @pytest.mark.parametrize("command", ["doctor", "check", "plan"])
 def test_no_command_prints_it(
-    cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, words: list[str]
+    cli: Cli, capsys: Capsys, tmp_path: Path, command: str, words: list[str]
 ) -> None:
     signed(cli, SECRET, str(tmp_path / "gone"))
     assert run(build_app(), [command, str(cli.workload), *words])
@@ -618,7 +618,7 @@ def test_values_of_parameters_stay_values(guarded: Cli) -> None:
     """A text is one literal of the rewritten query, whatever it holds; a number takes no text."""
     plain = guarded.good("rewrite", "--param", "word=b").results[0]["sql"]
     for text in TEXTS:
-        (result,) = guarded.good("rewrite", "--param", f"word={text}").results
+        result = guarded.one("rewrite", "--param", f"word={text}")
         assert literal(result["sql"]) == [text], result["sql"]
         assert len(result["sql"]) < len(plain) + 8 * len(text)
         check_refused(guarded, text, "rewrite", "--param", f"low={text}")

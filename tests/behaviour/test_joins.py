@@ -93,7 +93,7 @@ def test_what_is_kept_of_a_side_that_is_read_is_a_filter(tmp_path: Path, capsys:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
     queries = [
         *((name, sql, "spark") for name, sql in QUERIES.items()),
         ("kept", QUERIES["two"], "index"),
@@ -364,7 +364,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
             codes = {r.get("reason_code") for r in cli.good(*command).results}
         assert command[0] == "capture" or "grouped_by_spark" in codes
         cli.verified()
-    (answer,) = cli.good("query", "--query", "asked", "--param", "low=4").results
+    answer = cli.one("query", "--query", "asked", "--param", "low=4")
     assert answer["reuse"]["query"] == "asked"
     kept = table.rows().filter(pc.greater_equal(table.rows()["x"], 4))
     counts = kept.group_by("g").aggregate([([], "count_all")]).to_pylist()

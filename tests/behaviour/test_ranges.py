@@ -46,7 +46,7 @@ def rows(first: int) -> pa.Table:
 
 
 @pytest.fixture
-def extremes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def extremes(tmp_path: Path, capsys: Capsys) -> Cli:
     path = str(tmp_path / "t")
     create_table(path, rows(0))
     for first in (5, 10):
@@ -114,14 +114,14 @@ def spread(tmp_path: Path, capsys: Capsys) -> Cli:
     far = [[(g, 0)] * 5 for g in range(1, GROUPS, 2)]
     written(tmp_path, beside + far)
     cli = workload(tmp_path, SPREAD, capsys)
-    (captured,) = cli.good("capture").results
+    captured = cli.one("capture")
     assert len(captured["sketches"][0]["ranges"]) > 32, "more ranges than a filter has"
     return cli
 
 
 @pytest.mark.spark
 def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
-    (result,) = spread.good("verify", "--results").results
+    result = spread.one("verify", "--results")
     assert (result["covers"], result["results_equal"]) == (True, True)
 
 
@@ -145,8 +145,7 @@ def test_accesses_at_one_place_with_two_attributes(tmp_path: Path, capsys: Capsy
     rest = [(g, (g * 7 + i) % 9) for g in range(2, 10) for i in range(12)]
     written(tmp_path, [low + rest + [(5, 20)] * 3])
     cli = workload(tmp_path, SHARED, capsys)
-    (captured,) = cli.good("capture").results
-    assert sorted(sketch["attribute"] for sketch in captured["sketches"]) == ["g", "h"]
+    assert sorted(sketch["attribute"] for sketch in cli.one("capture")["sketches"]) == ["g", "h"]
     cli.verified(is_exact=False)
 
 
@@ -212,7 +211,7 @@ PAIRS = [
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_twelve_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_twelve_pairs(tmp_path: Path, capsys: Capsys) -> None:
     for order, files in sorted({(order, files) for order, files, _ in PAIRS}):
         write_estimated(tmp_path, order, files)
     near = inside = 0

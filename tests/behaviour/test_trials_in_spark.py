@@ -172,7 +172,7 @@ def one_case(case: int, folder: Path, capsys: Capsys) -> str:
             return "a fact was broken, and nothing else is safe"
         (maintained,) = ran.results
         assert maintained["action"] in (mode, "none"), (label, maintained)
-        (verified,) = cli.good("verify", "--results").results
+        verified = cli.one("verify", "--results")
         assert verified["covers"], (label, verified)
         is_exact = mode == "exact" and not was_unsure(folder, case)
         assert not is_exact or verified["slack"] == 0, (label, verified, rows)
@@ -347,9 +347,9 @@ def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
         return None
     for own_rows in arriving(seed, case.files):
         write_deltalake(str(path / "t"), own_rows, mode="append")
-    (plain,) = cli.good("query", "--sketch", "never").results
+    plain = cli.one("query", "--sketch", "never")
     for choice in ("auto", "always"):
-        (result,) = cli.good("query", "--sketch", choice).results
+        result = cli.one("query", "--sketch", choice)
         assert sorted(map(repr, result["rows"])) == sorted(map(repr, plain["rows"])), case.sql
     return result
 
@@ -382,7 +382,7 @@ ROUNDS = 2 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 """By hand: `IMPCTL_FUZZ=3` for six."""
 
 
-def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str) -> Cli:
+def opened(tmp_path: Path, capsys: Capsys, part: str) -> Cli:
     rng = random.Random(5)
     create_table(str(tmp_path / "t"), rows(rng, 40, is_left=True))
     create_table(str(tmp_path / "u"), rows(rng, 12, is_left=False))
@@ -403,7 +403,7 @@ def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str) -> Cli
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_everything_is_exact_and_right(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, part: str
+    tmp_path: Path, capsys: Capsys, spark: Any, part: str
 ) -> None:
     cli = opened(tmp_path, capsys, part)
     captured = cli.good("capture").results

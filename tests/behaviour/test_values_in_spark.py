@@ -64,7 +64,7 @@ def rows_of(columns: dict[str, Any], digits: int, scale: int) -> pa.Table:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Any:
+def opened(tmp_path: Path, capsys: Capsys, spark: Any) -> Any:
     def open_with(sql: str, column: str, rows: pa.Table) -> Cli:
         create_table(str(tmp_path / "t"), rows)
         return Cli.over(capsys, tmp_path, WORKLOAD.format(sql=sql, column=column))
@@ -94,7 +94,7 @@ def test_averages_of_short_decimals(opened: Any, tmp_path: Path, sql: str) -> No
 def answers(cli: Cli) -> list[Any]:
     """Rows through the sketch, which must be those without."""
     cli.verified(is_exact=False)
-    (answer,) = cli.good("query", "--query", "q").results
+    answer = cli.one("query", "--query", "q")
     rows = answer["rows"]
     assert isinstance(rows, list)
     return rows
@@ -118,8 +118,7 @@ def test_averages_captured_by_spark(
         f"SELECT g FROM t GROUP BY g HAVING AVG(p) {limit} AND SUM(DISTINCT CAST(d AS DOUBLE)) > 0"
     )
     cli = opened(sql, "g", rows)
-    (captured,) = cli.good("capture").results
-    assert captured["mode"] != "exact"
+    assert cli.one("capture")["mode"] != "exact"
     assert answers(cli) == [[1]]
 
 
@@ -147,8 +146,7 @@ def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), added, mode="append")
     cli.good("maintain")
     cli.verified(is_exact=False)
-    (answer,) = cli.good("query", "--query", "q").results
-    assert answer["rows"] == [[1]]
+    assert cli.one("query", "--query", "q")["rows"] == [[1]]
 
 
 @pytest.mark.parametrize("condition", ["x >= CAST(0 AS BIGINT)", "x >= +0"])
@@ -157,8 +155,7 @@ def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condi
     rows = rows_of({"g": [1, 1, 2], "p": [1, 9, 1], "x": tiny}, 38, 30)
     sql = f"SELECT g FROM t WHERE {condition} GROUP BY g HAVING SUM(x) > 0"
     cli = opened(sql, "p", rows)
-    ran = cli("capture")
-    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    assert cli("capture").refusal == (3, "sketch_unsafe")
 
 
 @pytest.mark.parametrize(
@@ -185,8 +182,7 @@ def test_numbers_on_the_border(
 def test_a_quotient_that_wraps_has_no_sign(opened: Any) -> None:
     rows = rows_of({"g": [1, 1], "p": [1, 9], "x": ["9223372036854775807", "1"]}, 38, 0)
     sql = "SELECT g FROM t WHERE x >= 0 GROUP BY g HAVING SUM(x div 0.1) > 0"
-    ran = opened(sql, "p", rows)("capture")
-    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    assert opened(sql, "p", rows)("capture").refusal == (3, "sketch_unsafe")
 
 
 SHAPES = {
@@ -394,9 +390,7 @@ NOT_QUERIES = ("INSERT INTO t SELECT * FROM t", "SELECT TRANSFORM(id) USING 'cat
                "WITH n AS (SELECT 1) INSERT INTO t SELECT * FROM t")  # fmt: skip
 
 
-def test_spark_answers_what_impctl_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_spark_answers_what_impctl_does_not(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     start = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
     times = [start + datetime.timedelta(minutes=30 * k) for k in range(4)]
     rows = {
@@ -469,7 +463,7 @@ def _rows(rng: random.Random, count: int) -> pa.Table:
 
 
 def _answer(cli: Cli, name: str, use: str) -> list[Any]:
-    (result,) = cli.good("query", "--query", name, "--sketch", use).results
+    result = cli.one("query", "--query", name, "--sketch", use)
     assert result["rows"]
     return sorted(map(repr, result["rows"]))
 
@@ -522,7 +516,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Path:
 
 
 def test_roundings_are_no_errors_and_errors_are_found(
-    sums: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ordinary values, which do not cancel, a part in a million is an error."""
     asked = {}
@@ -547,7 +541,7 @@ def test_roundings_are_no_errors_and_errors_are_found(
 
 
 def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
-    sums: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stored value that is wrong is reported."""
     kept = verify._kept
@@ -629,13 +623,11 @@ def test_a_row_that_statistics_hide_is_counted(spark, tmp_path, capsys, kind, co
     cli.good("capture")
     expected = unpushed(spark, tmp_path, sql)
     assert expected != pushed(spark, tmp_path, sql)
-    (verified,) = cli.good("verify", "--results").results
+    verified = cli.one("verify", "--results")
     assert (verified["covers"], verified["results_equal"]) == (True, True)
-    (answer,) = cli.good("query", "--query", "q").results
-    assert answered(answer) == expected
+    assert answered(cli.one("query", "--query", "q")) == expected
     # Others run this text on Spark as it comes.
-    (text,) = cli.good("rewrite", "--query", "q").results
-    assert pushed(spark, tmp_path, text["sql"]) == expected
+    assert pushed(spark, tmp_path, cli.one("rewrite", "--query", "q")["sql"]) == expected
     setting = spark.conf.get("spark.sql.parquet.filterPushdown")
     with impctl.open(cli.workload) as workload:
         frame = workload.dataframe("q")
@@ -712,7 +704,7 @@ def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
         expected = unpushed(spark, tmp_path, sql)
         (verified, *_) = cli.good("verify", "--results").results
         assert (verified["covers"], verified["results_equal"]) == (True, True), label
-        (answer,) = cli.good("query", "--query", "q").results
+        answer = cli.one("query", "--query", "q")
         assert answered(answer) == expected, label
-        (text,) = cli.good("rewrite", "--query", "q").results
+        text = cli.one("rewrite", "--query", "q")
         assert pushed(spark, tmp_path, text["sql"]) == expected, label

@@ -90,7 +90,7 @@ def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.Mo
     monkeypatch.setattr(verify, "captured_query", lacking)
     cli.good("capture", "--query", "q_top")
     ran = cli("verify", "--query", "q_top")
-    assert (ran.code, ran.error["code"]) == (5, "sketch_unsound")
+    assert ran.refusal == (5, "sketch_unsound")
     (verified,) = ran.results
     assert (verified["covers"], verified["missing"], verified["slack"]) == (False, [3], 0)
 
@@ -213,7 +213,7 @@ def test_days_and_corrections(crimes_cli: Cli, days: int) -> None:
     verified(crimes_cli)
     names = [f"day-{n}" for n in range(1, days + 1)] + [f"fix-{n}" for n in range(1, 5)]
     for number, name in enumerate(names):
-        (applied,) = crimes_cli.good("apply", name).results
+        applied = crimes_cli.one("apply", name)
         assert applied["inserted"] + applied["deleted"] + applied["updated"] > 0, applied
         for result in crimes_cli.good("maintain", "--policy", "incremental").results:
             assert result["action"] == "exact", result

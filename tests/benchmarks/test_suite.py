@@ -62,16 +62,14 @@ def test_the_whole_of_it(load: Load, tmp_path: Path) -> None:
     )  # fmt: skip
     data = suite.data["t"]
     assert (data.example, data.rows, data.least) == ("synthetic", 1000, 10)
-    assert data.options == {"groups": 5, "sorted": True}
-    assert data.source == str(tmp_path / "x" / "y")
+    assert (data.options, data.source) == ({"groups": 5, "sorted": True}, str(tmp_path / "x" / "y"))
     assert suite.workload.tables["t"].path == str(tmp_path / "data" / "t")
     assert list(suite.workload.queries) == ["q", "r"]
     first, second = suite.figures
     assert first.options == {"changes": (1, 2.5, "x"), "kind": "both", "deep": True}
     assert str(first.places["kind"]).endswith("s.yaml:17:34")
     assert [dict(case.labels) for case in first.cases] == [{"groups": 5}, {"groups": "many"}]
-    assert first.chart.y == ("maintain_ms",)
-    assert first.chart.log == ("x", "y")
+    assert (first.chart.y, first.chart.log) == (("maintain_ms",), ("x", "y"))
     assert [(case.query, dict(case.labels)) for case in second.cases] == [
         ("q", {"query": "q"}),
         ("r", {"query": "r"}),

@@ -53,7 +53,7 @@ from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from tests.cli.examples import RECORD
 from tests.measure.measured_cells import cells_of, ground_of
-from tests.support.run_cli import ROWS, Cli
+from tests.support.run_cli import ROWS, Capsys, Cli
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable
 
@@ -280,8 +280,7 @@ def test_every_figure_has_the_noise_around_it(
     times = iter([10.0, 10.0, 15.0])
     monkeypatch.setattr(run_module, "yardstick", lambda folder: next(times))
     record, _ = measured_run(workload, only("changes", "capture"))
-    assert record.figure_noise == {"changes": 0.0, "capture": 0.5}
-    assert record.noise == 0.5
+    assert (record.figure_noise, record.noise) == ({"changes": 0.0, "capture": 0.5}, 0.5)
 
 
 def test_cells_of_one_case_share_a_fingerprint_of_what_was_measured(failures: Path) -> None:
@@ -435,7 +434,7 @@ def test_deleted_rows_are_neither_drawn_nor_counted(tmp_path: Path) -> None:
     assert 900 < result.count(10) < 1100
 
 
-def test_a_record_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_compared_with_itself(tmp_path: Path, capsys: Capsys) -> None:
     from impctl.bench.record import record_to_json
     from impctl.cli.application import build_app
     from impctl.cli.boundary import run
@@ -470,7 +469,7 @@ queries:
     ],
 )
 def test_from_the_workload_to_the_comparison(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], only: str
+    spark: Any, tmp_path: Path, capsys: Capsys, only: str
 ) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     file = tmp_path / "w.yaml"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.plan.nodes import scans_of
@@ -18,7 +17,7 @@ from impctl.store.store import Store
 from impctl.tables.schema import read_schema
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate
-from tests.support.run_cli import Cli, Ran
+from tests.support.run_cli import Capsys, Cli, Ran
 
 
 def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
@@ -184,7 +183,7 @@ class Place:
 
 def make_place(
     folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
     *,
     sql: str = KEYED,
     sketch: str | None = "g",
@@ -216,7 +215,7 @@ def expect_carried(place: Place, *, changes: int | None = None) -> Ran:
 def expect_recapture(place: Place, code: str, *words: str) -> None:
     """`incremental` ends with 7, `auto` recaptures and says so, with no slack."""
     refused = place.maintained("incremental")
-    assert (refused.code, refused.error["code"]) == (7, code), refused.document
+    assert refused.refusal == (7, code)
     assert "impctl capture" in refused.error["hint"]
     ran = place.maintained("auto", is_exact=True)
     assert ran.code == 0, ran.document
@@ -233,7 +232,7 @@ def expect_refused(place: Place, exit_code: int, code: str, *words: str) -> None
     """Neither maintaining nor recapturing helps: the same error, and the store as it was."""
     for policy in ("auto", "full"):
         ran = place.maintained(policy)
-        assert (ran.code, ran.error["code"]) == (exit_code, code), (policy, ran.document)
+        assert ran.refusal == (exit_code, code), (policy, ran.document)
         for word in words:
             assert word in ran.error["message"], ran.error
 

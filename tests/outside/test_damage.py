@@ -30,7 +30,7 @@ from tests.outside.place import (
     expect_refused,
     make_place,
 )
-from tests.support.run_cli import MadeOnce
+from tests.support.run_cli import Capsys, MadeOnce
 
 GROUPS = 1000
 """Enough for several pages of a state."""
@@ -57,9 +57,7 @@ def grow(file: Path) -> None:
 
 
 @pytest.fixture
-def large(
-    made_once: MadeOnce, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Place:
+def large(made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Two queries whose states are of equal length: only their contents tell them apart."""
     # What is wrong with the other one's is not to be told.
     monkeypatch.setenv(SCRUB, "0")
@@ -157,7 +155,7 @@ def test_an_altered_row_of_the_catalog(place: Place, statement: str) -> None:
     expect_refused(place, 7, "catalog_corrupt", "catalog.sqlite")
     for command in (("rewrite", "--require-sketch"), ("status",)):
         ran = place.cli(*command)
-        assert (ran.code, ran.error["code"]) == (7, "catalog_corrupt")
+        assert ran.refusal == (7, "catalog_corrupt")
     assert place.cli.good("rewrite").results[0]["sketches"] == []
     # What the hint says helps.
     shutil.move(place.store, place.folder / "damaged")
@@ -177,8 +175,7 @@ def test_a_damaged_catalog(place: Place, damage: Callable[[Path], None]) -> None
 @pytest.mark.slow
 def test_an_emptied_catalog_is_a_new_one(place: Place) -> None:
     empty(place.store / "catalog.sqlite")
-    ran = place.cli("maintain", "--policy", "auto")
-    assert (ran.code, ran.error["code"]) == (7, "not_captured")
+    assert place.cli("maintain", "--policy", "auto").refusal == (7, "not_captured")
     assert place.cli("rewrite", "--require-sketch").error["code"] == "not_captured"
     assert place.cli.good("rewrite").results[0]["sketches"] == []
     place.captured()

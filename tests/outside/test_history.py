@@ -323,9 +323,7 @@ def test_an_entry_is_copied_to_the_next_number(
 
 
 @pytest.fixture
-def older(
-    made_once: MadeOnce, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Place:
+def older(made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Place:
     """As format 2 had it: the same catalog, and no mark of files in the description."""
     dumped = StateMeta.as_stored
 

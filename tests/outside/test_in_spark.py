@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.store.store import Store
 from tests.outside.conftest import FEED
 from tests.outside.place import ROWS, more
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.tables import handmade
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -111,7 +111,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cli(table: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+def cli(table: Path, capsys: Capsys, spark: Any) -> Cli:
     """Both queries captured at version 0."""
     cli = Cli.over(capsys, table.parent, WORKLOAD)
     modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
@@ -129,8 +129,10 @@ def sound(cli: Cli) -> dict[str, int]:
 @pytest.mark.parametrize("change", FOLLOWED, ids=lambda change: change.__name__)
 def test_what_can_be_followed(cli: Cli, table: Path, change: Change) -> None:
     change(table)
-    refused = cli("maintain", "--policy", "incremental", "--query", "by_spark")
-    assert (refused.code, refused.error["code"]) == (7, "not_incremental")
+    assert cli("maintain", "--policy", "incremental", "--query", "by_spark").refusal == (
+        7,
+        "not_incremental",
+    )
     done = {r["query"]: (r["action"], r["reason_code"]) for r in cli.good("maintain").results}
     assert done == {
         "touched": ("touch", "touch_keyed"),
@@ -142,12 +144,13 @@ def test_what_can_be_followed(cli: Cli, table: Path, change: Change) -> None:
 @pytest.mark.parametrize("change", LOST, ids=lambda change: change.__name__)
 def test_what_cannot(cli: Cli, table: Path, change: Change) -> None:
     change(table)
-    refused = cli("maintain", "--policy", "incremental", "--query", "touched")
-    assert (refused.code, refused.error["code"]) == (7, LOST[change])
+    assert cli("maintain", "--policy", "incremental", "--query", "touched").refusal == (
+        7,
+        LOST[change],
+    )
     ran = cli.good("maintain")
     done = {r["query"]: (r["action"], r["reason_code"]) for r in ran.results}
-    assert done["touched"] == ("recapture", LOST[change])
-    assert done["by_spark"][0] == "recapture"
+    assert (done["touched"], done["by_spark"][0]) == (("recapture", LOST[change]), "recapture")
     assert any("`touched` was recaptured" in text for text in ran.document["warnings"])
     assert sound(cli) == {"touched": 0, "by_spark": 0}
 
@@ -192,7 +195,7 @@ def columns(**physical: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def touched_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+def touched_cli(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
     """`v` passes in group 3, `w`, its later form, in group 1."""
     table = tmp_path / "t"
     first = columns(g="col-1", v="col-2", w="col-3")
@@ -216,9 +219,9 @@ def test_another_column_takes_its_name(touched_cli: Cli, tmp_path: Path) -> None
     assert ranges(touched_cli) == (1,)
     handmade.commit(tmp_path / "t", 2, columns(g="col-1", v="col-3"))
     refused = touched_cli("maintain", "--policy", "incremental")
-    assert (refused.code, refused.error["code"]) == (7, "schema_changed")
+    assert refused.refusal == (7, "schema_changed")
     assert "`v` of table `t` between versions 1 and 2 was replaced" in refused.error["message"]
-    (result,) = touched_cli.good("maintain").results
+    result = touched_cli.one("maintain")
     assert (result["action"], result["reason_code"]) == ("recapture", "schema_changed")
     assert ranges(touched_cli) == (0,)
     assert len(touched_cli.verified(is_exact=False)) == 1

@@ -15,13 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
-import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ class Lake:
     server: ObjectStore
     bucket: str
     folder: Path
-    capsys: pytest.CaptureFixture[str]
+    capsys: Capsys
 
     def uri(self, name: str) -> str:
         return f"s3://{self.bucket}/{name}"

@@ -57,20 +57,20 @@ def test_commands_do_what_they_do_on_the_local_disk(lake: Lake) -> None:
         place.cli.good("capture")
         assert place.ranges() == (1, 4, 6, 9)
         applied = place.cli.good("apply", "b0", "b1", "b2", "b3").results
-        (behind,) = place.cli.good("status").results
+        behind = place.cli.one("status")
         assert (behind["stale"], behind["pending_versions"]) == (True, {"t": 4})
-        (made,) = place.cli.good("maintain", "--policy", "incremental").results
+        made = place.cli.one("maintain", "--policy", "incremental")
         assert made["reason_code"] == "incremental"
         assert place.ranges() == (0, 1, 4, 6, 9)
         place.cli.good("apply", "b4")
-        (first,) = place.cli.good("rewrite").results
+        first = place.cli.one("rewrite")
         assert place.ranges() == (0, 4, 6, 9)
         lake.asked()
         place.cli.good("gc")
         assert not lake.asked()
-        (current,) = place.cli.good("status").results
+        current = place.cli.one("status")
         assert (current["stale"], current["pending_versions"]) == (False, {"t": 0})
-        (second,) = place.cli.good("rewrite").results
+        second = place.cli.one("rewrite")
         assert (second["sql"], second["versions"]) == (first["sql"], {"t": 5})
         assert first["files_kept"] < first["files_total"]
         shown.append(
