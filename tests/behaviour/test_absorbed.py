@@ -59,9 +59,7 @@ def seeds_by_ship(ship: str) -> pytest.MarkDecorator:
 @pytest.mark.slow
 @with_diagrams
 @seeds_by_ship("lazy")
-def test_sketches_deltas_and_answers_are_those_by_ranks(
-    tmp_path: Path, capsys: Capsys, seed: int, ship: str
-) -> None:
+def test_all_is_the_same_as_by_ranks(tmp_path: Path, capsys: Capsys, seed: int, ship: str) -> None:
     pair, rng = both(tmp_path, capsys, ship), random.Random(seed)
     pair.good("capture")
     for _ in range(3):
@@ -139,7 +137,7 @@ def test_values_are_told_as_the_table_has_them(tmp_path: Path, capsys: Capsys) -
 
 @with_diagrams
 @seeds_by_ship("eager")
-def test_why_tells_from_the_state_what_it_tells_from_the_tables(
+def test_why_by_state_equals_by_tables(
     tmp_path: Path, capsys: Capsys, seed: int, ship: str
 ) -> None:
     pair, rng = both(tmp_path, capsys, ship), random.Random(seed)
@@ -175,9 +173,7 @@ def test_why_tells_from_the_state_what_it_tells_from_the_tables(
 @pytest.mark.slow
 @with_diagrams
 @pytest.mark.parametrize("ship", SHIPS)
-def test_explain_and_status_say_how_recursion_is_kept(
-    tmp_path: Path, capsys: Capsys, ship: str
-) -> None:
+def test_explain_and_status_name_how_it_is_kept(tmp_path: Path, capsys: Capsys, ship: str) -> None:
     """Of what is captured, and explain before, too."""
     pair = both(tmp_path, capsys, ship, [KEPT])
     for _ in range(2):
@@ -244,9 +240,7 @@ def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: Capsys) -> None:
     ("name", "what"),
     [("walks", "UNION ALL"), ("cheapest", "best rows"), ("plain", "no WITH RECURSIVE")],
 )
-def test_what_cannot_be_kept_so_is_refused(
-    tmp_path: Path, capsys: Capsys, name: str, what: str
-) -> None:
+def test_what_cannot_be_is_refused(tmp_path: Path, capsys: Capsys, name: str, what: str) -> None:
     cli = network(tmp_path, capsys, ["reach" if name == "plain" else name])
     asking(cli, "absorption")
     if name == "plain":
@@ -256,7 +250,7 @@ def test_what_cannot_be_kept_so_is_refused(
     assert what in refused.error["message"]
 
 
-def test_without_the_package_it_is_said_what_to_install(
+def test_a_missing_package_is_named(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli = network(tmp_path, capsys, ["reach"])
@@ -287,7 +281,7 @@ def test_with_the_package_nothing_is_said_of_it(tmp_path: Path, capsys: Capsys) 
     assert result["level"] == "ok"
 
 
-def test_who_asks_for_nothing_of_it_does_not_hear_of_it(
+def test_nothing_is_said_unasked(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli = network(tmp_path, capsys, ["reach"])
@@ -331,7 +325,7 @@ def check(both: Both) -> None:
 @pytest.mark.slow
 @fast_by("lazy")
 @random_seeds(1, 1, 6)
-def test_every_change_by_a_process_of_its_own(
+def test_changes_by_own_processes(
     tmp_path: Path, capsys: Capsys, provenance: str, seed: int
 ) -> None:
     both, rng = Both(network(tmp_path, capsys, TOLD), provenance), random.Random(seed)

@@ -95,9 +95,7 @@ def test_once_wrong_now_sound(case: str, tmp_path: Path, capsys: Capsys, spark: 
 
 
 @pytest.mark.spark
-def test_another_time_zone_is_another_definition(
-    tmp_path: Path, capsys: Capsys, spark: Any
-) -> None:
+def test_another_zone_is_another_definition(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     create_table(str(tmp_path / "t"), pa.table({"g": ["A"], "v": [1]}))
     sql = "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 0"
     opened(tmp_path, capsys, sql).good("capture")
@@ -120,7 +118,7 @@ def test_touch_is_for_a_table_alone(tmp_path: Path, capsys: Capsys, spark: Any) 
 
 
 @pytest.mark.spark
-def test_a_state_that_could_not_be_filled_is_not_blamed_on_the_version(
+def test_a_state_that_could_not_be_filled_is_named(
     tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     """More values tie than the engine keeps apart, so every change means a recapture."""
@@ -365,9 +363,7 @@ UNNEEDED_ROWS = (
 
 
 @pytest.mark.spark
-def test_a_subquery_that_no_group_is_compared_with(
-    tmp_path: Path, capsys: Capsys, spark: Any
-) -> None:
+def test_a_subquery_no_group_is_compared_with(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     rows = {"id": [1, 2, 3, 4, 5, 6], "g": [1, 1, 2, 2, 3, 3], "x": [1, 2, 3, 4, 5, 6]}
     create_table(str(tmp_path / "t"), pa.table(rows))
     create_table(str(tmp_path / "u"), pa.table({"k": [1, 2, 3]}))

@@ -173,9 +173,7 @@ def test_state_that_another_release_wrote_is_recaptured_or_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", bytes(4096)], ids=["empty", "cut", "zeros"])
-def test_a_broken_data_file_is_not_taken_for_one_that_is_gone(
-    captured: Cli, table: str, content: bytes
-) -> None:
+def test_a_broken_data_file_is_not_a_missing_one(captured: Cli, table: str, content: bytes) -> None:
     before = set(Path(table).glob("*.parquet"))
     write_deltalake(table, more(), mode="append")
     (file,) = set(Path(table).glob("*.parquet")) - before
@@ -340,7 +338,7 @@ def _marks(shape: str) -> tuple[pytest.MarkDecorator, ...]:
 
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("shape", [pytest.param(one, marks=_marks(one)) for one in SHAPES])
-def test_queries_keep_to_their_limit(
+def test_queries_keep_limits(
     cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
     """By a quarter at most they exceed it; where it suffices, the answer is the same."""
@@ -373,7 +371,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("place", REFUSED)
-def test_out_of_memory_has_a_code_of_its_own(
+def test_out_of_memory_is_named(
     cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """It says nothing about a table, a file or the query."""
@@ -384,9 +382,7 @@ def test_out_of_memory_has_a_code_of_its_own(
     assert ran.error["hint"]
 
 
-def test_state_that_finds_no_memory_is_not_corrupt(
-    cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_memory_is_no_corrupt_state(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is recaptured for it."""
     cli_of_large.edit('"sketch": "none"', '"answer": true')
     cli_of_large.good("capture", "--query", "groups")
@@ -432,7 +428,7 @@ def test_what_the_engine_took_is_freed_before_spark_starts(
 
 
 @pytest.mark.usefixtures("traced")
-def test_a_capture_that_gives_up_leaves_no_state(
+def test_a_failed_capture_leaves_no_state(
     cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plans refer to the circuit, so that it lives on while Spark captures the sketch."""

@@ -556,9 +556,7 @@ def lived(days: Days, count: int, verify_every: int | None) -> Lived:
 
 
 @pytest.mark.slow
-def test_a_window_moves_for_days(
-    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_moves(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     lived(Days(tmp_path, capsys, monkeypatch), 3, None)
 
 

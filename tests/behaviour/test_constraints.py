@@ -81,9 +81,7 @@ def test_statistics_are_an_assumption(summed: Cli) -> None:
         ("x > 0 OR g IS NULL", ["`t.x` >= 0"]),
     ],
 )
-def test_a_check_constraint_is_none(
-    summed: Cli, table: str, check: str, expected: list[str]
-) -> None:
+def test_a_check_is_no_assumption(summed: Cli, table: str, check: str, expected: list[str]) -> None:
     DeltaTable(table).alter.add_constraint({"c": check})
     assert assumptions(summed) == expected
 
@@ -99,9 +97,7 @@ def test_a_check_of_a_double_lets_nan_in(tmp_path: Path, capsys: Capsys) -> None
     assert workload(tmp_path, capsys, sql)("capture", "--dry-run").refusal == UNSAFE
 
 
-def test_not_null_is_not_believed_of_rows_that_lack_the_column(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_not_null_is_not_believed_where_rows_lack_it(tmp_path: Path, capsys: Capsys) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS.select(["g", "k"]))
     DeltaTable(path).alter.add_columns([Field("x", PrimitiveType("long"), nullable=False)])
@@ -110,9 +106,7 @@ def test_not_null_is_not_believed_of_rows_that_lack_the_column(
 
 
 @pytest.mark.slow
-def test_not_null_is_an_assumption_where_statistics_bear_it_out(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_not_null_is_an_assumption_by_statistics(tmp_path: Path, capsys: Capsys) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS)
     cli = workload(tmp_path, capsys, LEAST)
@@ -141,9 +135,7 @@ def test_not_null_is_an_assumption_where_statistics_bear_it_out(
         ("fine <= CAST(0 AS BIGINT)", []),
     ],
 )
-def test_a_check_that_rounds_first_tells_no_sign(
-    tmp_path: Path, check: str, kinds: list[FactKind]
-) -> None:
+def test_a_rounding_check_tells_no_sign(tmp_path: Path, check: str, kinds: list[FactKind]) -> None:
     """`fine >= 0` makes DECIMAL(38, 37) of -4E-38, which is no negative number any more."""
     empty = pa.table({"x": pa.array([], pa.int32()), "fine": pa.array([], pa.decimal128(38, 38))})
     create_table(str(tmp_path / "t"), empty)
@@ -208,9 +200,7 @@ BY = pytest.mark.parametrize("is_checked", [True, False], ids=["check", "statist
 
 @pytest.mark.slow
 @BY
-def test_a_capture_keeps_the_rows_of_a_barrier(
-    tmp_path: Path, capsys: Capsys, is_checked: bool
-) -> None:
+def test_a_capture_keeps_barrier_rows(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
     captured = opened(tmp_path, capsys, is_checked=is_checked).good("capture").results
     assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
     assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
@@ -229,9 +219,7 @@ def test_a_maintained_sketch_keeps_them(tmp_path: Path, capsys: Capsys, is_check
 
 @pytest.mark.slow
 @BY
-def test_a_reuse_for_a_smaller_limit_has_them(
-    tmp_path: Path, capsys: Capsys, is_checked: bool
-) -> None:
+def test_a_reuse_for_a_smaller_limit(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
     cli = opened(tmp_path, capsys, is_checked=is_checked)
     cli.good("capture", "--query", "joined")
     asked = QUERIES["joined"].replace("LIMIT 2", "LIMIT 1")
@@ -275,7 +263,7 @@ NUMBERED = (
 
 
 @pytest.mark.spark
-def test_numbers_within_keys_may_be_grouped_by_other_columns(
+def test_numbers_in_keys_grouped_by_other_columns(
     tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     cli = opened(tmp_path, capsys, is_checked=False)
@@ -508,9 +496,7 @@ def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
 
 
 @random_cases(2, 12, 2500, also="1 20")
-def test_answers_through_sketches_are_right(
-    cases: Collection[int], tmp_path: Path, capsys: Capsys
-) -> None:
+def test_answers_by_sketches_hold(cases: Collection[int], tmp_path: Path, capsys: Capsys) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:
         folder = tmp_path / str(seed)
@@ -521,9 +507,7 @@ def test_answers_through_sketches_are_right(
     assert seen["captured more"] > len(cases) // 4, seen
 
 
-def test_a_constraint_under_a_protocol_without_it_is_not_believed(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_a_constraint_that_its_protocol_lacks(tmp_path: Path, capsys: Capsys) -> None:
     """delta-rs puts in what breaks a constraint of a table of protocol 1 and 2."""
     table = HandWritten(tmp_path / "t", Random(0))
     rows = table.file([(1, 1, 100), (2, 2, 90), (1, 12, -60)], has_statistics=True)
@@ -534,7 +518,7 @@ def test_a_constraint_under_a_protocol_without_it_is_not_believed(
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])
-def test_a_constraint_holds_as_long_as_the_rows_keep_it(
+def test_a_constraint_holds_while_kept(
     tmp_path: Path, capsys: Capsys, has_statistics: bool
 ) -> None:
     table = HandWritten(tmp_path / "t", Random(0))

@@ -62,9 +62,7 @@ def constructs_cli(tmp_path: Path, table: str, capsys: Capsys) -> Cli:
 
 
 @pytest.mark.spark
-def test_touched_or_recaptured_and_always_sound(
-    constructs_cli: Cli, table: str, spark: Any
-) -> None:
+def test_touched_or_recaptured_and_sound(constructs_cli: Cli, table: str, spark: Any) -> None:
     cli = constructs_cli
     assert {r["query"]: r["mode"] for r in cli.good("capture").results} == EXPECTED
     cli.verified(is_exact=False)
@@ -177,9 +175,7 @@ def test_a_run_that_reads_no_sql_tells_the_release(
         assert cli.actions() == {"none"}
 
 
-def test_a_program_gets_the_error_too_and_so_does_its_own_version(
-    captured_before: Cli, tmp_path: Path
-) -> None:
+def test_a_program_and_its_own_version_get_the_error(captured_before: Cli, tmp_path: Path) -> None:
     with (
         impctl.open(tmp_path / "w.yaml") as opened,
         refused(RecaptureNeededError, "engine_changed"),
@@ -189,9 +185,7 @@ def test_a_program_gets_the_error_too_and_so_does_its_own_version(
 
 
 @pytest.mark.slow
-def test_its_ranges_are_evened_out_once_it_is_captured_anew(
-    captured_before: Cli, tmp_path: Path
-) -> None:
+def test_its_ranges_are_evened_out_by_a_rebalance(captured_before: Cli, tmp_path: Path) -> None:
     set_policy(tmp_path, "auto")
     captured_before.good("capture", "--rebalance")
     assert ranges(tmp_path) == (0, 1)
@@ -232,9 +226,7 @@ def over(folder: Path, capsys: Capsys, sql: str, rows: pa.Table = ROWS, *cuts: i
         "SELECT s, CAST(MAX(d) AS STRING) AS v FROM t GROUP BY s",
     ],
 )
-def test_what_only_spark_computes_is_not_materialized(
-    tmp_path: Path, capsys: Capsys, sql: str
-) -> None:
+def test_what_only_spark_computes_is_not_kept(tmp_path: Path, capsys: Capsys, sql: str) -> None:
     cli = over(tmp_path, capsys, sql)
     answer = cli.one("check")["answer"]
     assert not answer["kept"]
@@ -316,7 +308,7 @@ def test_without_the_check_that_it_rests_on_it_is_captured_anew(
         "SELECT c, MAX(p) AS m FROM t WHERE md5(b) > 'a' GROUP BY c",
     ],
 )
-def test_a_witness_is_not_kept_by_touch(
+def test_no_witness_by_touch(
     tmp_path: Path, capsys: Capsys, witness_table: DeltaTable, sql: str
 ) -> None:
     cli = workload(tmp_path, capsys, sql, "b")

@@ -243,7 +243,7 @@ def signed(cli: Cli, secret: str, place: str) -> None:
     cli.workload.write_text(text)
 
 
-def test_nothing_of_it_is_in_the_store_and_a_new_signature_is_no_new_table(
+def test_the_store_has_no_signature_and_a_new_one_is_no_new_table(
     cli: Cli, tmp_path: Path, table: str
 ) -> None:
     signed(cli, SECRET, table)
@@ -258,7 +258,7 @@ def test_nothing_of_it_is_in_the_store_and_a_new_signature_is_no_new_table(
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
 @pytest.mark.parametrize("command", ["doctor", "check", "plan"])
-def test_no_command_prints_it(
+def test_no_output_has_it(
     cli: Cli, capsys: Capsys, tmp_path: Path, command: str, words: list[str]
 ) -> None:
     signed(cli, SECRET, str(tmp_path / "gone"))

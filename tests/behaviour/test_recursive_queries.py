@@ -81,9 +81,7 @@ def endless(folder: Path, capsys: Capsys, name: str, more: str = "") -> Cli:
     return cli
 
 
-def test_a_recursion_without_end_is_an_error_and_nothing_is_stored(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_of_an_endless_recursion_nothing_is_stored(tmp_path: Path, capsys: Capsys) -> None:
     cli = endless(tmp_path, capsys, "levels", "limits: {rounds: 50}\n")
     # The links of one region lead in circles.
     write_deltalake(str(tmp_path / "links"), some_links(random.Random(3), 60), mode="append")
@@ -176,7 +174,7 @@ def test_the_best_rows_of_circles_are_kept(tmp_path: Path, capsys: Capsys) -> No
 
 @pytest.mark.slow
 @random_seeds(1, 3, 9)
-def test_maintained_sketches_of_union_all_are_those_of_fresh_captures(
+def test_maintained_union_all_sketches_are_fresh_ones(
     tmp_path: Path, capsys: Capsys, seed: int
 ) -> None:
     cli = network(tmp_path, capsys, list(BAGS))
@@ -193,7 +191,7 @@ EVERY = {**KEYED, **BARRIER}
 
 @pytest.mark.slow
 @random_seeds(1, 3, 9)
-def test_maintained_keyed_sketches_are_those_of_fresh_captures(
+def test_maintained_keyed_sketches_are_fresh_ones(
     tmp_path: Path, capsys: Capsys, seed: int
 ) -> None:
     cli = tenants(tmp_path, capsys)
@@ -359,9 +357,7 @@ def test_why_reads_by_it(tmp_path: Path, capsys: Capsys) -> None:
 
 
 @pytest.mark.parametrize("lineage", ["witness", pytest.param("answer", marks=pytest.mark.slow)])
-def test_a_strict_policy_takes_it_since_it_is_maintained_exactly(
-    tmp_path: Path, capsys: Capsys, lineage: str
-) -> None:
+def test_policy_strict_takes_all_lineages(tmp_path: Path, capsys: Capsys, lineage: str) -> None:
     if lineage == "witness":
         cli = network(tmp_path, capsys, ["reach"], lineage)
     else:
@@ -392,7 +388,7 @@ CAPPED = ROUTES + "JOIN links l ON r.n = l.src WHERE l.dst >= {}) SELECT n FROM 
 
 
 @random_seeds(1, 3, 9)
-def test_answers_over_what_is_chosen_are_those_of_all_rows(
+def test_answers_by_witnesses_are_those_of_all_rows(
     tmp_path: Path, capsys: Capsys, seed: int
 ) -> None:
     check_answers(network(tmp_path, capsys, list(QUERIES), "witness"), QUERIES, QUERIES, seed)
@@ -408,9 +404,7 @@ def test_it_is_less_where_there_are_many_ways(tmp_path: Path, capsys: Capsys) ->
 
 
 @pytest.mark.slow
-def test_a_sketch_left_as_it_is_would_lack_a_row_and_is_never_used(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_a_sketch_that_would_lack_a_row_is_never_used(tmp_path: Path, capsys: Capsys) -> None:
     """CE-R4: two ways to 30, of which the one chosen goes."""
     cli = network(tmp_path, capsys, ["reach"], "witness")
     table = str(tmp_path / "links")
@@ -498,9 +492,7 @@ def test_spark_derives_what_was_maintained(tmp_path: Path, capsys: Capsys) -> No
 @pytest.mark.parametrize(
     "names", [["walks", "walks_of_reached"], pytest.param([*BAGS], marks=pytest.mark.long)]
 )
-def test_spark_runs_those_of_union_all_itself(
-    tmp_path: Path, capsys: Capsys, names: list[str]
-) -> None:
+def test_spark_runs_union_all_itself(tmp_path: Path, capsys: Capsys, names: list[str]) -> None:
     """With the ranges of the sketch in it, what is by UNION besides derived for it."""
     cli = network(tmp_path, capsys, names).captured()
     change(tmp_path, random.Random(6))

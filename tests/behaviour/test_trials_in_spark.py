@@ -402,9 +402,7 @@ def opened(tmp_path: Path, capsys: Capsys, part: str) -> Cli:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_everything_is_exact_and_right(
-    tmp_path: Path, capsys: Capsys, spark: Any, part: str
-) -> None:
+def test_all_is_exact_and_right(tmp_path: Path, capsys: Capsys, spark: Any, part: str) -> None:
     cli = opened(tmp_path, capsys, part)
     captured = cli.good("capture").results
     assert {r["query"]: r["mode"] for r in captured} == dict.fromkeys(PARTS[part], "exact")

@@ -108,7 +108,7 @@ def answers(cli: Cli) -> list[Any]:
         (25, 6, ["0.000001"] + ["0"] * 7, "> 0.0000001"),
     ],
 )
-def test_averages_captured_by_spark(
+def test_spark_captures_averages(
     opened: Any, tmp_path: Path, digits: int, scale: int, values: list[str], limit: str
 ) -> None:
     columns = {"g": [1] * len(values), "p": values, "d": ["1"] * len(values)}
@@ -170,9 +170,7 @@ def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condi
         (38, 0, "9223372036854775807", "x div 0.1 = -10"),
     ],
 )  # fmt: skip
-def test_numbers_on_the_border(
-    opened: Any, digits: int, scale: int, value: str, condition: str
-) -> None:
+def test_border_numbers(opened: Any, digits: int, scale: int, value: str, condition: str) -> None:
     rows = rows_of({"g": [1, 9], "x": [value, "0"]}, digits, scale)
     cli = opened(f"SELECT g FROM t WHERE {condition} GROUP BY g", "g", rows)
     cli.good("capture")
@@ -345,7 +343,7 @@ def wrong_answers(
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.parametrize("zone", ZONES)
-def test_some_expressions(
+def test_few_expressions(
     zone: str, spark: Any, in_zone: Callable[[str], None], tmp_path: Path
 ) -> None:
     in_zone(zone)
@@ -515,7 +513,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Path:
     return folder
 
 
-def test_roundings_are_no_errors_and_errors_are_found(
+def test_only_real_errors_are_found(
     sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ordinary values, which do not cancel, a part in a million is an error."""

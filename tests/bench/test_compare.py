@@ -310,9 +310,7 @@ def test_speed_ups_are_told_at_a_thousand_changes_and_at_the_largest_share() -> 
         ([], []),
     ],
 )  # fmt: skip
-def test_else_at_the_most_common_size_and_once_where_it_is_the_largest(
-    cells: list[Cell], words: list[str]
-) -> None:
+def test_else_at_the_most_common_size_and_once_each(cells: list[Cell], words: list[str]) -> None:
     assert [size for size, _ in sizes(*cells)] == words
 
 

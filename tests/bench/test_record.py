@@ -187,9 +187,7 @@ def test_ratios_and_numbers_promise_no_more_than_they_know() -> None:
         ((3, 2, 4, 5), Unit.RATIO, "2×–4×"),
     ],
 )
-def test_a_spread_names_a_common_unit_once(
-    metric: tuple[float, float, float, int], unit: Unit, text: str
-) -> None:
+def test_a_common_unit_once(metric: tuple[float, float, float, int], unit: Unit, text: str) -> None:
     assert spread_text(Metric(*metric), unit) == text
 
 

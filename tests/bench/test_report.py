@@ -696,7 +696,7 @@ def test_hostile_text_runs_nothing(shown: Shown) -> None:
         {-5: -5.0, 5: 5.0},
     ],
 )
-def test_odd_records_are_drawn(
+def test_odd_records_have_charts(
     shown: Shown, costs: dict[Label, float], log: tuple[str, ...]
 ) -> None:
     cells = [small_cell({"changes": x}, {"maintain_ms": cost}) for x, cost in costs.items()]

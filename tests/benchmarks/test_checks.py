@@ -144,7 +144,7 @@ def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(ctx: Context) -> None:
 
 
 @pytest.mark.parametrize("who", ["duckdb", "search"])
-def test_who_asks_anew_and_has_another_answer_is_told(
+def test_a_rivals_wrong_answer_is_told(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     def wrong(*_: object) -> tuple[pa.Table, CallTimes]:
@@ -166,9 +166,7 @@ def test_a_table_too_small_is_told(ctx: Context) -> None:
 
 
 @pytest.mark.parametrize("what", ["sketch", "answer"])
-def test_a_circuit_that_went_astray_is_told(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_wrong_circuit_is_told(ctx: Context, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     right = Kept.answer
     monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
     if what == "sketch":
@@ -244,7 +242,7 @@ def test_regions_and_their_seeds(ctx: Context) -> None:
     assert values(gone[1])["provenance_bytes"] > 0
 
 
-def test_a_scheme_with_another_answer_is_told(
+def test_a_scheme_with_a_wrong_answer_is_told(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Simulation.answer
@@ -501,7 +499,7 @@ def test_a_circle_counts_as_what_comes_before_it(joined: Context) -> None:
     assert held > 300
 
 
-def test_what_cannot_be_counted_is_more_than_any_bound(
+def test_what_cannot_be_counted_is_too_much(
     joined: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     too_many = NotExactError("a count beyond 62 bits", code="count_too_large", hint="none")
@@ -708,9 +706,7 @@ def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
 
 @pytest.mark.slow
 @random_cases(fast=2, check=6, total=10)
-def test_rows_that_come_and_go_bring_it_to_what_asking_anew_gives(
-    connection: ParquetSql, cases: range
-) -> None:
+def test_rows_that_come_and_go_equal_asking_anew(connection: ParquetSql, cases: range) -> None:
     for seed in cases:
         random = np.random.default_rng(seed)
         rows = drawn_signed(random, 60)

@@ -194,9 +194,7 @@ def test_wrong_options_are_told_before_anything_is_written(data: DataSpec, messa
 
 
 @pytest.mark.parametrize("example", ["crimes", "tpch"])
-def test_a_missing_source_is_told_with_what_to_do(
-    example: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_source_is_told_with_help(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.data._generator", lambda: None)
     with refused(UsageError, "source_missing") as caught:
         requests_of([spec(example)], scale=1, seed=1, source=Path("nowhere"))

@@ -152,9 +152,7 @@ def test_a_link_that_comes_again_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("scheme", [Scheme.ABSORPTION_EAGER, Scheme.ABSORPTION_LAZY])
-def test_diagrams_that_nobody_holds_make_room(
-    scheme: Scheme, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diagrams_nobody_holds_make_room(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
     """What somebody holds, or is on its way, stays what it is."""
     rng = random.Random(3)
     links = sorted({(rng.randrange(6), rng.randrange(6)) for _ in range(14)})

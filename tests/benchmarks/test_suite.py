@@ -177,7 +177,7 @@ def plan(request: SuiteRequest) -> None:
     ("scale", "only", "code"),
     [(None, ("on",), "figure_unknown"), (0.0, (), "usage"), (float("nan"), (), "usage")],
 )
-def test_wrong_requests(
+def test_bad_requests(
     tmp_path: Path, scale: float | None, only: tuple[str, ...], code: str
 ) -> None:
     request = SuiteRequest(write(tmp_path), scale=scale, figures=MeasureRequest(only=only))
@@ -196,9 +196,7 @@ def test_wrong_requests(
         ("kind: both", "shares: x", "must be numbers of at least 0"),
     ],
 )
-def test_wrong_options_have_their_place_and_are_all_told(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+def test_wrong_options_are_told_by_place(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = PLANNED.replace(old, new).replace("query, cases", "query, with: {x: 1}, cases")
     with pytest.raises(WorkloadError) as caught:
         checked_suite(Path(write(tmp_path, text)), SilentReporter())
@@ -219,7 +217,7 @@ def test_wrong_options_have_their_place_and_are_all_told(
         ("x: at, ", "x: at, series: [kind], ", "no label of its cells: `kind`", "the labels: `at`"),
     ],
 )
-def test_a_chart_of_what_no_cell_has_is_refused(
+def test_a_chart_of_no_cell_is_refused(
     tmp_path: Path, old: str, new: str, message: str, hint: str
 ) -> None:
     with pytest.raises(WorkloadError) as caught:
@@ -256,7 +254,7 @@ WRONG = {
 @pytest.mark.parametrize(
     ("measure", "options"), [(name, one) for name, wrong in WRONG.items() for one in wrong]
 )
-def test_a_wrong_option_is_refused_before_anything_runs(
+def test_a_wrong_option_is_refused_at_once(
     tmp_path: Path, measure: str, options: dict[str, Any]
 ) -> None:
     with (

@@ -76,9 +76,7 @@ def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Pat
         pytest.param(("rewrite", "--query", "by_g", "--require-sketch"), marks=pytest.mark.long),
     ],
 )
-def test_a_second_writer_waits_and_names_the_first(
-    cli: Cli, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_a_second_writer_names_the_first(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     change(tmp_path / "t", 2)
     with held_lock(tmp_path / ".impctl") as holder:
         readers = [start(cli.workload, "status") for _ in range(2)]

@@ -106,7 +106,7 @@ def kept_up(cli: Cli, seeds: Iterable[int]) -> None:
         cli.good("maintain")
 
 
-def test_a_current_sketch_is_looked_at_and_used(
+def test_current_sketches_are_used(
     cli: Cli, disk: Path, fill: Callable[[], None], tmp_path: Path
 ) -> None:
     cli.good("capture")
@@ -140,9 +140,7 @@ def test_gc_makes_room(cli: Cli, disk: Path, fill: Callable[[], None], tmp_path:
     assert {stored.versions["t"] for stored in held.values()} == {newest(tmp_path / "t")}
 
 
-def test_gc_says_what_it_could_not_write(
-    cli: Cli, disk: Path, fill: Callable[[], None], tmp_path: Path
-) -> None:
+def test_gc_on_a_full_disk(cli: Cli, disk: Path, fill: Callable[[], None], tmp_path: Path) -> None:
     kept_up(cli, range(3, 7))
     fill()
     before = check_store(disk / ".impctl", tmp_path / "t")
@@ -188,9 +186,7 @@ def test_a_read_only_file_system_is_no_reason_to_try_again(tmp_path: Path, capsy
         assert on_disk(tmp_path, capsys)("capture").refusal == (2, "store_read_only")
 
 
-def test_a_stale_sketch_that_cannot_be_written_leaves_the_query_its_answer(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_a_stale_sketch_that_cannot_be_written_is_not_used(tmp_path: Path, capsys: Capsys) -> None:
     disk = tmp_path / "disk"
     asked = ("rewrite", "--query", "by_g")
     with _mounted(disk, "size=16m,mode=700"):
@@ -257,9 +253,7 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "redirected"), CASES)
-def test_results_that_cannot_be_written(
-    workload: Path, tmp_path: Path, command: str, redirected: str
-) -> None:
+def test_unwritable_results(workload: Path, tmp_path: Path, command: str, redirected: str) -> None:
     change(tmp_path / "t", 2)
     done = shell(workload, command, redirected)
     assert (done.returncode, done.stdout) == (6, "")
@@ -304,9 +298,7 @@ def test_the_failure_that_counts_most_gives_the_code(workload: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("closed", "code"), [(">&-", 6), ("<&- >&- 2>&-", 6), ("2>&-", 0)])
-def test_no_file_of_the_store_gets_the_number_of_a_stream(
-    workload: Path, closed: str, code: int
-) -> None:
+def test_no_store_file_gets_the_number_of_a_stream(workload: Path, closed: str, code: int) -> None:
     """A write to a closed stdout would else land in whatever was opened first."""
     before = {
         file: file.read_bytes()
@@ -366,7 +358,7 @@ def test_all_of_it_goes_and_a_dry_run_says_so_before(cli_of_gc: Cli, tmp_path: P
     assert cli_of_gc.good("maintain").results[0]["action"] == "none"
 
 
-def test_without_a_folder_for_temporary_files(
+def test_no_temporary_folder(
     cli_of_gc: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     litter(cli_of_gc)
@@ -378,9 +370,7 @@ def test_without_a_folder_for_temporary_files(
         pass
 
 
-def test_a_living_owners_folder_stays_and_without_a_store_none_is_made(
-    cli_of_gc: Cli, tmp_path: Path
-) -> None:
+def test_a_living_owners_folder_stays_and_no_store_is_made(cli_of_gc: Cli, tmp_path: Path) -> None:
     with scratch_folder(BENCH_SCRATCH, tmp_path) as mine:
         (mine / "x").write_text("x")
         assert cli_of_gc.one("gc")["entries"] == []

@@ -321,7 +321,7 @@ pieces_and_parts = pytest.mark.parametrize(
 @pytest.mark.long
 @pytest.mark.slow
 @pieces_and_parts
-def test_killed_at_every_write_the_choice_is_whole(
+def test_killed_anywhere_the_choice_is_whole(
     tmp_path: Path, capsys: Capsys, of: Pieces, part: int
 ) -> None:
     folder = of.begun(tmp_path, capsys)
@@ -351,7 +351,7 @@ def test_killed_at_every_write_the_choice_is_whole(
 @pytest.mark.long
 @pytest.mark.slow
 @pieces_and_parts
-def test_killed_at_every_write_what_is_kept_again_is_whole(
+def test_killed_anywhere_what_is_kept_is_whole(
     tmp_path: Path, capsys: Capsys, of: Pieces, part: int
 ) -> None:
     """Pieces that were converted are made again after the capture of another query."""

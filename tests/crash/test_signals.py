@@ -95,9 +95,7 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
         "impctl.errors.unexpected",
     ],
 )
-def test_a_signal_at_the_beginning_of_the_work(
-    tmp_path: Path, number: signal.Signals, place: str
-) -> None:
+def test_a_signal_as_the_work_begins(tmp_path: Path, number: signal.Signals, place: str) -> None:
     """Wherever a run is interrupted, its document says so."""
     owner, name = place.rsplit(".", 1)
     program = (
@@ -199,9 +197,7 @@ def cli(tmp_path: Path, capsys: Capsys) -> Cli:
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_command_that_waits_ends_at_once(
-    cli: Cli, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_waiting_command_ends_at_once(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     with held_lock(tmp_path / ".impctl"):
         process = start(cli.workload, "maintain", "--lock-timeout", "100", "-v")
         until_open(process, tmp_path / ".impctl")

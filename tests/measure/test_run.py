@@ -186,7 +186,7 @@ def test_the_record_of_a_workload(workload: Path) -> None:
     )  # fmt: skip
 
 
-def test_what_is_asked_for_is_what_is_measured(
+def test_only_what_is_asked_for(
     workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "yardstick", yardstick)
@@ -274,7 +274,7 @@ def test_an_interrupt_keeps_the_cells_that_are_done(failures: Path, tmp_path: Pa
     assert [cell.figure for cell in kept.cells] == ["changes", "changes", "changes", "ways"]
 
 
-def test_every_figure_has_the_noise_around_it(
+def test_each_figure_has_the_noise_around_it(
     workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([10.0, 10.0, 15.0])
@@ -468,9 +468,7 @@ queries:
         pytest.param("", id="all figures", marks=(pytest.mark.long, pytest.mark.slow)),
     ],
 )
-def test_from_the_workload_to_the_comparison(
-    spark: Any, tmp_path: Path, capsys: Capsys, only: str
-) -> None:
+def test_from_workload_to_comparison(spark: Any, tmp_path: Path, capsys: Capsys, only: str) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     file = tmp_path / "w.yaml"
     file.write_text(SMALL_WORKLOAD)

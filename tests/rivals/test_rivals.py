@@ -46,7 +46,7 @@ def test_each_says_how_it_is_run_and_what_it_needs() -> None:
         assert callable(module.main)
 
 
-def test_what_is_missing_is_said(
+def test_missing_rivals_are_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capsys
 ) -> None:
     def no_java(_: object) -> None:
@@ -137,9 +137,7 @@ def test_figures_are_those_of_the_steps_that_count(capsys: Capsys) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_of_either_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capsys
-) -> None:
+def test_a_wrong_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     few = Turns(warm=0, timed=2, changed=50)
     rival = partial(compared, SMALL, few, lambda _: lazy("wrong"), keeps=True)
     with pytest.raises(PeerFailedError, match="1 groups are wrong"):

@@ -27,7 +27,7 @@ OPERATIONS, SEED = int(_COUNT), int(_SEED or 1)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900 + 10 * OPERATIONS)
-def test_nothing_is_lost_and_nothing_wrong(
+def test_all_is_kept_and_right(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with running_writer() as writer:

@@ -104,9 +104,7 @@ def test_an_object_without_content_is_no_empty_object(
     assert place.cli.one("maintain")["reason_code"] == "incremental"
 
 
-def test_a_first_workload_file_is_written_from_the_tables(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_workload_file_from_the_tables(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in lake.options.items():
         monkeypatch.setenv(name.upper(), value)
     uri, file = lake.make("sales"), lake.folder / "first.yaml"
