@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,43 +49,25 @@ def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
 
 
 ROWS = pa.table(
-    {
-        "g": pa.array([0, 0, 0, 1, 3, 3, 3, 5, 5, 7, None], pa.int32()),
-        "x": pa.array([5, 15, 25, 5, 5, 15, 25, 5, 9, 15, 25], pa.int32()),
-        "note": pa.array(list("abcdefghijk"), pa.string()),
-    }
+    [
+        [0, 0, 0, 1, 3, 3, 3, 5, 5, 7, None],
+        [5, 15, 25, 5, 5, 15, 25, 5, 9, 15, 25],
+        [*"abcdefghijk"],
+    ],
+    schema=pa.schema({"g": pa.int32(), "x": pa.int32(), "note": pa.string()}),
 )
 
 
 def more(group: int | None = 5, rows: int = 3, x: int | None = 1) -> pa.Table:
     """Rows of one group: three of group 5 bring it over the limit."""
-    return pa.table(
-        {
-            "g": pa.array([group] * rows, pa.int32()),
-            "x": pa.array([x] * rows, pa.int32()),
-            "note": pa.array(["z"] * rows, pa.string()),
-        }
-    )
+    return pa.table([[group] * rows, [x] * rows, ["z"] * rows], schema=ROWS.schema)
 
 
 KEYED = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2 AND SUM(x) > 10"
 SHOWN = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2"
 """Here `x` is only shown: no sketch depends on it."""
 
-_WORKLOAD = """\
-version: 1
-tables:
-  t: {{path: t}}
-{partitions}
-queries:
-  q:
-    sql: >-
-      {sql}
-{sketch}
-store: .impctl
-spark: {{master: "local[2]"}}
-"""
-
+GROUPS = {"g": [2, 4, 6]}
 POLICIES = ("strict", "incremental", "full", "auto")
 
 
@@ -187,19 +170,13 @@ def make_place(
     *,
     sql: str = KEYED,
     sketch: str | None = "g",
-    ranges: str | None = "g: {boundaries: [2, 4, 6]}",
-    more: str = "",
+    ranges: Mapping[str, Sequence[object]] = GROUPS,
+    **more: object,
 ) -> Place:
     """A workload file beside a table `t` that is or will be there; `more` is said of the query."""
-    file = folder / "w.yaml"
-    file.write_text(
-        _WORKLOAD.format(
-            sql=sql,
-            partitions="" if ranges is None else f"partitions:\n  t:\n    {ranges}",
-            sketch="" if sketch is None else f"    sketch: {{t: {sketch}}}\n    {more}",
-        )
-    )
-    return Place(folder, sql, Cli(capsys, file))
+    query = {"sql": sql, **({} if sketch is None else {"sketch": {"t": sketch}}), **more}
+    partitions = {"t": {name: {"boundaries": [*values]} for name, values in ranges.items()}}
+    return Place(folder, sql, Cli.asking(capsys, folder, {"q": query}, partitions=partitions))
 
 
 def expect_carried(place: Place, *, changes: int | None = None) -> Ran:
