@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
@@ -63,17 +63,7 @@ def read_baseline(path: Path) -> tuple[Expected, ...]:
 
 def write_baseline(path: Path, baseline: Sequence[Expected]) -> None:
     """One entry per line, so that a change of one shows as one."""
-    lines = [
-        json.dumps(
-            {
-                "figure": each.figure,
-                "labels": dict(each.labels),
-                "metric": each.metric,
-                "ratio": each.ratio,
-            }
-        )
-        for each in baseline
-    ]
+    lines = [json.dumps(asdict(each)) for each in baseline]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
