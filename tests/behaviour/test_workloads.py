@@ -523,9 +523,8 @@ def network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 def test_sketches_stay_sparks(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = sketches_replayed(
-        network(tmp_path, monkeypatch), tmp_path / "replay", spark, 12, 12, few=20
-    )
+    file = network(tmp_path, monkeypatch)
+    done = sketches_replayed(file, tmp_path / "replay", spark, 12, 12, few=20)
     assert not done.wrong, "\n".join(done.told())
     assert not done.cannot
     assert done.restarts == 1

@@ -296,29 +296,21 @@ def _per_row(groups: int) -> float:
 
 
 VALUES: dict[str, tuple[Label, ...]] = {
+    **dict.fromkeys(("come", "expected", "lambda", "part", "peers"), (1, 5)),
+    **dict.fromkeys(("changes", "ranges", "updates"), (10, 1000)),
+    **dict.fromkeys(("deletes", "expected_share", "share"), (0.01, 0.3)),
     "batch": ("10", "lazy"),
     "budget": (0.25, 1),
     "buffer": ("20", "all"),
-    "changes": (10, 1000),
-    "come": (1, 5),
-    "deletes": (0.0, 0.5),
-    "expected": (1, 5),
-    "expected_share": (0.01, 0.3),
     "kind": ("insert", "delete"),
-    "lambda": (1, 20),
-    "part": (1, 2),
     "pattern": ("minimal", "2:1"),
-    "peers": (4, 12),
     "query": ("average", "join"),
-    "ranges": (10, 1000),
     "ratio": ("1U5Q", "5U1Q"),
     "scheme": ("dred", "absorption_lazy"),
     "selection": ("none", "multi"),
-    "share": (0.01, 0.3),
     "strategy": ("none", "recapture", "incremental"),
     "table": ("orders", "lineitem"),
     "trigger": ("commit", "fresh_within: 10m"),
-    "updates": (50, 100),
     "way": ("chosen", "kept"),
 }
 

@@ -43,21 +43,16 @@ Spoken = subprocess.CompletedProcess[str]
 
 def spoken(*command: str) -> Spoken:
     """A command run to its end, whatever that is, with this process's modules."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=600, check=False, env=environment
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
 
 
 def start(workload: Path, command: str, *words: str, **environment: str) -> subprocess.Popen[str]:
     """`impctl COMMAND WORKLOAD --json ...`, running."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-    )
+    called = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(called, text=True, env=env, **pipes)
 
 
 def end(process: subprocess.Popen[str]) -> Done:
@@ -262,9 +257,8 @@ def shoot(workload: Path, number: signal.Signals, draw: random.Random) -> Counte
     commits = draw.randrange(sum(VERSIONS.values()) + 1 - sum(before.values()) or 1)
     limit = time.monotonic() + 60
     # Before that Python itself is starting, and answers signals as it likes.
-    while (
-        process.poll() is None and "deltalake" not in Path(f"/proc/{process.pid}/maps").read_text()
-    ):
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and "deltalake" not in maps.read_text():
         time.sleep(0.002)
     while process.poll() is None and time.monotonic() < limit:
         if sum(versions(folder).values()) >= sum(before.values()) + commits:
