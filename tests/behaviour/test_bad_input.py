@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import shutil
 import subprocess
@@ -36,7 +35,9 @@ from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.tables import rows, source
 from impctl.tables.write.maintenance import create_table
+from tests.support.kept_workload import stored as stored_query
 from tests.support.run_cli import ROWS, WORKLOAD, Capsys, Cli, Ran
+from tests.tables import handmade
 
 
 def sketch(cli: Cli) -> tuple[list[int], dict[str, int]]:
@@ -99,16 +100,11 @@ def test_a_count_below_zero(captured: Cli, table: str) -> None:
     """A file is changed in its place, behind impctl's back: rows leave that the state never saw."""
     write_deltalake(table, more(), mode="append")
     captured.good("maintain")
-    log = Path(table) / "_delta_log"
-    last = max(log.glob("*.json"))
-    (added,) = [
-        one["add"] for one in map(json.loads, last.read_text().splitlines()) if "add" in one
-    ]
+    version = DeltaTable(table).version()
+    (added,) = [one["add"] for one in handmade.actions_of(table, version) if "add" in one]
     strangers = more().set_column(0, "g", pa.array([7] * 3))
     pq.write_table(strangers, Path(table) / added["path"])
-    removed = {"path": added["path"], "dataChange": True, "deletionTimestamp": 1}
-    following = log / f"{int(last.stem) + 1:020d}.json"
-    following.write_text(json.dumps({"remove": removed}))
+    handmade.commit(table, version + 1, handmade.remove(added["path"], deletionTimestamp=1))
     before = sketch(captured)
     check_refused(captured("maintain"), 7, "count_below_zero", "never contained")
     assert sketch(captured) == before
@@ -144,26 +140,18 @@ def test_a_query_that_the_file_does_not_have(cli: Cli, command: str) -> None:
 def test_state_that_another_release_wrote_is_recaptured_or_refused(
     captured: Cli, table: str, counters: dict[str, int] | None, renamed: dict[str, str]
 ) -> None:
+    stored = stored_query(captured.workload.parent, "q")
     with Store.open(captured.workload.parent / ".impctl") as store:
-        stored = store.load("q")
-        assert stored is not None
         ((sequence, groups),) = store.load_runs("q")["aggregate0.groups"]
         names = [renamed.get(name, name) for name in whole_table(groups).column_names]
         meta = dict(stored.state_meta)
         assert meta["counters"].keys() == {"aggregate0.next_group"}
         if counters is not None:
             meta["counters"] = counters
-        store.commit_maintain(
-            MaintainCommit(
-                query="q",
-                expected_generation=stored.generation,
-                pins=stored.pins,
-                record=store.history("q")[0],
-                put_runs=(("aggregate0.groups", sequence, groups.rename_columns(names)),),
-                state_meta=meta,
-                basis=meta,
-            )
-        )
+        record = store.history("q")[0]
+        runs = (("aggregate0.groups", sequence, groups.rename_columns(names)),)
+        said = {"put_runs": runs, "state_meta": meta, "basis": meta}
+        store.commit_maintain(MaintainCommit("q", stored.generation, stored.pins, record, **said))
     write_deltalake(table, more(), mode="append")
     assert captured("maintain").refusal == (7, "state_corrupt")
     assert captured("maintain", "--policy", "strict").refusal == (4, "policy_refused")
@@ -272,16 +260,9 @@ CHECKED = ("dimension", "recursion", "sorted")
 def facts(rows: int) -> pa.Table:
     draw = np.random.default_rng(7)
     keys = draw.integers(0, rows // 2, rows)
-    return pa.table(
-        {
-            "id": np.arange(rows),
-            "k": keys,
-            "g": draw.integers(0, 200, rows),
-            "x": draw.random(rows).round(2),
-            "s": [f"name-{key:012d}" for key in keys],
-            "t": draw.permutation(rows),
-        }
-    )
+    columns = {"id": np.arange(rows), "k": keys, "g": draw.integers(0, 200, rows)}
+    columns |= {"x": draw.random(rows).round(2), "s": [f"name-{key:012d}" for key in keys]}
+    return pa.table({**columns, "t": draw.permutation(rows)})
 
 
 @pytest.fixture

@@ -359,17 +359,14 @@ WITNESS_ROWS = 600
 
 
 def rows_of(rng: random.Random, start: int, count: int) -> pa.Table:
-    def some(values: list[Any]) -> list[Any]:
-        return [rng.choice(values) for _ in range(count)]
-
-    return pa.table(
-        {
-            "id": pa.array(range(start, start + count), pa.int64()),
-            "g": pa.array(some([*range(12), None]), pa.int64()),
-            "v": pa.array(some([*range(100), 99, None, None]), pa.int32()),
-            "d": pa.array(some([-0.0, 0.0, 0.5, 2.5, math.nan, math.inf, None]), pa.float64()),
-        }
+    values: tuple[list[Any], ...] = (
+        [*range(12), None],
+        [*range(100), 99, None, None],
+        [-0.0, 0.0, 0.5, 2.5, math.nan, math.inf, None],
     )
+    drawn = [[rng.choice(some) for _ in range(count)] for some in values]
+    schema = pa.schema({"id": pa.int64(), "g": pa.int64(), "v": pa.int32(), "d": pa.float64()})
+    return pa.table([[*range(start, start + count)], *drawn], schema=schema)
 
 
 @pytest.fixture

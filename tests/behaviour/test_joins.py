@@ -169,16 +169,13 @@ SPREAD = "SELECT g, COUNT(x) n FROM t GROUP BY g HAVING COUNT(x) > 4"
 
 
 def some(rng: random.Random, count: int) -> pa.Table:
-    def chosen(values: list[Any]) -> list[Any]:
-        return [rng.choice(values) for _ in range(count)]
-
-    return pa.table(
-        {
-            "g": pa.array(chosen([None, 0, 1, 2, 3, 4]), pa.int32()),
-            "x": pa.array(chosen([None, *range(10)]), pa.int64()),
-            "p": pa.array(chosen([None, "a", "b", "c/d", "é"]), pa.string()),
-        }
+    values: tuple[list[Any], ...] = (
+        [None, 0, 1, 2, 3, 4],
+        [None, *range(10)],
+        [None, "a", "b", "c/d", "é"],
     )
+    drawn = [[rng.choice(some) for _ in range(count)] for some in values]
+    return pa.table(drawn, schema=pa.schema({"g": pa.int32(), "x": pa.int64(), "p": pa.string()}))
 
 
 def change_vectored(rng: random.Random, table: VectoredTable) -> None:

@@ -18,9 +18,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.service import fill as loading
 from impctl.sketch.partition import RangePartition
-from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.spark_trials import AnswerTally, SparkTally, run_answers, run_case
+from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     FIRST_ROWS,
@@ -117,10 +117,7 @@ def changed(table: str, rows: list[Row], rng: random.Random) -> None:
 
 def was_unsure(folder: Path, case: int) -> bool:
     """Whether some group was ever kept because a sum of doubles was too close to call."""
-    with Store.open(folder / ".impctl" / str(case), create=False) as store:
-        stored = store.load("q")
-    assert stored is not None
-    return bool(stored.state_meta["unsure"])
+    return bool(stored(folder, "q", f".impctl/{case}").state_meta["unsure"])
 
 
 def safe_workload(

@@ -291,13 +291,9 @@ def test_no_jvm_is_left(tmp_path: Path, number: int, stage: str, seconds: float)
     environment = {**os.environ, "TMPDIR": str(temporary), _MARK: mark}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     words = [sys.executable, "-P", "-m", "impctl", "query"]
-    process = subprocess.Popen(
-        [*words, write_workload(tmp_path), "--query", "by_g", "--by", "spark"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words += [str(write_workload(tmp_path)), "--query", "by_g", "--by", "spark"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(words, env=environment, text=True, **pipes)
     try:
         assert until(_STAGES[stage], mark)
         time.sleep(seconds)

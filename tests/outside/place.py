@@ -17,6 +17,7 @@ from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
 from impctl.tables.schema import read_schema
 from tests.plan.trials import accurate_sketches, instances_of
+from tests.support.kept_workload import log_entry, stored
 from tests.support.reference_plan import annotate, bag, evaluate
 from tests.support.run_cli import Capsys, Cli, Ran
 
@@ -93,10 +94,7 @@ class Place:
         return self.folder / ".impctl"
 
     def stored(self) -> StoredQuery:
-        with Store.open(self.store, create=False) as store:
-            result = store.load("q")
-        assert result is not None
-        return result
+        return stored(self.folder, "q")
 
     def last(self) -> RunRecord:
         """What history says of the latest action."""
@@ -126,7 +124,7 @@ class Place:
 
     def entry(self, version: int) -> Path:
         """The log entry of a version."""
-        return self.table / "_delta_log" / f"{version:020}.json"
+        return log_entry(self.table, version)
 
     def forget(self, *, keep: int) -> None:
         """Clean the log: a checkpoint at the newest version, entries before `keep` removed."""
@@ -154,9 +152,8 @@ class Place:
         if ran.code == 0:
             slack = self.check_sound()
             assert not (is_exact and slack)
-            (result,) = ran.results
-            assert self.last().reason_code == result["reason_code"]
-            assert self.last().action == result["action"]
+            (result,), last = ran.results, self.last()
+            assert (last.reason_code, last.action) == (result["reason_code"], result["action"])
         else:
             assert _contents(self.store) == before
             assert ran.error["hint"], ran.error

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.store.store import Store
 from tests.outside.conftest import FEED
 from tests.outside.place import ROWS, more
+from tests.support.kept_workload import stored
 from tests.support.run_cli import Capsys, Cli
 from tests.tables import handmade
 
@@ -84,24 +84,18 @@ def clean_the_log(table: Path) -> None:
 
 def vacuum(table: Path) -> None:
     delete(table)
-    DeltaTable(str(table)).vacuum(
-        retention_hours=0, dry_run=False, enforce_retention_duration=False
-    )
+    at_once = {"retention_hours": 0, "dry_run": False, "enforce_retention_duration": False}
+    DeltaTable(str(table)).vacuum(**at_once)
     shutil.rmtree(table / "_change_data", ignore_errors=True)
 
 
+MORE = (append, delete, overwrite, append_and_optimize)
 FOLLOWED = [
     *(merge, delete_and_restore, add_a_column),
-    *(
-        pytest.param(change, marks=pytest.mark.long)
-        for change in (append, delete, overwrite, append_and_optimize)
-    ),
+    *(pytest.param(change, marks=pytest.mark.long) for change in MORE),
 ]
-LOST: dict[Change, str] = {
-    create_anew: "table_recreated",
-    clean_the_log: "history_gone",
-    vacuum: "history_gone",
-}
+GONE = "history_gone"
+LOST: dict[Change, str] = {create_anew: "table_recreated", clean_the_log: GONE, vacuum: GONE}
 
 
 @pytest.fixture
@@ -134,10 +128,8 @@ def test_what_can_be_followed(cli: Cli, table: Path, change: Change) -> None:
         "not_incremental",
     )
     done = {r["query"]: (r["action"], r["reason_code"]) for r in cli.good("maintain").results}
-    assert done == {
-        "touched": ("touch", "touch_keyed"),
-        "by_spark": ("recapture", "not_incremental"),
-    }
+    by_spark = ("recapture", "not_incremental")
+    assert done == {"touched": ("touch", "touch_keyed"), "by_spark": by_spark}
     assert sound(cli)["by_spark"] == 0
 
 
@@ -159,10 +151,8 @@ def test_a_used_column_is_dropped_and_comes_back(cli: Cli, table: Path) -> None:
     gone = ROWS.drop_columns(["x"])
     write_deltalake(str(table), gone, mode="overwrite", schema_mode="overwrite")
     ran = cli("maintain")
-    assert {failure["query"]: failure["code"] for failure in ran.error["failures"]} == {
-        "touched": "column_unknown",
-        "by_spark": "column_unknown",
-    }
+    failures = {failure["query"]: failure["code"] for failure in ran.error["failures"]}
+    assert failures == dict.fromkeys(("touched", "by_spark"), "column_unknown")
     write_deltalake(str(table), ROWS, mode="overwrite", schema_mode="overwrite")
     append(table)
     cli.good("maintain")
@@ -180,18 +170,11 @@ queries:
 
 
 def columns(**physical: str) -> dict[str, Any]:
-    fields = [
-        handmade.field(
-            name,
-            "long",
-            **{
-                "delta.columnMapping.id": int(stored[-1]),
-                "delta.columnMapping.physicalName": stored,
-            },
-        )
-        for name, stored in physical.items()
-    ]
-    return handmade.metadata(fields, configuration=MAPPED)
+    def field(name: str, held: str) -> dict[str, Any]:
+        mapped = {"delta.columnMapping.id": int(held[-1]), "delta.columnMapping.physicalName": held}
+        return handmade.field(name, "long", **mapped)
+
+    return handmade.metadata([field(*one) for one in physical.items()], configuration=MAPPED)
 
 
 @pytest.fixture
@@ -209,10 +192,7 @@ def touched_cli(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
 
 
 def ranges(cli: Cli) -> tuple[int, ...]:
-    with Store.open(cli.workload.parent / ".impctl", create=False) as store:
-        result = store.load("q")
-    assert result is not None
-    return tuple(result.sketches[0].ranges.ids)
+    return tuple(stored(cli.workload.parent, "q").sketches[0].ranges.ids)
 
 
 def test_another_column_takes_its_name(touched_cli: Cli, tmp_path: Path) -> None:
