@@ -70,6 +70,13 @@ def test_unknown_table_and_column_are_named_with_their_place(cli: Cli) -> None:
     assert "t" in ran.error["hint"]
 
 
+def test_an_unsafe_sketch_choice_is_refused_with_the_reason(cli: Cli) -> None:
+    edited(cli, "HAVING COUNT(*) > 2", "HAVING COUNT(*) < 2")
+    ran = edited(cli, "sketch: {t: g}", "sketch: {t: x}")("capture", "--dry-run")
+    check_refused(ran, 3, "sketch_unsafe", "COUNT(*)")
+    assert "g" in ran.error["hint"]
+
+
 def test_a_missing_table_and_a_folder_that_is_none(cli: Cli, table: str) -> None:
     shutil.rmtree(table)
     check_refused(cli("capture", "--dry-run"), 3, "table_missing", "`t`")

@@ -55,9 +55,12 @@ def summed(cli: Cli) -> Cli:
 
 def workload(folder: Path, capsys: Capsys, sql: str) -> Cli:
     """One query over `t`, sketched on `k`."""
-    partitions = {"t": {"k": {"boundaries": [3]}}}
-    queries = {"q": {"sql": sql, "sketch": {"t": "k"}}}
-    return Cli.asking(capsys, folder, queries, partitions=partitions)
+    return Cli.over(
+        capsys,
+        folder,
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {k: {boundaries: [3]}}}\n"
+        f"queries: {{q: {{sql: '{sql}', sketch: {{t: k}}}}}}\n",
+    )
 
 
 UNSAFE = (3, "sketch_unsafe")
