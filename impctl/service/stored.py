@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from impctl.data.schema import Column, quoted
 from impctl.errors import (
@@ -25,6 +25,7 @@ from impctl.service.context import Context, build_mark
 from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
+from impctl.store.records import Count, plain
 from impctl.tables.log import FilesMark, commit_mark, files_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import refresh
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 # Law: a plain record, so that what reads the store needs no context for it.
 
 
-class RangeDepth(Struct, frozen=True):
+class RangeDepth(Struct, frozen=True, forbid_unknown_fields=True):
     """How evenly one partition's ranges are filled. `at_capture` is the imbalance when the ranges
     were chosen, 0 for a table without rows."""
 
@@ -62,6 +63,10 @@ class RangeDepth(Struct, frozen=True):
     rows: int
     largest: int
     at_capture: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.at_capture):
+            raise ValueError("not finite")
 
 
 # How an answer is made of its kept rows, stored beside them: told later without reading SQL. Law:
@@ -116,7 +121,7 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
 # a corrupt state, never a default.
 
 
-class StateMeta(Struct, frozen=True):
+class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
     `circuit` identifies the circuit of the state, `answer` whether it has the rows of the query's
     answer, `template` the release that captured the sketch and the queries that may use it with
@@ -143,38 +148,33 @@ class StateMeta(Struct, frozen=True):
     moments: Mapping[str, str] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, FilesMark] = field(default_factory=dict)
-    counters: Mapping[str, int] = field(default_factory=dict)
-    unsure: int = 0
-    distant: Sequence[str] = ()
-    from_files: Sequence[str] = ()
-    read_rows: Mapping[str, int] = field(default_factory=dict)
-    group_bytes: Mapping[str, int] = field(default_factory=dict)
-    buffers: Mapping[str, int] = field(default_factory=dict)
-    buffer_groups: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, Count] = field(default_factory=dict)
+    unsure: Count = 0
+    distant: tuple[str, ...] = ()
+    from_files: tuple[str, ...] = ()
+    read_rows: Mapping[str, Count] = field(default_factory=dict)
+    group_bytes: Mapping[str, Count] = field(default_factory=dict)
+    buffers: Mapping[str, Count] = field(default_factory=dict)
+    buffer_groups: Mapping[str, Count] = field(default_factory=dict)
     side_reasons: Mapping[str, str] = field(default_factory=dict)
-    depths: Sequence[RangeDepth] = ()
-    ending: Sequence[Any] = ()
+    depths: tuple[RangeDepth, ...] = ()
+    ending: tuple[Any, ...] = ()
     trees: str = ""
     estimate: Mapping[str, float] = field(default_factory=dict)
-    work: Mapping[str, int] = field(default_factory=dict)
+    work: Mapping[str, Count] = field(default_factory=dict)
     expires: str = ""
     provenance: str = ""
 
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, self.estimate.values())):
+            raise ValueError("not finite")
+        if self.ending and not (len(self.ending) == 2 and isinstance(self.ending[0], str)):
+            raise ValueError("not a mark with a value")
+
     def as_stored(self) -> dict[str, Any]:
         """The value that `read` takes."""
-        values = {name: getattr(self, name) for name in _CHECKS}
-        result: dict[str, Any] = {
-            name: dict(value)
-            if isinstance(value, Mapping)
-            else value
-            if isinstance(value, str | int)
-            else list(value)
-            for name, value in values.items()
-            if value or name not in _ONLY_WITH_CONTENT
-        }
-        result["files"] = {table: asdict(mark) for table, mark in self.files.items()}
-        result["depths"] = [asdict(depth) for depth in self.depths]
-        return result
+        stored: dict[str, Any] = to_builtins(self, enc_hook=plain)
+        return stored
 
     @property
     def layout(self) -> str:
@@ -199,8 +199,8 @@ class StateMeta(Struct, frozen=True):
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
         """The meta of a stored query; StateCorruptError for invalid content."""
         try:
-            return cls(**{name: _CHECKS[name](value) for name, value in stored.items()})
-        except (KeyError, TypeError, ValueError) as error:
+            return convert(stored, cls)
+        except ValidationError as error:
             raise StateCorruptError(
                 f"The stored state of query `{query}` has a description that impctl did not write",
                 hint="run `impctl capture` to start again",
@@ -225,115 +225,6 @@ def tree_record(stored: StoredQuery) -> TreeRecord | None:
 
 
 _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
-_ONLY_WITH_CONTENT = frozenset(
-    (
-        *("from_files", "read_rows", "group_bytes", "buffers", "buffer_groups", "side_reasons"),
-        *("trees", "estimate", "work", "expires", "provenance"),
-    )
-)
-"""Fields that are not stored while empty."""
-
-
-def _exact(kind: type, problem: str) -> Callable[[Any], Any]:
-    def checked(value: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeError(problem)
-        return value
-
-    return checked
-
-
-_text = _exact(str, "not a text")
-_flag = _exact(bool, "neither true nor false")
-_whole = _exact(int, "not a whole number")
-
-
-def _count(value: Any) -> int:
-    if _whole(value) < 0:
-        raise ValueError("below zero")
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise TypeError("not a number")
-    return float(value)
-
-
-def _by_name(check: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-    def checked(value: Any) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise TypeError("not an object")
-        return {_text(name): check(item) for name, item in value.items()}
-
-    return checked
-
-
-def _each(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    def checked(value: Any) -> list[Any]:
-        if type(value) is not list:
-            raise TypeError("not a list")
-        return [check(item) for item in value]
-
-    return checked
-
-
-def _files_mark(value: Any) -> FilesMark:
-    _exactly(FilesMark, value)
-    rows = value["rows"]
-    return FilesMark(_text(value["digest"]), None if rows is None else _whole(rows))
-
-
-def _mark_and_value(value: Any) -> list[Any]:
-    """A text and its mark, checked on use; or nothing."""
-    if type(value) is not list or len(value) not in (0, 2):
-        raise TypeError("not a mark with a value")
-    return [_text(value[0]), value[1]] if value else []
-
-
-def _depth(value: Any) -> RangeDepth:
-    _exactly(RangeDepth, value)
-    return RangeDepth(
-        table=_text(value["table"]),
-        attribute=_text(value["attribute"]),
-        ranges=_whole(value["ranges"]),
-        rows=_whole(value["rows"]),
-        largest=_whole(value["largest"]),
-        at_capture=_number(value["at_capture"]),
-    )
-
-
-def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
-    if type(value) is not dict or value.keys() != set(record.__struct_fields__):
-        raise TypeError("not a record of the expected form")
-
-
-_CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "way": _text,
-    "circuit": _text,
-    "answer": _flag,
-    "template": _text,
-    "moments": _by_name(_text),
-    "marks": _by_name(_text),
-    "files": _by_name(_files_mark),
-    "counters": _by_name(_count),
-    "unsure": _count,
-    "distant": _each(_text),
-    "from_files": _each(_text),
-    "read_rows": _by_name(_count),
-    "group_bytes": _by_name(_count),
-    "buffers": _by_name(_count),
-    "buffer_groups": _by_name(_count),
-    "side_reasons": _by_name(_text),
-    "depths": _each(_depth),
-    "ending": _mark_and_value,
-    "trees": _text,
-    "estimate": _by_name(_number),
-    "work": _by_name(_count),
-    "expires": _text,
-    "provenance": _text,
-}
-"""The check of each field; other names are rejected."""
 
 
 # The plan by which a query's sketches are kept: whose lineage they hold. Law: it yields the

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from functools import cache
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
+from msgspec.json import decode, encode
 
 from impctl.errors import LockHeldError
 from impctl.store.disk import (
@@ -225,16 +225,11 @@ def _try(path: Path) -> tuple[int | None, bytes]:
 
 def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
     """Write our note; False (and closed) if the file was removed from under the lock."""
-    owner = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "namespace": _namespace(),
-        "command": command,
-        "since": time.time(),
-        "process_start": _process_start(os.getpid()) or "",
-    }
+    pid = os.getpid()
+    since, start = time.time(), _process_start(pid) or ""
+    owner = Owner(pid, socket.gethostname(), _namespace(), command, since, start)
     try:
-        _put_note(descriptor, json.dumps(owner).encode(), disk)
+        _put_note(descriptor, encode(owner), disk)
         ours = os.fstat(descriptor)
         try:
             there = os.lstat(path)
@@ -278,16 +273,8 @@ def _note(descriptor: int) -> bytes:
 
 def _owner(text: bytes) -> Owner | None:
     try:
-        result = json.loads(text)
-        return Owner(
-            int(result["pid"]),
-            str(result["host"]),
-            str(result["namespace"]),
-            str(result["command"]),
-            float(result["since"]),
-            str(result["process_start"]),
-        )
-    except (ValueError, KeyError, TypeError):
+        return decode(text, type=Owner)
+    except (DecodeError, UnicodeDecodeError):
         return None  # no owner, or its note is being written
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import DecodeError, Struct
+from msgspec.json import decode, encode
+from msgspec.structs import astuple, replace
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import ImpctlError, RetryableError
@@ -25,7 +26,9 @@ from impctl.store import states
 from impctl.store.catalog import Value, digest_of, opened, seal_of, sealed
 from impctl.store.disk import damaged
 from impctl.store.records import (
+    Amount,
     Assumption,
+    Count,
     KeptVersion,
     MaintainCommit,
     NewCapture,
@@ -38,11 +41,14 @@ from impctl.store.records import (
     StoredQuery,
     StoredSketch,
     TablePin,
+    plain,
 )
 from impctl.store.states import WrittenRun
+from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
-if TYPE_CHECKING:
-    from impctl.types import AccessId, QueryName, TableName, TableVersion
+
+def _json(value: object) -> str:
+    return encode(value, enc_hook=plain).decode()
 
 
 # Queries with their pins and progress as catalog rows. Law: what a capture fixes lies in `query`,
@@ -217,8 +223,8 @@ def load_query(
         mode=MaintenanceMode(query.mode),
         pins=load_pins(connection, path, query.id, progress.pins),
         sketches=load_sketches(connection, path, query.id, progress.generation, known),
-        assumptions=tuple(Assumption(*fact) for fact in json.loads(progress.assumptions)),
-        state_meta=json.loads(progress.state_meta),
+        assumptions=decode(progress.assumptions, type=tuple[Assumption, ...]),
+        state_meta=decode(progress.state_meta),
         generation=progress.generation,
         captured_at=query.captured_at,
         maintained_at=progress.maintained_at,
@@ -226,7 +232,7 @@ def load_query(
 
 
 def meta_text(meta: Mapping[str, Any] | None) -> str:
-    return json.dumps({} if meta is None else dict(meta))
+    return _json({} if meta is None else meta)
 
 
 # Sketches and their partitions as catalog rows. Law: what comes out is what went in, or
@@ -250,7 +256,7 @@ _SKETCH_TABLES = ("sketch", "sketched", "sketch_version", "sketch_basis")
 
 
 def versions_text(versions: Mapping[TableName, TableVersion]) -> str:
-    """Versions as text, equal for equal versions."""
+    """Versions as text, equal for equal versions: SQL compares it with text of earlier releases."""
     return json.dumps({table: int(version) for table, version in sorted(versions.items())})
 
 
@@ -375,19 +381,9 @@ def _check_size(access: AccessId, ranges: RangeSet, size: int) -> None:
 
 
 def _save_partition(connection: Connection, partition: RangePartition) -> str:
-    content = json.dumps(
-        {
-            "table": partition.table,
-            "attribute": partition.attribute,
-            "type": [
-                partition.type.kind.value,
-                partition.type.precision,
-                partition.type.scale,
-                partition.type.detail,
-            ],
-            "boundaries": [_encoded(value) for value in partition.boundaries],
-        }
-    )
+    kind = astuple(partition.type)
+    boundaries = tuple(map(_encoded, partition.boundaries))
+    content = _json(_PartitionRow(partition.table, partition.attribute, kind, boundaries))
     content_id = _content_id(content)
     connection.execute("INSERT OR IGNORE INTO partition VALUES (?, ?)", (content_id, content))
     return content_id
@@ -397,21 +393,25 @@ def _load_partition(connection: Connection, path: Path, content_id: str) -> Rang
     row = connection.execute("SELECT content FROM partition WHERE id = ?", (content_id,)).fetchone()
     if row is None or _content_id(row[0]) != content_id:
         raise damaged(path, f"partition `{content_id}` is missing or altered")
-    content = json.loads(row[0])
-    kind, precision, scale, detail = content["type"]
-    return RangePartition(
-        content["table"],
-        content["attribute"],
-        SqlType(Kind(kind), precision, scale, detail),
-        tuple(_decoded(value) for value in content["boundaries"]),
-    )
+    content = decode(row[0], type=_PartitionRow)
+    boundaries = tuple(map(_decoded, content.boundaries))
+    return RangePartition(content.table, content.attribute, SqlType(*content.type), boundaries)
 
 
 def _content_id(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _encoded(value: BoundaryValue) -> Any:
+class _PartitionRow(Struct, frozen=True):
+    """A partition as stored, its type as the values of `SqlType`."""
+
+    table: TableName
+    attribute: ColumnName
+    type: tuple[Kind, int, int, str]
+    boundaries: tuple[int | str | dict[str, str], ...]
+
+
+def _encoded(value: BoundaryValue) -> int | str | dict[str, str]:
     # JSON keeps integers of any size and text; floats and bytes need a form that loses nothing.
     match value:
         case float():
@@ -422,14 +422,14 @@ def _encoded(value: BoundaryValue) -> Any:
             return value
 
 
-def _decoded(value: Any) -> BoundaryValue:
+def _decoded(value: int | str | dict[str, str]) -> BoundaryValue:
     match value:
         case {"float": text}:
             return float.fromhex(text)
         case {"bytes": text}:
             return bytes.fromhex(text)
         case _:
-            return value  # type: ignore[no-any-return]  # an int or str, as encoded
+            return value  # type: ignore[return-value]  # an int or str, as encoded
 
 
 # What the latest runs of a query cost, as catalog rows. Law: of every kind of run, every set of
@@ -492,7 +492,7 @@ def _text(moved: Sequence[TableName]) -> str:
 
 
 def _tables(moved: str = "") -> tuple[TableName, ...]:
-    return tuple(json.loads(moved)) if moved else ()
+    return decode(moved, type=tuple[TableName, ...]) if moved else ()
 
 
 def _last(connection: Connection, query_id: int, kind: RunKind) -> int:
@@ -523,36 +523,29 @@ def _put(connection: Connection, query_id: int, number: int, cost: RunCost) -> N
 _DIGITS = 3
 
 
+class _PartsText(Struct, frozen=True):
+    """Parts as stored; `reads` are keys, hits, rows and milliseconds by side."""
+
+    times: tuple[Amount, ...]
+    reads: dict[str, tuple[Count, Count, Count, Amount]]
+
+
 def parts_text(parts: RunParts | None) -> str:
     """The parts as text; empty for none."""
     if parts is None:
         return ""
-    times = [round(ms, _DIGITS) for ms in parts.times]
-    reads = {r.side: [r.keys, r.hits, r.rows, round(r.ms, _DIGITS)] for r in parts.reads}
-    return json.dumps({"times": times, "reads": reads}, separators=(",", ":"))
+    times = tuple(round(ms, _DIGITS) for ms in parts.times)
+    reads = {r.side: (r.keys, r.hits, r.rows, round(r.ms, _DIGITS)) for r in parts.reads}
+    return _json(_PartsText(times, reads))
 
 
 def parts_in(text: str = "") -> RunParts | None:
     """The parts in a text; None for an empty or unknown text."""
-    if not text:
-        return None
     try:
-        stored = json.loads(text)
-        times = tuple(_amount(ms) for ms in stored["times"])
-        reads = tuple(_read(side, *numbers) for side, numbers in stored["reads"].items())
-    except (ValueError, TypeError, KeyError, AttributeError):
+        stored = decode(text, type=_PartsText)
+    except DecodeError:
         return None
-    return RunParts(times, reads)
-
-
-def _read(side: str, keys: int, hits: int, rows: int, ms: float) -> SideRead:
-    return SideRead(side, int(_amount(keys)), int(_amount(hits)), int(_amount(rows)), _amount(ms))
-
-
-def _amount(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-        raise ValueError("not an amount")
-    return float(value)
+    return RunParts(stored.times, tuple(SideRead(side, *n) for side, n in stored.reads.items()))
 
 
 # What was done to a query and why, as catalog rows. Law: a record is numbered in the order of
@@ -594,7 +587,7 @@ def load_records(
     for row in rows.fetchall():
         values = opened(row, path, "history")[2:]
         given = dict(zip(_COLUMNS, values, strict=True))
-        records.append(RunRecord(**{**given, "versions": json.loads(given["versions"])}))
+        records.append(RunRecord(**{**given, "versions": decode(given["versions"])}))
     return tuple(records)
 
 
@@ -637,7 +630,7 @@ def save_basis(
 ) -> None:
     """Save the basis of a generation's sketches; without one they are not offered later."""
     if basis is not None:
-        row = sealed(query_id, generation, assumptions, json.dumps(dict(basis)))
+        row = sealed(query_id, generation, assumptions, _json(basis))
         connection.execute("INSERT INTO sketch_basis VALUES (?, ?, ?, ?, ?)", row)
 
 
@@ -662,7 +655,7 @@ def kept_versions(
         generation, text = (opened(row, path, "sketch_version")[at] for at in (1, 4))
         basis = _basis(connection, path, query.id, generation)
         if basis is not None:
-            kept.append(KeptVersion(generation, json.loads(text), basis[1]))
+            kept.append(KeptVersion(generation, decode(text), basis[1]))
     return tuple(kept)
 
 
@@ -681,7 +674,7 @@ def load_kept(
     basis = _basis(connection, path, query.id, generation)
     if row is None or basis is None:
         return None
-    versions = json.loads(opened(row, path, "sketch_version")[4])
+    versions = decode(opened(row, path, "sketch_version")[4])
     return replace(
         now,
         # Tables of other names or identities would have made a recapture forget this version.
@@ -702,7 +695,7 @@ def _basis(
     if row is None:
         return None
     assumptions, basis = opened(row, path, "sketch_basis")[2:]
-    return tuple(Assumption(*fact) for fact in json.loads(assumptions)), json.loads(basis)
+    return decode(assumptions, type=tuple[Assumption, ...]), decode(basis)
 
 
 # The latest commits of each table as numbers, as catalog rows. Law: writing costs the arrivals
@@ -815,16 +808,8 @@ def load_chosen(connection: Connection) -> StateChoiceBasis | None:
     if row is None or seal_of(*row[:-1]) != row[-1]:
         return None
     try:
-        stored = json.loads(row[1])
-        return StateChoiceBasis(
-            budget=int(stored["budget"]),
-            rates={tuple(map(str, tables)): _rate(rate) for tables, rate in stored["rates"]},
-            bytes=int(stored["bytes"]),
-            pins={str(query): str(state) for query, state in stored["pins"].items()},
-            least=int(stored["least"]),
-            settled=bool(stored["settled"]),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return decode(row[1], type=StateChoiceBasis)
+    except DecodeError:
         return None
 
 
@@ -833,22 +818,8 @@ def save_chosen(connection: Connection, chosen: StateChoiceBasis | None) -> None
     connection.execute("DELETE FROM state_choice")
     if chosen is None:
         return
-    content = {
-        "budget": chosen.budget,
-        "rates": [[list(tables), rate] for tables, rate in chosen.rates.items()],
-        "bytes": chosen.bytes,
-        "pins": dict(chosen.pins),
-        "least": chosen.least,
-        "settled": chosen.settled,
-    }
-    values = (_PLACE, json.dumps(content))
+    values = (_PLACE, _json(chosen))
     connection.execute("INSERT INTO state_choice VALUES (?, ?, ?)", (*values, seal_of(*values)))
-
-
-def _rate(value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(float(str(value))):
-        raise ValueError("not a rate")
-    return float(str(value))
 
 
 # What a commit changes in the catalog, statement by statement; runs inside one transaction. Law:
@@ -889,9 +860,7 @@ def apply_capture(
     pins = save_pins(connection, query_id, capture.pins)
     versions = versions_text({pin.table: pin.version for pin in capture.pins})
     save_captured(connection, query_id, generation, capture.sketches, versions)
-    assumptions = json.dumps(
-        [[a.table, a.column, str(a.kind), str(a.source)] for a in capture.assumptions]
-    )
+    assumptions = _json(capture.assumptions)
     save_basis(connection, query_id, generation, assumptions, capture.basis)
     # What it had was dropped above.
     runs, _ = states.move_runs(connection, path, query_id, states.NO_RUNS, (), written)

@@ -140,7 +140,7 @@ def was_unsure(folder: Path, case: int) -> bool:
     with Store.open(folder / ".impctl" / str(case), create=False) as store:
         stored = store.load("q")
     assert stored is not None
-    return bool(stored.state_meta["unsure"])
+    return bool(stored.state_meta.get("unsure"))
 
 
 def safe_workload(

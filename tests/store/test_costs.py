@@ -73,7 +73,7 @@ def test_runs_over_state_kept_otherwise_do_not_push_each_other_out(store: Store)
 @pytest.mark.parametrize("was_chosen", [False, True])
 def test_of_runs_before_their_layout_was_told(root: Path, was_chosen: bool) -> None:
     """They are of all state kept, but where a budget may have moved it meanwhile."""
-    made_by = StateChoiceBasis(budget=1, rates={}, bytes=2, pins={}, least=1)
+    made_by = StateChoiceBasis(budget=1, rates=(), bytes=2, pins={}, least=1)
     with Store.open(root) as store:
         store.save_chosen(made_by if was_chosen else None)
     as_format(root, 9)
