@@ -6,10 +6,9 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,38 +16,36 @@ from msgspec.structs import replace
 
 from impctl.data import pages
 from impctl.data.pages import whole_table
-from impctl.errors import ImpctlError, StateCorruptError, StorageError
-from impctl.store import states, tables
-from impctl.store.catalog import Catalog, opened
+from impctl.errors import ImpctlError, StateCorruptError
+from impctl.store import rows, states
+from impctl.store.catalog import Catalog, Transaction
 from impctl.store.disk import (
     CAREFUL,
     OTHERS_MAY_WRITE,
     RUN_SUFFIX,
     StoreLayout,
-    is_full,
     suppress_full,
     translate_errors,
 )
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected, Leftover, OldVersions
-from impctl.store.states import StoredRun, WrittenRun, run_files
+from impctl.store.states import StoredRun
 
 if TYPE_CHECKING:
     from impctl.store.records import StoreReader
     from impctl.types import QueryName
 
-# Removing what nothing refers to any more. Law: only files that no run refers to are removed, and
-# only by the holder of the writer's lock; of the sketch versions of a query the latest `keep`
-# stay.
+# Removing what nothing refers to. Law: only files without a run are removed, and only under the
+# writer's lock; of the sketch versions of a query the latest `keep` stay.
 
 KEPT_VERSIONS = 32
 
 _PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
 
 
-def find_leftovers(connection: Connection, layout: StoreLayout) -> tuple[Leftover, ...]:
-    """Names of run files in the store's folder without a run."""
-    known = run_files(connection)
+def find_leftovers(tx: Transaction, layout: StoreLayout) -> tuple[Leftover, ...]:
+    """Files in the folder of runs that no run refers to."""
+    known = states.run_files(tx)
     with translate_errors(layout.state):
         try:
             entries = list(os.scandir(layout.state))
@@ -62,39 +59,19 @@ def find_leftovers(connection: Connection, layout: StoreLayout) -> tuple[Leftove
     return tuple(sorted(result, key=lambda leftover: leftover.path))
 
 
-def collect_sketches(connection: Connection, path: Path, keep: int) -> Collected:
+def collect_sketches(tx: Transaction, keep: int) -> Collected:
     """Remove older sketch versions and unused partitions; returns them."""
     versions = []
-    for query_id, name in connection.execute("SELECT id, name FROM query ORDER BY name").fetchall():
-        before = _row_bytes(connection, query_id)
-        if gone := _trim(connection, path, query_id, max(1, keep)):
-            versions.append(OldVersions(name, gone, before - _row_bytes(connection, query_id)))
-    size = connection.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
-    partitions = connection.execute(f"DELETE {_PARTITIONS}").rowcount
+    for query_id, name in tx.execute("SELECT id, name FROM query ORDER BY name").fetchall():
+        before = _row_bytes(tx, query_id)
+        if gone := _trim(tx, query_id, max(1, keep)):
+            versions.append(OldVersions(name, gone, before - _row_bytes(tx, query_id)))
+    size = tx.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
+    partitions = tx.execute(f"DELETE {_PARTITIONS}").rowcount
     return Collected(tuple(versions), partitions, int(size))
 
 
-def trimmed(
-    result: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
-) -> Collected:
-    """Remove old versions and partitions, or report why the disk does not permit it. `check_room`
-    raises StorageError if the catalog cannot be written; it may reopen the catalog."""
-    try:
-        if result.versions or result.partitions:
-            check_room()
-            with catalog().writing() as connection:
-                collect_sketches(connection, catalog().path, keep)
-    except StorageError as error:
-        if not is_full(error):
-            raise
-        return Collected(files=result.files, refusal=error)
-    with suppress_full():
-        # Best effort: it rewrites the whole catalog.
-        catalog().shrink()
-    return result
-
-
-def _row_bytes(connection: Connection, query_id: int) -> int:
+def _row_bytes(tx: Transaction, query_id: int) -> int:
     parts = (
         (_total("versions"), "sketch_version"),
         (_total("assumptions", "basis"), "sketch_basis"),
@@ -102,7 +79,7 @@ def _row_bytes(connection: Connection, query_id: int) -> int:
         (_total("access", "table_name", "attribute", "partition_id"), "sketched"),
     )
     sizes = (f"SELECT {total} FROM {table} WHERE query_id = ?" for total, table in parts)
-    return sum(int(connection.execute(size, (query_id,)).fetchone()[0]) for size in sizes)
+    return sum(int(tx.execute(size, (query_id,)).fetchone()[0]) for size in sizes)
 
 
 def _total(*columns: str) -> str:
@@ -111,28 +88,21 @@ def _total(*columns: str) -> str:
     return f"coalesce(sum({lengths}), 0)"
 
 
-def _trim(connection: Connection, path: Path, query_id: int, keep: int) -> int:
-    oldest = connection.execute(
+def _trim(tx: Transaction, query_id: int, keep: int) -> int:
+    oldest = tx.execute(
         "SELECT * FROM sketch_version WHERE query_id = ? ORDER BY generation DESC LIMIT 1 OFFSET ?",
         (query_id, keep - 1),
     ).fetchone()
     if oldest is None:
         return 0
-    generation, captured = opened(oldest, path, "sketch_version")[1:3]
-    gone = connection.execute(
-        "DELETE FROM sketch_version WHERE query_id = ? AND generation < ?", (query_id, generation)
-    ).rowcount
-    connection.execute(
-        "DELETE FROM sketch_basis WHERE query_id = ? AND generation < ?", (query_id, generation)
-    )
-    connection.execute(
-        "DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured)
-    )
-    connection.execute(
-        "DELETE FROM sketch WHERE query_id = ? AND generation < ?", (query_id, captured)
-    )
-    # The row before `generation` still holds where the bits have not changed since.
-    connection.execute(
+    generation, captured = tx.opened(oldest, "sketch_version")[1:3]
+    older = "WHERE query_id = ? AND generation < ?"
+    gone = tx.execute(f"DELETE FROM sketch_version {older}", (query_id, generation)).rowcount
+    tx.execute(f"DELETE FROM sketch_basis {older}", (query_id, generation))
+    tx.execute("DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured))
+    tx.execute(f"DELETE FROM sketch {older}", (query_id, captured))
+    # The row before `generation` is valid for it where the bits have not changed since.
+    tx.execute(
         "DELETE FROM sketch WHERE query_id = ?1 AND generation < coalesce((SELECT"
         " max(later.generation) FROM sketch AS later WHERE later.query_id = ?1 AND"
         " later.access = sketch.access AND later.generation <= ?2), 0)",
@@ -141,9 +111,9 @@ def _trim(connection: Connection, path: Path, query_id: int, keep: int) -> int:
     return gone
 
 
-# How a store on disk is: opened, its rows and state files checked, its folder looked at. Law:
-# nothing is written, the lock is not taken, and damage becomes a fact of the record instead of an
-# error, so that the rest is looked at all the same. Checking reads all state.
+# The condition of a store: rows, state files and folder. Law: nothing is written, the lock is not
+# taken, and damage is recorded instead of raised, so that the rest is checked too. Checking reads
+# all state.
 
 MOST_FILES = 100_000
 """Limit of files and folders inspected in a store, which has a few per query."""
@@ -225,13 +195,12 @@ def _stat(file: Path) -> os.stat_result | None:
         return None
 
 
-# Looking at state files that nobody used: so much at a time, those first that waited longest.
-# Law: what is found altered is told with the query it belongs to and changes nothing; whoever
-# uses such a page finds it again. A file is due a day after it was looked at last, or written. A
-# file of a release before, which has one checksum for all of it, is looked at in full, and gets
-# one per page. Cost: the bytes that are looked at, which are read past the process's memory;
-# nothing while none is due but a query of the catalog, and when files were written that nobody
-# looked at yet.
+# Verifying state files that nobody used, so much at a time, those first that waited longest. Law:
+# damage is reported with its query and changes nothing; whoever uses such a page sees it again. A
+# file is due a day after it was written or verified last. A file of an earlier release, with one
+# checksum for all of it, is verified in full and gets one per page. Cost: the verified bytes, read
+# without keeping them in memory; if nothing is due one query of the catalog, and a look at files
+# that were never verified.
 
 DUE = 86_400.0
 """Seconds after which a file is verified again."""
@@ -263,8 +232,8 @@ class _Waiting(Struct, frozen=True):
 def scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> ScrubResult:
     """Verify `budget` bytes of files that are due, those without page checksums in full. The lock
     must be held. `now` is in seconds since 1970."""
-    with catalog.reading() as connection:
-        due = _waiting(connection, catalog.path, layout, now)
+    with catalog.reading() as tx:
+        due = _waiting(tx, layout, now)
     done: list[tuple[_Waiting, int, bytes | None]] = []
     damaged = []
     size = 0
@@ -279,17 +248,17 @@ def scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> Scr
             done.append((file, page, sums))
             size += verified
     if done:
-        with suppress_full(), catalog.writing_unsynced() as connection:
+        with suppress_full(), catalog.writing_unsynced() as tx:
             for file, page, sums in done:
-                _note(connection, catalog.path, file, page, sums, now)
-            connection.execute(_FORGET)
+                _note(tx, file, page, sums, now)
+            tx.execute(_FORGET)
     return ScrubResult(size, tuple(damaged))
 
 
-def _waiting(connection: Connection, path: Path, layout: StoreLayout, now: float) -> list[_Waiting]:
+def _waiting(tx: Transaction, layout: StoreLayout, now: float) -> list[_Waiting]:
     """The files that are due, longest waiting first."""
     due: dict[QueryName, dict[str, tuple[float, int]]] = {}
-    for name, file, is_older, at, page in connection.execute(_FILES).fetchall():
+    for name, file, is_older, at, page in tx.execute(_FILES).fetchall():
         info = _stat(layout.run_file(file)) if at is None else None
         written = 0.0 if info is None else info.st_mtime
         since = written if at is None else at
@@ -298,19 +267,17 @@ def _waiting(connection: Connection, path: Path, layout: StoreLayout, now: float
     result = [
         _Waiting(files[run.file][0], name, run, files[run.file][1])
         for name, files in due.items()
-        for run in _runs_of(connection, path, name)
+        for run in _runs_of(tx, name)
         if run.file in files
     ]
     return sorted(result, key=lambda due: (due.run.sums is not None, due.since, due.run.file))
 
 
-def _runs_of(connection: Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
+def _runs_of(tx: Transaction, name: QueryName) -> tuple[StoredRun, ...]:
     """The query's runs; none if its rows are damaged, which is reported on use."""
     try:
-        result = tables.find_with_progress(connection, path, name)
-        if result is None:
-            return ()
-        return states.stored_runs(connection, path, result[0].id, result[1].runs)
+        query = rows.find_query(tx, name)
+        return () if query is None else states.stored_runs(tx, query.id, query.progress.runs)
     except StateCorruptError:
         return ()
 
@@ -330,21 +297,16 @@ def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int,
         raise states.corrupt_run(run, file.query, place, "cannot be read") from error
 
 
-def _note(
-    connection: Connection, path: Path, file: _Waiting, page: int, sums: bytes | None, now: float
-) -> None:
+def _note(tx: Transaction, file: _Waiting, page: int, sums: bytes | None, now: float) -> None:
     """Record how far the file was verified, and its new checksums."""
-    run, at = file.run, file.since if page else now
-    connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (run.file, at, page))
-    if sums is None:
-        return
-    result = tables.find_with_progress(connection, path, file.query)
-    assert result is not None, "the lock is held"
-    query, progress = result
-    kept = (run.arrangement, run.sequence, run.rows, run.size)
-    put = WrittenRun(*kept, zlib.crc32(sums), run.file, None, sums)
-    runs, _ = states.move_runs(connection, path, query.id, progress.runs, (), [put])
-    tables.save_progress(connection, query.id, replace(progress, runs=runs))
+    at = file.since if page else now
+    tx.insert("scrub", (file.run.file, at, page), "INSERT OR REPLACE")
+    if sums is not None:
+        query = rows.find_query(tx, file.query)
+        assert query is not None, "the lock is held"
+        run = replace(file.run, checksum=zlib.crc32(sums), sums=sums)
+        runs, _ = states.move_runs(tx, query.id, query.progress.runs, (), [run])
+        rows.save_runs_digest(tx, query, runs)
 
 
 def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:

@@ -15,19 +15,17 @@ from impctl.errors import LockHeldError
 from impctl.store.disk import (
     CAREFUL,
     FULL_DISK,
-    Disk,
+    RealDisk,
     StoreLayout,
-    is_running,
     lock_file,
-    read_start,
     translate_errors,
     without_locks,
 )
 
-# Does the file system below a store keep locks, and for every machine that sees it? Law: a lock
-# that two holders can have at once is none, so a store is not written there. Asked of the file
-# system itself, by a second open file that must be refused; what it tells nobody, that its locks
-# end at this machine, is read from how it is mounted (Linux only).
+# Whether the file system of a store keeps locks, for every machine that sees it. Law: a lock that
+# two holders can have at once is none, so such a store is not written. The file system is tested
+# with a second open file, which must be refused. That its locks end at this machine can only be
+# seen from its mount options (Linux).
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _LOCAL = {
@@ -82,10 +80,9 @@ def _local_option(folder: Path, mounts: Path) -> str | None:
     return result[1]
 
 
-# One writer at a time: an advisory lock with its owner's name on it. Law: at most one live
-# process holds the lock. The kernel frees it when the process ends, however it ends; the owner's
-# note left behind tells the next one that this happened. A lock that a child inherited from a
-# dead owner is taken away from it.
+# Law: at most one live process holds the lock. The kernel frees it when the process ends, however
+# it ends; the note that the owner leaves shows the next one that this happened. A lock that a child
+# inherited from a dead owner is taken away from it.
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _OPEN = os.O_RDWR | os.O_CREAT | CAREFUL
@@ -111,8 +108,12 @@ class Owner(Struct, frozen=True):
         start = _process_start(self.pid)
         if start is not None:
             return start != self.process_start
-        if not is_running(self.pid):
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
             return True
+        except OSError:
+            pass  # another user's
         # Alive, and no way to see when it started; with /proc, None means it is a zombie.
         return Path("/proc/self/stat").exists()
 
@@ -135,7 +136,7 @@ class HeldLock(Struct, frozen=True):
 
 
 class WriterLock:
-    def __init__(self, layout: StoreLayout, disk: Disk) -> None:
+    def __init__(self, layout: StoreLayout, disk: RealDisk) -> None:
         self._layout = layout
         self._disk = disk
         self._descriptor: int | None = None
@@ -223,7 +224,7 @@ def _try(path: Path) -> tuple[int | None, bytes]:
     return descriptor, _note(descriptor)
 
 
-def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
+def _claim(descriptor: int, path: Path, command: str, disk: RealDisk) -> bool:
     """Write our note; False (and closed) if the file was removed from under the lock."""
     pid = os.getpid()
     since, start = time.time(), _process_start(pid) or ""
@@ -258,7 +259,7 @@ def _take_away(layout: StoreLayout, text: bytes) -> None:
         os.close(guard)
 
 
-def _put_note(descriptor: int, note: bytes, disk: Disk) -> None:
+def _put_note(descriptor: int, note: bytes, disk: RealDisk) -> None:
     """Write the note; on a full disk it is omitted and the lock holds without it."""
     try:
         disk.put_note(descriptor, note)
@@ -268,7 +269,7 @@ def _put_note(descriptor: int, note: bytes, disk: Disk) -> None:
 
 
 def _note(descriptor: int) -> bytes:
-    return read_start(descriptor, 65_536)
+    return os.pread(descriptor, 65_536, 0)
 
 
 def _owner(text: bytes) -> Owner | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pyarrow as pa
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
 
 from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
@@ -255,9 +254,6 @@ class Collected(Struct, frozen=True):
     files: tuple[Leftover, ...] = ()
     refusal: ImpctlError | None = None
     """Why sketch versions and partitions stayed although files could be removed."""
-
-    def with_files(self, files: tuple[Leftover, ...]) -> Collected:
-        return replace(self, files=files)
 
 
 # The half of a store that only reads, as a type: who is given this cannot write. Law: every

@@ -17,8 +17,8 @@ from impctl.store import ledger as ledgers
 from impctl.store.catalog import sealed
 from impctl.store.ledger import AnswerRun, Ledger, Use, Uses
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
+from impctl.store.rows import KEPT, MOST, parts_in
 from impctl.store.store import Store
-from impctl.store.tables import KEPT, MOST, parts_in
 from tests.store.builders import capture, in_catalog, maintain, record
 from tests.support.kept_workload import as_format
 
