@@ -30,7 +30,8 @@ from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
 from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
-from impctl.store.health import MOST_FILES, Folder, StoreCheck, check_store, folder_of, lock_owner
+from impctl.store.health import MOST_FILES, Folder, StoreCheck, check_store, folder_of
+from impctl.store.lock import lock_owner
 from impctl.tables.log import (
     Committed,
     committed_at,

@@ -16,8 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct
-
 from impctl.errors import (
     OPEN_FILES,
     ImpctlError,
@@ -420,34 +418,17 @@ def _link(path: Path, what: str) -> UsageError:
 RUN_SUFFIX = ".arrow"
 
 
-class StoreLayout(Struct, frozen=True):
-    root: Path
-
-    @property
-    def catalog(self) -> Path:
-        return self.root / "catalog.sqlite"
-
-    @property
-    def write_ahead_log(self) -> Path:
-        return self.root / "catalog.sqlite-wal"
-
-    @property
-    def ledger(self) -> Path:
+class StoreLayout:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.catalog = root / "catalog.sqlite"
+        self.write_ahead_log = root / "catalog.sqlite-wal"
+        self.ledger = root / "ledger.sqlite"
         """Uses of sketches (`store.ledger`), in a database of its own."""
-        return self.root / "ledger.sqlite"
-
-    @property
-    def state(self) -> Path:
-        return self.root / "state"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def recovery(self) -> Path:
+        self.state = root / "state"
+        self.lock = root / "lock"
+        self.recovery = root / "lock.recovery"
         """Locked briefly by whoever removes a dead owner's lock."""
-        return self.root / "lock.recovery"
 
     @property
     def own_files(self) -> tuple[Path, ...]:

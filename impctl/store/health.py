@@ -27,7 +27,6 @@ from impctl.store.disk import (
     suppress_full,
     translate_errors,
 )
-from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun
 
@@ -156,11 +155,6 @@ def folder_of(path: Path) -> Folder:
     may_write = may_write and all(os.access(file, os.W_OK) for file in files)
     free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
     return Folder(there, may_write, open_to_others, used, free, is_whole)
-
-
-def lock_owner(path: Path) -> Owner | None:
-    """The noted holder of the writer's lock, alive or dead."""
-    return noted_owner(StoreLayout(path))
 
 
 def check_store(store: StoreReader, *, with_state: bool) -> StoreCheck:

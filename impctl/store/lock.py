@@ -190,17 +190,12 @@ class WriterLock:
                 os.close(descriptor)
 
 
-def read_owner(layout: StoreLayout) -> Owner | None:
-    """Who holds the lock, by its note; None if nobody does."""
-    owner = noted_owner(layout)
-    return None if owner is None or owner.is_dead else owner
-
-
-def noted_owner(layout: StoreLayout) -> Owner | None:
-    """The owner noted in the lock file, dead or alive; None without one."""
-    with translate_errors(layout.lock):
+def lock_owner(path: Path) -> Owner | None:
+    """The owner noted in the lock file of the store at `path`, alive or dead; None without one."""
+    lock = StoreLayout(path).lock
+    with translate_errors(lock):
         try:
-            descriptor = os.open(layout.lock, os.O_RDONLY | CAREFUL)
+            descriptor = os.open(lock, os.O_RDONLY | CAREFUL)
         except FileNotFoundError:
             return None
         try:

@@ -41,7 +41,7 @@ from impctl.store.health import (
     find_leftovers,
     scrub,
 )
-from impctl.store.lock import HeldLock, Owner, WriterLock, read_owner
+from impctl.store.lock import HeldLock, WriterLock
 from impctl.store.records import RunRef
 
 if TYPE_CHECKING:
@@ -162,9 +162,6 @@ class Store:
             yield HeldLock(recovered)
         finally:
             self._lock.release()
-
-    def lock_owner(self) -> Owner | None:
-        return read_owner(self._layout)
 
     # Reading
 
