@@ -21,165 +21,133 @@ from impctl.store.disk import (
 )
 from impctl.store.lock import WriterLock
 
-# The first schema. A commit writes in proportion to what changed: what a capture fixes (`query`,
-# `sketched`, `partition`, `pin_schema`) lies apart from what every commit moves (`progress`,
-# `pin`). A `sketch` row is written only when its bits change and is valid until the next one.
-# Boundaries are stored once, under a hash of their content. Every row ends with its seal, and a
-# digest of seals ties rows together: `progress` has one over pins and one over runs,
-# `sketch_version` one over its valid sketch rows.
-
-_V1_INITIAL: tuple[str, ...] = (
-    """CREATE TABLE query (
-        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL,
-        sql TEXT NOT NULL, mode TEXT NOT NULL, captured INTEGER NOT NULL,
-        captured_at REAL NOT NULL, seal INTEGER NOT NULL)""",
-    """CREATE TABLE progress (
-        query_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, slack_bound INTEGER NOT NULL,
-        assumptions TEXT NOT NULL, state_meta TEXT NOT NULL, has_state INTEGER NOT NULL,
-        maintained_at REAL NOT NULL, pins INTEGER NOT NULL,
-        runs INTEGER NOT NULL, seal INTEGER NOT NULL)""",
-    # Stays as it was made: no command forgets a query.
-    "CREATE TABLE forgotten (id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL)",
-    "INSERT INTO forgotten VALUES (1, 0)",
-    """CREATE TABLE pin (
-        query_id INTEGER NOT NULL, table_name TEXT NOT NULL, path TEXT NOT NULL,
-        table_id TEXT NOT NULL, version INTEGER NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
-    """CREATE TABLE pin_schema (
-        query_id INTEGER NOT NULL, table_name TEXT NOT NULL, schema_json TEXT NOT NULL,
-        seal INTEGER NOT NULL, PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
-    """CREATE TABLE partition (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE sketched (
-        query_id INTEGER NOT NULL, captured INTEGER NOT NULL, access TEXT NOT NULL,
-        table_name TEXT NOT NULL, attribute TEXT NOT NULL, partition_id TEXT NOT NULL,
-        fragments INTEGER NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, captured, access)) WITHOUT ROWID""",
-    """CREATE TABLE sketch (
-        query_id INTEGER NOT NULL, access TEXT NOT NULL, generation INTEGER NOT NULL,
-        bits BLOB NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, access, generation)) WITHOUT ROWID""",
-    """CREATE TABLE sketch_version (
-        query_id INTEGER NOT NULL, generation INTEGER NOT NULL, captured INTEGER NOT NULL,
-        digest INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
-    """CREATE TABLE run (
-        query_id INTEGER NOT NULL, arrangement TEXT NOT NULL, sequence INTEGER NOT NULL,
-        rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL, file TEXT,
-        seal INTEGER NOT NULL, content BLOB,
-        PRIMARY KEY (query_id, arrangement, sequence)) WITHOUT ROWID""",
-    "CREATE INDEX run_file ON run (file) WHERE file IS NOT NULL",
-    """CREATE TABLE history (
-        query_id INTEGER NOT NULL, number INTEGER NOT NULL, action TEXT NOT NULL,
-        reason_code TEXT NOT NULL, reason TEXT NOT NULL, started_at REAL NOT NULL,
-        elapsed_ms REAL NOT NULL, read_ms REAL NOT NULL, engine_ms REAL NOT NULL,
-        commit_ms REAL NOT NULL, changes INTEGER NOT NULL, added INTEGER NOT NULL,
-        removed INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, number)) WITHOUT ROWID""",
-)
-
-# What runs cost, apart from `history`, which grows without bound and mixes kinds of runs: estimates
-# need the latest runs of each kind. Nothing is carried over: history did not record the size of a
-# captured table, nor the time to start Spark.
-
-_V2_COSTS: tuple[str, ...] = (
-    """CREATE TABLE cost (
-        query_id INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL,
-        rows INTEGER NOT NULL, bytes INTEGER NOT NULL, elapsed_ms REAL NOT NULL,
-        spark INTEGER NOT NULL, start_ms REAL NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, kind, number)) WITHOUT ROWID""",
-)
-
-# Marks of the tables' files, in the description beside a query's state. No table of the catalog
-# changes, but an older impctl would refuse the new field as damage. Queries captured before have
-# no mark until they are maintained or captured again (decision 0035).
-
-_V3_FILE_MARKS: tuple[str, ...] = ()
-
-# The basis of each sketch version, so that an older version can be used: without it, a version from
-# before a backup was restored cannot be told from one of the present table (decision 0039).
-# Versions stored before have no row here and are never offered.
-
-_V4_SKETCH_BASIS: tuple[str, ...] = (
-    """CREATE TABLE sketch_basis (
-        query_id INTEGER NOT NULL, generation INTEGER NOT NULL, assumptions TEXT NOT NULL,
-        basis TEXT NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
-)
-
-# Checksums of state files by page, so that a run verifies only what it reads. A file of an older
-# impctl has none and is verified in full until `store.health` adds them. An older impctl would
-# take such a file for damaged.
-
-_V5_PAGE_SUMS: tuple[str, ...] = (
-    "ALTER TABLE run ADD COLUMN sums BLOB",
-    # When a file was verified last, and how far since. Nothing relies on it, so it has no seal.
-    """CREATE TABLE scrub (
-        file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
-)
-
-# Commits of tables as numbers, for forecasts: a table's log is cleaned after a month, and reading
-# it at each run would cost more than the run. An older impctl would not continue them.
-
-_V6_ARRIVALS: tuple[str, ...] = (
-    # How far each table's log was read; a name may later denote another table.
-    """CREATE TABLE arrival_log (
-        table_name TEXT PRIMARY KEY, table_id TEXT NOT NULL, until INTEGER NOT NULL, since REAL,
-        has_missed INTEGER NOT NULL, seal INTEGER NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE arrival (
-        table_name TEXT NOT NULL, version INTEGER NOT NULL, at REAL, inserted INTEGER,
-        deleted INTEGER, files INTEGER NOT NULL, bytes INTEGER NOT NULL, operation TEXT NOT NULL,
-        is_after_gap INTEGER NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (table_name, version)) WITHOUT ROWID""",
-)
-
-# The tables whose changes a run maintained, beside its cost: a change of one table may be much
-# cheaper than one of another. Empty in older rows. An older impctl would write rows without it.
-
-_V7_COST_MOVED: tuple[str, ...] = ("ALTER TABLE cost ADD COLUMN moved TEXT NOT NULL DEFAULT ''",)
-
-# The times of a run's parts, and the basis of the last choice of state (`state_choice`, at most one
-# row): which state is worth keeping depends on the time of each operator and each read, and a
-# choice is repeated only after its basis changed. `parts` is empty in older rows.
-
-_V8_PARTS_AND_CHOICE: tuple[str, ...] = (
-    "ALTER TABLE cost ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
-    """CREATE TABLE state_choice (
-        place INTEGER PRIMARY KEY CHECK (place = 1),
-        chosen TEXT NOT NULL,
-        seal INTEGER NOT NULL
-    )""",
-)
-
-# The next instant at which a row expires, in the description beside a query's state. As in format
-# 3, an older impctl would refuse the new field as damage.
-
-_V9_EXPIRY: tuple[str, ...] = ()
-
-# The layout of the state that a run maintained, beside its cost: runs of other layouts say nothing
-# about the present one. The layouts of earlier runs are unknown, so these are forgotten where a
-# choice of state was ever made, and the choice is made again.
-
-_V10_LAYOUTS: tuple[str, ...] = (
-    "ALTER TABLE cost ADD COLUMN layout TEXT NOT NULL DEFAULT ''",
-    "DELETE FROM cost WHERE EXISTS (SELECT 1 FROM state_choice)",
-    "DELETE FROM state_choice",
-)
-
-
 # The format of a store on disk. Law: a newer format is refused, never guessed at; an older one is
 # upgraded step by step, all steps in one transaction.
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    _V1_INITIAL,
-    _V2_COSTS,
-    _V3_FILE_MARKS,
-    _V4_SKETCH_BASIS,
-    _V5_PAGE_SUMS,
-    _V6_ARRIVALS,
-    _V7_COST_MOVED,
-    _V8_PARTS_AND_CHOICE,
-    _V9_EXPIRY,
-    _V10_LAYOUTS,
+    # The first schema. A commit writes in proportion to what changed: what a capture fixes
+    # (`query`, `sketched`, `partition`, `pin_schema`) lies apart from what every commit moves
+    # (`progress`, `pin`). A `sketch` row is written only when its bits change and is valid until
+    # the next one. Boundaries are stored once, under a hash of their content. Every row ends with
+    # its seal, and a digest of seals ties rows together: `progress` has one over pins and one over
+    # runs, `sketch_version` one over its valid sketch rows.
+    (
+        """CREATE TABLE query (
+            id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL,
+            sql TEXT NOT NULL, mode TEXT NOT NULL, captured INTEGER NOT NULL,
+            captured_at REAL NOT NULL, seal INTEGER NOT NULL)""",
+        """CREATE TABLE progress (
+            query_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, slack_bound INTEGER NOT NULL,
+            assumptions TEXT NOT NULL, state_meta TEXT NOT NULL, has_state INTEGER NOT NULL,
+            maintained_at REAL NOT NULL, pins INTEGER NOT NULL,
+            runs INTEGER NOT NULL, seal INTEGER NOT NULL)""",
+        # Stays as it was made: no command forgets a query.
+        """CREATE TABLE forgotten (
+            id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL)""",
+        "INSERT INTO forgotten VALUES (1, 0)",
+        """CREATE TABLE pin (
+            query_id INTEGER NOT NULL, table_name TEXT NOT NULL, path TEXT NOT NULL,
+            table_id TEXT NOT NULL, version INTEGER NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
+        """CREATE TABLE pin_schema (
+            query_id INTEGER NOT NULL, table_name TEXT NOT NULL, schema_json TEXT NOT NULL,
+            seal INTEGER NOT NULL, PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
+        """CREATE TABLE partition (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE sketched (
+            query_id INTEGER NOT NULL, captured INTEGER NOT NULL, access TEXT NOT NULL,
+            table_name TEXT NOT NULL, attribute TEXT NOT NULL, partition_id TEXT NOT NULL,
+            fragments INTEGER NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, captured, access)) WITHOUT ROWID""",
+        """CREATE TABLE sketch (
+            query_id INTEGER NOT NULL, access TEXT NOT NULL, generation INTEGER NOT NULL,
+            bits BLOB NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, access, generation)) WITHOUT ROWID""",
+        """CREATE TABLE sketch_version (
+            query_id INTEGER NOT NULL, generation INTEGER NOT NULL, captured INTEGER NOT NULL,
+            digest INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
+        """CREATE TABLE run (
+            query_id INTEGER NOT NULL, arrangement TEXT NOT NULL, sequence INTEGER NOT NULL,
+            rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL, file TEXT,
+            seal INTEGER NOT NULL, content BLOB,
+            PRIMARY KEY (query_id, arrangement, sequence)) WITHOUT ROWID""",
+        "CREATE INDEX run_file ON run (file) WHERE file IS NOT NULL",
+        """CREATE TABLE history (
+            query_id INTEGER NOT NULL, number INTEGER NOT NULL, action TEXT NOT NULL,
+            reason_code TEXT NOT NULL, reason TEXT NOT NULL, started_at REAL NOT NULL,
+            elapsed_ms REAL NOT NULL, read_ms REAL NOT NULL, engine_ms REAL NOT NULL,
+            commit_ms REAL NOT NULL, changes INTEGER NOT NULL, added INTEGER NOT NULL,
+            removed INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, number)) WITHOUT ROWID""",
+    ),
+    # What runs cost, apart from `history`, which grows without bound and mixes kinds of runs:
+    # estimates need the latest runs of each kind. Nothing is carried over: history did not record
+    # the size of a captured table, nor the time to start Spark.
+    (
+        """CREATE TABLE cost (
+            query_id INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL,
+            rows INTEGER NOT NULL, bytes INTEGER NOT NULL, elapsed_ms REAL NOT NULL,
+            spark INTEGER NOT NULL, start_ms REAL NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, kind, number)) WITHOUT ROWID""",
+    ),
+    # Marks of the tables' files, in the description beside a query's state. No table of the
+    # catalog changes, but an older impctl would refuse the new field as damage. Queries captured
+    # before have no mark until they are maintained or captured again (decision 0035).
+    (),
+    # The basis of each sketch version, so that an older version can be used: without it, a version
+    # from before a backup was restored cannot be told from one of the present table (decision
+    # 0039). Versions stored before have no row here and are never offered.
+    (
+        """CREATE TABLE sketch_basis (
+            query_id INTEGER NOT NULL, generation INTEGER NOT NULL, assumptions TEXT NOT NULL,
+            basis TEXT NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
+    ),
+    # Checksums of state files by page, so that a run verifies only what it reads. A file of an
+    # older impctl has none and is verified in full until `store.health` adds them. An older impctl
+    # would take such a file for damaged.
+    (
+        "ALTER TABLE run ADD COLUMN sums BLOB",
+        # When a file was verified last, and how far since. Nothing relies on it, so it has no seal.
+        """CREATE TABLE scrub (
+            file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
+    # Commits of tables as numbers, for forecasts: a table's log is cleaned after a month, and
+    # reading it at each run would cost more than the run. An older impctl would not continue them.
+    (
+        # How far each table's log was read; a name may later denote another table.
+        """CREATE TABLE arrival_log (
+            table_name TEXT PRIMARY KEY, table_id TEXT NOT NULL, until INTEGER NOT NULL, since REAL,
+            has_missed INTEGER NOT NULL, seal INTEGER NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE arrival (
+            table_name TEXT NOT NULL, version INTEGER NOT NULL, at REAL, inserted INTEGER,
+            deleted INTEGER, files INTEGER NOT NULL, bytes INTEGER NOT NULL,
+            operation TEXT NOT NULL, is_after_gap INTEGER NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (table_name, version)) WITHOUT ROWID""",
+    ),
+    # The tables whose changes a run maintained, beside its cost: a change of one table may be much
+    # cheaper than one of another. Empty in older rows. An older impctl would not write it.
+    ("ALTER TABLE cost ADD COLUMN moved TEXT NOT NULL DEFAULT ''",),
+    # The times of a run's parts, and the basis of the last choice of state (`state_choice`, at
+    # most one row): which state is worth keeping depends on the time of each operator and each
+    # read, and a choice is repeated only after its basis changed. `parts` is empty in older rows.
+    (
+        "ALTER TABLE cost ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
+        """CREATE TABLE state_choice (
+            place INTEGER PRIMARY KEY CHECK (place = 1), chosen TEXT NOT NULL,
+            seal INTEGER NOT NULL)""",
+    ),
+    # The next instant at which a row expires, in the description beside a query's state. As in
+    # format 3, an older impctl would refuse the new field as damage.
+    (),
+    # The layout of the state that a run maintained, beside its cost: runs of other layouts say
+    # nothing about the present one. The layouts of earlier runs are unknown, so these are
+    # forgotten where a choice of state was ever made, and the choice is made again.
+    (
+        "ALTER TABLE cost ADD COLUMN layout TEXT NOT NULL DEFAULT ''",
+        "DELETE FROM cost WHERE EXISTS (SELECT 1 FROM state_choice)",
+        "DELETE FROM state_choice",
+    ),
 )
 """`MIGRATIONS[n]` brings a catalog from format n to n + 1."""
 
