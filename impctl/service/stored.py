@@ -49,9 +49,6 @@ if TYPE_CHECKING:
         TablePin,
     )
 
-# How evenly the ranges of one partition are filled, as the store keeps it beside a query's state.
-# Law: a plain record, so that what reads the store needs no context for it.
-
 
 class RangeDepth(Struct, frozen=True, forbid_unknown_fields=True):
     """How evenly one partition's ranges are filled. `at_capture` is the imbalance when the ranges
@@ -69,12 +66,9 @@ class RangeDepth(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("not finite")
 
 
-# How an answer is made of its kept rows, stored beside them: told later without reading SQL. Law:
-# it is that of the plan that the state was captured or carried on with, and is taken for the
-# query's only by the very program that wrote it (`service.context`), and only where the tables'
-# log entries are there to compare. All else that the reading of the query rests on is for whoever
-# asks to compare: its definition, the release, the constants of the clock, the tables and their
-# versions.
+# How the result is made of its stored rows, kept beside them so that no SQL is read. Law: it is
+# used only by the program that wrote it, and only if the tables' log entries can still be compared.
+# Callers compare the rest: definition, release, clock constants, tables and versions.
 
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
@@ -85,7 +79,7 @@ def result_bytes(store: StoreReader, query: QueryName) -> int:
 
 
 def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
-    """The stored ending; nothing without a materialized result, or if it takes the SQL text."""
+    """The stored ending; empty without a materialized result, or if it needs the SQL text."""
     from impctl.rules.finalize import written_ending
 
     mark = build_mark()
@@ -94,7 +88,7 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
     try:
         return (mark, written_ending(answer.ending))
     except TypeError:
-        # A constant of a class that is not written: asking for the answer reads the SQL then.
+        # It has a constant of a class that is not written.
         return ()
 
 
@@ -105,7 +99,7 @@ def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
 
 
 def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None:
-    """How the answer is made of the stored rows; None if that takes the SQL text."""
+    """How the result is made of the stored rows; None if that needs the SQL text."""
     from impctl.rules.finalize import read_ending
 
     if not has_ending(tables, stored):
@@ -116,30 +110,26 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
         return None
 
 
-# What the store keeps beside a query's state, checked when it comes back. Law: text that was
-# written by another run is outside text: a field that is missing, unknown or of the wrong type is
-# a corrupt state, never a default.
+# What the store keeps beside a query's state. Law: another run wrote it, so a field that is
+# missing, unknown or of the wrong type is a corrupt state, never a default.
 
 
 class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
-    `circuit` identifies the circuit of the state, `answer` whether it has the rows of the query's
-    answer, `template` the release that captured the sketch and the queries that may use it with
-    other constants (empty in older sketches), `moments` the clock values of the query, `marks` the
-    commit of each table and `files` its files. `unsure` counts groups kept because a sum of doubles
-    was too close to decide: a source of slack. `distant` names join sides whose rows are not stored
-    and that Spark reads, `from_files` those that the engine reads, and groupings whose groups are
-    not stored; `read_rows` how many rows or groups each had when last filled or stored,
-    `group_bytes` the size of such groups then. `buffers` are pieces of which only the best rows or
-    values are stored, as was chosen; of these `group_bytes` is the full size; `buffer_groups`
-    counts the groups of first rows that could be bounded. `side_reasons` say why each of these is
-    read, bounded or stored, where some are not stored. `depths` say how evenly the ranges are
-    filled, where counted. `ending` is how the answer is made of its rows, as of `service.stored`.
-    `trees` names the join trees of the state, empty without; `estimate` is the expectation per
-    changed row if they were chosen by cost: rows joined to it, tuples touched. `work` is what they
-    have done since, for how many changes. `expires` is the next instant at which a row of a table
-    with an expiry dies, as of `service.expiry`, empty if unknown. `provenance` says how functions
-    of recursion are shipped, empty where none are kept."""
+    """`way` says why the query is maintained as it is, `circuit` identifies the circuit of the
+    state, `answer` whether the result is materialized, `template` the release of the capture and
+    the queries that may use the sketch with other constants (empty in older sketches). `moments`
+    are the query's clock values, `marks` the commit of each table, `files` its files; `counters`
+    number an aggregate's groups. `unsure` counts groups kept because a sum of doubles was too close
+    to decide: a source of slack. `distant` are join sides that Spark reads, `from_files` sides and
+    groupings that the engine reads; `read_rows` their rows or groups, `group_bytes` the size of
+    such groups, when last filled or stored. `buffers` are the sizes of bounded pieces, whose full
+    size is in `group_bytes`; `buffer_groups` counts the groups of first rows that could be bounded.
+    `side_reasons` say why each is read, bounded or stored, if some are not stored. `depths` say how
+    evenly the ranges are filled, where counted. `ending` are a program's mark and how the result is
+    made of its rows. `trees` names the join trees of the state; `estimate` is what was expected per
+    changed row if they were chosen by cost (rows joined, tuples touched), `work` what they have
+    done since, for how many changes. `expires` is the next instant at which a row of a table with
+    an expiry dies, empty if unknown. `provenance` says how functions of recursion are shipped."""
 
     way: str
     circuit: str
@@ -227,12 +217,11 @@ def tree_record(stored: StoredQuery) -> TreeRecord | None:
 _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
 
 
-# The plan by which a query's sketches are kept: whose lineage they hold. Law: it yields the
-# query's rows on every database, and its lineage suffices for the query's answer: by default it
-# is the query's own plan, where witnesses are asked for (`lineage: witness`) the one in which
-# what one row decides has that row's lineage only; where the answer's alone is (`lineage:
-# answer`), rows of recursions that it does not stem from have none. Engine, Spark and
-# verification keep sketches by the same one. Queries themselves never run by it.
+# The plan whose lineage the sketches hold. Law: it yields the query's rows on every database, and
+# its lineage suffices for the answer. It is the query's own plan, or for `lineage: witness` one in
+# which what a single row decides has only that row's lineage; for `lineage: answer` rows of
+# recursions outside the answer's lineage have none. Engine, Spark and verification use the same
+# plan; queries never run by it.
 
 
 class MaterializedPlan(Struct, frozen=True):
@@ -300,16 +289,15 @@ def kept_plan(
     return MaterializedPlan(result.query, of_kept, core, result.notes)
 
 
-# The constants of the clock that a stored sketch stands for, and whether the clock moved on. Law:
-# told from what is stored beside the sketch, without reading SQL; a sketch is only used with the
-# values it stands for. The instant at which rows are live never goes back, and it may go on
-# unnoticed as long as no row expires.
+# The clock constants of a stored sketch. Law: a sketch is used only with its values, which are
+# compared without reading SQL. The instant at which rows are live never goes back; it may advance
+# unnoticed while no row expires.
 
 
 def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
-    """The values by name; none for a query that does not use the clock."""
-    result: Mapping[str, str] = stored.state_meta.get("moments", {})
-    return result
+    """The values by name; empty for a query that does not use the clock."""
+    moments: Mapping[str, str] = stored.state_meta.get("moments", {})
+    return moments
 
 
 def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
@@ -375,11 +363,11 @@ def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
     return " and ".join(texts)
 
 
-# Whether a stored sketch was captured for what the workload file says now, by this release. Law:
-# told from content hashes alone, without reading SQL, so that a run with nothing to do ends at
-# once. `definition` changes whenever the query, its parameters, the sketch asked for, its
-# candidate partitions or the tables' paths change. Another release of impctl may read the same
-# SQL otherwise, or capture otherwise; so what it captured is captured again.
+# How a stored sketch relates to the workload file and its tables. Law: this is decided by content
+# hashes, versions and table identities, without reading SQL, so that a run with nothing to do ends
+# at once. `definition` changes with the query, its parameters, the requested sketch, its candidate
+# partitions and the tables' paths. Another release of impctl may read the SQL or capture in another
+# way, so its sketches are captured again.
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -505,14 +493,6 @@ def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
     return sorted(result)
 
 
-# How a stored sketch stands to the workload file and its tables: the same, current, or neither.
-# Law: told from content hashes, versions and table identities alone, without reading SQL, so that
-# a run with nothing to do ends at once. `definition` changes whenever the query, its parameters,
-# the sketch asked for, its candidate partitions or the tables' paths change. Another release of
-# impctl may read the same SQL otherwise, or capture otherwise; so what it captured is captured
-# again.
-
-
 def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
     """Pin tables again that another process has maintained the sketch past: they grew after this
     run pinned them, and would look re-created. To be called before anything is computed from the
@@ -572,7 +552,9 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
                 f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
                 hint="run `impctl capture` to start again from the new table",
             )
-        if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
+        if is_same is None and not (
+            source.version > pin.version and _files_digest(stored, pin.table)
+        ):
             raise _unproven(pin, "run `impctl capture`; later runs compare the files")
 
 
@@ -589,7 +571,7 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError unless a pinned table equals that of a stored sketch, by all marks: the
     log's entry, and the files as built from the log now. HistoryGoneError if neither is left."""
     for pin in stored.pins:
-        source, digest = tables.source(pin.table), _held(stored, pin.table)
+        source, digest = tables.source(pin.table), _files_digest(stored, pin.table)
         mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
         has_entry = mark is not None and now is not None
         snapshot = tables.snapshot(pin.table)
@@ -666,20 +648,20 @@ def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> boo
     now = None if mark is None else mark_at(tables, table, version)
     if now is not None:
         return now == mark
-    digest = _held(stored, table)
+    digest = _files_digest(stored, table)
     if digest is None or tables.source(table).version != version:
         return None
     return files_mark(tables.snapshot(table)).digest == digest
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
-    result: Mapping[TableName, str] = stored.state_meta.get("marks", {})
-    return result
+    marks: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    return marks
 
 
-def _held(stored: StoredQuery, table: TableName) -> str | None:
-    result: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
-    return result[table]["digest"] if table in result else None
+def _files_digest(stored: StoredQuery, table: TableName) -> str | None:
+    files: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
+    return files[table]["digest"] if table in files else None
 
 
 def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
@@ -688,9 +670,6 @@ def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> st
     source = tables.source(table)
     taken = tables.mark(table) if source.version == version else None
     return commit_mark(source, version) if taken is None else taken
-
-
-# Stored sketches as results show them. Law: shows what is stored, computes nothing.
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:

@@ -271,7 +271,7 @@ def _runs_of(tx: Transaction, name: QueryName) -> tuple[StoredRun, ...]:
     """The query's runs; none if its rows are damaged, which is reported on use."""
     try:
         query = rows.find_query(tx, name)
-        return () if query is None else states.stored_runs(tx, query.id, query.progress.runs)
+        return () if query is None else states.stored_runs(tx, query.id, query.runs)
     except StateCorruptError:
         return ()
 
@@ -299,8 +299,8 @@ def _note(tx: Transaction, file: _Waiting, page: int, sums: bytes | None, now: f
         query = rows.find_query(tx, file.query)
         assert query is not None, "the lock is held"
         run = replace(file.run, checksum=zlib.crc32(sums), sums=sums)
-        runs, _ = states.move_runs(tx, query.id, query.progress.runs, (), [run])
-        rows.save_runs_digest(tx, query, runs)
+        runs, _ = states.move_runs(tx, query.id, query.runs, (), [run])
+        rows.save_progress(tx, replace(query, runs=runs))
 
 
 def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:

@@ -22,64 +22,6 @@ from impctl.store.disk import (
     without_locks,
 )
 
-# Whether the file system of a store keeps locks, for every machine that sees it. Law: a lock that
-# two holders can have at once is none, so such a store is not written. The file system is tested
-# with a second open file, which must be refused. That its locks end at this machine can only be
-# seen from its mount options (Linux).
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_LOCAL = {
-    "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
-    "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
-    "cifs": ("nobrl", "nolock"),
-    "smb3": ("nobrl", "nolock"),
-    "lustre": ("localflock", "noflock"),
-}
-"""Options of network file systems that keep locks local to this machine, or ignore them."""
-
-
-def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
-    """Raise UsageError if the held lock on the file at `path` excludes nobody."""
-    second = os.open(path, os.O_RDWR | CAREFUL)
-    try:
-        lock_file(second, wait=False)
-    except BlockingIOError:
-        pass
-    else:
-        raise without_locks(path, "two holders can have the same lock")
-    finally:
-        os.close(second)
-    option = _local_option(path.parent, mounts)
-    if option is not None:
-        raise without_locks(
-            path, f"it is mounted with `{option}`, so other machines do not see the lock"
-        )
-
-
-@cache
-def _local_option(folder: Path, mounts: Path) -> str | None:
-    """The mount option that limits locks in this folder to this machine; None if there is none."""
-    try:
-        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
-        place = str(folder.resolve())
-    except OSError:
-        return None
-    result: tuple[int, str | None] = (-1, None)
-    for line in text.splitlines():
-        # man proc: id, parent, device, root, mount point, options, ..., "-", type, source, options
-        fields, _, rest = line.partition(" - ")
-        words, behind = fields.split(), rest.split()
-        if len(words) < 6 or len(behind) < 3:
-            continue
-        point = words[4].encode("latin-1", "backslashreplace").decode("unicode_escape")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= result[0]:
-            options = {*words[5].split(","), *behind[2].split(",")}
-            local = next((o for o in _LOCAL.get(behind[0], ()) if o in options), None)
-            result = (len(point), local)
-    return result[1]
-
-
 # Law: at most one live process holds the lock. The kernel frees it when the process ends, however
 # it ends; the note that the owner leaves shows the next one that this happened. A lock that a child
 # inherited from a dead owner is taken away from it.
@@ -299,3 +241,61 @@ def _namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+
+
+# Whether the file system of a store keeps locks, for every machine that sees it. Law: a lock that
+# two holders can have at once is none, so such a store is not written. The file system is tested
+# with a second open file, which must be refused. That its locks end at this machine can only be
+# seen from its mount options (Linux).
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_LOCAL = {
+    "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
+    "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
+    "cifs": ("nobrl", "nolock"),
+    "smb3": ("nobrl", "nolock"),
+    "lustre": ("localflock", "noflock"),
+}
+"""Options of network file systems that keep locks local to this machine, or ignore them."""
+
+
+def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
+    """Raise UsageError if the held lock on the file at `path` excludes nobody."""
+    second = os.open(path, os.O_RDWR | CAREFUL)
+    try:
+        lock_file(second, wait=False)
+    except BlockingIOError:
+        pass
+    else:
+        raise without_locks(path, "two holders can have the same lock")
+    finally:
+        os.close(second)
+    option = _local_option(path.parent, mounts)
+    if option is not None:
+        raise without_locks(
+            path, f"it is mounted with `{option}`, so other machines do not see the lock"
+        )
+
+
+@cache
+def _local_option(folder: Path, mounts: Path) -> str | None:
+    """The mount option that limits locks in this folder to this machine; None if there is none."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+        place = str(folder.resolve())
+    except OSError:
+        return None
+    result: tuple[int, str | None] = (-1, None)
+    for line in text.splitlines():
+        # man proc: id, parent, device, root, mount point, options, ..., "-", type, source, options
+        fields, _, rest = line.partition(" - ")
+        words, behind = fields.split(), rest.split()
+        if len(words) < 6 or len(behind) < 3:
+            continue
+        point = words[4].encode("latin-1", "backslashreplace").decode("unicode_escape")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= result[0]:
+            options = {*words[5].split(","), *behind[2].split(",")}
+            local = next((o for o in _LOCAL.get(behind[0], ()) if o in options), None)
+            result = (len(point), local)
+    return result[1]

@@ -47,13 +47,8 @@ from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersio
 # generation that the writer expects is checked before anything is written. Files are only named.
 
 
-class Applied(Struct, frozen=True):
-    """What a transaction did: the new generation, and unreferenced files."""
-
-    generation: int
-    unused_files: tuple[str, ...]
-
-
+Applied = tuple[int, list[str]]
+"""What a commit did: the new generation, and the files that nothing refers to any more."""
 Apply = Callable[[Transaction, tuple[StoredRun, ...]], Applied]
 
 
@@ -87,9 +82,10 @@ def apply_capture(
     # What it had was dropped above.
     runs, _ = states.move_runs(tx, query_id, states.NO_RUNS, (), written)
     meta = _json({} if capture.state_meta is None else capture.state_meta)
-    _save_progress(tx, query_id, Progress(generation, assumptions, meta, at, pins, runs))
+    row = QueryRow(query_id, *fixed, generation, at, generation, assumptions, meta, at, pins, runs)
+    save_progress(tx, row)
     add_record(tx, query_id, record)
-    return Applied(generation, tuple(unused))
+    return generation, unused
 
 
 def apply_maintain(
@@ -113,19 +109,19 @@ def apply_maintain(
     generation, meta = query.generation + 1, change.state_meta
     digest = _save_pins(tx, query.id, change.pins, pinned)
     _save_maintained(tx, query, generation, change)
-    _save_basis(tx, query.id, generation, query.progress.assumptions, change.basis)
-    runs, unused = states.move_runs(tx, query.id, query.progress.runs, change.drop_runs, written)
-    progress = replace(
-        query.progress,
+    _save_basis(tx, query.id, generation, query.assumptions, change.basis)
+    runs, unused = states.move_runs(tx, query.id, query.runs, change.drop_runs, written)
+    moved = replace(
+        query,
         generation=generation,
-        state_meta=query.progress.state_meta if meta is None else _json(meta),
+        state_meta=query.state_meta if meta is None else _json(meta),
         maintained_at=change.at,
         pins=digest,
         runs=runs,
     )
-    _save_progress(tx, query.id, progress)
+    save_progress(tx, moved)
     add_record(tx, query.id, change.record)
-    return Applied(generation, tuple(unused))
+    return generation, unused
 
 
 def _identities(pins: Sequence[TablePin]) -> set[tuple[str, str]]:
@@ -149,18 +145,10 @@ def _json(value: object) -> str:
 # moves in `progress` and `pin`; the generation grows by one with every commit of the query.
 
 
-class Progress(Struct, frozen=True):
-    """What every commit changes; texts are JSON, `pins` and `runs` digests."""
-
-    generation: int
-    assumptions: str
-    state_meta: str
-    maintained_at: float
-    pins: int
-    runs: int
-
-
 class QueryRow(Struct, frozen=True):
+    """A query and its progress; `assumptions` and `state_meta` are JSON, `pins` and `runs` digests.
+    `captured` is the generation of its capture."""
+
     id: int
     name: QueryName
     fingerprint: str
@@ -168,11 +156,12 @@ class QueryRow(Struct, frozen=True):
     mode: str
     captured: int
     captured_at: float
-    progress: Progress
-
-    @property
-    def generation(self) -> int:
-        return self.progress.generation
+    generation: int
+    assumptions: str
+    state_meta: str
+    maintained_at: float
+    pins: int
+    runs: int
 
 
 _QUERY = (
@@ -193,7 +182,7 @@ def find_query(tx: Transaction, name: QueryName) -> QueryRow | None:
     if moved[0] is None:
         raise tx.damaged("the progress of a query is missing")
     _, generation, _, assumptions, meta, _, *rest = tx.opened(moved, "progress")
-    return QueryRow(*(*query, Progress(generation, assumptions, meta, *rest)))
+    return QueryRow(*(*query, generation, assumptions, meta, *rest))
 
 
 def query_id(tx: Transaction, name: QueryName) -> int | None:
@@ -218,11 +207,11 @@ def load_query(tx: Transaction, name: QueryName, known: Partitions) -> StoredQue
         mode=MaintenanceMode(query.mode),
         pins=_load_pins(tx, query),
         sketches=_load_sketches(tx, query.id, query.generation, known),
-        assumptions=decode(query.progress.assumptions, type=tuple[Assumption, ...]),
-        state_meta=decode(query.progress.state_meta),
+        assumptions=decode(query.assumptions, type=tuple[Assumption, ...]),
+        state_meta=decode(query.state_meta),
         generation=query.generation,
         captured_at=query.captured_at,
-        maintained_at=query.progress.maintained_at,
+        maintained_at=query.maintained_at,
     )
 
 
@@ -250,14 +239,10 @@ def load_kept(
     )
 
 
-def save_runs_digest(tx: Transaction, query: QueryRow, runs: int) -> None:
-    _save_progress(tx, query.id, replace(query.progress, runs=runs))
-
-
-def _save_progress(tx: Transaction, number: int, progress: Progress) -> None:
-    generation, assumptions, meta, at, pins, runs = astuple(progress)
-    values = (generation, _UNUSED, assumptions, meta, _UNUSED, float(at), pins, runs)
-    tx.put("progress", number, *values)
+def save_progress(tx: Transaction, query: QueryRow) -> None:
+    texts = (query.assumptions, query.state_meta)
+    rest = (float(query.maintained_at), query.pins, query.runs)
+    tx.put("progress", query.id, query.generation, _UNUSED, *texts, _UNUSED, *rest)
 
 
 PinRows = tuple[tuple[Any, ...], tuple[Any, ...]]
@@ -296,7 +281,7 @@ def _pin_rows(tx: Transaction, query: QueryRow) -> dict[TableName, PinRows]:
     # The joined columns come once, before those of each side; the number of schemas is the last.
     pins = {row[1]: (row[:_PIN_COLUMNS], (*row[:2], *row[_PIN_COLUMNS:-1])) for row in rows}
     digest = digest_of(itertools.chain(*pins.values()))
-    if any(row[-1] != len(rows) for row in rows) or digest != query.progress.pins:
+    if any(row[-1] != len(rows) for row in rows) or digest != query.pins:
         raise tx.damaged("the pins of one version do not match each other")
     return pins
 

@@ -323,7 +323,7 @@ class Store:
             row = rows.find_query(tx, query)
             if row is None:
                 return 0, ()
-            return row.generation, states.stored_runs(tx, row.id, row.progress.runs)
+            return row.generation, states.stored_runs(tx, row.id, row.runs)
 
     @contextmanager
     def _writing_unsynced(self) -> Iterator[Transaction]:
@@ -337,7 +337,7 @@ class Store:
             is_applied = False
             try:
                 with self._catalog.writing() as tx:
-                    applied = apply(tx, written)
+                    generation, unused = apply(tx, written)
                     is_applied = True
             except BaseException:
                 if is_applied:
@@ -346,10 +346,10 @@ class Store:
                 else:
                     states.discard_runs(written, self._layout, self._disk)
                 raise
-            self._unused += applied.unused_files
+            self._unused += unused
             if not self._catalog.is_together:
                 self._remove_unused()
-            return applied.generation
+            return generation
 
     @contextmanager
     def together(self) -> Iterator[None]:
