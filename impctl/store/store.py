@@ -42,7 +42,7 @@ from impctl.store.health import (
     scrub,
 )
 from impctl.store.lock import HeldLock, WriterLock
-from impctl.store.records import RunRef
+from impctl.store.records import Collected, RunRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from impctl.data.pages import StoredTable
     from impctl.forecast import History
     from impctl.store.records import (
-        Collected,
         KeptVersion,
         MaintainCommit,
         NewCapture,
