@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
-from msgspec.structs import replace
 
-from impctl.data.schema import Column, quoted
+from impctl.data.schema import quoted
 from impctl.errors import (
     HistoryGoneError,
     RecaptureNeededError,
@@ -29,17 +28,13 @@ from impctl.store.records import Count, plain
 from impctl.tables.log import FilesMark, commit_mark, files_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import refresh
-from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.types import ColumnName, QueryName, TableName, TableVersion
 from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workload
 
 if TYPE_CHECKING:
-    from impctl.plan.nodes import Plan, Query
     from impctl.rules.finalize import AnswerPlan, FinalSteps
-    from impctl.safety.judge import Verdict
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import (
         KeptVersion,
         StateChoiceBasis,
@@ -215,78 +210,6 @@ def tree_record(stored: StoredQuery) -> TreeRecord | None:
 
 
 _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
-
-
-# The plan whose lineage the sketches hold. Law: it yields the query's rows on every database, and
-# its lineage suffices for the answer. It is the query's own plan, or for `lineage: witness` one in
-# which what a single row decides has only that row's lineage; for `lineage: answer` rows of
-# recursions outside the answer's lineage have none. Engine, Spark and verification use the same
-# plan; queries never run by it.
-
-
-class MaterializedPlan(Struct, frozen=True):
-    """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
-    the nodes of the query's own plan store, by their position."""
-
-    query: Query
-    verdict: Verdict
-    core: Plan
-    notes: Mapping[int, str]
-
-    def core_verdict(
-        self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-    ) -> Verdict:
-        """The query's verdict for the core."""
-        from impctl.safety.judge import carried_verdict
-
-        sketched = {access: partition.attribute for access, partition in partitions.items()}
-        return carried_verdict(verdict, replace(self.query, root=self.core), sketched)
-
-    @property
-    def has_witnesses(self) -> bool:
-        """Whether the lineage is a choice: an unchanged row may become decisive."""
-        from impctl.plan.nodes import Fixpoint, Witness, nodes_of
-
-        nodes = nodes_of(self.query.root)
-        return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
-
-
-def answer_verdict(
-    prepared: PreparedQuery,
-    answer: AnswerPlan,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-) -> Verdict:
-    from impctl.safety.judge import carried_verdict
-
-    sketched = {access: partition.attribute for access, partition in partitions.items()}
-    return carried_verdict(verdict, replace(prepared.planned, root=answer.kept), sketched)
-
-
-def kept_plan(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> MaterializedPlan:
-    """The plan that maintains sketches of these partitions, under the query's verdict."""
-    from impctl.plan.lineage import answer_notes
-    from impctl.rules.optimize import core_of
-    from impctl.rules.witnesses import witnessed
-    from impctl.safety.judge import carried_verdict
-    from impctl.service.choose import sketched_nodes
-
-    if prepared.spec.lineage is LineageMode.ALL:
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, {})
-    if prepared.spec.lineage is LineageMode.ANSWER:
-        # Its plan says so by itself (`service.prepare`).
-        sketched = {access: partition.attribute for access, partition in partitions.items()}
-        barriers, _ = sketched_nodes(prepared, verdict, sketched)
-        notes = answer_notes(prepared.root, barriers)
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, notes)
-    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
-    result = witnessed(prepared.planned, verdict, columns)
-    sketched = {access: column.name for access, column in columns.items()}
-    of_kept = carried_verdict(verdict, result.query, sketched)
-    core = core_of(result.query.root)
-    return MaterializedPlan(result.query, of_kept, core, result.notes)
 
 
 # The clock constants of a stored sketch. Law: a sketch is used only with its values, which are
