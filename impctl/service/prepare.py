@@ -451,7 +451,6 @@ def kept_plan(
     from impctl.plan.lineage import answer_notes
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
-    from impctl.service.choose import sketched_nodes
 
     if prepared.spec.lineage is LineageMode.ALL:
         return MaterializedPlan(prepared.planned, verdict, prepared.core, {})
@@ -464,6 +463,18 @@ def kept_plan(
     result = witnessed(prepared.planned, verdict, columns)
     carried = _carried(verdict, result.query, partitions)
     return MaterializedPlan(result.query, carried, core_of(result.query.root), result.notes)
+
+
+def sketched_nodes(
+    prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
+) -> tuple[list[int], list[int]]:
+    """Positions of plan nodes above a sketched access: those not keyed, those keyed."""
+    from impctl.safety.direction import Status
+    from impctl.safety.judge import states_of
+
+    states = states_of(verdict, prepared.planned, sketched)
+    result = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
+    return [at for at, is_keyed in result if not is_keyed], [at for at, keyed in result if keyed]
 
 
 def _carried(
