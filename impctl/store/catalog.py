@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +262,8 @@ _STATEMENTS = 256
 """More than this package has, so that no connection prepares one twice."""
 _JOURNAL_BYTES = (18, 19)
 """Positions in a SQLite header that say WAL (2) or rollback journal (1)."""
+OWN_LOCK_TIMEOUT = 10.0
+"""Seconds that a commit without the lock waits for another writer."""
 _COPY_ATTEMPTS = 20
 """Attempts to copy a catalog that a writer may change meanwhile."""
 
@@ -398,19 +400,27 @@ class Catalog:
             self._connection.close()
 
 
-def create_catalog(layout: StoreLayout, disk: RealDisk) -> None:
-    """Create or upgrade the catalog; the caller holds the writer's lock."""
-    with translate_errors(layout.catalog):
-        disk.create_empty(layout.catalog)
-        connection = _connect(layout.catalog)
-        try:
-            _prepare_writer(connection, disk)
-            disk.begin(connection)
-            migrate(connection, layout.catalog)
-            disk.commit(connection)
-        finally:
-            connection.close()
-        disk.sync_folder(layout.root)
+def created_catalog(layout: StoreLayout, disk: RealDisk) -> Catalog | None:
+    """The catalog, created or upgraded under the writer's lock: of two first commands at once, one
+    creates it. Nothing is committed to a store whose folders a power cut could remove."""
+    make_lasting_folder(layout.root, disk)
+    lock = WriterLock(layout, disk)
+    lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
+    try:
+        catalog = open_catalog(layout, disk)
+        if catalog is not None:
+            return catalog
+        with translate_errors(layout.catalog):
+            disk.create_empty(layout.catalog)
+            with closing(_connect(layout.catalog)) as connection:
+                _prepare_writer(connection, disk)
+                disk.begin(connection)
+                migrate(connection, layout.catalog)
+                disk.commit(connection)
+            disk.sync_folder(layout.root)
+        return open_catalog(layout, disk)
+    finally:
+        lock.release()
 
 
 def open_catalog(layout: StoreLayout, disk: RealDisk) -> Catalog | None:
@@ -443,27 +453,19 @@ def _opened(layout: StoreLayout, disk: RealDisk, refusal: ImpctlError | None) ->
     return Catalog(connection, layout.catalog, disk, refusal=refusal)
 
 
-def empty_catalog(layout: StoreLayout, disk: RealDisk) -> Catalog:
+def copied_catalog(layout: StoreLayout, disk: RealDisk) -> Catalog:
+    """A catalog in memory for a reader: an older one upgraded, or an empty one without any."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(connection, layout.catalog)
-    return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
-
-
-def upgraded_copy(layout: StoreLayout, disk: RealDisk) -> Catalog | None:
-    """A catalog of an older format, upgraded in memory for a reader; None if there is none."""
-    if not layout.catalog.is_file():
-        return None
     with translate_errors(layout.catalog):
-        # Without a log there is nothing to merge, and on a full disk no space for it.
-        is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
-        original = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
-        try:
-            if check_format(original, layout.catalog) == 0:
-                return None
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            original.backup(connection)
-        finally:
-            original.close()
+        if layout.catalog.is_file():
+            # Without a log there is nothing to merge, and on a full disk no space for it.
+            is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
+            original = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
+            try:
+                if check_format(original, layout.catalog) > 0:
+                    original.backup(connection)
+            finally:
+                original.close()
         migrate(connection, layout.catalog)
     return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 
@@ -537,25 +539,3 @@ def _connect_unwritable(layout: StoreLayout) -> sqlite3.Connection:
         code="catalog_busy",
         hint="run the command again later",
     )
-
-
-# Creating a store. Law: of two first commands at once, one creates it. Nothing is committed to a
-# store whose folders a power cut could remove.
-
-OWN_LOCK_TIMEOUT = 10.0
-"""Seconds that a commit without the lock waits for another writer."""
-
-
-def created(layout: StoreLayout, disk: RealDisk) -> Catalog | None:
-    """The catalog, created under the writer's lock."""
-    make_lasting_folder(layout.root, disk)
-    lock = WriterLock(layout, disk)
-    lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
-    try:
-        catalog = open_catalog(layout, disk)
-        if catalog is None:
-            create_catalog(layout, disk)
-            catalog = open_catalog(layout, disk)
-        return catalog
-    finally:
-        lock.release()

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import DecodeError, Struct
 from msgspec.json import decode, encode
@@ -47,6 +47,9 @@ from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersio
 # generation that the writer expects is checked before anything is written. Files are only named.
 
 
+T = TypeVar("T")
+Assumptions = tuple[Assumption, ...]
+Versions = dict[TableName, TableVersion]
 Applied = tuple[int, list[str]]
 """What a commit did: the new generation, and the files that nothing refers to any more."""
 Apply = Callable[[Transaction, tuple[StoredRun, ...]], Applied]
@@ -141,6 +144,14 @@ def _json(value: object) -> str:
     return encode(value, enc_hook=plain).decode()
 
 
+def _read(tx: Transaction, text: str, kind: type[T]) -> T:
+    """The value in a text of a row; StateCorruptError for what impctl did not write."""
+    try:
+        return decode(text, type=kind)
+    except DecodeError as error:
+        raise tx.damaged(f"a row has a text that impctl did not write ({error})") from error
+
+
 # Queries with their pins and progress. Law: what a capture fixes is in `query`, what each commit
 # moves in `progress` and `pin`; the generation grows by one with every commit of the query.
 
@@ -207,8 +218,8 @@ def load_query(tx: Transaction, name: QueryName, known: Partitions) -> StoredQue
         mode=MaintenanceMode(query.mode),
         pins=_load_pins(tx, query),
         sketches=_load_sketches(tx, query.id, query.generation, known),
-        assumptions=decode(query.assumptions, type=tuple[Assumption, ...]),
-        state_meta=decode(query.state_meta),
+        assumptions=_read(tx, query.assumptions, Assumptions),
+        state_meta=_read(tx, query.state_meta, dict[str, Any]),
         generation=query.generation,
         captured_at=query.captured_at,
         maintained_at=query.maintained_at,
@@ -227,7 +238,7 @@ def load_kept(
     basis = _load_basis(tx, number, generation)
     if version is None or basis is None:
         return None
-    versions = decode(version[4])
+    versions = _read(tx, version[4], Versions)
     return replace(
         now,
         # Tables of other names or identities would have made a recapture forget this version.
@@ -422,7 +433,7 @@ def _load_partition(tx: Transaction, content_id: str) -> RangePartition:
     row = tx.execute("SELECT content FROM partition WHERE id = ?", (content_id,)).fetchone()
     if row is None or _content_id(row[0]) != content_id:
         raise tx.damaged(f"partition `{content_id}` is missing or altered")
-    content = decode(row[0], type=_PartitionText)
+    content = _read(tx, row[0], _PartitionText)
     boundaries = tuple(map(_decoded, content.boundaries))
     return RangePartition(content.table, content.attribute, SqlType(*content.type), boundaries)
 
@@ -470,7 +481,7 @@ def kept_versions(
     for _, generation, _, _, text in (tx.opened(row, "sketch_version") for row in rows):
         basis = _load_basis(tx, number, generation)
         if basis is not None:
-            kept.append(KeptVersion(generation, decode(text), basis[1]))
+            kept.append(KeptVersion(generation, _read(tx, text, Versions), basis[1]))
     return tuple(kept)
 
 
@@ -499,7 +510,9 @@ def _load_basis(
     tx: Transaction, number: int | None, generation: int
 ) -> tuple[tuple[Assumption, ...], dict[str, Any]] | None:
     row = tx.find("sketch_basis", query_id=number, generation=generation)
-    return None if row is None else (decode(row[2], type=tuple[Assumption, ...]), decode(row[3]))
+    if row is None:
+        return None
+    return _read(tx, row[2], Assumptions), _read(tx, row[3], dict[str, Any])
 
 
 # What the latest runs of a query cost. Law: for every kind of run, set of changed tables and layout
@@ -622,7 +635,7 @@ def load_records(tx: Transaction, number: int, limit: int) -> tuple[RunRecord, .
     for row in rows.fetchall():
         *values, versions = tx.opened(row, "history")[2:]
         named = dict(zip(RunRecord.__struct_fields__, values, strict=False))
-        records.append(RunRecord(**named, versions=decode(versions)))
+        records.append(RunRecord(**named, versions=_read(tx, versions, Versions)))
     return tuple(records)
 
 

@@ -21,10 +21,9 @@ from impctl.store.catalog import (
     OWN_LOCK_TIMEOUT,
     Catalog,
     Transaction,
-    created,
-    empty_catalog,
+    copied_catalog,
+    created_catalog,
     open_catalog,
-    upgraded_copy,
 )
 from impctl.store.disk import (
     RealDisk,
@@ -109,11 +108,10 @@ class Store:
             check_store_files(layout, is_shared=is_shared)
             catalog = open_catalog(layout, used)
             if catalog is None and create:
-                catalog = created(layout, used)
+                catalog = created_catalog(layout, used)
             if catalog is None:
-                # Absent as well: a writer has to open it again, to create or upgrade it.
-                catalog = upgraded_copy(layout, used) or empty_catalog(layout, used)
-                return cls(layout, used, catalog, is_absent=True)
+                # A writer has to open it again, to create or upgrade it.
+                return cls(layout, used, copied_catalog(layout, used), is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
