@@ -88,9 +88,14 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
 
 
 def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
-    """Whether this release stored the ending, and for these very tables."""
-    mark, result = build_mark(), stored.state_meta.get("ending") or [""]
-    return mark == result[0] != "" and are_entries_there(stored, tables)
+    """Whether this program stored the ending, and the log still has all stored versions: files
+    alone do not show column names."""
+    mark, marks = build_mark(), _marks(stored)
+    ending = stored.state_meta.get("ending") or [""]
+    return mark == ending[0] != "" and all(
+        pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
+        for pin in stored.pins
+    )
 
 
 def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None:
@@ -190,14 +195,6 @@ class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
                 f"The stored state of query `{query}` has a description that impctl did not write",
                 hint="run `impctl capture` to start again",
             ) from error
-
-
-def layout_of(stored: StoredQuery) -> str | None:
-    """The layout of a stored query's state; None if its description cannot be read."""
-    try:
-        return StateMeta.read(stored.query, stored.state_meta).layout if stored.state_meta else ""
-    except StateCorruptError:
-        return None
 
 
 def tree_record(stored: StoredQuery) -> TreeRecord | None:
@@ -318,7 +315,7 @@ def check_definition(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> None
             "file has a query with this name in the same store, give one of them a "
             "separate `store`",
         )
-    if not is_of_this_release(stored):
+    if not is_of_this_release(stored.state_meta):
         raise RecaptureNeededError(
             f"The sketch of query `{spec.name}` was captured by another release of impctl, "
             "which may interpret the query differently",
@@ -329,16 +326,11 @@ def check_definition(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> None
 
 def is_captured_alike(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether this release captured the stored sketch for the present workload file."""
-    return is_of_this_release(stored) and is_defined_alike(ctx, spec, stored)
+    return is_of_this_release(stored.state_meta) and is_defined_alike(ctx, spec, stored)
 
 
-def is_of_this_release(stored: StoredQuery) -> bool:
-    """Whether this release captured the stored sketch."""
-    return is_stamp_of_this_release(stored.state_meta)
-
-
-def is_stamp_of_this_release(described: Mapping[str, Any]) -> bool:
-    """Whether this release wrote the stamp of a stored sketch."""
+def is_of_this_release(described: Mapping[str, Any]) -> bool:
+    """Whether this release captured the sketch, by its description or basis."""
     return is_stamped_alike(str(described.get("template", "")), stamped(""))
 
 
@@ -450,15 +442,6 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
         f"Another process changed the sketch of query `{query}` at the same time",
         code="sketch_moved",
         hint="run the command again",
-    )
-
-
-def are_entries_there(stored: StoredQuery, tables: PinnedTables) -> bool:
-    """Whether the log still has all stored versions; files alone do not show column names."""
-    marks = _marks(stored)
-    return all(
-        pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
-        for pin in stored.pins
     )
 
 
