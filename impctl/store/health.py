@@ -1,13 +1,10 @@
-"""The state of a store on disk: what is damaged, and what nothing needs any more."""
+"""Care for a store on disk: what nothing needs is removed, what nobody uses is verified."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 import zlib
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data import pages
-from impctl.data.pages import whole_table
-from impctl.errors import ImpctlError, StateCorruptError
+from impctl.errors import StateCorruptError
 from impctl.store import rows, states
 from impctl.store.catalog import Catalog, Transaction
 from impctl.store.disk import (
     CAREFUL,
-    OTHERS_MAY_WRITE,
     RUN_SUFFIX,
     StoreLayout,
     suppress_full,
@@ -31,7 +26,6 @@ from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun
 
 if TYPE_CHECKING:
-    from impctl.store.records import StoreReader
     from impctl.types import QueryName
 
 # Removing what nothing refers to. Law: only files without a run are removed, and only under the
@@ -110,85 +104,6 @@ def _trim(tx: Transaction, query_id: int, keep: int) -> int:
     return gone
 
 
-# The condition of a store: rows, state files and folder. Law: nothing is written, the lock is not
-# taken, and damage is recorded instead of raised, so that the rest is checked too. Checking reads
-# all state.
-
-MOST_FILES = 100_000
-"""Limit of files and folders inspected in a store, which has a few per query."""
-
-
-class Folder(Struct, frozen=True):
-    """The folder of a store, or its future place: rights and space."""
-
-    path: Path
-    is_writable: bool
-    open_to_others: tuple[Path, ...]
-    """Entries that group or everybody may write."""
-    used: int
-    free: int
-    is_whole: bool = True
-    """Whether all of the folder was inspected; a folder with too many files is only sampled."""
-
-
-class StoreCheck(Struct, frozen=True):
-    """The content of an open store; `damaged` are queries with damaged rows or state."""
-
-    queries: tuple[QueryName, ...]
-    damaged: tuple[tuple[QueryName, ImpctlError], ...]
-    leftovers: Collected
-    kept: int
-    with_state: bool
-
-
-def folder_of(path: Path) -> Folder:
-    """Rights and space of the store's folder, or of its nearest existing parent."""
-    with translate_errors(path):
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
-    stats = [(file, info) for file in files if (info := _stat(file)) is not None]
-    open_to_others = tuple(
-        file for file, info in stats if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
-    )
-    used = sum(info.st_size for _, info in stats if stat.S_ISREG(info.st_mode))
-    may_write = os.access(there, os.W_OK | os.X_OK)
-    may_write = may_write and all(os.access(file, os.W_OK) for file in files)
-    free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
-    return Folder(there, may_write, open_to_others, used, free, is_whole)
-
-
-def check_store(store: StoreReader, *, with_state: bool) -> StoreCheck:
-    """Verify every query's rows and state files; ImpctlError for the catalog's. Without
-    `with_state` only the heads of files, which locate their columns."""
-    names = store.queries()
-    damaged = []
-    for name in names:
-        try:
-            store.load(name)
-            store.history(name, 1)
-            for runs in store.load_runs(name).values():
-                for _, stored in runs if with_state else ():
-                    whole_table(stored)
-        except ImpctlError as error:
-            damaged.append((name, error))
-    return StoreCheck(names, tuple(damaged), store.collectable(), KEPT_VERSIONS, with_state)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    yield path
-    for folder, folders, names in os.walk(path):
-        for name in (*folders, *names):
-            yield Path(folder) / name
-
-
-def _stat(file: Path) -> os.stat_result | None:
-    """The file's metadata; None if a writer removed it meanwhile."""
-    try:
-        return file.stat()
-    except OSError:
-        return None
-
-
 # Verifying state files that nobody used, so much at a time, those first that waited longest. Law:
 # damage is reported with its query and changes nothing; whoever uses such a page sees it again. A
 # file is due a day after it was written or verified last. A file of an earlier release, with one
@@ -253,9 +168,7 @@ def _waiting(tx: Transaction, layout: StoreLayout, now: float) -> list[_Waiting]
     """The files that are due, longest waiting first."""
     due: dict[QueryName, dict[str, tuple[float, int]]] = {}
     for name, file, is_older, at, page in tx.execute(_FILES).fetchall():
-        info = _stat(layout.run_file(file)) if at is None else None
-        written = 0.0 if info is None else info.st_mtime
-        since = written if at is None else at
+        since = _written_at(layout.run_file(file)) if at is None else at
         if page or is_older or now - since >= DUE:
             due.setdefault(name, {})[file] = (since, page or 0)
     result = [
@@ -265,6 +178,14 @@ def _waiting(tx: Transaction, layout: StoreLayout, now: float) -> list[_Waiting]
         if run.file in files
     ]
     return sorted(result, key=lambda due: (due.run.sums is not None, due.since, due.run.file))
+
+
+def _written_at(file: Path) -> float:
+    """When the file was written; 0 if a writer removed it meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _runs_of(tx: Transaction, name: QueryName) -> tuple[StoredRun, ...]:
