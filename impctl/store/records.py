@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from impctl.sketch.sketch import MaintenanceMode, RangeSet
 
 
-# What goes into the store and comes out of it, as frozen values. Law: a record is plain data; two
-# equal records say the same. `generation` counts the commits of a query, captures included, so
-# that a writer notices when another one came before it.
+# Law: `generation` counts the commits of a query, captures included, so that a writer notices when
+# another one committed first.
 
 Run = tuple[str, int, pa.Table]
 Count = Annotated[int, Meta(ge=0)]
@@ -256,12 +255,9 @@ class Collected(Struct, frozen=True):
     """Why sketch versions and partitions stayed although files could be removed."""
 
 
-# The half of a store that only reads, as a type: who is given this cannot write. Law: every
-# method leaves the store's files as they are and never waits for a writer.
-
-
 class StoreReader(Protocol):
-    """The reading half of a store; see `Store` for each method."""
+    """The reading half of a store; see `Store` for each method. None changes the store's files or
+    waits for a writer."""
 
     def load(self, query: QueryName) -> StoredQuery | None: ...
 

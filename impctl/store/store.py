@@ -72,7 +72,7 @@ class Store:
         self, layout: StoreLayout, disk: RealDisk, catalog: Catalog, *, is_absent: bool = False
     ) -> None:
         self.is_absent = is_absent
-        """Whether an empty catalog replaces a missing one (whole, of today's format)."""
+        """Whether this is a copy in memory, since there is no catalog of the present format."""
         self._layout = layout
         self._disk = disk
         self._catalog = catalog
