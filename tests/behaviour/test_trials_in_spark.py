@@ -117,7 +117,7 @@ def changed(table: str, rows: list[Row], rng: random.Random) -> None:
 
 def was_unsure(folder: Path, case: int) -> bool:
     """Whether some group was ever kept because a sum of doubles was too close to call."""
-    return bool(stored(folder, "q", f".impctl/{case}").state_meta["unsure"])
+    return bool(stored(folder, "q", f".impctl/{case}").state_meta.get("unsure"))
 
 
 def safe_workload(

@@ -28,7 +28,7 @@ from impctl.service.results import QueryResult
 from impctl.service.settings import Settings
 from impctl.sketch.sketch import MaintenanceMode, range_filter
 from impctl.sql.statement import parse_query
-from impctl.store.health import lock_owner
+from impctl.store.lock import lock_owner
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.prune import prune
