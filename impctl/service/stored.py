@@ -111,7 +111,7 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
 
 
 # What the store keeps beside a query's state. Law: another run wrote it, so a field that is
-# missing, unknown or of the wrong type is a corrupt state, never a default.
+# unknown or of the wrong type is a corrupt state. Fields that are empty are not stored.
 
 
 class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
