@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import typer
 from msgspec.structs import replace
 
-from impctl.cli.application import COMPLETION_VARIABLE, PENDING
+from impctl.cli.application import PENDING
 from impctl.cli.interrupt import (
     DROPPED_HINT,
     INTERRUPTED_MESSAGE,
@@ -29,6 +29,7 @@ from impctl.cli.interrupt import (
     raise_on_signal,
 )
 from impctl.cli.job import Display, Job
+from impctl.cli.options import COMPLETION_VARIABLE
 from impctl.cli.streams import discard_output, lost_messages
 from impctl.errors import (
     ImpctlError,
@@ -42,7 +43,8 @@ from impctl.errors import (
 
 if TYPE_CHECKING:
     from impctl.cli.job import Show
-    from impctl.cli.output.protocol import Output
+    from impctl.cli.output.json import JsonOutput
+    from impctl.cli.output.text import TextOutput
     from impctl.service.results import Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -122,7 +124,7 @@ def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
 
 
 def _present(
-    output: Output,
+    output: JsonOutput | TextOutput,
     display: Display,
     outcome: Outcome | str,
     shown: Sequence[Result] = (),
@@ -130,7 +132,6 @@ def _present(
     detailed: bool = False,
 ) -> int:
     """Show the results that are not in `shown`, and the end; return the exit code."""
-    from impctl.cli.output.protocol import show
     from impctl.service.outcome import for_report, is_pending, most_severe
     from impctl.service.results import Failure, Outcome
     from impctl.service.text import plain
@@ -151,8 +152,8 @@ def _present(
             output.document(text)
         for result in whole.results:
             if not any(result is other for other in shown):
-                show(output, result)
-        output.end(whole.warnings, whole.failures, decisive, whole.note)
+                output.show(result)
+        output.end(whole, decisive)
         sys.stdout.flush()
     except BrokenPipeError:
         return _after_broken_pipe(code)
@@ -171,28 +172,20 @@ def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
     failures = outcome.failures
     if not any(isinstance(failure.error, OutputFailedError) for failure in failures):
         failures = (*failures, Failure(None, error))
-    decisive = most_severe(replace(outcome, failures=failures))
-    _output(None, Display()).end(outcome.warnings, failures, decisive)
+    outcome = replace(outcome, failures=failures, note="")
+    decisive = most_severe(outcome)
+    _output(None, Display()).end(outcome, decisive)
     return error.exit_code if decisive is None else decisive.error.exit_code
 
 
-def _output(command: str | None, display: Display) -> Output:
-    from impctl.cli.output.terminal import has_colour
-
+def _output(command: str | None, display: Display) -> JsonOutput | TextOutput:
     if display.json:
         from impctl.cli.output.json import JsonOutput
 
         return JsonOutput(command, sys.stdout)
     from impctl.cli.output.text import TextOutput
 
-    return TextOutput(
-        sys.stdout,
-        sys.stderr,
-        quiet=display.verbosity < 0,
-        colour=has_colour(sys.stderr, os.environ),
-        rows_format=display.rows_format,
-        escape_formulas=display.escape_formulas,
-    )
+    return TextOutput(sys.stdout, sys.stderr, display)
 
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:

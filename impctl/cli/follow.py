@@ -15,17 +15,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from impctl.cli.interrupt import handle_alarm, set_alarm
-from impctl.cli.job import Display, Job
-from impctl.cli.options import check_metrics, maintained_now, with_metrics
+from impctl.cli.job import Job, maintained_now, with_metrics
 from impctl.cli.streams import discard_output
 from impctl.errors import UsageError
-from impctl.service.settings import DEFAULT_INTERVAL, FollowRequest, Settings
+from impctl.service.settings import DEFAULT_INTERVAL, FollowRequest
 from impctl.service.text import RowsFormat
 
 if TYPE_CHECKING:
+    from impctl.cli.options import Invocation
     from impctl.service.context import Reporter
-    from impctl.service.results import FollowedRun, Outcome
-
+    from impctl.service.results import ChangesResult, FollowedRun, Outcome
 
 # SIGTERM and SIGINT end a following process in order: a run under way is finished, if it is
 # short. Law: the first signal asks; a run that goes on longer than the grace after it, or a
@@ -142,17 +141,12 @@ def follow_request(
 
 
 def follow_job(
-    settings: Settings,
-    display: Display,
-    queries: Sequence[str],
-    batch_rows: int | None,
-    request: FollowRequest,
-    metrics: Path | None = None,
-    *,
-    detailed: bool = False,
+    command: Invocation, batch_rows: int | None, request: FollowRequest, metrics: Path | None
 ) -> Job:
-    """Make the job that maintains until it is stopped."""
-    if settings.dry_run or detailed:
+    """Make the job that maintains until it is stopped: a line per run, flushed before the next one
+    begins."""
+    settings, is_json = command.settings, command.display.json
+    if settings.dry_run or command.options["detailed_exitcode"]:
         other = "--dry-run" if settings.dry_run else "--detailed-exitcode"
         raise UsageError(
             f"Options `--follow` and `{other}` exclude each other",
@@ -160,20 +154,38 @@ def follow_job(
         )
 
     def work(reporter: Reporter) -> None:
-        from impctl.cli.output.text import print_run_json, print_run_text
+        from impctl.cli.output.text import run_line
+        from impctl.service.output import check_output
         from impctl.service.schedule.daemon import follow
 
         if metrics is not None:
-            check_metrics(metrics, {"the workload file": str(settings.workload)})
-        line = print_run_json if display.json else print_run_text
+            check_output(metrics, {"the workload file": str(settings.workload)})
 
         def write(outcome: Outcome, run: FollowedRun) -> None:
-            line(with_metrics(outcome, metrics, maintained_now), run, sys.stdout)
+            outcome = with_metrics(outcome, metrics, maintained_now)
+            if is_json:
+                write_document("maintain", outcome, run)
+            else:
+                sys.stdout.write(run_line(outcome, run) + "\n")
+                sys.stdout.flush()
 
+        queries = command.queries
         watch = partial(follow, settings, queries, request, batch_rows=batch_rows)
         until_asked(partial(watch, reporter=reporter), write)
 
-    return Job("maintain", display, work, has_lines=True, is_long=True)
+    return Job("maintain", command.display, work, has_lines=True, is_long=True)
+
+
+def write_document(command: str, outcome: Outcome, run: FollowedRun) -> None:
+    """Print one run as a JSON document on a line."""
+    from impctl.cli.output.json import JsonOutput
+    from impctl.service.outcome import most_severe
+
+    output = JsonOutput(command, sys.stdout, run)
+    for result in outcome.results:
+        output.show(result)
+    output.end(outcome, most_severe(outcome))
+    sys.stdout.flush()
 
 
 def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], None]) -> None:
@@ -196,20 +208,12 @@ def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], No
             raise KeyboardInterrupt
 
 
-# The job of `changes --follow`: rows on stdout as they come and go, and an end in order. Law: as
-# for `cli.follow`: what a look found is written whole and flushed before the next one.
-
-
 def follow_changes_job(
-    settings: Settings,
-    display: Display,
-    query: str | None,
-    request: FollowRequest,
-    given: Mapping[str, object],
-    *,
-    whole: bool,
+    command: Invocation, request: FollowRequest, given: Mapping[str, object], *, whole: bool
 ) -> Job:
-    """Make the job that reports changes until stopped; UsageError for options that exclude it."""
+    """Make the job that prints rows as they change, until it is stopped; UsageError for options
+    that exclude it. All rows are in one format, so that a CSV has its names once."""
+    display, query = command.display, command.query
     against = [name for name, value in given.items() if value is not None]
     if display.rows_format in (RowsFormat.JSON, RowsFormat.MARKDOWN):
         against.append(f"--format {display.rows_format}")
@@ -220,10 +224,21 @@ def follow_changes_job(
         )
 
     def work(reporter: Reporter) -> None:
-        from impctl.cli.output.rows import ChangeLines
+        from impctl.cli.output.text import TextOutput
         from impctl.service.changes import follow_changes
+        from impctl.service.results import Outcome
 
+        output = TextOutput(sys.stdout, sys.stderr, display)
+
+        def write(result: ChangesResult, run: FollowedRun) -> None:
+            if display.json:
+                write_document("changes", Outcome((result,)), run)
+            else:
+                output.show(result)
+                sys.stdout.flush()
+
+        settings = command.settings
         watch = partial(follow_changes, settings, query, request, whole=whole, reporter=reporter)
-        until_asked(watch, ChangeLines(sys.stdout, sys.stderr, display).write)
+        until_asked(watch, write)
 
     return Job("changes", display, work, has_lines=True, is_long=True)

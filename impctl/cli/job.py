@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.cli.interrupt import delay_interrupts
-from impctl.cli.output.terminal import can_move, has_colour
-from impctl.errors import UsageError
+from impctl.cli.streams import can_move, has_colour
+from impctl.errors import StorageError, UsageError
 from impctl.service.text import RowsFormat, duration_text, plain
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ def on_context(
             "Option `--detailed-exitcode` requires `--dry-run`",
             hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
         )
-
     return Job(command, display, partial(in_context, settings, use_case), detailed)
 
 
@@ -92,13 +92,34 @@ def in_context(
     return outcome
 
 
-def one_query(command: str, names: list[str] | None) -> str | None:
-    """The only query given; None means the only query of the workload."""
-    if names is not None and len(names) > 1:
-        raise UsageError(
-            f"Command `{command}` takes one query, not {len(names)}", hint="give `--query` once"
+# The file of metrics. Law: it is written whole after the run, even if that failed; if it cannot be
+# written, the run fails.
+
+
+def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
+    """Write the metrics of the outcome; add a failure if that fails."""
+    if path is None:
+        return outcome
+    from impctl.service.output import write_whole
+    from impctl.service.results import Failure
+
+    try:
+        write_whole(path, text(outcome))
+    except OSError as error:
+        failed = StorageError(
+            f"The metrics could not be written to `{path}`: {error.strerror}",
+            hint="name a file in a folder with write access",
+            code="metrics_not_written",
         )
-    return names[0] if names else None
+        return replace(outcome, failures=(*outcome.failures, Failure(None, failed)))
+    return outcome
+
+
+def maintained_now(outcome: Outcome) -> str:
+    """The metrics of a run of `maintain` that ends now."""
+    from impctl.service.outcome import maintain_metrics
+
+    return maintain_metrics(outcome, time.time())
 
 
 # How far a run is, on stderr: a bar on a terminal, else plain lines and only with `-v`. A bar

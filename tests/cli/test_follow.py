@@ -23,10 +23,10 @@ import typer
 from impctl.cli import follow as cli_following
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.follow import Stopping, until_asked
+from impctl.cli.follow import Stopping, until_asked, write_document
 from impctl.cli.job import Display, PulseReporter, reporting
 from impctl.cli.options import seconds
-from impctl.cli.output.text import print_run_json, print_run_text
+from impctl.cli.output.text import run_line
 from impctl.errors import LockHeldError, SchemaChangedError
 from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 from impctl.tables.write.maintenance import create_table
@@ -98,19 +98,16 @@ def outcome() -> Outcome:
 
 
 def test_a_run_is_one_line_of_text() -> None:
-    stream = io.StringIO()
-    print_run_text(outcome(), RUN, stream)
-    assert stream.getvalue() == (
+    assert run_line(outcome(), RUN) == (
         "2026-01-02T03:04:05.678Z run 3, 12.3 ms: q exact, 7 changes; p failed: Column `x` changed "
         "[schema_changed]; run failed: Store is locked [lock_held]; warning: slow; "
-        "retry in 1.5 s\n"
+        "retry in 1.5 s"
     )
 
 
-def test_a_run_is_one_line_of_json() -> None:
-    stream = io.StringIO()
-    print_run_json(outcome(), RUN, stream)
-    (line,) = stream.getvalue().splitlines()
+def test_a_run_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    write_document("maintain", outcome(), RUN)
+    (line,) = capsys.readouterr().out.splitlines()
     document = json.loads(line)
     assert (document["command"], document["ok"]) == ("maintain", False)
     assert document["run"] == {

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from impctl.bench.compare import Difference
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.output import terminal
+from impctl.cli.output import text as texts
 from impctl.cli.output.json import to_json
-from impctl.cli.output.terminal import table_lines
-from impctl.cli.output.wording import plain, sketch_text, versions_text
+from impctl.cli.output.render import sketch_text, versions_text
+from impctl.cli.output.text import table_lines
 from impctl.cli.streams import Stdout
 from impctl.errors import (
     HistoryGoneError,
@@ -49,7 +49,7 @@ from impctl.service.results import (
     ReuseEntry,
     SketchEntry,
 )
-from impctl.service.text import span_text
+from impctl.service.text import plain, span_text
 from tests.cli.examples import EXAMPLES
 
 OF_EXAMPLES = {
@@ -848,7 +848,7 @@ TEXTS = [
 def drawn(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The same by Rich alone."""
     with monkeypatch.context() as patch:
-        patch.setattr(terminal, "_narrow", lambda *_: None)
+        patch.setattr(texts, "_narrow", lambda *_: None)
         return table_lines(shown)
 
 
@@ -870,7 +870,7 @@ def test_it_is_the_table_that_rich_draws(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(400):
         columns = random_columns(draw)
         shown = [[c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns]
-        own += terminal._narrow(shown, [c.is_number for c in columns], 80) is not None
+        own += texts._narrow(shown, [c.is_number for c in columns], 80) is not None
         assert table_lines(columns) == drawn(columns, monkeypatch), columns
     assert own > 150
 
