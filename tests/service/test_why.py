@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from impctl.cli.output.reports import why_lines
 
 import impctl
-from impctl.cli.output.reports import why_lines
 from impctl.errors import UsageError
 from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import duck
