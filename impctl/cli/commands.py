@@ -33,8 +33,6 @@ from impctl.cli.options import (
     Invocation,
     complete_path,
     complete_update,
-    file_option,
-    option,
     seconds,
     takes,
     workload_argument,
@@ -77,9 +75,9 @@ def init(
         rich_help_panel=INPUT,
         autocompletion=complete_path,
     ),
-    out: Path | None = file_option("--out FILE", OUTPUT, "File to write. Default: impctl.yaml."),
-    demo: bool = option("--demo", INPUT, "Create a small table and a workload file to try out."),
-    force: bool = option("--force", SAFETY, "Overwrite an existing file."),
+    out: Path | None = OUTPUT.option("--out FILE", "File to write. Default: impctl.yaml."),
+    demo: bool = INPUT.option("--demo", "Create a small table and a workload file to try out."),
+    force: bool = SAFETY.option("--force", "Overwrite an existing file."),
 ) -> Job:
     """Create a workload file for Delta tables, or a demo.
 
@@ -111,18 +109,16 @@ def init(
 def doctor(
     run: Invocation,
     workload: Path | None = workload_argument(None, "Default: check only the installed software."),
-    every: str | None = option(
+    every: str | None = SCHEDULE.option(
         "--every TIME",
-        SCHEDULE,
         "Check that history is kept long enough if `maintain` runs at this interval, such "
         "as 15m, 6h or 1d.",
     ),
-    spark: bool = option(
-        "--spark", STORE_AND_SPARK, "Let Spark read a file of each table. Default: start no JVM."
+    spark: bool = STORE_AND_SPARK.option(
+        "--spark", "Let Spark read a file of each table. Default: start no JVM."
     ),
-    state: bool = option(
+    state: bool = STORE_AND_SPARK.option(
         "--state/--no-state",
-        STORE_AND_SPARK,
         "Verify all state files. With --no-state, verify only their metadata. Default: --state.",
         default=True,
     ),
@@ -150,7 +146,7 @@ def doctor(
 @takes("workload", "query", ..., "strict", "now")
 def check(
     run: Invocation,
-    schema: bool = option("--schema", OUTPUT, "Print the JSON Schema of workload files and exit."),
+    schema: bool = OUTPUT.option("--schema", "Print the JSON Schema of workload files and exit."),
 ) -> Job:
     """Check a workload file and its queries.
 
@@ -189,14 +185,11 @@ def explain(run: Invocation) -> Job:
 
 # Commands for every day: capture, maintain, plan, status.
 
-_METRICS = option(
-    "--metrics FILE",
-    OUTPUT,
-    "Write metrics for the textfile collector of Prometheus to this file.",
+_METRICS = OUTPUT.option(
+    "--metrics FILE", "Write metrics for the textfile collector of Prometheus to this file."
 )
-_INTERVAL = option(
+_INTERVAL = SCHEDULE.option(
     "--interval DURATION",
-    SCHEDULE,
     "With --follow: pause between checks of the tables, such as 500ms or 1m. Default: 5s. "
     "With --due: time until the next run. Default: 1m.",
     parser=seconds,
@@ -209,9 +202,8 @@ _INTERVAL = option(
 )
 def capture(
     run: Invocation,
-    rebalance: bool = option(
+    rebalance: bool = MAINTENANCE.option(
         "--rebalance",
-        MAINTENANCE,
         "Instead of capturing, split heavy ranges of the stored sketches and merge light ones.",
     ),
 ) -> Job:
@@ -241,42 +233,37 @@ def capture(
 )
 def maintain(
     run: Invocation,
-    batch_rows: int | None = option(
+    batch_rows: int | None = MAINTENANCE.option(
         "--batch-rows N",
-        MAINTENANCE,
         "Number of changes per batch for eager queries. Default: 1, i.e. every table version.",
         min=1,
         envvar=BATCH_ROWS,
     ),
-    due: bool = option(
-        "--due", SCHEDULE, "Maintain only queries that are due now, according to their triggers."
+    due: bool = SCHEDULE.option(
+        "--due", "Maintain only queries that are due now, according to their triggers."
     ),
-    point: str | None = option(
-        "--point NAME", SCHEDULE, "Maintain only queries whose trigger has this event (`point`)."
+    point: str | None = SCHEDULE.option(
+        "--point NAME", "Maintain only queries whose trigger has this event (`point`)."
     ),
-    follow: bool = option(
+    follow: bool = SCHEDULE.option(
         "--follow",
-        SCHEDULE,
         "Run until stopped: maintain whenever tables change, and print one line per run.",
     ),
     interval: float | None = _INTERVAL,
-    pending_rows: int | None = option(
+    pending_rows: int | None = SCHEDULE.option(
         "--pending-rows N",
-        SCHEDULE,
         "With --follow, for queries without a trigger: wait for N changed rows, at most 1m. "
         "Default: do not wait.",
         min=1,
     ),
-    max_wait: float | None = option(
+    max_wait: float | None = SCHEDULE.option(
         "--max-wait DURATION",
-        SCHEDULE,
         "With --follow, for queries without a trigger: maintain within this time. Prefer the "
         "trigger `fresh_within` in the workload file.",
         parser=seconds,
     ),
-    max_runs: int | None = option(
+    max_runs: int | None = SCHEDULE.option(
         "--max-runs N",
-        SCHEDULE,
         "With --follow: stop after N runs that had something to do. Default: never.",
         min=1,
     ),
@@ -330,10 +317,9 @@ def maintain(
 )
 def plan(
     run: Invocation,
-    due: bool = option("--due", SCHEDULE, "Show when each query is due next, and why."),
-    interval: float | None = option(
+    due: bool = SCHEDULE.option("--due", "Show when each query is due next, and why."),
+    interval: float | None = SCHEDULE.option(
         "--interval DURATION",
-        SCHEDULE,
         "With --due: time until the next run of `maintain --due`, such as 1m or 1h. Default: 1m.",
         parser=seconds,
     ),
@@ -363,8 +349,8 @@ def plan(
 @takes("workload", "query", "params", "now", "store", "policy", "imbalance", ...)
 def status(
     run: Invocation,
-    runs: int = option(
-        "--runs N", OUTPUT, "Number of recent runs to show. Default: 3.", default=3, min=0
+    runs: int = OUTPUT.option(
+        "--runs N", "Number of recent runs to show. Default: 3.", default=3, min=0
     ),
 ) -> Job:
     """Show stored sketches, pending changes and recent runs.
@@ -382,44 +368,36 @@ def status(
 
 # Commands that answer a query: query, rewrite, changes, why.
 
-_PARAM = option(
+_PARAM = INPUT.option(
     "--param NAME=VALUE",
-    INPUT,
     "Set a named parameter of the query; can be repeated. Default: the value in the workload file.",
 )
-_SQL = option(
-    "--sql TEXT",
-    INPUT,
-    "Use this SQL over the workload's tables instead of a query in the file.",
+_SQL = INPUT.option(
+    "--sql TEXT", "Use this SQL over the workload's tables instead of a query in the file."
 )
-_AT = option(
+_AT = INPUT.option(
     "--at VERSION",
-    INPUT,
     "Use the sketch stored for this table version. "
     "With several tables, repeat the option with TABLE=VERSION.",
 )
-_REQUIRE_SKETCH = option(
+_REQUIRE_SKETCH = SAFETY.option(
     "--require-sketch",
-    SAFETY,
     "Fail if there is no sketch. Default: continue without one and print a warning.",
 )
-_FORMAT = option(
+_FORMAT = OUTPUT.option(
     "--format FORMAT",
-    OUTPUT,
     "Format of printed rows: table, csv, json, jsonl or markdown. Default: table.",
 )
-_OUT = file_option(
+_OUT = OUTPUT.option(
     "--out FILE",
-    OUTPUT,
     "Write the rows to this file. Its extension sets the format: .parquet, .csv or "
     ".jsonl. Default: print them.",
 )
-_ESCAPE_FORMULAS = option(
+_ESCAPE_FORMULAS = OUTPUT.option(
     "--escape-formulas",
-    OUTPUT,
     "In CSV, put ' before text that starts with = + - @, to protect spreadsheets.",
 )
-_LIMIT = option("--limit N", OUTPUT, "Print or write only the first N rows. Default: all.", min=0)
+_LIMIT = OUTPUT.option("--limit N", "Print or write only the first N rows. Default: all.", min=0)
 
 
 @takes(
@@ -431,26 +409,23 @@ def query(
     param: list[str] | None = _PARAM,
     sql: str | None = _SQL,
     at: list[str] | None = _AT,
-    sketch: SketchPolicy = option(
+    sketch: SketchPolicy = MAINTENANCE.option(
         "--sketch WHEN",
-        MAINTENANCE,
         "When to use the sketch: auto (if it saves more than it costs), always or never. "
         "Default: auto.",
         default=SketchPolicy.AUTO,
         envvar=SKETCH,
     ),
     require_sketch: bool = _REQUIRE_SKETCH,
-    by: AnsweredBy = option(
+    by: AnsweredBy = MAINTENANCE.option(
         "--by SOURCE",
-        MAINTENANCE,
         "What answers the query: state (the materialized result), engine, spark or auto "
         "(the fastest of these). Default: auto.",
         default=AnsweredBy.AUTO,
         envvar=BY,
     ),
-    where: str | None = option(
+    where: str | None = OUTPUT.option(
         "--where CONDITION",
-        OUTPUT,
         "Return only result rows that meet this condition on result columns, "
         "such as `key = 5`. Default: all rows.",
     ),
@@ -521,14 +496,12 @@ def rewrite(
     param: list[str] | None = _PARAM,
     sql: str | None = _SQL,
     at: list[str] | None = _AT,
-    files: Path | None = option(
+    files: Path | None = OUTPUT.option(
         "--files FILE",
-        OUTPUT,
         "Write the list of data files that the SQL reads in each table to this file (JSON).",
     ),
-    sketch: SketchPolicy = option(
+    sketch: SketchPolicy = MAINTENANCE.option(
         "--sketch WHEN",
-        MAINTENANCE,
         "When to put the sketch into the SQL: auto (if it saves more than it costs), always "
         "or never. Default: always.",
         default=SketchPolicy.ALWAYS,
@@ -565,28 +538,25 @@ def rewrite(
 @takes("workload", "one_query", ..., "follow_memory", "now", "store", "spark_profile")
 def changes(
     run: Invocation,
-    since: list[str] | None = option(
+    since: list[str] | None = INPUT.option(
         "--since VERSION",
-        INPUT,
         "Show changes since this table version. With several tables, repeat the option with "
         "TABLE=VERSION. Default: the version of the stored result.",
     ),
-    whole: bool = option(
+    whole: bool = INPUT.option(
         "--all",
-        INPUT,
         "Show the whole materialized result, each row as an insert. With --follow, show it first.",
     ),
     rows_as: RowsFormat | None = _FORMAT,
     out: Path | None = _OUT,
     escape_formulas: bool = _ESCAPE_FORMULAS,
     limit: int | None = _LIMIT,
-    follow: bool = option(
-        "--follow", SCHEDULE, "Run until stopped, and show changes as they occur."
+    follow: bool = SCHEDULE.option(
+        "--follow", "Run until stopped, and show changes as they occur."
     ),
     interval: float | None = _INTERVAL,
-    max_runs: int | None = option(
+    max_runs: int | None = SCHEDULE.option(
         "--max-runs N",
-        SCHEDULE,
         "With --follow: stop after N checks that found changes. Default: never.",
         min=1,
     ),
@@ -612,13 +582,7 @@ def changes(
         from impctl.service.changes import changes
 
         return changes(
-            ctx,
-            name,
-            versions,
-            whole=whole,
-            limit=limit,
-            out=out,
-            escape_formulas=escape_formulas,
+            ctx, name, versions, whole=whole, limit=limit, out=out, escape_formulas=escape_formulas
         )
 
     return run.on_context(use_case)
@@ -630,14 +594,12 @@ def changes(
 )
 def why(
     run: Invocation,
-    row: list[str] | None = option(
+    row: list[str] | None = INPUT.option(
         "--row NAME=VALUE",
-        INPUT,
         "The result row to explain, by values of its columns, separated by commas.",
     ),
-    without: list[str] | None = option(
+    without: list[str] | None = INPUT.option(
         "--without CONDITION",
-        INPUT,
         "Remove the source rows that meet this condition; can be repeated. "
         "With several tables, write `TABLE: CONDITION`.",
     ),
@@ -678,28 +640,24 @@ def why(
 @takes("workload", "query", ..., "store")
 def simulate(
     run: Invocation,
-    since: float | None = option(
+    since: float | None = INPUT.option(
         "--since DURATION",
-        INPUT,
         "Replay the commits of this period up to now, such as 12h or 30d. "
         "Default: all known commits.",
         parser=seconds,
     ),
-    disk: list[str] | None = option(
+    disk: list[str] | None = LIMITS.option(
         "--disk SIZE",
-        LIMITS,
         "Disk limit for the state, such as 500MB, or `all` for no limit; can be repeated. "
         "Default: `budget` in the workload file.",
     ),
-    trigger: list[str] | None = option(
+    trigger: list[str] | None = SCHEDULE.option(
         "--trigger TRIGGER",
-        SCHEDULE,
         "Trigger for all queries, such as `fresh_within: 10m`; can be repeated. "
         "Default: the triggers in the workload file.",
     ),
-    interval: float | None = option(
+    interval: float | None = SCHEDULE.option(
         "--interval DURATION",
-        SCHEDULE,
         "Time between checks of the tables, such as 1s or 1m. Default: 5s.",
         parser=seconds,
     ),
@@ -726,9 +684,8 @@ def simulate(
 @takes("workload", "query", ..., "store")
 def gain(
     run: Invocation,
-    since: float | None = option(
+    since: float | None = INPUT.option(
         "--since DURATION",
-        INPUT,
         "Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
         parser=seconds,
     ),
@@ -756,10 +713,8 @@ def gain(
 @takes("workload", "query", "params", ..., "store", "spark_profile")
 def verify(
     run: Invocation,
-    results: bool = option(
-        "--results",
-        INPUT,
-        "Also run each query with and without its sketch and compare the results.",
+    results: bool = INPUT.option(
+        "--results", "Also run each query with and without its sketch and compare the results."
     ),
 ) -> Job:
     """Compare stored sketches with a recapture (starts Spark).
@@ -791,8 +746,8 @@ def apply(
         autocompletion=complete_update,
         rich_help_panel=INPUT,
     ),
-    all_updates: bool = option("--all", INPUT, "Commit all updates in the file, in order."),
-    again: bool = option("--again", INPUT, "Commit a batch even if its table already contains it."),
+    all_updates: bool = INPUT.option("--all", "Commit all updates in the file, in order."),
+    again: bool = INPUT.option("--again", "Commit a batch even if its table already contains it."),
 ) -> Job:
     """Commit update batches from the workload file to its tables.
 
@@ -819,19 +774,17 @@ def apply(
 @takes("workload", ..., "store", "dry_run")
 def cluster(
     run: Invocation,
-    tables: list[str] | None = option(
+    tables: list[str] | None = INPUT.option(
         "--table NAME",
-        INPUT,
         "Cluster this table, even without savings; can be repeated. "
         "Default: every table with savings.",
     ),
-    by: list[str] | None = option(
+    by: list[str] | None = INPUT.option(
         "--by ATTRIBUTE",
-        INPUT,
         "Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
     ),
-    yes: bool = option(
-        "--yes", SAFETY, "Continue even if clustering makes more sketches worse than better."
+    yes: bool = SAFETY.option(
+        "--yes", "Continue even if clustering makes more sketches worse than better."
     ),
 ) -> Job:
     """Re-cluster tables so that sketches skip more files.
@@ -854,11 +807,8 @@ def cluster(
 @takes("workload", ..., "store", "lock_timeout", "dry_run")
 def gc(
     run: Invocation,
-    keep: int | None = option(
-        "--keep N",
-        LIMITS,
-        "Number of latest sketch versions to keep for each query. Default: 32.",
-        min=1,
+    keep: int | None = LIMITS.option(
+        "--keep N", "Number of latest sketch versions to keep for each query. Default: 32.", min=1
     ),
 ) -> Job:
     """Delete old sketch versions and files left by interrupted runs.
@@ -892,63 +842,50 @@ def bench(
     run: Invocation,
     workload: Path | None = workload_argument(None, "With --report, also a record (JSON)."),
     query: list[str] | None = COMMON["query"][1],
-    delta_rows: list[int] | None = option(
+    delta_rows: list[int] | None = MEASUREMENT.option(
         "--delta-rows N",
-        MEASUREMENT,
         "Rows per change, for a workload; can be repeated. Default: 10, 100 and 1000 rows, "
         "and 1% and 10% of the table.",
         min=1,
     ),
-    repeat: int | None = option(
-        "--repeat N", MEASUREMENT, "Number of runs per measurement. Default: 3.", min=1
+    repeat: int | None = MEASUREMENT.option(
+        "--repeat N", "Number of runs per measurement. Default: 3.", min=1
     ),
-    only: list[str] | None = option(
-        "--only FIGURE", MEASUREMENT, "Only this figure; can be repeated. Default: all figures."
+    only: list[str] | None = MEASUREMENT.option(
+        "--only FIGURE", "Only this figure; can be repeated. Default: all figures."
     ),
-    out: Path | None = file_option(
-        "--out FILE", OUTPUT, "Write the record of the measurements to this file (JSON)."
+    out: Path | None = OUTPUT.option(
+        "--out FILE", "Write the record of the measurements to this file (JSON)."
     ),
-    report: Path | None = file_option(
-        "--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."
+    report: Path | None = OUTPUT.option(
+        "--report FILE", "Write a report with the figures to this file (HTML)."
     ),
-    compare: tuple[Path, Path] | None = file_option(
-        "--compare OLD NEW", INPUT, "Compare two records instead of measuring."
+    compare: tuple[Path, Path] | None = INPUT.option(
+        "--compare OLD NEW", "Compare two records instead of measuring."
     ),
-    generate: Path | None = file_option(
-        "--generate FOLDER",
-        EXAMPLE_DATA,
-        "Write an example table to this folder instead of measuring.",
+    generate: Path | None = EXAMPLE_DATA.option(
+        "--generate FOLDER", "Write an example table to this folder instead of measuring."
     ),
-    example: Example | None = option(
+    example: Example | None = EXAMPLE_DATA.option(
         "--example NAME",
-        EXAMPLE_DATA,
         "With --generate: the table to write: orders, running, synthetic, crimes or tpch. "
         "Default: synthetic.",
     ),
-    table: str | None = option(
-        "--table NAME",
-        EXAMPLE_DATA,
-        "With --generate: folder name of the table. Default: chosen by the example.",
+    table: str | None = EXAMPLE_DATA.option(
+        "--table NAME", "With --generate: folder name of the table. Default: chosen by the example."
     ),
-    rows: int | None = option(
-        "--rows N",
-        EXAMPLE_DATA,
-        "With --generate: number of rows. Default: chosen by the example.",
-        min=1,
+    rows: int | None = EXAMPLE_DATA.option(
+        "--rows N", "With --generate: number of rows. Default: chosen by the example.", min=1
     ),
-    groups: int | None = option(
+    groups: int | None = EXAMPLE_DATA.option(
         "--groups N",
-        EXAMPLE_DATA,
         "With --generate: number of distinct values of column `a`. Default: chosen by the example.",
         min=1,
     ),
-    sort_rows: bool = option("--sorted", EXAMPLE_DATA, "With --generate: sort rows by column `a`."),
-    seed: int | None = option(
-        "--seed N", EXAMPLE_DATA, "With --generate: random seed. Default: 1."
-    ),
-    source: Path | None = file_option(
+    sort_rows: bool = EXAMPLE_DATA.option("--sorted", "With --generate: sort rows by column `a`."),
+    seed: int | None = EXAMPLE_DATA.option("--seed N", "With --generate: random seed. Default: 1."),
+    source: Path | None = EXAMPLE_DATA.option(
         "--source FILE",
-        EXAMPLE_DATA,
         "With --generate: source data of the table: a Parquet file (crimes) or a folder (tpch).",
         envvar=CRIMES,
     ),

@@ -45,15 +45,40 @@ if TYPE_CHECKING:
     from impctl.service.context import Context, Reporter
     from impctl.service.results import Outcome
 
-INPUT = "Input"
-MAINTENANCE = "Sketch and maintenance"
-SCHEDULE = "Schedule"
-MEASUREMENT = "Measurement"
-EXAMPLE_DATA = "Example data"
-LIMITS = "Limits"
-STORE_AND_SPARK = "Store and Spark"
-SAFETY = "Safety and exit codes"
-OUTPUT = "Output"
+
+class Group(str):
+    """A group of options in `--help`."""
+
+    __slots__ = ()
+
+    def option(self, declaration: str, text: str, **others: Any) -> Any:
+        """Declare an option such as `--store FOLDER` with its help, or a flag, which has no value
+        name. Unless the default is given, it is False for a flag, else None. The shell completes
+        paths of files and folders."""
+        names = [word for word in declaration.split() if word.startswith("-")]
+        metavar = declaration.removeprefix(" ".join(names)).strip() or None
+        others.setdefault("default", False if metavar is None else None)
+        if metavar in ("FILE", "FOLDER", "OLD NEW"):
+            others["autocompletion"] = complete_path
+        default = others.pop("default")
+        return typer.Option(
+            default, *names, metavar=metavar, help=text, rich_help_panel=self, **others
+        )
+
+    def common(self, kind: Any, declaration: str, text: str, **others: Any) -> tuple[Any, Any]:
+        """Declare an option that commands share, with the type of its value."""
+        return kind, self.option(declaration, text, **others)
+
+
+INPUT = Group("Input")
+MAINTENANCE = Group("Sketch and maintenance")
+SCHEDULE = Group("Schedule")
+MEASUREMENT = Group("Measurement")
+EXAMPLE_DATA = Group("Example data")
+LIMITS = Group("Limits")
+STORE_AND_SPARK = Group("Store and Spark")
+SAFETY = Group("Safety and exit codes")
+OUTPUT = Group("Output")
 OPTION_GROUPS = (
     *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
     *(STORE_AND_SPARK, SAFETY, OUTPUT),
@@ -115,22 +140,6 @@ def seconds(text: str | float) -> float:
     return value
 
 
-def option(declaration: str, panel: str, text: str, **others: Any) -> Any:
-    """Declare an option such as `--store FOLDER` with its help, or a flag, which has no value name.
-    Unless the default is given, it is False for a flag, else None."""
-    names = [word for word in declaration.split() if word.startswith("-")]
-    metavar = declaration.removeprefix(" ".join(names)).strip() or None
-    default = others.pop("default", False if metavar is None else None)
-    return typer.Option(
-        default, *names, metavar=metavar, help=text, rich_help_panel=panel, **others
-    )
-
-
-def file_option(declaration: str, panel: str, text: str, **others: Any) -> Any:
-    """Declare an option whose value is a path, which the shell completes."""
-    return option(declaration, panel, text, autocompletion=complete_path, **others)
-
-
 def workload_argument(default: Path | None, more: str) -> Any:
     """Declare the argument for the workload file; `more` ends its help."""
     return typer.Argument(
@@ -149,142 +158,118 @@ _MEMORY = (
 )
 
 
-def common(kind: Any, declaration: str, panel: str, text: str, **others: Any) -> tuple[Any, Any]:
-    """The type of the value of a common option, and its declaration."""
-    return kind, option(declaration, panel, text, **others)
-
-
 COMMON: Mapping[str, tuple[Any, Any]] = {
     "workload": (Path, workload_argument(DEFAULT_FILE, f"Default: {DEFAULT_FILE}.")),
-    "query": common(
+    "query": INPUT.common(
         list[str] | None,
         "--query NAME",
-        INPUT,
         "Only this query; can be repeated. Default: all queries.",
         autocompletion=complete_query,
     ),
-    "one_query": common(
+    "one_query": INPUT.common(
         list[str] | None,
         "--query NAME",
-        INPUT,
         "The query to use. Default: the only query in the workload file.",
         autocompletion=complete_query,
     ),
-    "params": common(
+    "params": INPUT.common(
         list[str] | None,
         "--param NAME=VALUE",
-        INPUT,
         "Set a time-dependent parameter; can be repeated. Default: computed from the current time.",
     ),
-    "now": common(
+    "now": INPUT.common(
         str | None,
         "--now TIME",
-        INPUT,
         "Override the current time, used for expiry, `current_date` and the like: 2026-11-25 "
         "or 2026-11-25T13:00:00Z. Default: the system time.",
         envvar=NOW,
     ),
-    "store": common(
+    "store": STORE_AND_SPARK.common(
         Path | None,
         "--store FOLDER",
-        STORE_AND_SPARK,
         "Folder for sketches and state. Default: `store` in the workload file, or .impctl.",
         envvar=STORE,
-        autocompletion=complete_path,
     ),
-    "policy": common(
+    "policy": MAINTENANCE.common(
         Policy | None,
         "--policy POLICY",
-        MAINTENANCE,
         "Maintenance policy for all queries: auto, incremental (never recapture), strict "
         "(exact maintenance only) or full (always recapture). "
         "Default: `policy` in the workload file, or auto.",
         envvar=POLICY,
     ),
-    "lock_timeout": common(
+    "lock_timeout": LIMITS.common(
         float | None,
         "--lock-timeout SECONDS",
-        LIMITS,
         "Wait this long for another writer. Default: 10.",
         min=0,
         envvar=LOCK_TIMEOUT,
     ),
-    "spark_profile": common(
+    "spark_profile": STORE_AND_SPARK.common(
         Path | None,
         "--spark-profile FILE",
-        STORE_AND_SPARK,
         "YAML file with Spark settings. They override `spark` in the workload file.",
         envvar=SPARK_PROFILE,
-        autocompletion=complete_path,
     ),
-    "imbalance": common(
+    "imbalance": MAINTENANCE.common(
         float | None,
         "--imbalance FACTOR",
-        MAINTENANCE,
         "Warn when the skew of ranges exceeds FACTOR times that at capture. Default: 4.",
         min=1,
         envvar=IMBALANCE,
     ),
-    "large_change": common(
+    "large_change": LIMITS.common(
         int | None,
         "--large-change MB",
-        LIMITS,
         "Let Spark pre-aggregate a change with more MB of changed files. Default: 512.",
         min=0,
         envvar=LARGE_CHANGE,
     ),
-    "memory": common(str | None, "--memory SIZE", LIMITS, _MEMORY, envvar=MEMORY),
-    "follow_memory": common(
+    "memory": LIMITS.common(str | None, "--memory SIZE", _MEMORY, envvar=MEMORY),
+    "follow_memory": LIMITS.common(
         str | None,
         "--memory SIZE",
-        LIMITS,
         f"{_MEMORY} With --follow, state beyond the limit is dropped, and the default is no limit.",
         envvar=MEMORY,
     ),
-    "disk": common(
+    "disk": LIMITS.common(
         str | None,
         "--disk SIZE",
-        LIMITS,
         "Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, the least "
         "valuable state is not stored and is read from the tables instead. "
         "Default: `budget` in the workload file, or no limit.",
         envvar=DISK,
     ),
-    "changes": common(
+    "changes": OUTPUT.common(
         Path | None,
         "--changes FOLDER",
-        OUTPUT,
         "Write inserted and deleted rows of materialized results to this folder, one Parquet "
         "file per query and step.",
-        autocompletion=complete_path,
     ),
-    "scrub": common(
+    "scrub": LIMITS.common(
         int | None,
         "--scrub MB",
-        LIMITS,
         "Verify up to this many MB of state that no run has used for a day; 0 for none. "
         "Default: 64.",
         min=0,
         envvar=SCRUB,
     ),
-    "strict": common(
-        bool, "--strict", SAFETY, "Fail with exit code 3 if a query cannot have a sketch."
+    "strict": SAFETY.common(
+        bool, "--strict", "Fail with exit code 3 if a query cannot have a sketch."
     ),
-    "dry_run": common(
-        bool, "--dry-run", SAFETY, "Show what would be done, without writing anything."
+    "dry_run": SAFETY.common(
+        bool, "--dry-run", "Show what would be done, without writing anything."
     ),
-    "detailed_exitcode": common(
+    "detailed_exitcode": SAFETY.common(
         bool,
         "--detailed-exitcode",
-        SAFETY,
         "Exit with 2 instead of 0 if there is something to do. Errors keep their codes.",
     ),
-    "json": common(bool, "--json", OUTPUT, "Print one JSON document, even on failure."),
-    "quiet": common(bool, "--quiet -q", OUTPUT, "Print only results and errors."),
-    "verbose": common(
+    "json": OUTPUT.common(bool, "--json", "Print one JSON document, even on failure."),
+    "quiet": OUTPUT.common(bool, "--quiet -q", "Print only results and errors."),
+    "verbose": OUTPUT.common(
         int,
         "--verbose -v",
-        OUTPUT,
         "Print each step to stderr; -vv adds error traces and Spark's log.",
         default=0,
         count=True,

@@ -15,61 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from impctl.errors import Location, count_text
-from impctl.service.results import (
-    ANSWER_SAME,
-    COSTS_MORE,
-    NO_SKETCH,
-    NOT_DUE,
-    NOT_USED,
-    NOT_USED_YET,
-    REFUSED,
-    SKETCH_NONE,
-    SKETCH_NONE_REASON,
-    STATE,
-    AnswerEntry,
-    ApplyResult,
-    BuffersEntry,
-    CandidateEntry,
-    CaptureResult,
-    ChangesResult,
-    CheckResult,
-    ClusteredSketch,
-    ClusterResult,
-    DueResult,
-    ExpectedReading,
-    ExplainResult,
-    Finding,
-    GainResult,
-    GcEntry,
-    GcResult,
-    GenerateResult,
-    JoinSideEntry,
-    Level,
-    MaintainResult,
-    NextChange,
-    PendingEntry,
-    PlanEntry,
-    PlannedChange,
-    PlannedPiece,
-    PlanResult,
-    QueryResult,
-    RangesEntry,
-    Record,
-    RecordComparison,
-    Result,
-    ReuseEntry,
-    RewriteResult,
-    RunEntry,
-    SimulateResult,
-    SketchEntry,
-    StartedResult,
-    StatusResult,
-    TreeResultEntry,
-    VerifyResult,
-    WhyResult,
-    WithoutResult,
-    WrittenResult,
-)
+from impctl.service import results as r
 from impctl.service.text import (
     CONTROL,
     duration_text,
@@ -86,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @singledispatch
-def render(result: Result, out: TextOutput) -> None:
+def render(result: r.Result, out: TextOutput) -> None:
     """Print the result; TypeError for a type that has no function here."""
     raise TypeError(f"A result of type `{type(result).__name__}` has no text")
 
@@ -101,14 +47,14 @@ def mode_text(mode: str) -> str:
     return "conservative" if mode == "touch" else mode
 
 
-def sketch_text(sketch: SketchEntry) -> str:
+def sketch_text(sketch: r.SketchEntry) -> str:
     """`sales.price 2 of 4 ranges`; the range of NULL counts on both sides: `3 of 5 ranges`."""
     total = sketch.total + (sketch.total in sketch.ranges)
     ranges = f"{len(sketch.ranges):,} of {count_text(total, 'range')}"
     return f"{sketch.table}.{sketch.attribute} {ranges}"
 
 
-def _sketches(sketches: Sequence[SketchEntry]) -> str:
+def _sketches(sketches: Sequence[r.SketchEntry]) -> str:
     return "; ".join(map(sketch_text, sketches)) or "no sketch"
 
 
@@ -132,9 +78,9 @@ def _with_moments(text: str, moments: Mapping[str, str]) -> str:
     return f"{text} ({values})" if values else text
 
 
-def _read_at(result: QueryResult | ChangesResult | WhyResult | WithoutResult) -> str:
+def _read_at(result: r.QueryResult | r.ChangesResult | r.WhyResult | r.WithoutResult) -> str:
     """The versions, and how long it took."""
-    since = result.since or None if isinstance(result, ChangesResult) else None
+    since = result.since or None if isinstance(result, r.ChangesResult) else None
     versions = versions_text(result.versions, since, result.moments)
     return f"{versions} in {duration_text(result.elapsed_ms)}"
 
@@ -156,7 +102,7 @@ def _changes(changes: int | None) -> str:
     return "whole tables" if changes is None else count_text(changes, "change")
 
 
-def _skew(entry: RangesEntry) -> str:
+def _skew(entry: r.RangesEntry) -> str:
     """How uneven the ranges are, now and at capture: rows of the largest over the mean."""
     if not entry.rows:
         return "no rows"
@@ -188,9 +134,9 @@ _ANSWERED = {
 }
 
 
-@render.register(CheckResult)
-def _check(result: CheckResult, out: TextOutput) -> None:
-    if result.mode == SKETCH_NONE:
+@render.register(r.CheckResult)
+def _check(result: r.CheckResult, out: TextOutput) -> None:
+    if result.mode == r.SKETCH_NONE:
         word = "without a sketch"
     elif result.supported:
         word = f"supported, {mode_text(result.mode or '')}"
@@ -204,8 +150,8 @@ def _check(result: CheckResult, out: TextOutput) -> None:
     _attributes(result.candidates, out, "  ")
 
 
-@render.register(ExplainResult)
-def _explain(result: ExplainResult, out: TextOutput) -> None:
+@render.register(r.ExplainResult)
+def _explain(result: r.ExplainResult, out: TextOutput) -> None:
     out.name(result.query)
     out.line(f"{result.query}: {mode_text(result.mode)} (policy {result.policy})", rest="")
     out.detail(result.reason)
@@ -251,7 +197,7 @@ def _over(name: str, tables: Sequence[str]) -> str:
     return f"{name} ({', '.join(tables) or 'computed rows'})"
 
 
-def _expected(expected: ExpectedReading) -> str:
+def _expected(expected: r.ExpectedReading) -> str:
     """The files to read: measured, or an estimate with its range."""
     files = f"{expected.files:,} of {count_text(expected.files_total, 'file')}"
     if expected.is_measured:
@@ -261,7 +207,7 @@ def _expected(expected: ExpectedReading) -> str:
     return f"estimate: {files} ({expected.files_low:,} to {expected.files_high:,})"
 
 
-def _attributes(candidates: Sequence[CandidateEntry], out: TextOutput, indent: str) -> None:
+def _attributes(candidates: Sequence[r.CandidateEntry], out: TextOutput, indent: str) -> None:
     """Print the attributes considered for a sketch: safe or not, chosen or not, and why."""
     judged: dict[str, dict[str, None]] = {}
     for entry in candidates:
@@ -272,7 +218,7 @@ def _attributes(candidates: Sequence[CandidateEntry], out: TextOutput, indent: s
         out.line(f"{', '.join(names)} {judgement}", indent)
 
 
-def _judgement(entry: CandidateEntry) -> str:
+def _judgement(entry: r.CandidateEntry) -> str:
     safe = "safe" if entry.safe else "not safe"
     chosen = ", chosen" if entry.chosen else ""
     text = f"{safe}{chosen}: {entry.reason}" if entry.reason else f"{safe}{chosen}"
@@ -284,7 +230,7 @@ def _judgement(entry: CandidateEntry) -> str:
     return text
 
 
-def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
+def _remarks(entry: r.PlanEntry, result: r.ExplainResult) -> Iterator[str]:
     """How the operator is maintained and why, then what it filters early."""
     if entry.how:
         why = f": {entry.why}" if entry.why else ""
@@ -294,7 +240,7 @@ def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
     yield from entry.pushed
 
 
-def _answered(result: CheckResult | ExplainResult, out: TextOutput) -> None:
+def _answered(result: r.CheckResult | r.ExplainResult, out: TextOutput) -> None:
     """Print whether the result is materialized, and what answers the query."""
     if result.answer is not None:
         out.detail(_materialized(result.answer))
@@ -302,7 +248,7 @@ def _answered(result: CheckResult | ExplainResult, out: TextOutput) -> None:
         out.detail(f"answered {_ANSWERED[result.answered.by]}: {result.answered.reason}")
 
 
-def _materialized(answer: AnswerEntry) -> str:
+def _materialized(answer: r.AnswerEntry) -> str:
     if not answer.kept:
         return f"result not materialized: {answer.reason}"
     if not answer.row_bytes:
@@ -316,7 +262,7 @@ def _materialized(answer: AnswerEntry) -> str:
     return f"result materialized{of_columns}: {size}; `query` returns it without reading tables"
 
 
-def _join_side(side: JoinSideEntry) -> str:
+def _join_side(side: r.JoinSideEntry) -> str:
     how = f"{side.strategy}, rebuilt" if side.mode == "rebuilt" else side.strategy
     size = _sized(", at most ", side.bytes)
     return f"{_over(side.side, side.tables)}: {how}, {side.reason}{size}"
@@ -326,14 +272,14 @@ def _bounded(mode: str, buffer: int | None) -> str:
     return mode if buffer is None else f"{mode} to the best {buffer:,}"
 
 
-def _buffers(entry: BuffersEntry) -> str:
+def _buffers(entry: r.BuffersEntry) -> str:
     """`top0 (t): bounded to the best 8, 12 kB, t changes once a day, ...`."""
     size = _sized(", ", entry.state_bytes)
     mode = _bounded(entry.mode, entry.buffer)
     return f"{_over(entry.name, entry.tables)}: {mode}{size}, {entry.reason}"
 
 
-def _tree(tree: TreeResultEntry, out: TextOutput) -> None:
+def _tree(tree: r.TreeResultEntry, out: TextOutput) -> None:
     what = {"ring": ", of counts and sums", "bits": ", of existing rows"}.get(tree.mode, "")
     out.detail(f"join tree{what}: {tree.reason}{_in_file(tree.place)}")
     for drawn, node in zip(tree.drawn, tree.nodes, strict=True):
@@ -350,8 +296,8 @@ _STORED = {
 }
 
 
-@render.register(CaptureResult)
-def _capture(result: CaptureResult, out: TextOutput) -> None:
+@render.register(r.CaptureResult)
+def _capture(result: r.CaptureResult, out: TextOutput) -> None:
     out.name(result.query)
     sketches = _sketches(result.sketches)
     if result.foreseen and not result.reason:
@@ -359,7 +305,7 @@ def _capture(result: CaptureResult, out: TextOutput) -> None:
     elif result.foreseen:
         out.line(f"{result.query}: {sketches}")
         out.detail(result.reason)
-    elif result.mode == SKETCH_NONE:
+    elif result.mode == r.SKETCH_NONE:
         out.line(f"{result.query}: without a sketch, {result.reason}{out.place}")
     elif result.action == "none":
         out.line(f"{result.query}: not rebalanced, {sketches}")
@@ -371,7 +317,7 @@ def _capture(result: CaptureResult, out: TextOutput) -> None:
         _captured(result, out)
 
 
-def _captured(result: CaptureResult, out: TextOutput) -> None:
+def _captured(result: r.CaptureResult, out: TextOutput) -> None:
     who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
     out.detail(
         f"{versions_text(result.versions, moments=result.moments)}, mode {mode_text(result.mode)}, "
@@ -386,7 +332,7 @@ def _captured(result: CaptureResult, out: TextOutput) -> None:
         out.detail(_assumption(assumption))
 
 
-def _planned_capture(result: CaptureResult, out: TextOutput) -> None:
+def _planned_capture(result: r.CaptureResult, out: TextOutput) -> None:
     """Print what would be captured, by whom, from how much, and each attribute considered."""
     wanted = ", ".join(
         f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
@@ -407,8 +353,8 @@ def _planned_capture(result: CaptureResult, out: TextOutput) -> None:
     out.detail(_STORED.get(result.stored or "", ""))
 
 
-@render.register(ApplyResult)
-def _apply(result: ApplyResult, out: TextOutput) -> None:
+@render.register(r.ApplyResult)
+def _apply(result: r.ApplyResult, out: TextOutput) -> None:
     at = f"version {result.version}"
     if result.version is None:
         condition = "" if result.statement.startswith("INSERT") else ", if a row matches"
@@ -427,8 +373,8 @@ def _apply(result: ApplyResult, out: TextOutput) -> None:
         out.whole(result.statement)
 
 
-@render.register(ClusterResult)
-def _cluster(result: ClusterResult, out: TextOutput) -> None:
+@render.register(r.ClusterResult)
+def _cluster(result: r.ClusterResult, out: TextOutput) -> None:
     if result.action == "cluster":
         text = (
             f"version {result.version}, {result.reason}: {result.files:,} files before, "
@@ -449,7 +395,7 @@ def _cluster(result: ClusterResult, out: TextOutput) -> None:
         out.detail(f"sketches that would read more than now: {names}")
 
 
-def _clustered(entry: ClusteredSketch) -> str:
+def _clustered(entry: r.ClusteredSketch) -> str:
     before = _files(entry.files, entry.bytes)
     text = f"{entry.query} reads {before} through its sketch on {entry.attribute}"
     estimate = (entry.files_expected, entry.bytes_expected)
@@ -463,8 +409,8 @@ def _clustered(entry: ClusteredSketch) -> str:
     )
 
 
-@render.register(GcResult)
-def _gc(result: GcResult, out: TextOutput) -> None:
+@render.register(r.GcResult)
+def _gc(result: r.GcResult, out: TextOutput) -> None:
     done = "would delete" if result.foreseen else "deleted"
     for entry in result.entries:
         word = done if entry.removed or result.foreseen else "not deleted:"
@@ -474,7 +420,7 @@ def _gc(result: GcResult, out: TextOutput) -> None:
     out.line(f"{total}; each query keeps its latest {versions}")
 
 
-def _leftover(entry: GcEntry) -> str:
+def _leftover(entry: r.GcEntry) -> str:
     match entry.kind:
         case "versions":
             return f"{count_text(entry.count, 'old sketch version')} of {entry.name}"
@@ -489,8 +435,8 @@ def _leftover(entry: GcEntry) -> str:
 # `maintain`, `plan` and when queries are due.
 
 
-@render.register(MaintainResult)
-def _maintain(result: MaintainResult, out: TextOutput) -> None:
+@render.register(r.MaintainResult)
+def _maintain(result: r.MaintainResult, out: TextOutput) -> None:
     if not result.table:
         out.name(result.query)
         out.line(f"{result.query}: without a sketch, {result.reason}")
@@ -499,7 +445,7 @@ def _maintain(result: MaintainResult, out: TextOutput) -> None:
     sketch, action = f"{result.table}.{result.attribute}", mode_text(result.action)
     why = f"{result.reason} [{result.reason_code}]"
     if result.action == "none":
-        is_postponed = result.reason_code == NOT_DUE
+        is_postponed = result.reason_code == r.NOT_DUE
         word = "not due" if is_postponed else "up to date"
         out.name(result.query, word, is_idle=True)
         out.line(f"{result.query}: {word} at {versions}, {sketch}")
@@ -527,9 +473,9 @@ def _maintain(result: MaintainResult, out: TextOutput) -> None:
         out.detail(f"ranges of {name}: {_skew(result.ranges)}; {result.ranges.hint}")
 
 
-def _after_maintaining(result: MaintainResult, out: TextOutput) -> None:
+def _after_maintaining(result: r.MaintainResult, out: TextOutput) -> None:
     """Print what became of the result, and each of several steps."""
-    if result.answer_changed == ANSWER_SAME:
+    if result.answer_changed == r.ANSWER_SAME:
         out.detail("the result of the query did not change")
     for step in result.steps if len(result.steps) > 1 else ():
         out.detail(
@@ -542,7 +488,7 @@ def _after_maintaining(result: MaintainResult, out: TextOutput) -> None:
         out.detail(f"changes of its result: {path}")
 
 
-def _moved(result: MaintainResult) -> str:
+def _moved(result: r.MaintainResult) -> str:
     """The ranges added and removed, such as ` +3 -1 ranges`."""
     counts = ((len(result.added), "+"), (len(result.removed), "-"))
     moved = [f"{sign}{count:,}" for count, sign in counts if count]
@@ -552,11 +498,11 @@ def _moved(result: MaintainResult) -> str:
     return f" {' '.join(moved)} {noun}"
 
 
-@render.register(PlanResult)
-def _plan(result: PlanResult, out: TextOutput) -> None:
+@render.register(r.PlanResult)
+def _plan(result: r.PlanResult, out: TextOutput) -> None:
     action = mode_text(result.action)
-    word = {"none": "up to date", REFUSED: "no sketch possible"}.get(result.action, action)
-    if result.reason_code == SKETCH_NONE:
+    word = {"none": "up to date", r.REFUSED: "no sketch possible"}.get(result.action, action)
+    if result.reason_code == r.SKETCH_NONE:
         word = "without a sketch"
     out.name(result.query, word)
     reason = f"{result.reason} [{result.reason_code}]"
@@ -589,7 +535,7 @@ def _plan(result: PlanResult, out: TextOutput) -> None:
     out.detail(f"policy {result.policy} chooses: {result.action}")
 
 
-def _planned_change(entry: PlannedChange) -> str:
+def _planned_change(entry: r.PlannedChange) -> str:
     versions = count_text(entry.until - entry.since, "version")
     if entry.until < entry.since:
         versions = "an older version"
@@ -599,7 +545,7 @@ def _planned_change(entry: PlannedChange) -> str:
     return f"{head} in {_files(entry.files, entry.bytes)}"
 
 
-def _piece(piece: PlannedPiece) -> str:
+def _piece(piece: r.PlannedPiece) -> str:
     """`state  join4.left: read, 26.2 MB -> 600 kB: supplier changes once in 10 days, ...`; or
     `state  top0: bounded to the best 8 (now kept), 26.2 MB -> 600 kB: ...`."""
     change = "" if piece.mode == piece.now else f" (now {piece.now})"
@@ -610,7 +556,7 @@ def _piece(piece: PlannedPiece) -> str:
     )
 
 
-def _next_change(coming: NextChange) -> str:
+def _next_change(coming: r.NextChange) -> str:
     """`next change  orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), by ...`."""
     if coming.in_s is None:
         return f"next change  unknown: {coming.unknown}"
@@ -651,8 +597,8 @@ def _estimate(milliseconds: float | None, runs: int) -> str:
     return f"{duration_text(milliseconds)} ({count_text(runs, 'run')})"
 
 
-@render.register(DueResult)
-def _due(result: DueResult, out: TextOutput) -> None:
+@render.register(r.DueResult)
+def _due(result: r.DueResult, out: TextOutput) -> None:
     word = "not due" if result.pending else "nothing pending"
     out.name(result.query, "due now" if result.due else word)
     out.line(f"{result.query}: {_due_when(result)}")
@@ -664,7 +610,7 @@ def _due(result: DueResult, out: TextOutput) -> None:
         out.detail(f"pending{since}: {_rows(result.rows)}, {cost}")
 
 
-def _planned_due(result: DueResult) -> str:
+def _planned_due(result: r.DueResult) -> str:
     """When the query is due, in one line of a plan, which shows pending changes itself."""
     when = _due_when(result)
     if when == "not due":
@@ -677,14 +623,14 @@ def _planned_due(result: DueResult) -> str:
     return f"due          {text}{estimate}"
 
 
-def _due_cost(result: DueResult) -> str:
+def _due_cost(result: r.DueResult) -> str:
     if result.cost_ms is None:
         return ""
     whole = duration_text(result.cost_ms * result.margin)
     return f"estimate {duration_text(result.cost_ms)}, {whole} with safety factor"
 
 
-def _due_when(result: DueResult) -> str:
+def _due_when(result: r.DueResult) -> str:
     if result.due:
         by = "" if result.due_by is None else f", deadline {moment_text(result.due_by)}"
         return f"due now{by}"
@@ -705,8 +651,8 @@ _CLAIMS = {
 }
 
 
-@render.register(RewriteResult)
-def _rewrite(result: RewriteResult, out: TextOutput) -> None:
+@render.register(r.RewriteResult)
+def _rewrite(result: r.RewriteResult, out: TextOutput) -> None:
     sql = result.sql.rstrip("\n")
     shown = sql
     if out.stdout.isatty():
@@ -729,18 +675,18 @@ def _rewrite(result: RewriteResult, out: TextOutput) -> None:
     _used_sketch(result, out)
 
 
-@render.register(QueryResult)
-def _query(result: QueryResult, out: TextOutput) -> None:
+@render.register(r.QueryResult)
+def _query(result: r.QueryResult, out: TextOutput) -> None:
     out.rows(result)
     who = "the engine" if result.by == "engine" else "Spark"
     source = f"{who} read {result.files_kept} of {count_text(result.files_total, 'file')}"
-    source = "from the materialized result" if result.by == STATE else source
+    source = "from the materialized result" if result.by == r.STATE else source
     start = result.spark_start_ms
     started = f", Spark took {duration_text(start)} to start" if start else ""
     out.remark(
         f"{result.query}: {_shown_rows(result)}, {source} at {_read_at(result)}{started}", ""
     )
-    if result.by != STATE and result.by_reason:
+    if result.by != r.STATE and result.by_reason:
         out.remark(f"answered by {who}: {result.by_reason}")
         if result.quicker:
             out.remark(f"faster alternative: {result.quicker}")
@@ -755,7 +701,7 @@ def _shown_rows(result: ArrowAnswer) -> str:
     return total if result.written is None else f"{total} written to {result.written}"
 
 
-def _used_sketch(result: QueryResult | RewriteResult, out: TextOutput) -> None:
+def _used_sketch(result: r.QueryResult | r.RewriteResult, out: TextOutput) -> None:
     """Print which sketch was used, how it was maintained, and which cost more than it saves."""
     for table, reason in result.left_away.items():
         which = f" of `{table}`" if len(result.versions) > 1 else ""
@@ -764,11 +710,11 @@ def _used_sketch(result: QueryResult | RewriteResult, out: TextOutput) -> None:
         _reuse(result.reuse, out)
         if result.reuse.query is None:
             return
-    if result.action == NOT_USED:
+    if result.action == r.NOT_USED:
         out.remark("no sketch was requested")
-    elif result.action == NO_SKETCH:
+    elif result.action == r.NO_SKETCH:
         # A warning says so, unless the workload file excludes sketches.
-        if result.reason == SKETCH_NONE_REASON:
+        if result.reason == r.SKETCH_NONE_REASON:
             out.remark(f"no sketch: {result.reason}")
     elif result.action == "none":
         if not result.left_away:
@@ -779,7 +725,7 @@ def _used_sketch(result: QueryResult | RewriteResult, out: TextOutput) -> None:
         out.remark(f"sketch maintained first ({mode_text(result.action)}): {result.reason}")
 
 
-def _reuse(reuse: ReuseEntry, out: TextOutput) -> None:
+def _reuse(reuse: r.ReuseEntry, out: TextOutput) -> None:
     """Print the sketch reused for a query with other constants, and those that were not used."""
     if reuse.query is None:
         out.remark(f"no sketch: {reuse.reason}")
@@ -789,17 +735,17 @@ def _reuse(reuse: ReuseEntry, out: TextOutput) -> None:
         out.remark(f"sketch of `{entry.query}` {use}: {entry.reason}")
 
 
-@render.register(ChangesResult)
-def _changed_rows(result: ChangesResult, out: TextOutput) -> None:
+@render.register(r.ChangesResult)
+def _changed_rows(result: r.ChangesResult, out: TextOutput) -> None:
     out.rows(result)
     what = "changes" if result.since else "the whole result"
     out.remark(f"{result.query}: {what}, {_shown_rows(result)}, {_read_at(result)}", "")
-    if result.by != STATE:
+    if result.by != r.STATE:
         out.remark(result.by_reason)
 
 
-@render.register(WhyResult)
-def _why(result: WhyResult, out: TextOutput) -> None:
+@render.register(r.WhyResult)
+def _why(result: r.WhyResult, out: TextOutput) -> None:
     rows = count_text(result.row_count, "row")
     head = f"{result.query}: {_row(result.row)} is derived from {rows}"
     out.line(f"{head}, {_CLAIMS[result.claim]}")
@@ -812,8 +758,8 @@ def _why(result: WhyResult, out: TextOutput) -> None:
     out.remark(f"{result.query}: {lineage}; {_provenance_read(result)}", "")
 
 
-@render.register(WithoutResult)
-def _without(result: WithoutResult, out: TextOutput) -> None:
+@render.register(r.WithoutResult)
+def _without(result: r.WithoutResult, out: TextOutput) -> None:
     out.rows(result)
     changes = Counter(result.answer.column("_change").to_pylist())
     deleted, inserted = count_text(changes["delete"], "row"), changes["insert"]
@@ -826,9 +772,9 @@ def _without(result: WithoutResult, out: TextOutput) -> None:
     )
 
 
-def _provenance_read(result: WhyResult | WithoutResult) -> str:
+def _provenance_read(result: r.WhyResult | r.WithoutResult) -> str:
     files = f"{result.files_kept} of {count_text(result.files_total, 'file')}"
-    source = "from the stored provenance" if result.by == STATE else f"the engine read {files}"
+    source = "from the stored provenance" if result.by == r.STATE else f"the engine read {files}"
     return f"{source} at {_read_at(result)}"
 
 
@@ -860,10 +806,10 @@ def _value(value: RowValue) -> str:
 _LABEL = 9
 
 
-@render.register(StatusResult)
-def _status(result: StatusResult, out: TextOutput) -> None:
-    if result.mode == SKETCH_NONE:
-        out.line(f"{result.query}: without a sketch, {SKETCH_NONE_REASON}")
+@render.register(r.StatusResult)
+def _status(result: r.StatusResult, out: TextOutput) -> None:
+    if result.mode == r.SKETCH_NONE:
+        out.line(f"{result.query}: without a sketch, {r.SKETCH_NONE_REASON}")
     elif not result.versions:
         trigger = "" if result.trigger is None else f", trigger {result.trigger}"
         policy = f"(policy {result.policy}{trigger})"
@@ -875,7 +821,7 @@ def _status(result: StatusResult, out: TextOutput) -> None:
             out.line(text, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
 
 
-def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
+def _labelled(result: r.StatusResult) -> Iterator[tuple[str, str]]:
     if result.stale_reason is not None:
         yield "why", result.stale_reason
     for entry in result.pending:
@@ -911,7 +857,7 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
         yield "" if number else "runs", _run(run)
 
 
-def _pending(entry: PendingEntry) -> str:
+def _pending(entry: r.PendingEntry) -> str:
     until = entry.since + entry.versions
     head = f"{entry.table}@{entry.since}..{until}: {count_text(entry.versions, 'version')}"
     if entry.files is None:
@@ -920,7 +866,7 @@ def _pending(entry: PendingEntry) -> str:
     return f"{head}, {_rows(entry.rows)} in {files}{_sized(', ', entry.bytes)}"
 
 
-def _provenance(result: StatusResult) -> str:
+def _provenance(result: r.StatusResult) -> str:
     """How provenance of a recursion maintained by absorption is stored."""
     if result.provenance is None:
         return ""
@@ -929,7 +875,7 @@ def _provenance(result: StatusResult) -> str:
     return f", provenance stored ({result.provenance})"
 
 
-def _verified(result: StatusResult) -> str:
+def _verified(result: r.StatusResult) -> str:
     verified = result.verified
     if verified is None:
         return "not yet"
@@ -937,7 +883,7 @@ def _verified(result: StatusResult) -> str:
     return f"{slack} at {versions_text(verified.versions)}, {moment_text(verified.at)}"
 
 
-def _uses(result: StatusResult) -> str:
+def _uses(result: r.StatusResult) -> str:
     texts = []
     if result.uses or not result.kept_answers:
         skipped = size_text(result.bytes_left_out)
@@ -947,15 +893,15 @@ def _uses(result: StatusResult) -> str:
     return "; ".join(texts)
 
 
-def _run(run: RunEntry) -> str:
+def _run(run: r.RunEntry) -> str:
     changes = f", {count_text(run.changes, 'change')}" if run.changes else ""
     why = f": {run.reason}" if run.reason else ""
     took = duration_text(run.elapsed_ms)
     return f"{moment_text(run.at)}  {mode_text(run.action)}{changes}, {took}{why}"
 
 
-@render.register(GainResult)
-def _gain(result: GainResult, out: TextOutput) -> None:
+@render.register(r.GainResult)
+def _gain(result: r.GainResult, out: TextOutput) -> None:
     out.gains.append(result)
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
     last = "" if result.last_use is None else f", last use {result.last_use:%Y-%m-%d %H:%M:%SZ}"
@@ -978,9 +924,9 @@ def _gain(result: GainResult, out: TextOutput) -> None:
     is_used = result.uses or result.kept_answers
     saved = f"; saved about {duration_text(result.saved_ms)}" if is_used else ""
     out.detail(f"upkeep: {upkeep}{saved}")
-    if result.verdict == COSTS_MORE:
+    if result.verdict == r.COSTS_MORE:
         out.detail(f"costs more than it saves: {result.hint}")
-    elif result.verdict == NOT_USED_YET and result.hint:
+    elif result.verdict == r.NOT_USED_YET and result.hint:
         out.detail(f"not used: {result.hint}")
 
 
@@ -988,7 +934,7 @@ def _skipped(skipped: int, total: int) -> str:
     return f"skipped {size_text(skipped)} of {size_text(total)} ({skipped / max(total, 1):.0%})"
 
 
-def render_total(results: Sequence[GainResult], out: TextOutput) -> None:
+def render_total(results: Sequence[r.GainResult], out: TextOutput) -> None:
     """Print what the sketches of all queries skipped and cost together."""
     uses = sum(result.uses for result in results)
     answers = sum(result.kept_answers for result in results)
@@ -1009,20 +955,20 @@ def render_total(results: Sequence[GainResult], out: TextOutput) -> None:
 # `doctor`, `verify`, `init` and `bench`. Law: every finding begins with its level, so that
 # `grep problem` finds the problems; nothing but the fix stands on a line with `fix:`.
 
-_COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "31"}
-_LEVEL = max(map(len, Level))
+_COLOURS = {r.Level.OK: "32", r.Level.WARNING: "33", r.Level.PROBLEM: "31"}
+_LEVEL = max(map(len, r.Level))
 
 
-@render.register(Finding)
-def _finding(result: Finding, out: TextOutput) -> None:
-    if out.quiet and result.level == Level.OK:
+@render.register(r.Finding)
+def _finding(result: r.Finding, out: TextOutput) -> None:
+    if out.quiet and result.level == r.Level.OK:
         return
     is_same = result.area == result.subject
     heading = result.area if is_same else f"{result.area} {result.subject}"
     if out.heading != heading:
         out.heading = heading
         out.raw(heading)
-    level = Level(result.level)
+    level = r.Level(result.level)
     lead = " " * (_LEVEL + 4)
     first, *more = out.wrapped(result.message, lead, lead)
     mark = out.marked(f"{level:<{_LEVEL}}", _COLOURS[level], out.stdout)
@@ -1033,15 +979,15 @@ def _finding(result: Finding, out: TextOutput) -> None:
         out.line(result.fix, lead + "fix: ", lead + "     ")
 
 
-@render.register(StartedResult)
-def _started(result: StartedResult, out: TextOutput) -> None:
+@render.register(r.StartedResult)
+def _started(result: r.StartedResult, out: TextOutput) -> None:
     out.line(f"{result.file}: written")
     for command in result.next_commands:
         out.whole(command)
 
 
-@render.register(VerifyResult)
-def _verify(result: VerifyResult, out: TextOutput) -> None:
+@render.register(r.VerifyResult)
+def _verify(result: r.VerifyResult, out: TextOutput) -> None:
     out.name(result.query)
     sound = "sound" if result.is_sound else "NOT SOUND"
     sketch = f"{result.table}.{result.attribute} slack {result.slack}"
@@ -1054,7 +1000,7 @@ def _verify(result: VerifyResult, out: TextOutput) -> None:
         out.detail(f"the sketch has {count_text(len(result.extra), 'range')} more than needed")
 
 
-def _compared(result: VerifyResult) -> str:
+def _compared(result: r.VerifyResult) -> str:
     """Whether results with and without the sketch are equal, if they were compared."""
     if result.results_equal is None:
         return ""
@@ -1066,27 +1012,27 @@ def _compared(result: VerifyResult) -> str:
     return text
 
 
-@render.register(GenerateResult)
-def _generate(result: GenerateResult, out: TextOutput) -> None:
+@render.register(r.GenerateResult)
+def _generate(result: r.GenerateResult, out: TextOutput) -> None:
     rows = count_text(result.rows, "row")
     out.line(f"{result.table}: {rows}, version {result.version}, {result.path}")
 
 
-@render.register(WrittenResult)
-def _written(result: WrittenResult, out: TextOutput) -> None:
+@render.register(r.WrittenResult)
+def _written(result: r.WrittenResult, out: TextOutput) -> None:
     out.note(plain(f"{result.kind}: {result.path}"))
 
 
-@render.register(Record)
-def _record(result: Record, out: TextOutput) -> None:
+@render.register(r.Record)
+def _record(result: r.Record, out: TextOutput) -> None:
     from impctl.cli.output.measurements import record_lines
 
     for line in record_lines(result):
         out.raw(line)
 
 
-@render.register(RecordComparison)
-def _comparison(result: RecordComparison, out: TextOutput) -> None:
+@render.register(r.RecordComparison)
+def _comparison(result: r.RecordComparison, out: TextOutput) -> None:
     from impctl.cli.output.measurements import comparison_lines
 
     head, *details = comparison_lines(result)
@@ -1095,8 +1041,8 @@ def _comparison(result: RecordComparison, out: TextOutput) -> None:
         out.detail(line)
 
 
-@render.register(SimulateResult)
-def _simulate(result: SimulateResult, out: TextOutput) -> None:
+@render.register(r.SimulateResult)
+def _simulate(result: r.SimulateResult, out: TextOutput) -> None:
     from impctl.cli.output.measurements import render_simulated
 
     render_simulated(result, out)
