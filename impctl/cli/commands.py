@@ -39,11 +39,7 @@ from impctl.cli.options import (
 )
 from impctl.errors import ImpctlError, UsageError
 from impctl.service.settings import (
-    BATCH_ROWS,
-    BY,
-    CRIMES,
     DISK,
-    SKETCH,
     AnsweredBy,
     DoctorRequest,
     Example,
@@ -75,9 +71,9 @@ def init(
         rich_help_panel=INPUT,
         autocompletion=complete_path,
     ),
-    out: Path | None = OUTPUT.option("--out FILE", "File to write. Default: impctl.yaml."),
-    demo: bool = INPUT.option("--demo", "Create a small table and a workload file to try out."),
-    force: bool = SAFETY.option("--force", "Overwrite an existing file."),
+    out: Path | None = OUTPUT.option("--out FILE: File to write. Default: impctl.yaml."),
+    demo: bool = INPUT.option("--demo: Create a small table and a workload file to try out."),
+    force: bool = SAFETY.option("--force: Overwrite an existing file."),
 ) -> Job:
     """Create a workload file for Delta tables, or a demo.
 
@@ -110,16 +106,15 @@ def doctor(
     run: Invocation,
     workload: Path | None = workload_argument(None, "Default: check only the installed software."),
     every: str | None = SCHEDULE.option(
-        "--every TIME",
-        "Check that history is kept long enough if `maintain` runs at this interval, such "
-        "as 15m, 6h or 1d.",
+        "--every TIME: Check that history is kept long enough if `maintain` runs at this "
+        "interval, such as 15m, 6h or 1d."
     ),
     spark: bool = STORE_AND_SPARK.option(
-        "--spark", "Let Spark read a file of each table. Default: start no JVM."
+        "--spark: Let Spark read a file of each table. Default: start no JVM."
     ),
     state: bool = STORE_AND_SPARK.option(
-        "--state/--no-state",
-        "Verify all state files. With --no-state, verify only their metadata. Default: --state.",
+        "--state/--no-state: Verify all state files. With --no-state, verify only their metadata. "
+        "Default: --state.",
         default=True,
     ),
 ) -> Job:
@@ -146,7 +141,7 @@ def doctor(
 @takes("workload", "query", ..., "strict", "now")
 def check(
     run: Invocation,
-    schema: bool = OUTPUT.option("--schema", "Print the JSON Schema of workload files and exit."),
+    schema: bool = OUTPUT.option("--schema: Print the JSON Schema of workload files and exit."),
 ) -> Job:
     """Check a workload file and its queries.
 
@@ -186,12 +181,11 @@ def explain(run: Invocation) -> Job:
 # Commands for every day: capture, maintain, plan, status.
 
 _METRICS = OUTPUT.option(
-    "--metrics FILE", "Write metrics for the textfile collector of Prometheus to this file."
+    "--metrics FILE: Write metrics for the textfile collector of Prometheus to this file."
 )
 _INTERVAL = SCHEDULE.option(
-    "--interval DURATION",
-    "With --follow: pause between checks of the tables, such as 500ms or 1m. Default: 5s. "
-    "With --due: time until the next run. Default: 1m.",
+    "--interval DURATION: With --follow: pause between checks of the tables, such as 500ms or 1m. "
+    "Default: 5s. With --due: time until the next run. Default: 1m.",
     parser=seconds,
 )
 
@@ -203,8 +197,8 @@ _INTERVAL = SCHEDULE.option(
 def capture(
     run: Invocation,
     rebalance: bool = MAINTENANCE.option(
-        "--rebalance",
-        "Instead of capturing, split heavy ranges of the stored sketches and merge light ones.",
+        "--rebalance: Instead of capturing, split heavy ranges of the stored sketches and merge "
+        "light ones."
     ),
 ) -> Job:
     """Capture the sketch of each query.
@@ -234,37 +228,32 @@ def capture(
 def maintain(
     run: Invocation,
     batch_rows: int | None = MAINTENANCE.option(
-        "--batch-rows N",
-        "Number of changes per batch for eager queries. Default: 1, i.e. every table version.",
+        "--batch-rows N: Number of changes per batch for eager queries. Default: 1, i.e. every "
+        "table version.",
         min=1,
-        envvar=BATCH_ROWS,
     ),
     due: bool = SCHEDULE.option(
-        "--due", "Maintain only queries that are due now, according to their triggers."
+        "--due: Maintain only queries that are due now, according to their triggers."
     ),
     point: str | None = SCHEDULE.option(
-        "--point NAME", "Maintain only queries whose trigger has this event (`point`)."
+        "--point NAME: Maintain only queries whose trigger has this event (`point`)."
     ),
     follow: bool = SCHEDULE.option(
-        "--follow",
-        "Run until stopped: maintain whenever tables change, and print one line per run.",
+        "--follow: Run until stopped: maintain whenever tables change, and print one line per run."
     ),
     interval: float | None = _INTERVAL,
     pending_rows: int | None = SCHEDULE.option(
-        "--pending-rows N",
-        "With --follow, for queries without a trigger: wait for N changed rows, at most 1m. "
-        "Default: do not wait.",
+        "--pending-rows N: With --follow, for queries without a trigger: wait for N changed rows, "
+        "at most 1m. Default: do not wait.",
         min=1,
     ),
     max_wait: float | None = SCHEDULE.option(
-        "--max-wait DURATION",
-        "With --follow, for queries without a trigger: maintain within this time. Prefer the "
-        "trigger `fresh_within` in the workload file.",
+        "--max-wait DURATION: With --follow, for queries without a trigger: maintain within this "
+        "time. Prefer the trigger `fresh_within` in the workload file.",
         parser=seconds,
     ),
     max_runs: int | None = SCHEDULE.option(
-        "--max-runs N",
-        "With --follow: stop after N runs that had something to do. Default: never.",
+        "--max-runs N: With --follow: stop after N runs that had something to do. Default: never.",
         min=1,
     ),
     metrics: Path | None = _METRICS,
@@ -317,10 +306,10 @@ def maintain(
 )
 def plan(
     run: Invocation,
-    due: bool = SCHEDULE.option("--due", "Show when each query is due next, and why."),
+    due: bool = SCHEDULE.option("--due: Show when each query is due next, and why."),
     interval: float | None = SCHEDULE.option(
-        "--interval DURATION",
-        "With --due: time until the next run of `maintain --due`, such as 1m or 1h. Default: 1m.",
+        "--interval DURATION: With --due: time until the next run of `maintain --due`, such as 1m "
+        "or 1h. Default: 1m.",
         parser=seconds,
     ),
 ) -> Job:
@@ -350,7 +339,7 @@ def plan(
 def status(
     run: Invocation,
     runs: int = OUTPUT.option(
-        "--runs N", "Number of recent runs to show. Default: 3.", default=3, min=0
+        "--runs N: Number of recent runs to show. Default: 3.", default=3, min=0
     ),
 ) -> Job:
     """Show stored sketches, pending changes and recent runs.
@@ -369,35 +358,32 @@ def status(
 # Commands that answer a query: query, rewrite, changes, why.
 
 _PARAM = INPUT.option(
-    "--param NAME=VALUE",
-    "Set a named parameter of the query; can be repeated. Default: the value in the workload file.",
+    "--param NAME=VALUE: Set a named parameter of the query; can be repeated. Default: the value "
+    "in the workload file."
 )
 _SQL = INPUT.option(
-    "--sql TEXT", "Use this SQL over the workload's tables instead of a query in the file."
+    "--sql TEXT: Use this SQL over the workload's tables instead of a query in the file."
 )
 _AT = INPUT.option(
-    "--at VERSION",
-    "Use the sketch stored for this table version. "
-    "With several tables, repeat the option with TABLE=VERSION.",
+    "--at VERSION: Use the sketch stored for this table version. With several tables, repeat the "
+    "option with TABLE=VERSION."
 )
 _REQUIRE_SKETCH = SAFETY.option(
-    "--require-sketch",
-    "Fail if there is no sketch. Default: continue without one and print a warning.",
+    "--require-sketch: Fail if there is no sketch. Default: continue without one and print a "
+    "warning."
 )
 _FORMAT = OUTPUT.option(
-    "--format FORMAT",
-    "Format of printed rows: table, csv, json, jsonl or markdown. Default: table.",
+    "--format FORMAT: Format of printed rows: table, csv, json, jsonl or markdown. Default: table."
 )
 _OUT = OUTPUT.option(
-    "--out FILE",
-    "Write the rows to this file. Its extension sets the format: .parquet, .csv or "
-    ".jsonl. Default: print them.",
+    "--out FILE: Write the rows to this file. Its extension sets the format: .parquet, .csv or "
+    ".jsonl. Default: print them."
 )
 _ESCAPE_FORMULAS = OUTPUT.option(
-    "--escape-formulas",
-    "In CSV, put ' before text that starts with = + - @, to protect spreadsheets.",
+    "--escape-formulas: In CSV, put ' before text that starts with = + - @, to protect "
+    "spreadsheets."
 )
-_LIMIT = OUTPUT.option("--limit N", "Print or write only the first N rows. Default: all.", min=0)
+_LIMIT = OUTPUT.option("--limit N: Print or write only the first N rows. Default: all.", min=0)
 
 
 @takes(
@@ -410,24 +396,19 @@ def query(
     sql: str | None = _SQL,
     at: list[str] | None = _AT,
     sketch: SketchPolicy = MAINTENANCE.option(
-        "--sketch WHEN",
-        "When to use the sketch: auto (if it saves more than it costs), always or never. "
-        "Default: auto.",
+        "--sketch WHEN: When to use the sketch: auto (if it saves more than it costs), always or "
+        "never. Default: auto.",
         default=SketchPolicy.AUTO,
-        envvar=SKETCH,
     ),
     require_sketch: bool = _REQUIRE_SKETCH,
     by: AnsweredBy = MAINTENANCE.option(
-        "--by SOURCE",
-        "What answers the query: state (the materialized result), engine, spark or auto "
-        "(the fastest of these). Default: auto.",
+        "--by SOURCE: What answers the query: state (the materialized result), engine, spark or "
+        "auto (the fastest of these). Default: auto.",
         default=AnsweredBy.AUTO,
-        envvar=BY,
     ),
     where: str | None = OUTPUT.option(
-        "--where CONDITION",
-        "Return only result rows that meet this condition on result columns, "
-        "such as `key = 5`. Default: all rows.",
+        "--where CONDITION: Return only result rows that meet this condition on result columns, "
+        "such as `key = 5`. Default: all rows."
     ),
     rows_as: RowsFormat | None = _FORMAT,
     out: Path | None = _OUT,
@@ -497,14 +478,14 @@ def rewrite(
     sql: str | None = _SQL,
     at: list[str] | None = _AT,
     files: Path | None = OUTPUT.option(
-        "--files FILE",
-        "Write the list of data files that the SQL reads in each table to this file (JSON).",
+        "--files FILE: Write the list of data files that the SQL reads in each table to this file "
+        "(JSON)."
     ),
     sketch: SketchPolicy = MAINTENANCE.option(
-        "--sketch WHEN",
-        "When to put the sketch into the SQL: auto (if it saves more than it costs), always "
-        "or never. Default: always.",
+        "--sketch WHEN: When to put the sketch into the SQL: auto (if it saves more than it "
+        "costs), always or never. Default: always.",
         default=SketchPolicy.ALWAYS,
+        envvar=None,
     ),
     require_sketch: bool = _REQUIRE_SKETCH,
 ) -> Job:
@@ -539,25 +520,21 @@ def rewrite(
 def changes(
     run: Invocation,
     since: list[str] | None = INPUT.option(
-        "--since VERSION",
-        "Show changes since this table version. With several tables, repeat the option with "
-        "TABLE=VERSION. Default: the version of the stored result.",
+        "--since VERSION: Show changes since this table version. With several tables, repeat the "
+        "option with TABLE=VERSION. Default: the version of the stored result."
     ),
     whole: bool = INPUT.option(
-        "--all",
-        "Show the whole materialized result, each row as an insert. With --follow, show it first.",
+        "--all: Show the whole materialized result, each row as an insert. With --follow, show it "
+        "first."
     ),
     rows_as: RowsFormat | None = _FORMAT,
     out: Path | None = _OUT,
     escape_formulas: bool = _ESCAPE_FORMULAS,
     limit: int | None = _LIMIT,
-    follow: bool = SCHEDULE.option(
-        "--follow", "Run until stopped, and show changes as they occur."
-    ),
+    follow: bool = SCHEDULE.option("--follow: Run until stopped, and show changes as they occur."),
     interval: float | None = _INTERVAL,
     max_runs: int | None = SCHEDULE.option(
-        "--max-runs N",
-        "With --follow: stop after N checks that found changes. Default: never.",
+        "--max-runs N: With --follow: stop after N checks that found changes. Default: never.",
         min=1,
     ),
 ) -> Job:
@@ -595,13 +572,12 @@ def changes(
 def why(
     run: Invocation,
     row: list[str] | None = INPUT.option(
-        "--row NAME=VALUE",
-        "The result row to explain, by values of its columns, separated by commas.",
+        "--row NAME=VALUE: The result row to explain, by values of its columns, separated by "
+        "commas."
     ),
     without: list[str] | None = INPUT.option(
-        "--without CONDITION",
-        "Remove the source rows that meet this condition; can be repeated. "
-        "With several tables, write `TABLE: CONDITION`.",
+        "--without CONDITION: Remove the source rows that meet this condition; can be repeated. "
+        "With several tables, write `TABLE: CONDITION`."
     ),
     param: list[str] | None = _PARAM,
     rows_as: RowsFormat | None = _FORMAT,
@@ -641,24 +617,21 @@ def why(
 def simulate(
     run: Invocation,
     since: float | None = INPUT.option(
-        "--since DURATION",
-        "Replay the commits of this period up to now, such as 12h or 30d. "
+        "--since DURATION: Replay the commits of this period up to now, such as 12h or 30d. "
         "Default: all known commits.",
         parser=seconds,
     ),
     disk: list[str] | None = LIMITS.option(
-        "--disk SIZE",
-        "Disk limit for the state, such as 500MB, or `all` for no limit; can be repeated. "
-        "Default: `budget` in the workload file.",
+        "--disk SIZE: Disk limit for the state, such as 500MB, or `all` for no limit; can be "
+        "repeated. Default: `budget` in the workload file.",
+        envvar=None,
     ),
     trigger: list[str] | None = SCHEDULE.option(
-        "--trigger TRIGGER",
-        "Trigger for all queries, such as `fresh_within: 10m`; can be repeated. "
-        "Default: the triggers in the workload file.",
+        "--trigger TRIGGER: Trigger for all queries, such as `fresh_within: 10m`; can be "
+        "repeated. Default: the triggers in the workload file."
     ),
     interval: float | None = SCHEDULE.option(
-        "--interval DURATION",
-        "Time between checks of the tables, such as 1s or 1m. Default: 5s.",
+        "--interval DURATION: Time between checks of the tables, such as 1s or 1m. Default: 5s.",
         parser=seconds,
     ),
 ) -> Job:
@@ -685,8 +658,8 @@ def simulate(
 def gain(
     run: Invocation,
     since: float | None = INPUT.option(
-        "--since DURATION",
-        "Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
+        "--since DURATION: Count uses of this period up to now, such as 12h or 7d. Default: all "
+        "uses.",
         parser=seconds,
     ),
     metrics: Path | None = _METRICS,
@@ -714,7 +687,7 @@ def gain(
 def verify(
     run: Invocation,
     results: bool = INPUT.option(
-        "--results", "Also run each query with and without its sketch and compare the results."
+        "--results: Also run each query with and without its sketch and compare the results."
     ),
 ) -> Job:
     """Compare stored sketches with a recapture (starts Spark).
@@ -746,8 +719,8 @@ def apply(
         autocompletion=complete_update,
         rich_help_panel=INPUT,
     ),
-    all_updates: bool = INPUT.option("--all", "Commit all updates in the file, in order."),
-    again: bool = INPUT.option("--again", "Commit a batch even if its table already contains it."),
+    all_updates: bool = INPUT.option("--all: Commit all updates in the file, in order."),
+    again: bool = INPUT.option("--again: Commit a batch even if its table already contains it."),
 ) -> Job:
     """Commit update batches from the workload file to its tables.
 
@@ -775,16 +748,16 @@ def apply(
 def cluster(
     run: Invocation,
     tables: list[str] | None = INPUT.option(
-        "--table NAME",
-        "Cluster this table, even without savings; can be repeated. "
-        "Default: every table with savings.",
+        "--table NAME: Cluster this table, even without savings; can be repeated. Default: every "
+        "table with savings."
     ),
     by: list[str] | None = INPUT.option(
-        "--by ATTRIBUTE",
-        "Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
+        "--by ATTRIBUTE: Sort files by this column; repeat for a Z-order. Default: the sketched "
+        "columns.",
+        envvar=None,
     ),
     yes: bool = SAFETY.option(
-        "--yes", "Continue even if clustering makes more sketches worse than better."
+        "--yes: Continue even if clustering makes more sketches worse than better."
     ),
 ) -> Job:
     """Re-cluster tables so that sketches skip more files.
@@ -808,7 +781,7 @@ def cluster(
 def gc(
     run: Invocation,
     keep: int | None = LIMITS.option(
-        "--keep N", "Number of latest sketch versions to keep for each query. Default: 32.", min=1
+        "--keep N: Number of latest sketch versions to keep for each query. Default: 32.", min=1
     ),
 ) -> Job:
     """Delete old sketch versions and files left by interrupted runs.
@@ -843,51 +816,48 @@ def bench(
     workload: Path | None = workload_argument(None, "With --report, also a record (JSON)."),
     query: list[str] | None = COMMON["query"][1],
     delta_rows: list[int] | None = MEASUREMENT.option(
-        "--delta-rows N",
-        "Rows per change, for a workload; can be repeated. Default: 10, 100 and 1000 rows, "
-        "and 1% and 10% of the table.",
+        "--delta-rows N: Rows per change, for a workload; can be repeated. Default: 10, 100 and "
+        "1000 rows, and 1% and 10% of the table.",
         min=1,
     ),
     repeat: int | None = MEASUREMENT.option(
-        "--repeat N", "Number of runs per measurement. Default: 3.", min=1
+        "--repeat N: Number of runs per measurement. Default: 3.", min=1
     ),
     only: list[str] | None = MEASUREMENT.option(
-        "--only FIGURE", "Only this figure; can be repeated. Default: all figures."
+        "--only FIGURE: Only this figure; can be repeated. Default: all figures."
     ),
     out: Path | None = OUTPUT.option(
-        "--out FILE", "Write the record of the measurements to this file (JSON)."
+        "--out FILE: Write the record of the measurements to this file (JSON)."
     ),
     report: Path | None = OUTPUT.option(
-        "--report FILE", "Write a report with the figures to this file (HTML)."
+        "--report FILE: Write a report with the figures to this file (HTML)."
     ),
     compare: tuple[Path, Path] | None = INPUT.option(
-        "--compare OLD NEW", "Compare two records instead of measuring."
+        "--compare OLD NEW: Compare two records instead of measuring."
     ),
     generate: Path | None = EXAMPLE_DATA.option(
-        "--generate FOLDER", "Write an example table to this folder instead of measuring."
+        "--generate FOLDER: Write an example table to this folder instead of measuring."
     ),
     example: Example | None = EXAMPLE_DATA.option(
-        "--example NAME",
-        "With --generate: the table to write: orders, running, synthetic, crimes or tpch. "
-        "Default: synthetic.",
+        "--example NAME: With --generate: the table to write: orders, running, synthetic, crimes "
+        "or tpch. Default: synthetic."
     ),
     table: str | None = EXAMPLE_DATA.option(
-        "--table NAME", "With --generate: folder name of the table. Default: chosen by the example."
+        "--table NAME: With --generate: folder name of the table. Default: chosen by the example."
     ),
     rows: int | None = EXAMPLE_DATA.option(
-        "--rows N", "With --generate: number of rows. Default: chosen by the example.", min=1
+        "--rows N: With --generate: number of rows. Default: chosen by the example.", min=1
     ),
     groups: int | None = EXAMPLE_DATA.option(
-        "--groups N",
-        "With --generate: number of distinct values of column `a`. Default: chosen by the example.",
+        "--groups N: With --generate: number of distinct values of column `a`. Default: chosen by "
+        "the example.",
         min=1,
     ),
-    sort_rows: bool = EXAMPLE_DATA.option("--sorted", "With --generate: sort rows by column `a`."),
-    seed: int | None = EXAMPLE_DATA.option("--seed N", "With --generate: random seed. Default: 1."),
+    sort_rows: bool = EXAMPLE_DATA.option("--sorted: With --generate: sort rows by column `a`."),
+    seed: int | None = EXAMPLE_DATA.option("--seed N: With --generate: random seed. Default: 1."),
     source: Path | None = EXAMPLE_DATA.option(
-        "--source FILE",
-        "With --generate: source data of the table: a Parquet file (crimes) or a folder (tpch).",
-        envvar=CRIMES,
+        "--source FILE: With --generate: source data of the table: a Parquet file (crimes) or a "
+        "folder (tpch)."
     ),
 ) -> Job:
     """Measure what sketches of a workload cost and save (starts Spark).

@@ -22,17 +22,9 @@ from impctl.errors import UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (
     DEFAULT_FILE,
-    DISK,
-    IMBALANCE,
-    LARGE_CHANGE,
-    LOCK_TIMEOUT,
-    MEMORY,
+    ENVVARS,
     NOW,
-    POLICY,
-    SCRUB,
     SHARED_STORE,
-    SPARK_PROFILE,
-    STORE,
     Policy,
     Settings,
     disk_from,
@@ -46,18 +38,25 @@ if TYPE_CHECKING:
     from impctl.service.results import Outcome
 
 
+_VARIABLES = {entry.flag: entry.name for entry in ENVVARS if entry.flag is not None}
+
+
 class Group(str):
     """A group of options in `--help`."""
 
     __slots__ = ()
 
-    def option(self, declaration: str, text: str, **others: Any) -> Any:
-        """Declare an option such as `--store FOLDER` with its help, or a flag, which has no value
-        name. Unless the default is given, it is False for a flag, else None. The shell completes
-        paths of files and folders."""
-        names = [word for word in declaration.split() if word.startswith("-")]
-        metavar = declaration.removeprefix(" ".join(names)).strip() or None
-        others.setdefault("default", False if metavar is None else None)
+    def option(self, declaration: str, **others: Any) -> Any:
+        """Declare an option with its help, such as `--store FOLDER: Folder for sketches`; a flag
+        has no value name. Unless given, the default of a flag is False, else None, and the variable
+        is that of `ENVVARS`. The shell completes paths of files and folders."""
+        head, _, text = declaration.partition(": ")
+        names = [word for word in head.split() if word.startswith("-")]
+        metavar = head.removeprefix(" ".join(names)).strip() or None
+        others = {
+            "default": False if metavar is None else None,
+            "envvar": _VARIABLES.get(names[0]),
+        } | others
         if metavar in ("FILE", "FOLDER", "OLD NEW"):
             others["autocompletion"] = complete_path
         default = others.pop("default")
@@ -65,9 +64,9 @@ class Group(str):
             default, *names, metavar=metavar, help=text, rich_help_panel=self, **others
         )
 
-    def common(self, kind: Any, declaration: str, text: str, **others: Any) -> tuple[Any, Any]:
+    def common(self, kind: Any, declaration: str, **others: Any) -> tuple[Any, Any]:
         """Declare an option that commands share, with the type of its value."""
-        return kind, self.option(declaration, text, **others)
+        return kind, self.option(declaration, **others)
 
 
 INPUT = Group("Input")
@@ -162,115 +161,94 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
     "workload": (Path, workload_argument(DEFAULT_FILE, f"Default: {DEFAULT_FILE}.")),
     "query": INPUT.common(
         list[str] | None,
-        "--query NAME",
-        "Only this query; can be repeated. Default: all queries.",
+        "--query NAME: Only this query; can be repeated. Default: all queries.",
         autocompletion=complete_query,
     ),
     "one_query": INPUT.common(
         list[str] | None,
-        "--query NAME",
-        "The query to use. Default: the only query in the workload file.",
+        "--query NAME: The query to use. Default: the only query in the workload file.",
         autocompletion=complete_query,
     ),
     "params": INPUT.common(
         list[str] | None,
-        "--param NAME=VALUE",
-        "Set a time-dependent parameter; can be repeated. Default: computed from the current time.",
+        "--param NAME=VALUE: Set a time-dependent parameter; can be repeated. Default: computed "
+        "from the current time.",
     ),
     "now": INPUT.common(
         str | None,
-        "--now TIME",
-        "Override the current time, used for expiry, `current_date` and the like: 2026-11-25 "
-        "or 2026-11-25T13:00:00Z. Default: the system time.",
-        envvar=NOW,
+        "--now TIME: Override the current time, used for expiry, `current_date` and the like: "
+        "2026-11-25 or 2026-11-25T13:00:00Z. Default: the system time.",
     ),
     "store": STORE_AND_SPARK.common(
         Path | None,
-        "--store FOLDER",
-        "Folder for sketches and state. Default: `store` in the workload file, or .impctl.",
-        envvar=STORE,
+        "--store FOLDER: Folder for sketches and state. Default: `store` in the workload file, or "
+        ".impctl.",
     ),
     "policy": MAINTENANCE.common(
         Policy | None,
-        "--policy POLICY",
-        "Maintenance policy for all queries: auto, incremental (never recapture), strict "
-        "(exact maintenance only) or full (always recapture). "
-        "Default: `policy` in the workload file, or auto.",
-        envvar=POLICY,
+        "--policy POLICY: Maintenance policy for all queries: auto, incremental (never "
+        "recapture), strict (exact maintenance only) or full (always recapture). Default: "
+        "`policy` in the workload file, or auto.",
     ),
     "lock_timeout": LIMITS.common(
         float | None,
-        "--lock-timeout SECONDS",
-        "Wait this long for another writer. Default: 10.",
+        "--lock-timeout SECONDS: Wait this long for another writer. Default: 10.",
         min=0,
-        envvar=LOCK_TIMEOUT,
     ),
     "spark_profile": STORE_AND_SPARK.common(
         Path | None,
-        "--spark-profile FILE",
-        "YAML file with Spark settings. They override `spark` in the workload file.",
-        envvar=SPARK_PROFILE,
+        "--spark-profile FILE: YAML file with Spark settings. They override `spark` in the "
+        "workload file.",
     ),
     "imbalance": MAINTENANCE.common(
         float | None,
-        "--imbalance FACTOR",
-        "Warn when the skew of ranges exceeds FACTOR times that at capture. Default: 4.",
+        "--imbalance FACTOR: Warn when the skew of ranges exceeds FACTOR times that at capture. "
+        "Default: 4.",
         min=1,
-        envvar=IMBALANCE,
     ),
     "large_change": LIMITS.common(
         int | None,
-        "--large-change MB",
-        "Let Spark pre-aggregate a change with more MB of changed files. Default: 512.",
+        "--large-change MB: Let Spark pre-aggregate a change with more MB of changed files. "
+        "Default: 512.",
         min=0,
-        envvar=LARGE_CHANGE,
     ),
-    "memory": LIMITS.common(str | None, "--memory SIZE", _MEMORY, envvar=MEMORY),
+    "memory": LIMITS.common(str | None, f"--memory SIZE: {_MEMORY}"),
     "follow_memory": LIMITS.common(
         str | None,
-        "--memory SIZE",
-        f"{_MEMORY} With --follow, state beyond the limit is dropped, and the default is no limit.",
-        envvar=MEMORY,
+        f"--memory SIZE: {_MEMORY} With --follow, state beyond the limit is dropped, and the "
+        "default is no limit.",
     ),
     "disk": LIMITS.common(
         str | None,
-        "--disk SIZE",
-        "Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, the least "
-        "valuable state is not stored and is read from the tables instead. "
-        "Default: `budget` in the workload file, or no limit.",
-        envvar=DISK,
+        "--disk SIZE: Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, "
+        "the least valuable state is not stored and is read from the tables instead. Default: "
+        "`budget` in the workload file, or no limit.",
     ),
     "changes": OUTPUT.common(
         Path | None,
-        "--changes FOLDER",
-        "Write inserted and deleted rows of materialized results to this folder, one Parquet "
-        "file per query and step.",
+        "--changes FOLDER: Write inserted and deleted rows of materialized results to this "
+        "folder, one Parquet file per query and step.",
     ),
     "scrub": LIMITS.common(
         int | None,
-        "--scrub MB",
-        "Verify up to this many MB of state that no run has used for a day; 0 for none. "
-        "Default: 64.",
+        "--scrub MB: Verify up to this many MB of state that no run has used for a day; 0 for "
+        "none. Default: 64.",
         min=0,
-        envvar=SCRUB,
     ),
     "strict": SAFETY.common(
-        bool, "--strict", "Fail with exit code 3 if a query cannot have a sketch."
+        bool, "--strict: Fail with exit code 3 if a query cannot have a sketch."
     ),
-    "dry_run": SAFETY.common(
-        bool, "--dry-run", "Show what would be done, without writing anything."
-    ),
+    "dry_run": SAFETY.common(bool, "--dry-run: Show what would be done, without writing anything."),
     "detailed_exitcode": SAFETY.common(
         bool,
-        "--detailed-exitcode",
-        "Exit with 2 instead of 0 if there is something to do. Errors keep their codes.",
+        "--detailed-exitcode: Exit with 2 instead of 0 if there is something to do. Errors keep "
+        "their codes.",
     ),
-    "json": OUTPUT.common(bool, "--json", "Print one JSON document, even on failure."),
-    "quiet": OUTPUT.common(bool, "--quiet -q", "Print only results and errors."),
+    "json": OUTPUT.common(bool, "--json: Print one JSON document, even on failure."),
+    "quiet": OUTPUT.common(bool, "--quiet -q: Print only results and errors."),
     "verbose": OUTPUT.common(
         int,
-        "--verbose -v",
-        "Print each step to stderr; -vv adds error traces and Spark's log.",
+        "--verbose -v: Print each step to stderr; -vv adds error traces and Spark's log.",
         default=0,
         count=True,
     ),
