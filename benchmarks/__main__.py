@@ -12,8 +12,8 @@ import typer
 
 from benchmarks.run import SuiteRequest, list_suites, run_suite
 from impctl.cli.boundary import run
-from impctl.cli.job import Job
-from impctl.cli.options import Invocation, takes
+from impctl.cli.job import Invocation, Job
+from impctl.cli.options import takes
 from impctl.errors import UsageError
 from impctl.service.settings import MeasureRequest
 

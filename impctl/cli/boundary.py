@@ -28,9 +28,9 @@ from impctl.cli.interrupt import (
     delay_interrupts,
     raise_on_signal,
 )
-from impctl.cli.job import Display, Job
+from impctl.cli.job import Job
 from impctl.cli.options import COMPLETION_VARIABLE
-from impctl.cli.streams import discard_output, lost_messages
+from impctl.cli.streams import Display, discard_output, lost_messages
 from impctl.errors import (
     ImpctlError,
     InterruptedRunError,
@@ -44,7 +44,7 @@ from impctl.errors import (
 if TYPE_CHECKING:
     from impctl.cli.job import Show
     from impctl.cli.output.json import JsonOutput
-    from impctl.cli.output.text import TextOutput
+    from impctl.cli.output.outcome import TextOutput
     from impctl.service.results import Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -183,7 +183,7 @@ def _output(command: str | None, display: Display) -> JsonOutput | TextOutput:
         from impctl.cli.output.json import JsonOutput
 
         return JsonOutput(command, sys.stdout)
-    from impctl.cli.output.text import TextOutput
+    from impctl.cli.output.outcome import TextOutput
 
     return TextOutput(sys.stdout, sys.stderr, display)
 

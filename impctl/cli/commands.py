@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 from msgspec.structs import replace
 
-from impctl.cli.follow import follow_changes_job, follow_job, follow_request
-from impctl.cli.job import Display, Job, in_context, maintained_now, with_metrics
+from impctl.cli.job import (
+    Invocation,
+    Job,
+    follow_changes_job,
+    follow_job,
+    follow_request,
+    in_context,
+    maintained_now,
+    with_metrics,
+)
 from impctl.cli.options import (
     COMMON,
     COMPLETION_VARIABLE,
@@ -30,13 +38,13 @@ from impctl.cli.options import (
     SAFETY,
     SCHEDULE,
     STORE_AND_SPARK,
-    Invocation,
     complete_path,
     complete_update,
     seconds,
     takes,
     workload_argument,
 )
+from impctl.cli.streams import Display
 from impctl.errors import ImpctlError, UsageError
 from impctl.service.settings import (
     DISK,

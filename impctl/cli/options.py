@@ -7,36 +7,21 @@ what a file means by the same text.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from msgspec import Struct
 
-from impctl.cli.job import Display, Job, display_of, on_context
-from impctl.errors import UsageError
-from impctl.service.memory_limit import memory_from
+from impctl.cli.job import Invocation, Job, display_of
 from impctl.service.settings import (
     DEFAULT_FILE,
     ENVVARS,
-    NOW,
-    SHARED_STORE,
     Policy,
-    Settings,
-    disk_from,
-    is_shared_store,
     seconds_in,
-    store_folder,
 )
-
-if TYPE_CHECKING:
-    from impctl.service.context import Context, Reporter
-    from impctl.service.results import Outcome
-
 
 _VARIABLES = {entry.flag: entry.name for entry in ENVVARS if entry.flag is not None}
 
@@ -257,46 +242,6 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
 _OF_EVERY_COMMAND = ("json", "quiet", "verbose")
 
 
-class Invocation(Struct, frozen=True, dict=True):
-    """What the common options of a command ask for; makes its job."""
-
-    command: str
-    display: Display
-    options: Mapping[str, Any]
-    """The other common options that the command takes, as given."""
-
-    @cached_property
-    def settings(self) -> Settings:
-        names = self.options.keys() & set(Settings.__struct_fields__)
-        given = {name: self.options[name] for name in names}
-        memory = self.options.get("follow_memory", given.get("memory"))
-        return settings_of(**given | {"memory": memory})
-
-    @property
-    def queries(self) -> tuple[str, ...]:
-        """The queries named; none means all of the workload."""
-        return tuple(self.options.get("query") or ())
-
-    @property
-    def query(self) -> str | None:
-        """The only query named; None means the only one of the workload."""
-        names = self.options["one_query"] or (None,)
-        if len(names) > 1:
-            raise UsageError(
-                f"Command `{self.command}` takes one query, not {len(names)}",
-                hint="give `--query` once",
-            )
-        return names[0]
-
-    def job(self, work: Callable[[Reporter], Outcome | str], *, is_long: bool = False) -> Job:
-        return Job(self.command, self.display, work, is_long=is_long)
-
-    def on_context(self, use_case: Callable[[Context], Outcome]) -> Job:
-        """Make a job that runs `use_case` on the workload."""
-        detailed = self.options.get("detailed_exitcode", False)
-        return on_context(self.command, self.display, self.settings, use_case, detailed=detailed)
-
-
 class Declared(Struct, frozen=True):
     """A command: a function of an `Invocation` and of the options that it alone has, and the common
     options that stand before and after these in `--help`."""
@@ -339,28 +284,3 @@ def takes(*names: str | EllipsisType) -> Callable[[Callable[..., Job]], Declared
 def _parameter(name: str) -> inspect.Parameter:
     kind, info = COMMON[name]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind)
-
-
-def settings_of(workload: Path, **given: Any) -> Settings:
-    """Make settings from options and variables."""
-    readers: Mapping[str, Callable[[Any], Any]] = {
-        "store": store_folder,
-        "memory": _memory,
-        "disk": disk_from,
-    }
-    for name, read in readers.items():
-        if given.get(name) is not None:
-            given[name] = read(given[name])
-    given["params"] = tuple(given.get("params") or ())
-    given["now"] = given.get("now") or os.environ.get(NOW) or None
-    is_shared = is_shared_store(os.environ.get(SHARED_STORE))
-    return Settings(workload, shared_store=is_shared, **given)
-
-
-def _memory(text: str) -> int:
-    try:
-        return memory_from(text)
-    except ValueError:
-        raise UsageError(
-            f"`--memory` cannot be: {text}", hint="write a size such as 500MB, 2GB or 25%"
-        ) from None

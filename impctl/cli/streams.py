@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from io import TextIOWrapper
 from typing import TextIO
 
+from msgspec import Struct
+
 from impctl.errors import OutputFailedError
+from impctl.service.text import RowsFormat
 
 _ESCAPED = "backslashreplace"
 _NOBODY = (errno.EPIPE, errno.EBADF, errno.EIO)
@@ -113,6 +116,17 @@ def _as_ours(error: OSError) -> OSError | OutputFailedError:
 # a terminal has it; a bar moves on a terminal only, whatever the variables say, so that logs stay
 # readable. Lines are as wide as the terminal, within bounds that read; in a pipe or a file, where
 # programs look for a line, a sentence is one line. `COLUMNS` holds for both.
+
+
+class Display(Struct, frozen=True):
+    """How to show results. `verbosity`: -1 quiet, 0, 1 steps, 2 also traces and Spark's log."""
+
+    json: bool = False
+    verbosity: int = 0
+    rows_format: RowsFormat = RowsFormat.TABLE
+    escape_formulas: bool = False
+    """Whether text in CSV is escaped so that spreadsheets do not evaluate it."""
+
 
 NARROWEST_TEXT, WIDEST = 60, 120
 _ASSUMED = 80

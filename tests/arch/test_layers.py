@@ -441,7 +441,7 @@ for found in pkgutil.walk_packages(impctl.__path__, "impctl."):
         importlib.import_module(found.name)
 from impctl.cli.interrupt import handle_alarm, set_alarm
 handle_alarm(None), set_alarm(60), set_alarm(0)
-from impctl.cli.follow import stopping
+from impctl.cli.job import stopping
 with stopping() as stop:
     stop.ask(); stop.wait(60)
 print("all imported")

@@ -25,7 +25,7 @@ from impctl.service.settings import (
 )
 from impctl.workload.load import names_in
 
-BENCH = "the workbench"
+BENCH = "the context"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
 BENCH_NEEDS = "Command `bench` needs either a workload file, `--generate` or `--compare`"
 
@@ -35,6 +35,7 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
     return {"all_updates": all_updates, "again": again}
 
 
+ROWS = {"limit": None, "out": None, "escape_formulas": False}
 SIMULATED = SimulateRequest(604_800.0, ("1MB", "all"), ("rows: 5",), 60.0)
 CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "check w.yaml": ("check", (BENCH, ()), {"strict": False}),
@@ -59,21 +60,15 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "query w.yaml": (
         *("query", (BENCH, None, (), None, None, "auto", "auto")),
-        {
-            "required": False,
-            "where": None,
-            "limit": None,
-            "out": None,
-            "escape_formulas": False,
-        },
+        {"required": False, "where": None, **ROWS},
     ),
     "changes w.yaml --query a --since t=1 --since u=2": (
         *("changes", (BENCH, "a", ("t=1", "u=2"))),
-        {"whole": False, "limit": None, "out": None, "escape_formulas": False},
+        {"whole": False, **ROWS},
     ),
     "changes w.yaml --all --limit 3 --out c.csv": (
         *("changes", (BENCH, None, None)),
-        {"whole": True, "limit": 3, "out": Path("c.csv"), "escape_formulas": False},
+        {"whole": True, **ROWS, "limit": 3, "out": Path("c.csv")},
     ),
     "status w.yaml": ("status", (BENCH, ()), {"runs": 3}),
     "explain w.yaml --query a": ("explain", (BENCH, ("a",)), {}),
@@ -101,50 +96,36 @@ def test_the_use_case_called(fake, impctl, words: str) -> None:
     assert fake.closed == 1
 
 
-def test_what_bench_is_asked_to_measure(fake, impctl) -> None:
-    impctl(
-        "bench", "w.yaml", "--only", "changes", "--repeat", "2", "--out", "r.json",
-        "--report", "r.html",
-    )  # fmt: skip
-    ((name, (_, request, _), _),) = fake.calls
-    assert name == "run_workload"
-    assert request == MeasureRequest(
-        only=("changes",), repeat=2, out=Path("r.json"), report=Path("r.html")
-    )
+MEASURED = MeasureRequest(("changes",), 2, Path("r.json"), Path("r.html"))
+GENERATED = GenerateRequest(
+    *(Path("d"), Example.CRIMES), table="t", rows=9, groups=3, sort_rows=True, seed=4,
+    source=Path("c.parquet"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "first"),
+    ("words", "name", "place", "request_given"),
     [
-        (["bench", "--compare", "a.json", "b.json"], "compare_files", Path("a.json")),
-        (["bench", "r.json", "--report", "r.html"], "report_file", Path("r.json")),
+        (
+            "w.yaml --only changes --repeat 2 --out r.json --report r.html",
+            "run_workload",
+            1,
+            MEASURED,
+        ),
+        ("--compare a.json b.json", "compare_files", 0, Path("a.json")),
+        ("r.json --report r.html", "report_file", 0, Path("r.json")),
+        (
+            "--generate d --example crimes --rows 9 --groups 3 --sorted --seed 4 --table t "
+            "--source c.parquet",
+            *("generate", 0, GENERATED),
+        ),
     ],
 )
-def test_records(fake, impctl, words: list[str], name: str, first: Any) -> None:
-    assert impctl(*words).code == 0
+def test_what_bench_does(fake, impctl, words: str, name: str, place: int, request_given) -> None:
+    assert impctl("bench", *words.split()).code == 0
     ((called, arguments, _),) = fake.calls
-    assert called == name
-    assert first is None or arguments[0] == first
-
-
-def test_generate_opens_no_workload(fake, impctl) -> None:
-    impctl(
-        "bench", "--generate", "d", "--example", "crimes", "--rows", "9", "--groups", "3",
-        "--sorted", "--seed", "4", "--table", "t", "--source", "c.parquet",
-    )  # fmt: skip
-    ((name, (request, _), _),) = fake.calls
-    assert name == "generate"
-    assert request == GenerateRequest(
-        Path("d"),
-        Example.CRIMES,
-        table="t",
-        rows=9,
-        groups=3,
-        sort_rows=True,
-        seed=4,
-        source=Path("c.parquet"),
-    )
-    assert fake.settings == []
+    assert (called, arguments[place]) == (name, request_given)
+    assert len(fake.settings) == (name == "run_workload")
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "apply"])
@@ -157,11 +138,6 @@ def test_dry_run_reaches_the_use_case_and_is_told(fake, impctl, command: str) ->
     assert fake.settings[1].dry_run is False
 
 
-def test_unset_is_none(fake, impctl) -> None:
-    impctl("maintain", "w.yaml")
-    assert fake.settings == [Settings(Path("w.yaml"))]
-
-
 FLAGS = ["--store", "f", "--policy", "strict", "--lock-timeout", "0", "--spark-profile", "p.yaml"]
 VARIABLES = {
     "IMPCTL_STORE": "v",
@@ -171,18 +147,10 @@ VARIABLES = {
     "IMPCTL_BATCH_ROWS": "42",
 }
 FROM_FLAGS = Settings(
-    Path("w.yaml"),
-    store=Path("f"),
-    policy=Policy.STRICT,
-    lock_timeout=0.0,
-    spark_profile=Path("p.yaml"),
+    Path("w.yaml"), Path("f"), Policy.STRICT, lock_timeout=0.0, spark_profile=Path("p.yaml")
 )
 FROM_VARIABLES = Settings(
-    Path("w.yaml"),
-    store=Path("v"),
-    policy=Policy.FULL,
-    lock_timeout=7.5,
-    spark_profile=Path("q.yaml"),
+    Path("w.yaml"), Path("v"), Policy.FULL, lock_timeout=7.5, spark_profile=Path("q.yaml")
 )
 
 
@@ -195,18 +163,15 @@ def test_a_flag_wins_over_its_variable(fake, impctl, monkeypatch, command: str) 
     assert fake.settings == [FROM_VARIABLES, FROM_FLAGS]
 
 
-def test_batch_rows_from_its_variable(fake, impctl, monkeypatch) -> None:
+def test_batch_rows_from_its_variable_and_an_empty_one_is_unset(fake, impctl, monkeypatch) -> None:
     monkeypatch.setenv("IMPCTL_BATCH_ROWS", "42")
     impctl("maintain", "w.yaml")
     impctl("maintain", "w.yaml", "--batch-rows", "1")
     assert [kwargs["batch_rows"] for _, _, kwargs in fake.calls] == [42, 1]
-
-
-def test_an_empty_variable_is_unset(fake, impctl, monkeypatch) -> None:
     for name in VARIABLES:
         monkeypatch.setenv(name, "")
     assert impctl("maintain", "w.yaml").code == 0
-    assert fake.settings == [Settings(Path("w.yaml"))]
+    assert fake.settings[-1] == Settings(Path("w.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from impctl.service.results import (
 from impctl.service.text import duration_text, moment_text, number_text, size_text, span_text
 
 if TYPE_CHECKING:
-    from impctl.cli.output.text import TextOutput
+    from impctl.cli.output.text import Text
     from impctl.service.formats import TextColumn
 
 # Records and their comparisons. Law: a table per figure, numbers to the right with their unit, then
@@ -132,7 +132,7 @@ _COSTS_BY = {
 }
 
 
-def render_simulated(result: SimulateResult, out: TextOutput) -> None:
+def render_simulated(result: SimulateResult, out: Text) -> None:
     """Print what was replayed, the settings, and what the figures rest on."""
     days = span_text((result.until - result.since).total_seconds())
     out.line(
@@ -190,7 +190,7 @@ def _texts(setting: SimulatedSetting) -> tuple[str, ...]:
     )
 
 
-def _render_setting(setting: SimulatedSetting, out: TextOutput) -> None:
+def _render_setting(setting: SimulatedSetting, out: Text) -> None:
     name, _, _, work, age, age_99, worst, late, state, reads, converts = _texts(setting)
     out.line(f"{name}:")
     runs = f"{count_text(setting.runs, 'run')}, {count_text(setting.steps, 'step')}"

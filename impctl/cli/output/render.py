@@ -27,12 +27,12 @@ from impctl.service.text import (
 )
 
 if TYPE_CHECKING:
-    from impctl.cli.output.text import TextOutput
+    from impctl.cli.output.text import Text
     from impctl.service.answer import ArrowAnswer, RowValue
 
 
 @singledispatch
-def render(result: r.Result, out: TextOutput) -> None:
+def render(result: r.Result, out: Text) -> None:
     """Print the result; TypeError for a type that has no function here."""
     raise TypeError(f"A result of type `{type(result).__name__}` has no text")
 
@@ -135,7 +135,7 @@ _ANSWERED = {
 
 
 @render.register(r.CheckResult)
-def _check(result: r.CheckResult, out: TextOutput) -> None:
+def _check(result: r.CheckResult, out: Text) -> None:
     if result.mode == r.SKETCH_NONE:
         word = "without a sketch"
     elif result.supported:
@@ -151,7 +151,7 @@ def _check(result: r.CheckResult, out: TextOutput) -> None:
 
 
 @render.register(r.ExplainResult)
-def _explain(result: r.ExplainResult, out: TextOutput) -> None:
+def _explain(result: r.ExplainResult, out: Text) -> None:
     out.name(result.query)
     out.line(f"{result.query}: {mode_text(result.mode)} (policy {result.policy})", rest="")
     out.detail(result.reason)
@@ -182,7 +182,7 @@ def _explain(result: r.ExplainResult, out: TextOutput) -> None:
     _attributes(result.attributes, out, "    ")
 
 
-def _section(title: str, lines: Iterator[str] | list[str], out: TextOutput) -> None:
+def _section(title: str, lines: Iterator[str] | list[str], out: Text) -> None:
     for number, line in enumerate(lines):
         if number == 0:
             out.detail(title)
@@ -207,7 +207,7 @@ def _expected(expected: r.ExpectedReading) -> str:
     return f"estimate: {files} ({expected.files_low:,} to {expected.files_high:,})"
 
 
-def _attributes(candidates: Sequence[r.CandidateEntry], out: TextOutput, indent: str) -> None:
+def _attributes(candidates: Sequence[r.CandidateEntry], out: Text, indent: str) -> None:
     """Print the attributes considered for a sketch: safe or not, chosen or not, and why."""
     judged: dict[str, dict[str, None]] = {}
     for entry in candidates:
@@ -240,7 +240,7 @@ def _remarks(entry: r.PlanEntry, result: r.ExplainResult) -> Iterator[str]:
     yield from entry.pushed
 
 
-def _answered(result: r.CheckResult | r.ExplainResult, out: TextOutput) -> None:
+def _answered(result: r.CheckResult | r.ExplainResult, out: Text) -> None:
     """Print whether the result is materialized, and what answers the query."""
     if result.answer is not None:
         out.detail(_materialized(result.answer))
@@ -279,7 +279,7 @@ def _buffers(entry: r.BuffersEntry) -> str:
     return f"{_over(entry.name, entry.tables)}: {mode}{size}, {entry.reason}"
 
 
-def _tree(tree: r.TreeResultEntry, out: TextOutput) -> None:
+def _tree(tree: r.TreeResultEntry, out: Text) -> None:
     what = {"ring": ", of counts and sums", "bits": ", of existing rows"}.get(tree.mode, "")
     out.detail(f"join tree{what}: {tree.reason}{_in_file(tree.place)}")
     for drawn, node in zip(tree.drawn, tree.nodes, strict=True):
@@ -297,7 +297,7 @@ _STORED = {
 
 
 @render.register(r.CaptureResult)
-def _capture(result: r.CaptureResult, out: TextOutput) -> None:
+def _capture(result: r.CaptureResult, out: Text) -> None:
     out.name(result.query)
     sketches = _sketches(result.sketches)
     if result.foreseen and not result.reason:
@@ -317,7 +317,7 @@ def _capture(result: r.CaptureResult, out: TextOutput) -> None:
         _captured(result, out)
 
 
-def _captured(result: r.CaptureResult, out: TextOutput) -> None:
+def _captured(result: r.CaptureResult, out: Text) -> None:
     who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
     out.detail(
         f"{versions_text(result.versions, moments=result.moments)}, mode {mode_text(result.mode)}, "
@@ -332,7 +332,7 @@ def _captured(result: r.CaptureResult, out: TextOutput) -> None:
         out.detail(_assumption(assumption))
 
 
-def _planned_capture(result: r.CaptureResult, out: TextOutput) -> None:
+def _planned_capture(result: r.CaptureResult, out: Text) -> None:
     """Print what would be captured, by whom, from how much, and each attribute considered."""
     wanted = ", ".join(
         f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
@@ -354,7 +354,7 @@ def _planned_capture(result: r.CaptureResult, out: TextOutput) -> None:
 
 
 @render.register(r.ApplyResult)
-def _apply(result: r.ApplyResult, out: TextOutput) -> None:
+def _apply(result: r.ApplyResult, out: Text) -> None:
     at = f"version {result.version}"
     if result.version is None:
         condition = "" if result.statement.startswith("INSERT") else ", if a row matches"
@@ -374,7 +374,7 @@ def _apply(result: r.ApplyResult, out: TextOutput) -> None:
 
 
 @render.register(r.ClusterResult)
-def _cluster(result: r.ClusterResult, out: TextOutput) -> None:
+def _cluster(result: r.ClusterResult, out: Text) -> None:
     if result.action == "cluster":
         text = (
             f"version {result.version}, {result.reason}: {result.files:,} files before, "
@@ -410,7 +410,7 @@ def _clustered(entry: r.ClusteredSketch) -> str:
 
 
 @render.register(r.GcResult)
-def _gc(result: r.GcResult, out: TextOutput) -> None:
+def _gc(result: r.GcResult, out: Text) -> None:
     done = "would delete" if result.foreseen else "deleted"
     for entry in result.entries:
         word = done if entry.removed or result.foreseen else "not deleted:"
@@ -436,7 +436,7 @@ def _leftover(entry: r.GcEntry) -> str:
 
 
 @render.register(r.MaintainResult)
-def _maintain(result: r.MaintainResult, out: TextOutput) -> None:
+def _maintain(result: r.MaintainResult, out: Text) -> None:
     if not result.table:
         out.name(result.query)
         out.line(f"{result.query}: without a sketch, {result.reason}")
@@ -473,7 +473,7 @@ def _maintain(result: r.MaintainResult, out: TextOutput) -> None:
         out.detail(f"ranges of {name}: {_skew(result.ranges)}; {result.ranges.hint}")
 
 
-def _after_maintaining(result: r.MaintainResult, out: TextOutput) -> None:
+def _after_maintaining(result: r.MaintainResult, out: Text) -> None:
     """Print what became of the result, and each of several steps."""
     if result.answer_changed == r.ANSWER_SAME:
         out.detail("the result of the query did not change")
@@ -499,7 +499,7 @@ def _moved(result: r.MaintainResult) -> str:
 
 
 @render.register(r.PlanResult)
-def _plan(result: r.PlanResult, out: TextOutput) -> None:
+def _plan(result: r.PlanResult, out: Text) -> None:
     action = mode_text(result.action)
     word = {"none": "up to date", r.REFUSED: "no sketch possible"}.get(result.action, action)
     if result.reason_code == r.SKETCH_NONE:
@@ -598,7 +598,7 @@ def _estimate(milliseconds: float | None, runs: int) -> str:
 
 
 @render.register(r.DueResult)
-def _due(result: r.DueResult, out: TextOutput) -> None:
+def _due(result: r.DueResult, out: Text) -> None:
     word = "not due" if result.pending else "nothing pending"
     out.name(result.query, "due now" if result.due else word)
     out.line(f"{result.query}: {_due_when(result)}")
@@ -652,7 +652,7 @@ _CLAIMS = {
 
 
 @render.register(r.RewriteResult)
-def _rewrite(result: r.RewriteResult, out: TextOutput) -> None:
+def _rewrite(result: r.RewriteResult, out: Text) -> None:
     sql = result.sql.rstrip("\n")
     shown = sql
     if out.stdout.isatty():
@@ -676,7 +676,7 @@ def _rewrite(result: r.RewriteResult, out: TextOutput) -> None:
 
 
 @render.register(r.QueryResult)
-def _query(result: r.QueryResult, out: TextOutput) -> None:
+def _query(result: r.QueryResult, out: Text) -> None:
     out.rows(result)
     who = "the engine" if result.by == "engine" else "Spark"
     source = f"{who} read {result.files_kept} of {count_text(result.files_total, 'file')}"
@@ -701,7 +701,7 @@ def _shown_rows(result: ArrowAnswer) -> str:
     return total if result.written is None else f"{total} written to {result.written}"
 
 
-def _used_sketch(result: r.QueryResult | r.RewriteResult, out: TextOutput) -> None:
+def _used_sketch(result: r.QueryResult | r.RewriteResult, out: Text) -> None:
     """Print which sketch was used, how it was maintained, and which cost more than it saves."""
     for table, reason in result.left_away.items():
         which = f" of `{table}`" if len(result.versions) > 1 else ""
@@ -725,7 +725,7 @@ def _used_sketch(result: r.QueryResult | r.RewriteResult, out: TextOutput) -> No
         out.remark(f"sketch maintained first ({mode_text(result.action)}): {result.reason}")
 
 
-def _reuse(reuse: r.ReuseEntry, out: TextOutput) -> None:
+def _reuse(reuse: r.ReuseEntry, out: Text) -> None:
     """Print the sketch reused for a query with other constants, and those that were not used."""
     if reuse.query is None:
         out.remark(f"no sketch: {reuse.reason}")
@@ -736,7 +736,7 @@ def _reuse(reuse: r.ReuseEntry, out: TextOutput) -> None:
 
 
 @render.register(r.ChangesResult)
-def _changed_rows(result: r.ChangesResult, out: TextOutput) -> None:
+def _changed_rows(result: r.ChangesResult, out: Text) -> None:
     out.rows(result)
     what = "changes" if result.since else "the whole result"
     out.remark(f"{result.query}: {what}, {_shown_rows(result)}, {_read_at(result)}", "")
@@ -745,7 +745,7 @@ def _changed_rows(result: r.ChangesResult, out: TextOutput) -> None:
 
 
 @render.register(r.WhyResult)
-def _why(result: r.WhyResult, out: TextOutput) -> None:
+def _why(result: r.WhyResult, out: Text) -> None:
     rows = count_text(result.row_count, "row")
     head = f"{result.query}: {_row(result.row)} is derived from {rows}"
     out.line(f"{head}, {_CLAIMS[result.claim]}")
@@ -759,7 +759,7 @@ def _why(result: r.WhyResult, out: TextOutput) -> None:
 
 
 @render.register(r.WithoutResult)
-def _without(result: r.WithoutResult, out: TextOutput) -> None:
+def _without(result: r.WithoutResult, out: Text) -> None:
     out.rows(result)
     changes = Counter(result.answer.column("_change").to_pylist())
     deleted, inserted = count_text(changes["delete"], "row"), changes["insert"]
@@ -807,7 +807,7 @@ _LABEL = 9
 
 
 @render.register(r.StatusResult)
-def _status(result: r.StatusResult, out: TextOutput) -> None:
+def _status(result: r.StatusResult, out: Text) -> None:
     if result.mode == r.SKETCH_NONE:
         out.line(f"{result.query}: without a sketch, {r.SKETCH_NONE_REASON}")
     elif not result.versions:
@@ -901,7 +901,7 @@ def _run(run: r.RunEntry) -> str:
 
 
 @render.register(r.GainResult)
-def _gain(result: r.GainResult, out: TextOutput) -> None:
+def _gain(result: r.GainResult, out: Text) -> None:
     out.gains.append(result)
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
     last = "" if result.last_use is None else f", last use {result.last_use:%Y-%m-%d %H:%M:%SZ}"
@@ -934,7 +934,7 @@ def _skipped(skipped: int, total: int) -> str:
     return f"skipped {size_text(skipped)} of {size_text(total)} ({skipped / max(total, 1):.0%})"
 
 
-def render_total(results: Sequence[r.GainResult], out: TextOutput) -> None:
+def render_total(results: Sequence[r.GainResult], out: Text) -> None:
     """Print what the sketches of all queries skipped and cost together."""
     uses = sum(result.uses for result in results)
     answers = sum(result.kept_answers for result in results)
@@ -960,7 +960,7 @@ _LEVEL = max(map(len, r.Level))
 
 
 @render.register(r.Finding)
-def _finding(result: r.Finding, out: TextOutput) -> None:
+def _finding(result: r.Finding, out: Text) -> None:
     if out.quiet and result.level == r.Level.OK:
         return
     is_same = result.area == result.subject
@@ -980,14 +980,14 @@ def _finding(result: r.Finding, out: TextOutput) -> None:
 
 
 @render.register(r.StartedResult)
-def _started(result: r.StartedResult, out: TextOutput) -> None:
+def _started(result: r.StartedResult, out: Text) -> None:
     out.line(f"{result.file}: written")
     for command in result.next_commands:
         out.whole(command)
 
 
 @render.register(r.VerifyResult)
-def _verify(result: r.VerifyResult, out: TextOutput) -> None:
+def _verify(result: r.VerifyResult, out: Text) -> None:
     out.name(result.query)
     sound = "sound" if result.is_sound else "NOT SOUND"
     sketch = f"{result.table}.{result.attribute} slack {result.slack}"
@@ -1013,18 +1013,18 @@ def _compared(result: r.VerifyResult) -> str:
 
 
 @render.register(r.GenerateResult)
-def _generate(result: r.GenerateResult, out: TextOutput) -> None:
+def _generate(result: r.GenerateResult, out: Text) -> None:
     rows = count_text(result.rows, "row")
     out.line(f"{result.table}: {rows}, version {result.version}, {result.path}")
 
 
 @render.register(r.WrittenResult)
-def _written(result: r.WrittenResult, out: TextOutput) -> None:
+def _written(result: r.WrittenResult, out: Text) -> None:
     out.note(plain(f"{result.kind}: {result.path}"))
 
 
 @render.register(r.Record)
-def _record(result: r.Record, out: TextOutput) -> None:
+def _record(result: r.Record, out: Text) -> None:
     from impctl.cli.output.measurements import record_lines
 
     for line in record_lines(result):
@@ -1032,7 +1032,7 @@ def _record(result: r.Record, out: TextOutput) -> None:
 
 
 @render.register(r.RecordComparison)
-def _comparison(result: r.RecordComparison, out: TextOutput) -> None:
+def _comparison(result: r.RecordComparison, out: Text) -> None:
     from impctl.cli.output.measurements import comparison_lines
 
     head, *details = comparison_lines(result)
@@ -1042,7 +1042,7 @@ def _comparison(result: r.RecordComparison, out: TextOutput) -> None:
 
 
 @render.register(r.SimulateResult)
-def _simulate(result: r.SimulateResult, out: TextOutput) -> None:
+def _simulate(result: r.SimulateResult, out: Text) -> None:
     from impctl.cli.output.measurements import render_simulated
 
     render_simulated(result, out)

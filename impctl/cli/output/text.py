@@ -1,33 +1,28 @@
-"""Text on the two streams: results with `render`, rows in their format, then warnings and failures.
+"""Text on the two streams: sentences, details, remarks, and rows in their format.
 
-Law: results go to stdout, everything else to stderr. Control characters of user text are escaped.
-Sentences are as wide as the terminal and whole in a pipe; a command or a statement is never broken.
+Law: results go to stdout, remarks to stderr. Control characters of user text are escaped. Sentences
+are as wide as the terminal and whole in a pipe; a command or a statement is never broken.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
-from impctl.cli.output.render import mode_text, render, render_total
 from impctl.cli.streams import columns_of, has_colour, width_for, wrapped
-from impctl.errors import Location, WorkloadError, count_text
-from impctl.service.results import Failure, MaintainResult
-from impctl.service.text import RowsFormat, duration_text, plain
+from impctl.service.text import RowsFormat, plain
 
 if TYPE_CHECKING:
-    from impctl.cli.job import Display
+    from impctl.cli.streams import Display
     from impctl.service.answer import ArrowAnswer
     from impctl.service.formats import TextColumn
-    from impctl.service.results import FollowedRun, GainResult, Outcome, Result
+    from impctl.service.results import GainResult
 
 
-class TextOutput:
-    """Prints each result as it comes, through the methods below."""
+class Text:
+    """Where results are printed, and what was printed of the run so far."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO, display: Display) -> None:
         self.stdout = stdout
@@ -37,61 +32,21 @@ class TextOutput:
         self.place = ""
         """The progress of the run, shown after the time of a result."""
         self.gains: list[GainResult] = []
-        self._stderr = stderr
+        self.stderr = stderr
         self._display = display
         self._has_names = False
-        self._words: dict[str, str] = {}
+        self.words: dict[str, str] = {}
         """The queries processed, with a word for the line that sums up, or none."""
-
-    def show(self, result: Result) -> None:
-        render(result, self)
-
-    def finished(self, result: Result, place: str) -> bool:
-        """Show a result and the progress while the run continues; return whether it was shown."""
-        self.place = f"; {place}" if place else ""
-        self.show(result)
-        self.place = ""
-        return True
 
     def document(self, text: str) -> None:
         """Print a text that is a whole document, unchanged."""
         self.stdout.write(text.rstrip("\n") + "\n")
 
-    def end(self, outcome: Outcome, decisive: Failure | None) -> None:
-        """Print the note and warnings (unless quiet) and every failure on stderr."""
-        if len(self.gains) > 1:
-            render_total(self.gains, self)
-        self.stdout.flush()
-        if outcome.note:
-            self.note(outcome.note)
-        head = self.marked("warning", "33", self._stderr)
-        for warning in grouped_by_cause(outcome.warnings):
-            for line in self._message(f"{head}: {plain(warning)}"):
-                self.note(line)
-        for text in failure_lines(outcome.failures, self._mark_message):
-            for line in self._message(text):
-                self._stderr.write(line + "\n")
-        self._summary(outcome.failures)
-
-    def _summary(self, failures: tuple[Failure, ...]) -> None:
-        """Sum up the queries of a run, and those that failed, if it had several."""
-        words = [word for word in self._words.values() if word]
-        if len(words) > 1:
-            counts = "; ".join(f"{n:,} {word}" for word, n in Counter(words).most_common())
-            self.note(f"{count_text(len(words), 'query', 'queries')}: {counts}")
-        failed = dict.fromkeys(f.query for f in failures if f.query is not None)
-        total = len(self._words.keys() | failed.keys())
-        if failed and total > 1:
-            names = ", ".join(f"`{name}`" for name in failed)
-            self._stderr.write(plain(f"{len(failed)} of {total} queries failed: {names}\n"))
-
-    # What functions of `render` call.
-
     def name(self, query: str, word: str = "", *, is_idle: bool = False) -> None:
         """Count a query as processed. Of several sketches of it, an idle one does not give the
         word."""
-        if query not in self._words or (word and not is_idle):
-            self._words[query] = word
+        if query not in self.words or (word and not is_idle):
+            self.words[query] = word
 
     def line(self, text: str, first: str = "", rest: str | None = None) -> None:
         """Print a sentence after `first`; further lines begin with `rest`, or indented more."""
@@ -121,15 +76,13 @@ class TextOutput:
 
     def remark(self, text: str, indent: str = "  ") -> None:
         """Print a sentence about the result on stderr, unless quiet."""
-        for line in wrapped(
-            plain(text), width_for(os.environ, self._stderr), indent, indent + "  "
-        ):
+        for line in wrapped(plain(text), width_for(os.environ, self.stderr), indent, indent + "  "):
             self.note(line)
 
     def note(self, line: str) -> None:
         """Print a line on stderr, unless quiet."""
         if not self.quiet:
-            self._stderr.write(line + "\n")
+            self.stderr.write(line + "\n")
 
     def marked(self, word: str, colour: str, stream: TextIO) -> str:
         """Colour the word, an ANSI number, if the stream has colour."""
@@ -158,116 +111,6 @@ class TextOutput:
         self._has_names = True
         for text in pieces:
             stdout.write(plain(text) if is_terminal else text)
-
-    def _message(self, text: str) -> list[str]:
-        """Wrap a text of stderr without control characters; further lines are indented more."""
-        indent = text[: len(text) - len(text.lstrip(" "))]
-        width = width_for(os.environ, self._stderr)
-        return wrapped(text[len(indent) :], width, indent, indent + "  ")
-
-    def _mark_message(self, word: str, colour: str) -> str:
-        return self.marked(word, colour, self._stderr)
-
-
-def run_line(outcome: Outcome, run: FollowedRun) -> str:
-    """One run of `maintain --follow`, with its warnings and failures, as one line."""
-    done = {r.query: r for r in outcome.results if isinstance(r, MaintainResult)}
-    parts = [
-        f"{result.query} recapture [{result.reason_code}]"
-        if result.changes is None
-        else f"{result.query} {mode_text(result.action)}, {count_text(result.changes, 'change')}"
-        for result in done.values()
-    ]
-    parts += [
-        f"{'run' if failure.query is None else failure.query} failed: {failure.error.message} "
-        f"[{failure.error.code}]"
-        for failure in outcome.failures
-    ]
-    parts += [f"warning: {text}" for text in outcome.warnings]
-    if run.late_ms:
-        parts.append(f"late by {duration_text(run.late_ms)}")
-    if run.retry_ms is not None:
-        parts.append(f"retry in {duration_text(run.retry_ms)}")
-    line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"
-    return " ".join(plain(line).split())
-
-
-# Failures and warnings. Law: a place comes first as `file:line:column`, which editors and terminals
-# can open; every problem of a workload file has its own line; the code in brackets leads to the
-# page of codes. What several queries share is reported once.
-
-_QUERY = re.compile(r"[Qq]uery `([^`]*)`")
-_NUMBER = re.compile(r"(?<![\w`.@-])\d+(?:,\d{3})*(?:\.\d+)?%?(?![\w`@])")
-"""A number that is not part of a name, a version or a path."""
-_SHOWN = 5
-"""Queries named in a warning that several share."""
-
-Mark = Callable[[str, str], str]
-"""Colours a word if colour is on."""
-
-
-def failure_lines(failures: Iterable[Failure], mark: Mark) -> list[str]:
-    """Render failures; equal failures of several queries are one."""
-    alike: dict[tuple[object, ...], list[Failure]] = {}
-    for failure in failures:
-        error = failure.error
-        is_problems = isinstance(error, WorkloadError)
-        key = (error.code, error.message, error.hint, error.location, is_problems and id(error))
-        alike.setdefault(key, []).append(failure)
-    return [line for same in alike.values() for line in _lines(same, mark)]
-
-
-def _lines(same: Sequence[Failure], mark: Mark) -> list[str]:
-    """Render failures that differ at most in their query."""
-    error = same[0].error
-    head, hint = mark("error", "31"), mark("hint", "36")
-    if isinstance(error, WorkloadError) and error.problems:
-        lines = [f"{head}: {plain(error.message)} [{error.code}]"]
-        for problem in error.problems:
-            lines.append(f"  {_placed(problem.message, problem.location)}")
-            if problem.hint is not None:
-                lines.append(f"    {hint}: {plain(problem.hint)}")
-        return lines
-    lines = [f"{head}: {_placed(_with_queries(same), error.location)} [{error.code}]"]
-    return lines if error.hint is None else [*lines, f"{hint}: {plain(error.hint)}"]
-
-
-def _with_queries(same: Sequence[Failure]) -> str:
-    """The message, after the queries unless it names the only one."""
-    message = same[0].error.message
-    names = dict.fromkeys(f"`{failure.query}`" for failure in same if failure.query is not None)
-    if not names or (len(names) == 1 and next(iter(names)) in message):
-        return message
-    return f"{', '.join(names)}: {message}"
-
-
-def _placed(message: str, location: Location | None) -> str:
-    return plain(message if location is None else f"{location}: {message}")
-
-
-def grouped_by_cause(warnings: Iterable[str]) -> list[str]:
-    """Merge warnings that differ only in the query they name and in numbers."""
-    alike: dict[str, list[str]] = {}
-    for warning in dict.fromkeys(warnings):
-        named = set(_QUERY.findall(warning))
-        key = _NUMBER.sub("#", _QUERY.sub("each query", warning)) if len(named) == 1 else warning
-        alike.setdefault(key, []).append(warning)
-    return [same[0] if len(same) == 1 else _as_one(same) for same in alike.values()]
-
-
-def _as_one(same: Sequence[str]) -> str:
-    """`18 queries (a, b, ..): the sketch of each query holds 90 to 95 of 96 ranges`."""
-    names = [f"`{match[1]}`" for match in map(_QUERY.search, same) if match is not None]
-    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    texts = [_QUERY.sub("each query", warning) for warning in same]
-    numbers = iter(zip(*map(_NUMBER.findall, texts), strict=True))
-    text = _NUMBER.sub(lambda _: _span(next(numbers)), texts[0])
-    return f"{len(same)} queries ({shown}): {text}"
-
-
-def _span(numbers: Sequence[str]) -> str:
-    result = sorted(set(numbers), key=lambda text: float(text.replace(",", "").rstrip("%")))
-    return result[0] if len(result) == 1 else f"{result[0]} to {result[-1]}"
 
 
 # Rows as a table of text. Law: no value is cut. A value that does not fit a terminal is wrapped in
