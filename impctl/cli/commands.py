@@ -172,18 +172,14 @@ def check(
 
 
 @takes("workload", "query", "now", "store", "policy", ...)
-def explain(run: Invocation) -> Job:
+def explain(run: Invocation, ctx: Context) -> Outcome:
     """Show how each query is sketched and maintained, or why not.
 
     Example: impctl explain workloads/running-example.yaml --query q_top
     """
+    from impctl.service.explain import explain
 
-    def use_case(ctx: Context) -> Outcome:
-        from impctl.service.explain import explain
-
-        return explain(ctx, run.queries)
-
-    return run.on_context(use_case)
+    return explain(ctx, run.queries)
 
 
 # Commands for every day: capture, maintain, plan, status.
@@ -204,28 +200,25 @@ _INTERVAL = SCHEDULE.option(
 )
 def capture(
     run: Invocation,
+    ctx: Context,
     rebalance: bool = MAINTENANCE.option(
         "--rebalance: Instead of capturing, split heavy ranges of the stored sketches and merge "
         "light ones."
     ),
-) -> Job:
+) -> Outcome:
     """Capture the sketch of each query.
 
     With --rebalance, impctl keeps the sketches and evens out their ranges.
 
     Example: impctl capture workloads/running-example.yaml --query q_top
     """
+    if rebalance:
+        from impctl.service.rebalance import rebalance as even_out
 
-    def use_case(ctx: Context) -> Outcome:
-        if rebalance:
-            from impctl.service.rebalance import rebalance as even_out
+        return even_out(ctx, run.queries)
+    from impctl.service.capture import capture
 
-            return even_out(ctx, run.queries)
-        from impctl.service.capture import capture
-
-        return capture(ctx, run.queries)
-
-    return run.on_context(use_case)
+    return capture(ctx, run.queries)
 
 
 @takes(
@@ -346,21 +339,18 @@ def plan(
 @takes("workload", "query", "params", "now", "store", "policy", "imbalance", ...)
 def status(
     run: Invocation,
+    ctx: Context,
     runs: int = OUTPUT.option(
         "--runs N: Number of recent runs to show. Default: 3.", default=3, min=0
     ),
-) -> Job:
+) -> Outcome:
     """Show stored sketches, pending changes and recent runs.
 
     Example: impctl status workloads/running-example.yaml
     """
+    from impctl.service.status import status
 
-    def use_case(ctx: Context) -> Outcome:
-        from impctl.service.status import status
-
-        return status(ctx, run.queries, runs=runs)
-
-    return run.on_context(use_case)
+    return status(ctx, run.queries, runs=runs)
 
 
 # Commands that answer a query: query, rewrite, changes, why.
@@ -665,39 +655,37 @@ def simulate(
 @takes("workload", "query", ..., "store")
 def gain(
     run: Invocation,
+    ctx: Context,
     since: float | None = INPUT.option(
         "--since DURATION: Count uses of this period up to now, such as 12h or 7d. Default: all "
         "uses.",
         parser=seconds,
     ),
     metrics: Path | None = _METRICS,
-) -> Job:
+) -> Outcome:
     """Show bytes and files skipped, and the cost of maintenance.
 
     The store counts each use by `query`, `rewrite` and data frames, based on file statistics.
 
     Example: impctl gain workloads/running-example.yaml --since 7d
     """
+    from impctl.service.gain import gain
+    from impctl.service.outcome import gain_metrics
+    from impctl.service.output import check_output
 
-    def use_case(ctx: Context) -> Outcome:
-        from impctl.service.gain import gain
-        from impctl.service.outcome import gain_metrics
-        from impctl.service.output import check_output
-
-        if metrics is not None:
-            check_output(metrics, ctx.reserved)
-        return with_metrics(gain(ctx, run.queries, since), metrics, gain_metrics)
-
-    return run.on_context(use_case)
+    if metrics is not None:
+        check_output(metrics, ctx.reserved)
+    return with_metrics(gain(ctx, run.queries, since), metrics, gain_metrics)
 
 
 @takes("workload", "query", "params", ..., "store", "spark_profile")
 def verify(
     run: Invocation,
+    ctx: Context,
     results: bool = INPUT.option(
         "--results: Also run each query with and without its sketch and compare the results."
     ),
-) -> Job:
+) -> Outcome:
     """Compare stored sketches with a recapture (starts Spark).
 
     A sound sketch covers the accurate one. Additional ranges are over-approximation (slack). The
@@ -705,13 +693,9 @@ def verify(
 
     Example: impctl verify workloads/running-example.yaml --results
     """
+    from impctl.service.verify import verify
 
-    def use_case(ctx: Context) -> Outcome:
-        from impctl.service.verify import verify
-
-        return verify(ctx, run.queries, results=results)
-
-    return run.on_context(use_case)
+    return verify(ctx, run.queries, results=results)
 
 
 # Commands that write tables and files: apply, cluster, gc, bench, completion.
@@ -755,6 +739,7 @@ def apply(
 @takes("workload", ..., "store", "dry_run")
 def cluster(
     run: Invocation,
+    ctx: Context,
     tables: list[str] | None = INPUT.option(
         "--table NAME: Cluster this table, even without savings; can be repeated. Default: every "
         "table with savings."
@@ -767,7 +752,7 @@ def cluster(
     yes: bool = SAFETY.option(
         "--yes: Continue even if clustering makes more sketches worse than better."
     ),
-) -> Job:
+) -> Outcome:
     """Re-cluster tables so that sketches skip more files.
 
     Files are sorted by the sketched attribute, or in Z-order by several. Rows do not change, and
@@ -776,22 +761,19 @@ def cluster(
 
     Example: impctl cluster workloads/running-example.yaml --dry-run
     """
+    from impctl.service.cluster import cluster
 
-    def use_case(ctx: Context) -> Outcome:
-        from impctl.service.cluster import cluster
-
-        return cluster(ctx, tuple(tables or ()), tuple(by or ()), may_lose=yes)
-
-    return run.on_context(use_case)
+    return cluster(ctx, tuple(tables or ()), tuple(by or ()), may_lose=yes)
 
 
 @takes("workload", ..., "store", "lock_timeout", "dry_run")
 def gc(
     run: Invocation,
+    ctx: Context,
     keep: int | None = LIMITS.option(
         "--keep N: Number of latest sketch versions to keep for each query. Default: 32.", min=1
     ),
-) -> Job:
+) -> Outcome:
     """Delete old sketch versions and files left by interrupted runs.
 
     Also deletes sets of ranges that no sketch uses, state files that no run uses, and scratch
@@ -799,13 +781,9 @@ def gc(
 
     Example: impctl gc workloads/running-example.yaml --keep 8 --dry-run
     """
+    from impctl.service.gc import gc
 
-    def use_case(ctx: Context) -> Outcome:
-        from impctl.service.gc import gc
-
-        return gc(ctx, keep)
-
-    return run.on_context(use_case)
+    return gc(ctx, keep)
 
 
 _GOES_WITH: Mapping[str, tuple[str, ...]] = {

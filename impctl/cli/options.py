@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer
 from msgspec import Struct
@@ -244,15 +245,18 @@ _OF_EVERY_COMMAND = ("json", "quiet", "verbose")
 
 class Declared(Struct, frozen=True):
     """A command: a function of an `Invocation` and of the options that it alone has, and the common
-    options that stand before and after these in `--help`."""
+    options that stand before and after these in `--help`. It makes a job, or is the work of one
+    itself if it also takes a context."""
 
-    function: Callable[..., Job]
+    function: Callable[..., Any]
     before: tuple[str, ...]
     after: tuple[str, ...]
 
     def for_parser(self) -> Callable[..., Job]:
         """A function with a parameter for each option."""
-        _, *own = inspect.signature(self.function, eval_str=True).parameters.values()
+        _, *others = inspect.signature(self.function).parameters.values()
+        hints = get_type_hints(self.function, localns={"Context": object, "Outcome": object})
+        own = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
         names = (*self.before, *self.after)
         parameters = [*map(_parameter, self.before), *own]
         parameters += map(_parameter, (*self.after, *_OF_EVERY_COMMAND))
@@ -263,7 +267,10 @@ class Declared(Struct, frozen=True):
             if "workload" in given:
                 options["workload"] = given["workload"] or DEFAULT_FILE
             run = Invocation(self.function.__name__, display, options)
-            return self.function(run, **given)
+            if "ctx" in hints:
+                return run.on_context(partial(self.function, run, **given))
+            job: Job = self.function(run, **given)
+            return job
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # `inspect` reads it
             [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -273,7 +280,7 @@ class Declared(Struct, frozen=True):
         return command
 
 
-def takes(*names: str | EllipsisType) -> Callable[[Callable[..., Job]], Declared]:
+def takes(*names: str | EllipsisType) -> Callable[[Callable[..., Any]], Declared]:
     """Declare the common options of a command, in the order of `--help`; `...` is the place of the
     options that it alone has."""
     place = names.index(...)

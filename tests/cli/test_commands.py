@@ -104,7 +104,7 @@ GENERATED = GenerateRequest(
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "place", "request_given"),
+    ("words", "name", "place", "given"),
     [
         (
             "w.yaml --only changes --repeat 2 --out r.json --report r.html",
@@ -121,10 +121,10 @@ GENERATED = GenerateRequest(
         ),
     ],
 )
-def test_what_bench_does(fake, impctl, words: str, name: str, place: int, request_given) -> None:
+def test_what_bench_does(fake, impctl, words: str, name: str, place: int, given) -> None:
     assert impctl("bench", *words.split()).code == 0
     ((called, arguments, _),) = fake.calls
-    assert (called, arguments[place]) == (name, request_given)
+    assert (called, arguments[place]) == (name, given)
     assert len(fake.settings) == (name == "run_workload")
 
 

@@ -8,7 +8,6 @@ dates and times ISO 8601, binary values hexadecimal.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -19,6 +18,7 @@ import msgspec
 from impctl.errors import WorkloadError
 from impctl.service.answer import ArrowAnswer
 from impctl.service.results import SCHEMA_VERSION, Failure, FollowedRun, Outcome, Result
+from impctl.service.text import number_or_name
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -88,8 +88,8 @@ def _plain(value: object) -> object:
 def _strict(value: Any) -> Json:
     """Replace what JSON lacks."""
     match value:
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case float():
+            return number_or_name(value)
         case dict():
             return {key: _strict(inner) for key, inner in value.items()}
         case list() | tuple():

@@ -20,6 +20,7 @@ from impctl.service.text import (
     CONTROL,
     duration_text,
     moment_text,
+    number_or_name,
     number_text,
     plain,
     size_text,
@@ -784,8 +785,6 @@ def _row(row: Mapping[str, RowValue]) -> str:
 
 
 def _value(value: RowValue) -> str:
-    from impctl.service.formats import number_or_name  # loads what others need not
-
     match value:
         case None:
             return "NULL"
