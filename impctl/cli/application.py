@@ -20,12 +20,11 @@ from impctl.cli.streams import can_move, has_colour
 from impctl.errors import INTERRUPTED
 from impctl.version import __version__
 
-# Values of flags that are taken as they are, without the library that the parser checks with.
-# Newer ones of Typer have every value, absent ones too, checked by pydantic, which takes longer
-# to load than all of impctl that a run with nothing to do needs. Law: a value goes past the check
-# only where it has the type of its flag already, is one of its words or a path of which nothing
-# is asked, and lies within its bounds. All others are left to Typer, as is all where Typer is
-# another one: so what a command gets, and every message, is Typer's.
+# Plain values skip Typer's check. Newer releases of Typer check every value, absent ones too, with
+# pydantic, which takes longer to load than all of impctl that a run with nothing to do needs. Law:
+# a value skips the check only if it already has the type of its flag, is one of its words or an
+# unrestricted path, and lies within its bounds. All others are left to Typer, and so is everything
+# in a release that checks in another way: what a command gets, and every message, is Typer's.
 
 _LEFT: Any = object()
 """Returned to leave a value to Typer."""

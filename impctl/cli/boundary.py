@@ -1,8 +1,8 @@
 """Where a command ends: its job is run, and an exception becomes a message and an exit code.
 
-Law: the only place that catches everything, and where a run's exit code comes from: that of its
-gravest failure. Each error knows its own code (`impctl.errors`), `service.outcome` their order;
-what is told to end before it gets here, or after all was told, ends in `cli.interrupt` and
+Law: this is the only place that catches everything. The exit code of a run is that of its most
+severe failure: each error knows its code (`impctl.errors`), `service.outcome` their order. A
+process that is interrupted while it loads, or after its output, ends in `cli.interrupt` and
 `cli.main`. Whatever happens, stdout holds results only, and one whole document in JSON mode.
 """
 
@@ -158,12 +158,12 @@ def _present(
     except BrokenPipeError:
         return _after_broken_pipe(code)
     except OutputFailedError as error:
-        return _tell_elsewhere(whole, error)
+        return _report_on_stderr(whole, error)
     lost = lost_messages()
     return code if lost is None or decisive is not None else lost.exit_code
 
 
-def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
+def _report_on_stderr(outcome: Outcome, error: OutputFailedError) -> int:
     """Report all failures on stderr, in JSON mode too, because stdout does not accept them."""
     from impctl.service.outcome import most_severe
     from impctl.service.results import Failure

@@ -101,9 +101,16 @@ class Invocation(Struct, frozen=True, dict=True):
         return Job(self.command, self.display, work, is_long=is_long)
 
     def on_context(self, use_case: Callable[[Context], Outcome]) -> Job:
-        """Make a job that runs `use_case` on the workload."""
+        """Make a job that opens the workload, runs `use_case` and closes it."""
         detailed = self.options.get("detailed_exitcode", False)
-        return on_context(self.command, self.display, self.settings, use_case, detailed=detailed)
+        if detailed and self.command != "plan" and not self.settings.dry_run:
+            raise UsageError(
+                "Option `--detailed-exitcode` requires `--dry-run`",
+                hint=f"add `--dry-run`, or use `impctl plan`; `{self.command}` itself ends with 0 "
+                "when done",
+            )
+        work = partial(in_context, self.settings, use_case)
+        return Job(self.command, self.display, work, detailed)
 
 
 def settings_of(workload: Path, **given: Any) -> Settings:
@@ -129,23 +136,6 @@ def _memory(text: str) -> int:
         raise UsageError(
             f"`--memory` cannot be: {text}", hint="write a size such as 500MB, 2GB or 25%"
         ) from None
-
-
-def on_context(
-    command: str,
-    display: Display,
-    settings: Settings,
-    use_case: Callable[[Context], Outcome],
-    *,
-    detailed: bool = False,
-) -> Job:
-    """Make a job that opens the workload, runs `use_case` and closes it."""
-    if detailed and command != "plan" and not settings.dry_run:
-        raise UsageError(
-            "Option `--detailed-exitcode` requires `--dry-run`",
-            hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
-        )
-    return Job(command, display, partial(in_context, settings, use_case), detailed)
 
 
 def in_context(
@@ -192,13 +182,10 @@ def maintained_now(outcome: Outcome) -> str:
     return maintain_metrics(outcome, time.time())
 
 
-# How far a run is, on stderr: a bar on a terminal, else plain lines and only with `-v`. A bar
-# shows the current item, its number among all, the time so far and an estimate of the rest.
-#
-# A run that is known to be long, or to have no end, says also without `-v` what it begins with,
-# and then once a minute where it is: in a log or a pipe it would look dead. Results that come one
-# by one are shown as they come.
-#
+# Progress on stderr: a bar on a terminal, else plain lines and only with `-v`. A bar shows the
+# current item, its number among all, the time so far and an estimate of the rest. A run that is
+# known to be long, or to have no end, prints its first step also without `-v`, and then once a
+# minute the current one: in a log or a pipe it would look dead. Results are shown as they come.
 # Law: a bar is gone when the run ends, and never drawn where stderr is not a terminal, also under
 # FORCE_COLOR; nothing is written after the run.
 
@@ -366,11 +353,10 @@ def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
         yield BarReporter(show_alone)
 
 
-# SIGTERM and SIGINT end a following process in order: a run under way is finished, if it is
-# short. Law: the first signal asks; a run that goes on longer than the grace after it, or a
-# second signal, is given up by KeyboardInterrupt, which leaves every query with its last commit.
-# Handlers are put back at the end, and a signal that the surroundings have switched off stays
-# off.
+# SIGTERM and SIGINT end a following process in order: the current run is finished, if it is short.
+# Law: the first signal asks to stop. A run that takes longer than the grace period, or a second
+# signal, raises KeyboardInterrupt, which leaves every query with its last commit. Handlers are
+# restored at the end, and a signal that the environment ignores stays ignored.
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -429,7 +415,6 @@ class Stopping:
 @contextmanager
 def stopping() -> Iterator[Stopping]:
     """Handle signals while the block runs."""
-    # Not a pipe, on which Windows cannot wait.
     wake = socket.socketpair()
     wake[1].setblocking(False)
     is_main = threading.current_thread() is threading.main_thread()
@@ -453,11 +438,9 @@ def stopping() -> Iterator[Stopping]:
         wake[1].close()
 
 
-# What following jobs share: lines as runs come, and an end in order; `maintain --follow` is one.
-# Law: SIGTERM ends it with exit code 0, as service managers expect of a service that was stopped;
-# SIGINT as it ends every command. Where the reader of stdout goes away, there is nobody to follow
-# for; where a line cannot be written, the process ends after its run, since none could tell the
-# rest.
+# Jobs that follow. Law: SIGTERM ends one with exit code 0, as service managers expect of a stopped
+# service, and SIGINT as it ends every command. If the reader of stdout goes away, the process ends.
+# If a line cannot be written, it ends after its run, since the rest could not be reported.
 
 T = TypeVar("T")
 

@@ -96,12 +96,17 @@ def _figure_lines(table: FigureTable) -> list[str]:
 
 def _table(table: FigureTable) -> list[str]:
     rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
-    rows += [[value_text(table, at, value) for at, value in enumerate(row)] for row in table.rows]
+    rows += [
+        [value_text(table, place, value) for place, value in enumerate(row)] for row in table.rows
+    ]
     columns = range(len(rows[0]))
-    is_text = [any(isinstance(row[at], str) for row in table.rows) for at in columns]
-    widths = [max(len(row[at]) for row in rows) for at in columns]
+    is_text = [any(isinstance(row[place], str) for row in table.rows) for place in columns]
+    widths = [max(len(row[place]) for row in rows) for place in columns]
     aligned = [
-        [row[at].ljust(widths[at]) if is_text[at] else row[at].rjust(widths[at]) for at in columns]
+        [
+            row[place].ljust(widths[place]) if is_text[place] else row[place].rjust(widths[place])
+            for place in columns
+        ]
         for row in rows
     ]
     return ["  ".join(cells).rstrip() for cells in aligned]
