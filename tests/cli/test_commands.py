@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -243,17 +244,9 @@ updates:
 """
 
 
-@pytest.fixture(scope="module")
-def script() -> str:
-    """What `impctl completion bash` prints."""
-    command = [sys.executable, "-P", "-m", "impctl", "completion", "bash"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.fixture
-def folder(tmp_path: Path, script: str) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder with a workload, and `impctl` on the path as a console script would be."""
-    (tmp_path / "completion.bash").write_text(script)
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "impctl"
@@ -262,34 +255,43 @@ def folder(tmp_path: Path, script: str) -> Path:
     return tmp_path
 
 
-def environment(folder: Path) -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    path = f"{folder}/bin:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": root}
+def run_in(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    outside = {
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    environment = {**os.environ, **outside, **variables}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, check=False
+    )
 
 
-def completed(folder: Path, line: str) -> list[str]:
-    """What bash offers for the last word of `line`, by the function that the script defines."""
-    words = line.split(" ")
-    listed = " ".join(f"'{word}'" for word in words)
-    code = (
-        "source ./completion.bash\n"
-        'function=$(complete -p impctl | sed "s/.*-F \\([^ ]*\\) .*/\\1/")\n'
-        f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
-        '$function impctl; printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-    bash = shutil.which("bash")
-    assert bash is not None
-    ran = subprocess.run(
-        [bash, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(folder),
-        check=True,
-    )
-    assert ran.stderr == ""
-    return ran.stdout.split()
+@pytest.fixture(scope="module")
+def bash_script() -> str:
+    """What `impctl completion bash` prints."""
+    command = [sys.executable, "-P", "-m", "impctl", "completion", "bash"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def completed(folder: Path, bash_script: str) -> Callable[[str], list[str]]:
+    """What bash offers for the last word of a line, by the function that the script defines."""
+    (folder / "completion.bash").write_text(bash_script)
+
+    def offered(line: str) -> list[str]:
+        words = line.split(" ")
+        listed = " ".join(f"'{word}'" for word in words)
+        code = (
+            "source ./completion.bash\n"
+            'function=$(complete -p impctl | sed "s/.*-F \\([^ ]*\\) .*/\\1/")\n'
+            f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
+            '$function impctl; printf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        ran = run_in(folder, shutil.which("bash") or "bash", "-c", code)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout.split()
+
+    return offered
 
 
 @pytest.mark.parametrize(
@@ -309,53 +311,30 @@ def completed(folder: Path, line: str) -> list[str]:
         ("impctl status --query ", []),
     ],
 )
-def test_what_bash_offers(folder: Path, line: str, offered: list[str]) -> None:
-    assert completed(folder, line) == offered
+def test_what_bash_offers(completed, line: str, offered: list[str]) -> None:
+    assert completed(line) == offered
 
 
-def test_every_command_is_offered(folder: Path) -> None:
-    assert set(completed(folder, "impctl ")) == set(COMMANDS)
+def test_every_command_is_offered(completed) -> None:
+    assert set(completed("impctl ")) == set(COMMANDS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "queries: [", "queries: 3", "- a", "queries: {1: {}}", "\0"])
-def test_a_file_that_is_wrong_offers_nothing(folder: Path, text: str) -> None:
+def test_a_file_that_is_wrong_offers_nothing(folder: Path, completed, text: str) -> None:
     (folder / "w.yaml").write_text(text)
     assert names_in(folder / "w.yaml", "queries") == ()
-    assert completed(folder, "impctl status w.yaml --query ") == []
+    assert completed("impctl status w.yaml --query ") == []
 
 
 @pytest.mark.parametrize(("shell", "word"), [("zsh", "compdef"), ("fish", "complete --command")])
-def test_scripts_of_other_shells(folder: Path, shell: str, word: str) -> None:
-    ran = subprocess.run(
-        ["impctl", "completion", shell],
-        capture_output=True,
-        text=True,
-        env=environment(folder),
-        check=True,
-    )
-    assert word in ran.stdout
-    assert "_IMPCTL_COMPLETE=complete_" + shell in ran.stdout
-
-
-@pytest.mark.parametrize(
-    ("shell", "variables"),
-    [
-        ("zsh", {"_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b"}),
-        (
-            "fish",
-            {
-                "_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b",
-                "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-            },
-        ),
-    ],
-)
-def test_the_protocols_of_other_shells(folder: Path, shell: str, variables: dict[str, str]) -> None:
-    asked = {**environment(folder), "_IMPCTL_COMPLETE": f"complete_{shell}", **variables}
-    ran = subprocess.run(
-        ["impctl"], capture_output=True, text=True, cwd=folder, env=asked, check=False
-    )
+def test_scripts_and_protocols_of_other_shells(folder: Path, shell: str, word: str) -> None:
+    script = run_in(folder, "impctl", "completion", shell).stdout
+    assert word in script
+    assert "_IMPCTL_COMPLETE=complete_" + shell in script
+    line = {"_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b"}
+    variables = {"_IMPCTL_COMPLETE": f"complete_{shell}", **line}
+    ran = run_in(folder, "impctl", _TYPER_COMPLETE_FISH_ACTION="get-args", **variables)
     assert "q_brand" in ran.stdout
     assert "q_top" not in ran.stdout
 
@@ -363,15 +342,10 @@ def test_the_protocols_of_other_shells(folder: Path, shell: str, variables: dict
 @pytest.mark.parametrize(
     ("line", "code"), [("impctl status w", 1), ("impctl status w.yaml --query ", 0)]
 )
-def test_fish_is_told_where_files_are_meant(folder: Path, line: str, code: int) -> None:
-    asked = {
-        **environment(folder),
-        "_IMPCTL_COMPLETE": "complete_fish",
-        "_TYPER_COMPLETE_FISH_ACTION": "is-args",
-        "_TYPER_COMPLETE_ARGS": line,
-    }
-    ran = subprocess.run(["impctl"], capture_output=True, cwd=folder, env=asked, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (code, b"", b"")
+def test_fish_completes_files_where_they_are_expected(folder: Path, line: str, code: int) -> None:
+    variables = {"_IMPCTL_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
+    ran = run_in(folder, "impctl", _TYPER_COMPLETE_FISH_ACTION="is-args", **variables)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
 
 
 def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
@@ -379,16 +353,8 @@ def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
         "import sys\nfrom impctl.cli.main import main\n"
         "try: main()\nfinally: print(*sys.modules, file=sys.stderr)\n"
     )
-    asked = {
-        **environment(folder),
-        "_IMPCTL_COMPLETE": "complete_bash",
-        "COMP_WORDS": "impctl status w.yaml --query ",
-        "COMP_CWORD": "4",
-    }
-    ran = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=folder, env=asked,
-        check=False,
-    )  # fmt: skip
+    line = {"COMP_WORDS": "impctl status w.yaml --query ", "COMP_CWORD": "4"}
+    ran = run_in(folder, sys.executable, "-P", "-c", code, _IMPCTL_COMPLETE="complete_bash", **line)
     assert ran.stdout.split() == ["q_top", "q_brand"]
     loaded = set(ran.stderr.split())
     assert "yaml" in loaded

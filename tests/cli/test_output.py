@@ -678,32 +678,15 @@ def test_results_are_shown_once_as_they_come(fake, impctl) -> None:
     assert [result["query"] for result in results] == ["q_top", "q_two", "q_three"]
 
 
-def test_the_range_of_null_counts_in_a_sketch_that_has_it() -> None:
+def test_texts_of_sketches_and_versions() -> None:
     assert sketch_text(SketchEntry("t", "c", (0, 4), 4)) == "t.c 2 of 5 ranges"
     assert sketch_text(SketchEntry("t", "c", (0, 3), 4)) == "t.c 2 of 4 ranges"
-
-
-def test_versions() -> None:
     assert versions_text({"a": 3, "b": 4}, {"a": 1, "b": 4}) == "a@1..3, b@4"
-
-
-def test_control_characters_are_escaped_but_not_line_ends() -> None:
     assert plain("a\tb\nc\x1b[0m\r\x9b") == "a\tb\nc\\x1b[0m\\x0d\\x9b"
 
 
-TEXTS = [
-    "",
-    "a",
-    "NULL",
-    "two words",
-    "x" * 30,
-    " lead",
-    "trail ",
-    "naïve",
-    "語",
-    "a\nb",
-    "\x1b[1m",
-]
+TEXTS = ["", "a", "NULL", "two words", "x" * 30, " lead", "trail ", "naïve"]
+TEXTS += ["語", "a\nb", "\x1b[1m"]
 
 
 def drawn(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
