@@ -255,15 +255,16 @@ class Declared(Struct, frozen=True):
     def for_parser(self) -> Callable[..., Job]:
         """A function with a parameter for each option."""
         _, *others = inspect.signature(self.function).parameters.values()
-        hints = get_type_hints(self.function, localns={"Context": object, "Outcome": object})
+        names = {"Context": object, "Outcome": object}  # loaded when a command runs
+        hints = get_type_hints(self.function, localns=names, include_extras=True)
         own = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
-        names = (*self.before, *self.after)
+        common = (*self.before, *self.after)
         parameters = [*map(_parameter, self.before), *own]
         parameters += map(_parameter, (*self.after, *_OF_EVERY_COMMAND))
 
         def command(**given: Any) -> Job:
             display = display_of(*(given.pop(name) for name in _OF_EVERY_COMMAND))
-            options = {name: given.pop(name) for name in names}
+            options = {name: given.pop(name) for name in common}
             if "workload" in given:
                 options["workload"] = given["workload"] or DEFAULT_FILE
             run = Invocation(self.function.__name__, display, options)
