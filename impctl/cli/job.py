@@ -28,6 +28,7 @@ from impctl.cli.streams import Display, can_move, discard_output, has_colour
 from impctl.errors import StorageError, UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (
+    DEFAULT_FILE,
     DEFAULT_INTERVAL,
     NOW,
     SHARED_STORE,
@@ -76,8 +77,8 @@ class Invocation(Struct, frozen=True, dict=True):
 
     @cached_property
     def settings(self) -> Settings:
-        names = self.options.keys() & set(Settings.__struct_fields__)
-        given = {name: self.options[name] for name in names}
+        known = self.options.keys() & set(Settings.__struct_fields__)
+        given = {"workload": DEFAULT_FILE} | {name: self.options[name] for name in known}
         memory = self.options.get("follow_memory", given.get("memory"))
         return settings_of(**given | {"memory": memory})
 

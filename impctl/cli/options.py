@@ -265,8 +265,8 @@ class Declared(Struct, frozen=True):
         def command(**given: Any) -> Job:
             display = display_of(*(given.pop(name) for name in _OF_EVERY_COMMAND))
             options = {name: given.pop(name) for name in common}
-            if "workload" in given:
-                options["workload"] = given["workload"] or DEFAULT_FILE
+            if given.get("workload") is not None:
+                options["workload"] = given["workload"]
             run = Invocation(self.function.__name__, display, options)
             if "ctx" in hints:
                 return run.on_context(partial(self.function, run, **given))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import main as benchmarks
 from impctl.cli.application import COMMANDS
 from impctl.service.results import Outcome
 from impctl.service.settings import (
@@ -127,6 +128,13 @@ def test_what_bench_does(fake, impctl, words: str, name: str, place: int, given)
     ((called, arguments, _),) = fake.calls
     assert (called, arguments[place]) == (name, given)
     assert len(fake.settings) == (name == "run_workload")
+
+
+def test_benchmarks_share_the_declaration_of_options(capsys) -> None:
+    assert benchmarks(["--list"]) == 0
+    assert "intermittent: " in capsys.readouterr().out
+    assert benchmarks(["no-suite"]) == 2
+    assert "no-suite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "apply"])
