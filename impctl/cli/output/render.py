@@ -329,8 +329,7 @@ def _captured(result: r.CaptureResult, out: Text) -> None:
             files = f"{entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
             size = f"{size_text(entry.bytes)} of {size_text(entry.bytes_total)}"
             out.detail(f"reads {files}, {size}")
-    for assumption in result.assumptions:
-        out.detail(_assumption(assumption))
+    out.details(map(_assumption, result.assumptions))
 
 
 def _planned_capture(result: r.CaptureResult, out: Text) -> None:
@@ -349,8 +348,7 @@ def _planned_capture(result: r.CaptureResult, out: Text) -> None:
         safe = ("chosen" if candidate.chosen else "safe") if candidate.safe else "not safe"
         why = f": {candidate.reason}" if candidate.reason else ""
         out.detail(f"{candidate.table}.{candidate.attribute} {safe}{why}")
-    for assumption in result.assumptions:
-        out.detail(_assumption(assumption))
+    out.details(map(_assumption, result.assumptions))
     out.detail(_STORED.get(result.stored or "", ""))
 
 
@@ -389,8 +387,7 @@ def _cluster(result: r.ClusterResult, out: Text) -> None:
     else:
         text = f"not changed: {result.reason}"
     out.line(f"{result.table}: {text}")
-    for entry in result.sketches:
-        out.detail(_clustered(entry))
+    out.details(map(_clustered, result.sketches))
     if result.action != "cluster" and result.losers:
         names = ", ".join(loser.query for loser in result.losers)
         out.detail(f"sketches that would read more than now: {names}")
@@ -485,8 +482,7 @@ def _after_maintaining(result: r.MaintainResult, out: Text) -> None:
             f"+{len(step.added):,} -{len(step.removed):,} ranges, "
             f"{duration_text(step.elapsed_ms)}"
         )
-    for path in result.change_files:
-        out.detail(f"changes of its result: {path}")
+    out.details(f"changes of its result: {path}" for path in result.change_files)
 
 
 def _moved(result: r.MaintainResult) -> str:
@@ -516,16 +512,14 @@ def _plan(result: r.PlanResult, out: Text) -> None:
     verb = "nothing to do" if result.action == "none" else f"{action}{by}"
     out.line(f"{result.query}: {verb}, {versions_text(result.versions, result.since or None)}")
     out.detail(reason)
-    for entry in result.pending:
-        out.detail(_planned_change(entry))
+    out.details(map(_planned_change, result.pending))
     if result.next_change is not None:
         out.detail(_next_change(result.next_change))
     if result.next_expiry is not None:
         out.detail(f"expires  {_expiry(result.next_expiry)}")
     if result.due is not None:
         out.detail(_planned_due(result.due))
-    for piece in result.state:
-        out.detail(_piece(piece))
+    out.details(map(_piece, result.state))
     if result.action in ("none", "capture"):
         out.detail(f"policy {result.policy}")
         return
@@ -750,8 +744,7 @@ def _why(result: r.WhyResult, out: Text) -> None:
     rows = count_text(result.row_count, "row")
     head = f"{result.query}: {_row(result.row)} is derived from {rows}"
     out.line(f"{head}, {_CLAIMS[result.claim]}")
-    for entry in result.rows:
-        out.detail(f"{entry.table}: {_row(entry.row)}")
+    out.details(f"{entry.table}: {_row(entry.row)}" for entry in result.rows)
     more = result.row_count - len(result.rows)
     out.detail(f"... and {count_text(more, 'row')} more" if more else "")
     verb = "occurs" if result.lineage == 1 else "occur"

@@ -7,7 +7,7 @@ are as wide as the terminal and whole in a pipe; a command or a statement is nev
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
@@ -57,6 +57,10 @@ class Text:
         """Print an indented sentence, if there is one."""
         if text:
             self.line(text, "  ")
+
+    def details(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.detail(text)
 
     def raw(self, text: str) -> None:
         """Print a line that is not wrapped."""
