@@ -49,6 +49,8 @@ def measure(
     list_all: Annotated[bool, typer.Option("--list", help="List the suites.")] = False,
 ) -> Job:
     """Measure a suite of figures. `benchmarks/README.md` describes the suites."""
+    if list_all and command.display.json:
+        raise UsageError("`--list` prints text", hint="do not use `--json` with it")
     if list_all:
         return Job("benchmarks", command.display, list_suites)
     if suite is None:
