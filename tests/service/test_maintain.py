@@ -438,7 +438,7 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
 def test_what_is_in_is_told_beside_an_unexpected_error(
     cli_of_batches: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeltaTable, "update", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(DeltaTable, "merge", Mock(side_effect=ZeroDivisionError))
     ran = cli_of_batches("apply", "--all")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "grow")
     assert [(r["name"], r["version"]) for r in ran.results] == [("first", 1), ("file", 1)]

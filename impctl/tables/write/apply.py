@@ -11,19 +11,20 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.data.schema import Kind, SqlType
-from impctl.data.vector import from_arrow
 from impctl.errors import (
+    EvaluationError,
     ImpctlError,
     Location,
     RetryableError,
@@ -31,143 +32,16 @@ from impctl.errors import (
     TableError,
     UsageError,
 )
-from impctl.expr.evaluate import Condition, find_blocker
-from impctl.expr.nodes import (
-    And,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    columns_of,
-    walk,
-)
-from impctl.expr.types import type_of
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.log import Action, LogCommits, read_commits, read_entry
 from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
-from impctl.tables.write.predicates import assignment_texts, plain_failures, read_condition
-from impctl.tables.write.rows import (
-    MatchedRows,
-    check_regular,
-    file_to_insert,
-    matched_rows,
-    rows_to_insert,
-)
+from impctl.tables.write.matches import MatchedRows, check_rows, match_rows, not_writable
+from impctl.tables.write.rows import check_regular, file_to_insert, rows_to_insert
 
 if TYPE_CHECKING:
-    from impctl.plan.nodes import Scan
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
-
-
-_NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)
-_FOREIGN = ("\\", '"', "--", "/*")
-"""Literals or names that deltalake reads differently from Spark."""
-
-_EXACT_SCALE = 18
-"""Digits that, in 38, leave enough for any integer beside them."""
-
-
-def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
-    """Refuse rows that violate a constraint, and constraints that impctl cannot test."""
-    for text in snapshot.constraints if len(rows) else ():
-        scan, condition = _read(snapshot, text)
-        used = columns_of(condition)
-        read = {a.id: snapshot.column(a.name) for a in scan.attributes if a.id in used}
-        is_opaque = any(column.type.kind is Kind.OTHER for column in read.values())
-        if is_opaque or find_blocker(condition) is not None:
-            raise _refused(snapshot, f"its constraint `{text}` cannot be checked by impctl")
-        columns = {key: from_arrow(rows.column(c.name), c.type) for key, c in read.items()}
-        if not Condition(condition).truth(columns, len(rows)).sure_true().all():
-            raise UsageError(
-                f"Table `{snapshot.table}` does not accept the batch: a row breaks its constraint"
-                f" `{text}`",
-                hint="correct the batch, or the table's constraints",
-            )
-
-
-def check_assignments(snapshot: Snapshot, assigned: Collection[ColumnName]) -> None:
-    """Refuse to set columns of a constraint that deltalake may accept where Spark does not."""
-    changed = {name.lower() for name in assigned}
-    for text in snapshot.constraints:
-        scan, condition = _read(snapshot, text)
-        read = columns_of(condition)
-        names = {a.name.lower() for a in scan.attributes if a.id in read}
-        if names & changed and not _is_stricter_in_deltalake(condition, text):
-            reason = f"its constraint `{text}` has a different meaning in deltalake"
-            raise _refused(snapshot, reason)
-
-
-def _read(snapshot: Snapshot, text: str) -> tuple[Scan, Expr]:
-    try:
-        return read_condition(snapshot, text)
-    except ImpctlError as error:
-        reason = f"its constraint `{text}` cannot be parsed by impctl"
-        raise _refused(snapshot, reason) from error
-
-
-def _is_stricter_in_deltalake(condition: Expr, text: str) -> bool:
-    """Whether deltalake, given the text, accepts no row for which Spark's condition fails."""
-    is_readable = find_blocker(condition) is None and not any(mark in text for mark in _FOREIGN)
-    return is_readable and all(map(_is_alike, walk(condition)))
-
-
-def _is_alike(part: Expr) -> bool:
-    match part:
-        case Compare():
-            return _is_same_comparison(part.op, part.left, part.right)
-        case InList():
-            pairs = ((CompareOp.EQUAL, part.operand, option) for option in part.options)
-            return all(_is_same_comparison(*pair) for pair in pairs)
-        case IsNull() | Like():
-            return isinstance(part.operand, ColumnRef)
-        case Not():
-            # A comparison that accepts NaN too seldom accepts it too often when negated.
-            compared = [inner for inner in walk(part) if isinstance(inner, Compare)]
-            types = [type_of(side) for inner in compared for side in (inner.left, inner.right)]
-            return not any(kind is None or kind.is_fractional for kind in types)
-        case _:
-            return isinstance(part, _NODES)
-
-
-def _is_same_comparison(op: CompareOp, left: Expr, right: Expr) -> bool:
-    """Whether both engines compare in one type; of doubles, only comparisons that NaN fails."""
-    if isinstance(left, Literal) and not isinstance(right, Literal):
-        return _is_same_comparison(op.mirrored, right, left)
-    column, other = type_of(left), type_of(right)
-    if not isinstance(left, ColumnRef) or column is None or other is None:
-        return False
-    if isinstance(right, ColumnRef):
-        return column == other and not column.is_fractional and column.kind is not Kind.OTHER
-    if not isinstance(right, Literal) or right.value is None:
-        return False
-    if column.is_fractional:
-        return op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and _is_plain_bound(right, column)
-    if column.is_integral or column.kind is Kind.DECIMAL:
-        return other.is_integral and column.scale <= _EXACT_SCALE
-    return column == other and column.kind in (Kind.BOOLEAN, Kind.STRING)
-
-
-def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
-    """Whether the number is exact beside the column of doubles or floats."""
-    if literal.type.is_integral and isinstance(literal.value, int):
-        return column.kind is Kind.DOUBLE or abs(literal.value) <= 2**24
-    return literal.type.kind in (Kind.DECIMAL, Kind.DOUBLE)
-
-
-def _refused(snapshot: Snapshot, reason: str) -> TableError:
-    return TableError(
-        f"impctl cannot write to table `{snapshot.table}`: {reason}",
-        hint="apply the batch with Spark and the Delta JAR",
-        code="table_not_writable",
-    )
 
 
 # Tables that `apply` may write: refused by name is what deltalake would damage. Law: a table that
@@ -194,7 +68,7 @@ def check_writable(snapshot: Snapshot) -> None:
         if entry["name"] in snapshot.partition_columns:
             reason = _partition_reason(entry["name"], entry["type"]) or reason
     if reason is not None:
-        raise _refused(snapshot, reason)
+        raise not_writable(snapshot, reason)
 
 
 def _partition_reason(name: str, kind: object) -> str | None:
@@ -237,6 +111,86 @@ def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None
         f"impctl cannot change rows of table `{snapshot.table}`: {reason}",
         hint="apply the batch with Spark and the Delta JAR, or rewrite the table's files",
         code=code,
+    )
+
+
+_ROW_FAILURES = (
+    "cast error",
+    "cannot cast",
+    "can't cast",
+    "out of range",
+    "too large to store",
+    "too small to store",
+    "division by zero",
+    "divide by zero",
+    "dividebyzero",
+    "overflow",
+)
+_CONSTRAINT_FAILURES = ("constraint", "invariant", "append-only", "validation check")
+
+
+@contextmanager
+def plain_failures(source: DeltaSource) -> Iterator[None]:
+    """Translate what deltalake raises while it writes. A failure after which the batch may be in
+    the table is never retryable."""
+    try:
+        yield
+    except Exception as error:
+        # deltalake raises a bare Exception for a value that does not fit.
+        if type(error) is not Exception and not isinstance(error, READ_FAILURES):
+            raise
+        raise _write_failure(source, error) from error
+
+
+def _moved_version(source: DeltaSource) -> TableVersion | None:
+    """The table's newest version, if the batch was prepared for another one."""
+    try:
+        newest = refresh(source).version
+    except ImpctlError:
+        return None
+    return newest if newest != source.version else None
+
+
+def _write_failure(source: DeltaSource, error: Exception) -> ImpctlError:
+    text = failure_text(error)
+    lowered = text.lower()
+    moved = None if isinstance(error, CommitFailedError) else _moved_version(source)
+    if moved is not None:
+        # Not retryable: an insert would be written twice.
+        return ImpctlError(
+            f"Writing to table `{source.name}` failed, but the table moved from version "
+            f"{source.version} to {moved}, so the batch may be in it: {text}",
+            hint="check the table's newest version before you run the command again",
+            code="batch_maybe_committed",
+        )
+    # Of the last two, deltalake cannot read a constraint of the table.
+    if any(
+        phrase in lowered
+        for phrase in ("features required", "unsupported", "schema error", "sql parser error")
+    ):
+        return TableError(
+            f"impctl cannot write to table `{source.name}`: {text}",
+            hint="apply the batch with Spark and the Delta JAR",
+            code="table_not_writable",
+        )
+    if any(phrase in lowered for phrase in _ROW_FAILURES):
+        return EvaluationError(
+            f"The update of table `{source.name}` fails on a row: {text}",
+            hint="restrict `where` to rows for which the expression can be computed",
+        )
+    if any(phrase in lowered for phrase in _CONSTRAINT_FAILURES):
+        return UsageError(
+            f"Table `{source.name}` does not accept the batch: {text.split(' Preview of')[0]}",
+            hint="correct the batch, or the table's constraints",
+        )
+    if isinstance(error, CommitFailedError):
+        return RetryableError(
+            f"Another writer changed table `{source.name}` at the same time: {text}",
+            hint="run the command again",
+        )
+    return StorageError(
+        f"Writing to table `{source.name}` failed: {text}",
+        hint=f"check that `{source.path}` can be written, then run the command again",
     )
 
 
@@ -613,7 +567,6 @@ class PreparedUpdate(Struct, frozen=True):
     rows: pa.Table | None = None
     matched: MatchedRows | None = None
     """The rows that a delete or update matches."""
-    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
     identity: str | None = None
     in_version: TableVersion | None = None
     """The version that committed the batch already; then nothing else is set."""
@@ -664,7 +617,6 @@ def _prepared(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
         rows = _rows(newest, snapshot, update)
         check_rows(snapshot, rows)
         return PreparedUpdate(table, newest, update.kind, rows)
-    assignments: Mapping[ColumnName, str] = {}
     if update.kind is UpdateKind.UPDATE and not update.assignments:
         raise UsageError(
             f"An update of table `{newest.name}` sets no column",
@@ -673,11 +625,9 @@ def _prepared(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
     unsure = table.unverified_files()
     check_rewritable(snapshot, unsure)
     table.mark_verified(unsure)
-    if update.kind is UpdateKind.UPDATE:
-        assignments = assignment_texts(snapshot, update.assignments, update.places)
-        check_assignments(snapshot, update.assignments)
-    matched = matched_rows(newest, snapshot, update.where)
-    return PreparedUpdate(table, newest, update.kind, None, matched, assignments)
+    assignments = update.assignments if update.kind is UpdateKind.UPDATE else {}
+    matched = match_rows(snapshot, update.where, assignments, update.places)
+    return PreparedUpdate(table, newest, update.kind, None, matched)
 
 
 def commit_update(update: PreparedUpdate) -> AppliedUpdate:
@@ -724,20 +674,22 @@ def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
     if update.rows is not None:
         write_deltalake(delta, update.rows, mode="append", commit_properties=properties)
         return None
-    assert update.matched is not None
-    metrics: Mapping[str, Any]
-    if update.kind is UpdateKind.DELETE:
-        metrics = delta.delete(update.matched.predicate, commit_properties=properties)
-        rows = metrics.get("num_deleted_rows")
-    else:
-        metrics = delta.update(
-            updates=dict(update.assignments),
-            predicate=update.matched.predicate,
-            error_on_type_mismatch=True,
-            commit_properties=properties,
-        )
-        rows = metrics.get("num_updated_rows")
-    return None if rows is None else int(rows)
+    matched = update.matched
+    assert matched is not None
+    if not matched.keys and not matched.assigned:
+        delta.delete(commit_properties=properties)
+        return None
+    merge = delta.merge(
+        matched.values,
+        matched.predicate,
+        source_alias="source",
+        target_alias="target",
+        commit_properties=properties,
+    )
+    if matched.assigned:
+        metrics = merge.when_matched_update(matched.updates).execute()
+        return int(metrics["num_target_rows_updated"])
+    return int(merge.when_matched_delete().execute()["num_target_rows_deleted"])
 
 
 def _version_despite(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:

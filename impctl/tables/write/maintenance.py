@@ -24,8 +24,7 @@ from impctl.errors import ImpctlError, StorageError, TableError, UsageError
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path
-from impctl.tables.write.apply import check_rewritable, check_writable
-from impctl.tables.write.predicates import plain_failures
+from impctl.tables.write.apply import check_rewritable, check_writable, plain_failures
 
 if TYPE_CHECKING:
     from impctl.types import ColumnName, TableVersion

@@ -8,39 +8,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from deltalake import QueryBuilder
 from deltalake import Schema as DeltaSchema
-from msgspec import Struct
 
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
-from impctl.data.vector import Bools, Vector, from_arrow
-from impctl.errors import EvaluationError, NotExactError, StorageError, UsageError
-from impctl.expr.evaluate import Condition, find_condition_blocker
-from impctl.expr.nodes import Expr, columns_of
-from impctl.tables.prune import prune_by_condition
-from impctl.tables.rows import FileReader, check_calendar, hybrid_columns, read_batches
+from impctl.errors import StorageError, UsageError
+from impctl.tables.rows import check_calendar, hybrid_columns
 from impctl.tables.schema import arrow_type, to_arrow_type
-from impctl.tables.snapshot import DataFile, Snapshot, null_when_empty, partition_array
+from impctl.tables.snapshot import Snapshot, null_when_empty
 from impctl.tables.storage import READ_FAILURES, failure_text
-from impctl.tables.write.predicates import (
-    is_one_of,
-    plain_failures,
-    read_condition,
-    shown,
-    untranslatable,
-    where_text,
-)
 
 if TYPE_CHECKING:
-    from impctl.tables.source import DeltaSource
-    from impctl.types import AttributeId, ColumnName
+    from impctl.types import ColumnName
 
 # Rows to insert, brought to a table's exact column types. Law: a value is taken only when the
 # column's type holds it exactly; anything else is refused with its place. A column that is not
@@ -119,18 +104,9 @@ def complete(snapshot: Snapshot, arrays: Sequence[pa.Array | None], rows: int) -
     """A table of the given columns, NULL for missing ones where NULL is permitted."""
     names, columns = [], []
     for column, array in zip(snapshot.schema, arrays, strict=True):
-        nullable = column.name not in snapshot.not_null
         values = pa.nulls(rows, _own_type(snapshot, column)) if array is None else array
-        if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
-            values = null_when_empty(values)
-        if values.null_count and not nullable:
-            raise UsageError(
-                f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for "
-                "it",
-                hint="give every row a value",
-            )
-        _check_length(snapshot, column, values)
-        names.append(pa.field(column.name, values.type, nullable))
+        values = storable(snapshot, column, values)
+        names.append(pa.field(column.name, values.type, column.name not in snapshot.not_null))
         columns.append(values)
     return pa.Table.from_arrays(columns, schema=pa.schema(names))
 
@@ -143,18 +119,25 @@ def _own_type(snapshot: Snapshot, column: Column) -> pa.DataType:
     return schema.field(column.name).type
 
 
-def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedArray) -> None:
-    """Refuse texts too long for VARCHAR(n), including trailing blanks, which Spark cuts."""
+def storable(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedArray) -> Any:
+    """The values as they are written. Refuses NULL in a column that is NOT NULL, and texts too long
+    for VARCHAR(n), including trailing blanks, which Spark cuts."""
+    if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
+        values = null_when_empty(values)
+    if values.null_count and column.name in snapshot.not_null:
+        raise UsageError(
+            f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for it",
+            hint="give every row a value",
+        )
     limit = snapshot.columns.longest.get(column.name)
-    if limit is None:
-        return
-    longest = pc.max(pc.utf8_length(values)).as_py()
-    if longest is not None and longest > limit:
+    longest = None if limit is None else pc.max(pc.utf8_length(values)).as_py()
+    if limit is not None and longest is not None and longest > limit:
         raise UsageError(
             f"Column `{snapshot.table}.{column.name}` has type varchar({limit}), but a row has "
             f"{longest} characters",
             hint="shorten the text",
         )
+    return values
 
 
 def _value(value: object, column: Column, place: str) -> object:
@@ -411,122 +394,3 @@ def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
         quoted_strings_can_be_null=False,
     )
     return pa_csv.read_csv(path, convert_options=options)
-
-
-# Which rows a delete or update takes, decided by impctl's own engine before anything is written.
-# Law: deltalake is handed a condition only after the rows that it takes are known. A condition
-# over partition columns alone is decided value by value and handed on as equalities and IS NULL,
-# the one form of which deltalake chooses whole files exactly; of any other form it takes every
-# file that it cannot rule out. A condition over other columns is counted twice, by the engine and
-# by a query of deltalake's, and refused where the two differ or where either cannot tell.
-
-_NAME = "updated_table"
-
-
-class MatchedRows(Struct, frozen=True):
-    """How many rows a batch matches, and the condition by which deltalake matches them."""
-
-    rows: int
-    predicate: str | None
-    """None matches every row; unused if no row matches."""
-
-
-def matched_rows(source: DeltaSource, snapshot: Snapshot, where: str | None) -> MatchedRows:
-    """The rows for which `where` is true, every row without one. Raises UsageError or QueryError
-    for a text that is no condition on a row, UntranslatableError if deltalake cannot compute it,
-    EvaluationError if it fails on a row."""
-    if where is None:
-        return MatchedRows(_rows_in(snapshot, snapshot.files), None)
-    scan, condition = read_condition(snapshot, where)
-    used = columns_of(condition)
-    read = {a.id: snapshot.readable(a.name) for a in scan.attributes if a.id in used}
-    if all(column.name in snapshot.partition_columns for column in read.values()):
-        return _of_partitions(snapshot, where, condition, read)
-    text = where_text(snapshot, where)
-    files = prune_by_condition(snapshot, condition, {key: c.name for key, c in read.items()})
-    rows = _count(snapshot, where, condition, read, files)
-    _check_deltalake(source, snapshot, where, text, rows)
-    return MatchedRows(rows, text)
-
-
-def _of_partitions(
-    snapshot: Snapshot, where: str, condition: Expr, read: dict[AttributeId, Column]
-) -> MatchedRows:
-    files = snapshot.files
-    arrays = {
-        column.name: to_arrow_type(
-            pa.chunked_array([partition_array(snapshot.actions, column.name)]), column.type
-        )
-        for column in read.values()
-    }
-    columns = {key: from_arrow(arrays[c.name], c.type) for key, c in read.items()}
-    taken = np.flatnonzero(_taken(snapshot, where, condition, columns, len(files)))
-    rows = _rows_in(snapshot, [files[at] for at in taken])
-    if not read or not len(taken):
-        return MatchedRows(rows, None)
-    try:
-        values = {name: array.take(pa.array(taken)).to_pylist() for name, array in arrays.items()}
-    except (ValueError, OverflowError) as error:
-        raise untranslatable(
-            snapshot, where, "it selects dates outside the years 1 to 9999"
-        ) from error
-    # By their texts: in Python the two zeros are equal, and NaN is not equal to itself.
-    chosen = {repr(row): row for row in zip(*values.values(), strict=True)}
-    return MatchedRows(rows, is_one_of(list(read.values()), list(chosen.values())))
-
-
-def _rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int:
-    """Rows in these files; files without a count in the log are read."""
-    reader = FileReader(snapshot, [], files)
-    rows = (len(reader.read_some(f, range)) if f.rows is None else f.rows for f in files)
-    return sum(rows) - sum(0 if file.deleted is None else len(file.deleted) for file in files)
-
-
-def _count(
-    snapshot: Snapshot,
-    where: str,
-    condition: Expr,
-    read: dict[AttributeId, Column],
-    files: Sequence[DataFile],
-) -> int:
-    names: list[ColumnName] = [column.name for column in read.values()]
-    result = 0
-    for batch in read_batches(snapshot, names, files):
-        columns = {key: from_arrow(batch.column(c.name), c.type) for key, c in read.items()}
-        result += int(_taken(snapshot, where, condition, columns, len(batch)).sum())
-    return result
-
-
-def _taken(
-    snapshot: Snapshot, where: str, condition: Expr, columns: dict[AttributeId, Vector], length: int
-) -> Bools:
-    """The rows for which the condition is true in Spark."""
-    blocker = find_condition_blocker(condition)
-    if blocker is not None:
-        raise untranslatable(snapshot, where, blocker.reason)
-    try:
-        return Condition(condition).truth(columns, length).sure_true()
-    except NotExactError as error:
-        raise untranslatable(
-            snapshot, where, "it compares doubles that are too close to decide"
-        ) from error
-    except EvaluationError as error:
-        raise EvaluationError(
-            f"The condition `{shown(where)}` fails on a row of table `{snapshot.table}`:"
-            f" {error.message}",
-            hint="restrict `where` to rows for which the condition can be computed",
-        ) from error
-
-
-def _check_deltalake(
-    source: DeltaSource, snapshot: Snapshot, where: str, predicate: str, rows: int
-) -> None:
-    """Have deltalake count the rows, too, before it may change any."""
-    with plain_failures(source, is_commit=False):
-        query = QueryBuilder().register(_NAME, source.delta)
-        result = query.execute(f"SELECT count(*) AS n FROM {_NAME} WHERE {predicate}").read_all()
-    counted = int(pa.table(result).column("n")[0].as_py())
-    if counted != rows:
-        raise untranslatable(
-            snapshot, where, f"it selects {rows:,} rows, but in deltalake it selects {counted:,}"
-        )
