@@ -96,7 +96,7 @@ def test_an_object_without_content_is_no_empty_object(
     place = lake.workload(lake.make("t"), mixed(5))
     place.cli.good("capture")
     before = place.ranges()
-    place.cli.good("apply", f"b{batch}")
+    apply_by_deltalake(lake.delta("t"), [mixed(5)[batch]])
     lake.server.hollow(text)
     assert place.cli("maintain", "--policy", "incremental").refusal == refusal
     lake.server.hollow("")

@@ -994,7 +994,7 @@ def test_null_is_not_set_in_a_column_that_is_not_null(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("v", pa.int64(), nullable=False), ("w", pa.int64())])
     write_deltalake(str(tmp_path), pa.table({"v": [1], "w": [None]}, schema=schema))
     for value in ("NULL", "w"):
+        request = UpdateRequest("t", UpdateKind.UPDATE, assignments={"v": value})
         with pytest.raises(UsageError, match="`t.v` is NOT NULL, but a row has no value"):
-            request = UpdateRequest("t", UpdateKind.UPDATE, assignments={"v": value})
             apply_update(open_source("t", str(tmp_path)), request)
     assert open_source("t", str(tmp_path)).version == 0
