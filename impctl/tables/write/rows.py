@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation, localcontext
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,14 +31,18 @@ if TYPE_CHECKING:
 # column's type holds it exactly; anything else is refused with its place. A column that is not
 # given is NULL. Timestamps without a zone are read as UTC.
 
-_DECIMAL_TEXT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
-_DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_TIME_TEXT = re.compile(
-    rf"{_DATE_TEXT.pattern}([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d:\d\d)?)?", re.ASCII
-)
+_DAY = r"\d{4}-\d\d-\d\d"
+_TIME = re.compile(rf"{_DAY}([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d:\d\d)?)?", re.ASCII)
+_NEVER = re.compile(r"(?!)")
+_TEXTS: Mapping[Kind, re.Pattern[str]] = {
+    Kind.FLOAT: _NEVER,
+    Kind.DOUBLE: _NEVER,
+    Kind.DECIMAL: re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII),
+    Kind.DATE: re.compile(_DAY, re.ASCII),
+    Kind.TIMESTAMP: _TIME,
+    Kind.TIMESTAMP_NTZ: _TIME,
+}
 """Spellings that Spark reads alike; Python would accept `1_000`, `20241231` and other digits."""
-
-_BITS = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INTEGER: 32, Kind.LONG: 64}
 
 
 def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object]]) -> pa.Table:
@@ -142,114 +146,52 @@ def storable(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedAr
 
 def _value(value: object, column: Column, place: str) -> object:
     """The value in a form that Arrow converts exactly; UsageError if the type cannot hold it."""
-    result = _CONVERSIONS[column.type.kind](value, column.type)
-    if result is None:
-        raise UsageError(
-            f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
-            hint=_HINTS.get(column.type.kind, f"write a value of type `{column.type}`"),
-        )
-    return result
-
-
-def _integer(value: object, kind: SqlType) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    limit = 2 ** (_BITS[kind.kind] - 1)
-    return value if -limit <= value < limit else None
-
-
-def _fraction(value: object, kind: SqlType) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return None
     try:
-        result = float(value)
-    except OverflowError:
+        result = _plain(value, column.type)
+        if result is not None:
+            pa.scalar(result, arrow_type(column.type))
+            return result
+    except (pa.ArrowException, ArithmeticError, ValueError):
+        pass  # out of the type's range, or no such day
+    raise UsageError(
+        f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
+        hint=_HINTS.get(column.type.kind, f"write a value of type `{column.type}`"),
+    )
+
+
+def _plain(value: object, wanted: SqlType) -> object:
+    """The value as Arrow takes it; None if it is of another kind. ValueError or ArithmeticError if
+    there is no such value."""
+    kind = wanted.kind
+    if isinstance(value, bool) or kind in _EXACTLY or wanted.is_integral:
+        is_right = isinstance(value, _EXACTLY.get(kind, int))
+        return value if is_right and isinstance(value, bool) is (kind is Kind.BOOLEAN) else None
+    if isinstance(value, str) and not _TEXTS[kind].fullmatch(value):
         return None
-    if kind.kind is Kind.FLOAT and math.isfinite(result):
+    if wanted.is_fractional and isinstance(value, int | float | Decimal):
+        double = float(value)
         with np.errstate(over="ignore"):
-            return result if math.isfinite(float(np.float32(result))) else None
-    return result if math.isfinite(result) or not isinstance(value, int) else None
-
-
-def _decimal(value: object, kind: SqlType) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        return None
-    if isinstance(value, str) and _DECIMAL_TEXT.fullmatch(value) is None:
-        return None
-    try:
+            stored = float(np.float32(double)) if kind is Kind.FLOAT else double
+        is_changed = math.isinf(stored) and not (isinstance(value, float) and math.isinf(value))
+        return None if is_changed else double
+    if kind is Kind.DECIMAL and isinstance(value, int | float | str | Decimal):
         decimal = Decimal(repr(value) if isinstance(value, float) else value)
-    except InvalidOperation:
+        return decimal if decimal.is_finite() else None
+    if kind is Kind.DATE:
+        day = date.fromisoformat(value) if isinstance(value, str) else value
+        return day if isinstance(day, date) and not isinstance(day, datetime) else None
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if isinstance(moment, date) and not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if not isinstance(moment, datetime):
         return None
-    if not decimal.is_finite():
-        return None
-    # Python's default context would round to 28 digits.
-    with localcontext(prec=100):
-        scaled = decimal.scaleb(kind.scale) if len(decimal.as_tuple().digits) <= 38 else None
-        if scaled is None or scaled != scaled.to_integral_value():
-            return None
-        return decimal if abs(scaled) < Decimal(10) ** kind.precision else None
+    if kind is Kind.TIMESTAMP_NTZ:
+        return moment if moment.tzinfo is None else None
+    # Before year 1, or after 9999, in UTC, this overflows.
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _exactly(wanted: type) -> Callable[[object, SqlType], object]:
-    return lambda value, _kind: value if isinstance(value, wanted) else None
-
-
-def _date(value: object, _kind: SqlType) -> date | None:
-    if isinstance(value, datetime):
-        return None
-    if isinstance(value, str):
-        if _DATE_TEXT.fullmatch(value) is None:
-            return None
-        try:
-            return date.fromisoformat(value)
-        except ValueError:
-            return None
-    return value if isinstance(value, date) else None
-
-
-def _instant(value: object, _kind: SqlType) -> datetime | None:
-    result = _datetime(value)
-    if result is None:
-        return None
-    try:
-        return result.replace(tzinfo=UTC) if result.tzinfo is None else result.astimezone(UTC)
-    except OverflowError:  # before year 1, or after 9999, in UTC
-        return None
-
-
-def _wall_time(value: object, _kind: SqlType) -> datetime | None:
-    result = _datetime(value)
-    return result if result is not None and result.tzinfo is None else None
-
-
-def _datetime(value: object) -> datetime | None:
-    if isinstance(value, str):
-        if _TIME_TEXT.fullmatch(value) is None:
-            return None
-        try:
-            return datetime.fromisoformat(value)
-        except ValueError:
-            return None
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return datetime(value.year, value.month, value.day)
-    return value if isinstance(value, datetime) else None
-
-
-_CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
-    Kind.BOOLEAN: _exactly(bool),
-    Kind.BYTE: _integer,
-    Kind.SHORT: _integer,
-    Kind.INTEGER: _integer,
-    Kind.LONG: _integer,
-    Kind.FLOAT: _fraction,
-    Kind.DOUBLE: _fraction,
-    Kind.DECIMAL: _decimal,
-    Kind.STRING: _exactly(str),
-    Kind.BINARY: _exactly(bytes),
-    Kind.DATE: _date,
-    Kind.TIMESTAMP: _instant,
-    Kind.TIMESTAMP_NTZ: _wall_time,
-}
+_EXACTLY: Mapping[Kind, type] = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.BINARY: bytes}
 _HINTS = {
     Kind.STRING: "put text in quotes",
     Kind.DECIMAL: "write a number that fits the column's precision and scale exactly",

@@ -25,7 +25,6 @@ from impctl.tables.write.apply import (
     UpdateRequest,
     commit_update,
     prepare_batch,
-    prepare_update,
 )
 from tests.outside.object_stores.lake import (
     FEED,
@@ -306,7 +305,7 @@ def test_of_two_commits_at_once_one_gets_in(lake: Lake) -> None:
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
     source = open_source("t", lake.uri("t"), lake.options)
-    assert commit_update(prepare_update(source, INSERT)) == AppliedUpdate(1)
+    assert commit_update(prepare_batch(TargetTable(source), INSERT)) == AppliedUpdate(1)
 
 
 @pytest.mark.slow

@@ -42,7 +42,6 @@ from impctl.tables.write.apply import (
     commit_update,
     identity_of,
     prepare_batch,
-    prepare_update,
     version_with,
 )
 from tests.support.run_cli import refused
@@ -126,7 +125,7 @@ def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
 def test_rows_are_not_inserted_into_a_table_made_anew_meanwhile(tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     request = UpdateRequest("sales", UpdateKind.INSERT, rows=({"sid": 4},))
-    prepared = prepare_update(open_source("sales", path), request)
+    prepared = prepare_batch(TargetTable(open_source("sales", path)), request)
     shutil.rmtree(path)
     make(tmp_path / "t")
     with pytest.raises(TableRecreatedError):
@@ -137,7 +136,7 @@ def test_rows_are_not_inserted_into_a_table_made_anew_meanwhile(tmp_path: Path) 
 def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_path: Path) -> None:
     path = make(tmp_path / "t", partition_by=["brand"])
     request = UpdateRequest("sales", UpdateKind.DELETE, where="brand = 'HP'")
-    prepared = prepare_update(open_source("sales", path), request)
+    prepared = prepare_batch(TargetTable(open_source("sales", path)), request)
     assert prepared.matched is not None
     assert prepared.matched.values.to_pylist() == [{"k0": "HP"}]
     others = replace(prepared.matched, values=pa.table({"k0": ["Dell"]}))
@@ -550,11 +549,11 @@ def test_a_table_may_forget_identities_after_a_time(path: str) -> None:
 
 def test_of_two_runs_at_once_one_commits(path: str) -> None:
     request = UpdateRequest("t", UpdateKind.INSERT, ({"id": 3, "x": 3},), name="b")
-    one, two = (prepare_update(open_source("t", path), request) for _ in range(2))
+    one, two = (prepare_batch(opened(path), request) for _ in range(2))
     assert commit_update(one).version == 1
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
-    assert commit_update(prepare_update(open_source("t", path), request)) == IN_THE_TABLE
+    assert commit_update(prepare_batch(opened(path), request)) == IN_THE_TABLE
     assert ids(path) == [1, 2, 3]
 
 
