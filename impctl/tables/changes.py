@@ -23,6 +23,7 @@ from impctl.errors import (
     TableError,
     TableRecreatedError,
 )
+from impctl.tables.files import DataFiles, is_hybrid, read_failure, spellings
 from impctl.tables.log import (
     Action,
     FilesMark,
@@ -34,22 +35,18 @@ from impctl.tables.log import (
     leads_to,
     read_commits,
 )
-from impctl.tables.rows import (
-    DataFiles,
-    FileReader,
-    bare_rows,
-    is_hybrid,
-    read_failure,
-    spellings,
-)
-from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
+from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import (
     CHANGE_FEED,
     DataFile,
     Positions,
     Snapshot,
+    TableSchema,
+    arrow_type,
     logged_file,
     null_when_empty,
+    read_schema,
+    to_arrow_type,
 )
 from impctl.tables.source import DeltaSource, other_history, recreated
 from impctl.tables.storage import READ_FAILURES, failure_text, file_uri, is_missing

@@ -772,7 +772,7 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
 
 # Whether rows that a commit copied from file to file are the same rows to Spark. Law: a copy is
 # believed where Spark made it, or where the file that was copied is there and holds nothing that
-# deltalake misreads (`tables.footers`), in any column: the change feed names no row that was
+# deltalake misreads (`tables.files`), in any column: the change feed names no row that was
 # merely copied, and an OPTIMIZE names none at all. Copies by others are not believed in tables
 # with deletion vectors, which some writers leave out of account. Cost: one small read per file
 # that a writer other than Spark removed, before any that the feed itself needs.
@@ -784,8 +784,7 @@ _AT_ONCE = 8
 
 def has_faithful_copies(commits: LogCommits, after: Snapshot) -> bool:
     """Whether these commits' copies are surely right; `after` has the columns."""
-    from impctl.tables.footers import ExpectedNames
-    from impctl.tables.rows import DataFiles
+    from impctl.tables.files import DataFiles, ExpectedNames
 
     paths = copied_by_others(commits)
     if not paths:

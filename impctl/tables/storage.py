@@ -100,7 +100,7 @@ _READABLE = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
-        # A table may list these without using them: columns that do are found in `tables.schema`.
+        # A table may list these without using them: columns that do are found in `tables.snapshot`.
         "typeWidening",
         "typeWidening-preview",
         "variantType",

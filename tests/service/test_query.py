@@ -334,7 +334,7 @@ def test_of_a_table_that_is_not_its_files_python_tells_what_to_read(
     cli_of_costs: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "impctl.tables.rows.why_not_plain", lambda snapshot: "it has deletion vectors"
+        "impctl.tables.files.why_not_plain", lambda snapshot: "it has deletion vectors"
     )
     result = cli_of_costs.one("query", "--query", "plain")
     assert result["quicker"].endswith("`files` of the Python interface lists the files to read")

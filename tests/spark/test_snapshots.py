@@ -27,8 +27,8 @@ from impctl.spark import snapshots
 from impctl.spark.run import run_sql
 from impctl.spark.session import LISTING, few_listing_tasks, is_connect
 from impctl.spark.snapshots import MAX_BRANCHES, snapshot_frame
-from impctl.tables import footers
-from impctl.tables.footers import hiding_columns
+from impctl.tables import files
+from impctl.tables.files import hiding_columns
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -471,7 +471,7 @@ def test_a_partition_of_nan(spark, tmp_path):
 def test_more_files_than_are_looked_into_are_suspect(spark, tmp_path, monkeypatch):
     by_spark(spark, tmp_path / "t", table_of(VALUES["nan"], pa.float64()))
     snapshot = open_source("t", str(tmp_path / "t")).snapshot()
-    monkeypatch.setattr(footers, "MAX_FOOTERS", len(snapshot.files) - 1)
+    monkeypatch.setattr(files, "MAX_FOOTERS", len(snapshot.files) - 1)
     assert hiding_columns(snapshot) == {"d"}
 
 

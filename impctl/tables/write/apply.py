@@ -32,7 +32,7 @@ from impctl.errors import (
     TableError,
     UsageError,
 )
-from impctl.tables.footers import miscopied_columns
+from impctl.tables.files import miscopied_columns
 from impctl.tables.log import Action, LogCommits, read_commits, read_entry
 from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text

@@ -60,10 +60,9 @@ from impctl.expr.nodes import (
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
 from impctl.sql.statement import parse_query
-from impctl.tables.prune import prune_by_condition
 from impctl.tables.rows import bare_rows, read_batches
-from impctl.tables.schema import arrow_type
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import Snapshot, arrow_type
+from impctl.tables.statistics import prune_by_condition
 from impctl.tables.write.rows import storable
 
 if TYPE_CHECKING:

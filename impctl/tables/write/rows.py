@@ -19,9 +19,8 @@ from deltalake import Schema as DeltaSchema
 
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.errors import StorageError, UsageError
-from impctl.tables.rows import check_calendar, hybrid_columns
-from impctl.tables.schema import arrow_type, to_arrow_type
-from impctl.tables.snapshot import Snapshot, null_when_empty
+from impctl.tables.files import check_calendar, hybrid_columns
+from impctl.tables.snapshot import Snapshot, arrow_type, null_when_empty, to_arrow_type
 from impctl.tables.storage import READ_FAILURES, failure_text
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from impctl.errors import (
 )
 from impctl.tables import source as source_module
 from impctl.tables.changes import read_changes
-from impctl.tables.footers import miscopied_columns
+from impctl.tables.files import miscopied_columns
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
