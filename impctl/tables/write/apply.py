@@ -1,7 +1,7 @@
 """Update batches: which ones a table has, and their commits.
 
 Law: a batch commits whole or not at all, and a named batch once. Its rows and values are computed
-and tested before it is written (`tables.write.rows`, `tables.write.matches`), and keep the columns'
+and tested before it is written (`tables.write.rows`, `tables.write.rows`), and keep the columns'
 exact types. The table's properties, such as the change feed, stay as they are. A table that
 deltalake would damage is refused by name. This is the one module that changes rows of a table.
 """
@@ -36,8 +36,15 @@ from impctl.tables.files import miscopied_columns
 from impctl.tables.log import Action, LogCommits, read_commits, read_entry
 from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
-from impctl.tables.write.matches import MatchedRows, check_rows, match_rows, not_writable
-from impctl.tables.write.rows import check_regular, file_to_insert, rows_to_insert
+from impctl.tables.write.rows import (
+    MatchedRows,
+    check_regular,
+    check_rows,
+    file_to_insert,
+    match_rows,
+    not_writable,
+    rows_to_insert,
+)
 
 if TYPE_CHECKING:
     from impctl.tables.snapshot import DataFile, Snapshot

@@ -25,7 +25,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.source import DeltaSource, open_source
 from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
 from impctl.tables.write.maintenance import create_table
-from impctl.tables.write.matches import match_rows
+from impctl.tables.write.rows import match_rows
 from tests.support.random_cases import random_cases
 
 Row = Mapping[str, object]
