@@ -56,17 +56,15 @@ if TYPE_CHECKING:
 
     from impctl.types import ColumnName, TableName, TableVersion
 
-# The net change: rows that went and came again left out. Law: the sum of the weighted rows as a
-# bag is what it was; no row is left on both sides. Rows are the same where every column is, bit
-# by bit: 0.0 and -0.0 are not, so nothing is lost that some expression could tell apart. Cost:
-# one pass of grouping over the rows, which were read from files a moment ago.
+# The net change. Law: the sum of the weighted rows stays the same, and no row has both signs. Equal
+# rows are equal bit by bit, so -0.0 differs from 0.0, and no expression can tell the difference.
+# Cost: one grouping of rows that were just read.
 
-# What changed in a table between two versions, as rows with weights. Law: the weighted rows are
-# snapshot(until) minus snapshot(since) as a bag. A row that went and came again in all of the
-# columns that count may be left out. The change feed serves where it is on for the whole range,
-# nothing the query reads was altered within it, no deletion vector tells rows, and rows that were
-# copied from file to file are the same rows to Spark; else the two snapshots' files are compared;
-# else the history is gone, by name.
+# Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag. A row that was removed
+# and added again with the same counted columns may be omitted. The change feed is used if it was on
+# for the whole range, the columns did not change, no deletion vector names rows, and copied rows
+# are the same rows to Spark. Otherwise the files of both snapshots are compared. Otherwise the
+# history is gone, by name.
 
 Weights = npt.NDArray[np.int64]
 _Versions = npt.NDArray[np.int64]
@@ -91,10 +89,10 @@ def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
     return kept.cast(table.schema), sums[left]
 
 
-# Files whose statistics tell one double only, beside which NaN may be hidden. Law: statistics
-# leave NaN out, and delta-rs 1.6.6 takes a column whose least and greatest value are one for that
-# value in every row: its reader of the feed gives it for NaN, and its DELETE, UPDATE and MERGE
-# write it, into change data and into rows that they copy. Such a file is compared, not fed.
+# Files with one double in their statistics, which may hide NaN. Law: statistics omit NaN, and
+# delta-rs 1.6.6 may give a column whose minimum and maximum are equal that value in every row: when
+# it reads the feed, and when a DELETE, UPDATE or MERGE writes change data or copies rows. Such
+# files are compared instead.
 
 
 def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> bool:
@@ -124,12 +122,11 @@ def may_have_hidden_nan(
     )
 
 
-# Whether files that commits add are new to the table, and files that they remove were in it. Law:
-# a change feed takes every row of an added file for inserted and every row of a removed one for
-# deleted, where a commit has no change data. That is so only where the file was not in the table,
-# or was; an entry for a file that is there already takes the place of the older one. It is
-# believed of commits that Spark or an operation of deltalake composed; for others the files are
-# looked up. Cost: one snapshot, the one at the start, if there are such others.
+# Whether a feed counts a file twice. Law: without change data, a feed takes every row of an added
+# file as inserted and every row of a removed one as deleted. That is right only if the added file
+# was not in the table and the removed one was; an entry for a present file replaces the older
+# entry. Commits of Spark and operations of deltalake are trusted; for others the files are looked
+# up. Cost: the snapshot at the start, if there are others.
 
 _OF_DELTALAKE = "delta-rs:"
 
@@ -180,11 +177,10 @@ def _uris(path: str, actions: Sequence[Action], wanted: str) -> list[str]:
     return [file_uri(path, body["path"]) for name, body in actions if name == wanted]
 
 
-# Whether the change data that a commit wrote hold all of its rows, as they were. Law: an update
-# has two images in its change data of each row that it says it updated. delta-rs leaves an old
-# image out that equals another row's new one, and that new one too: sums of rows agree and rows
-# are missing (seen in 1.6.6). With fewer rows than told, or none told, files are compared; so are
-# they where a double may have been written for NaN (`tables.changes`).
+# Whether change data are complete. Law: change data have two images of each updated row. delta-rs
+# omits an old image that equals another row's new one, and that new one too, so sums agree but rows
+# are missing (seen in 1.6.6). If there are fewer rows than counted, or no count, files are
+# compared, and also if a double may have replaced NaN.
 
 _WRITER = "delta-rs"
 _IMAGES: Mapping[str, Mapping[str, int]] = {
@@ -235,11 +231,9 @@ def _rows(after: Snapshot, paths: Sequence[str]) -> int:
     return rows
 
 
-# The difference of two snapshots, by comparing their data files and deletion vectors. Law: a file
-# in both snapshots contributes only the rows whose deletion changed; a file in one of them
-# contributes all its rows, but for those that a writer only copied, where it is said by which
-# columns a row is the same. The sum is snapshot(after) minus snapshot(before), as a bag. Cost:
-# the rows of the differing files.
+# The difference of two snapshots, by their files and deletion vectors. Law: a file in both
+# contributes only rows whose deletion changed; a file in one contributes all its rows. The sum is
+# snapshot(after) minus snapshot(before), as a bag. Cost: the rows of the differing files.
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 
@@ -308,12 +302,10 @@ def _deleted(file: DataFile) -> Positions:
     return _NONE if file.deleted is None else file.deleted
 
 
-# The change feed, read from the files that the commits name. Law: what the Delta protocol says of
-# one commit: where it has change data, these files are all of its change; else every row of an
-# added file was inserted and every row of a removed one deleted. A range with values that stand
-# in the log only (partition columns) is left to deltalake's reader as a whole; so is one with
-# deletion vectors and no change data, for which no feed is asked. Why: opening these files takes
-# a tenth of the time that reader takes.
+# The change feed, read from the files that the commits name. Law, by the Delta protocol: if a
+# commit has change data, these files are its whole change; otherwise every row of an added file was
+# inserted and every row of a removed one deleted. deltalake's reader gets ranges with partition
+# columns, whose values are only in the log. Reading directly takes a tenth of the time.
 
 CHANGE_TYPE = "_change_type"
 """Column of a change data file with the kind of change."""
@@ -392,9 +384,9 @@ def _parts(commits: LogCommits, since: TableVersion, path: str) -> list[_FeedPar
     return parts
 
 
-# Rows of the change feed with weights. Law: +1 for an insertion and the image after an update, -1
-# for a deletion and the image before; every range is closed at a pinned version, because the
-# reader cuts longer ones short in silence.
+# The change feed by deltalake's reader. Law: an insertion and the image after an update have weight
+# 1, a deletion and the image before have -1. A range ends at a pinned version, because the reader
+# silently shortens longer ones.
 
 _VERSION = "_commit_version"
 OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})

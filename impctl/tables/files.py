@@ -45,10 +45,9 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
-# Data files whose old dates and times Spark reads differently from everybody else. Law: a column
-# written in the hybrid calendar (by Spark 2, as INT96 by Spark 3.0, or in the legacy mode of a
-# later one) is read here only while no value of it lies before the calendars part; otherwise the
-# column is refused.
+# Old dates and times. Law: Spark writes some files in the hybrid calendar: Spark 2 always, Spark
+# 3.0 as INT96, later versions in a legacy mode. Such a column is read only while no value lies
+# before the calendars agree; otherwise it is refused.
 
 _FIRST_SAFE_DAY = -141427
 """1582-10-15: since then both calendars name the same days."""
@@ -124,11 +123,10 @@ def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
         )
 
 
-# Opening a table's data files, in this one place. Law: the log only chooses among files below the
-# table's folder, or below a folder that the workload names as `clone_of`. A name in the log never
-# selects a file system, a host or an option, so reading a table on the disk causes no network
-# access. FIFOs, devices and links that lead out of the folder are refused before anything opens
-# them. Cost: one `lstat` for each local file.
+# Opening data files. Law: the log chooses only among files below the table's folder or a folder in
+# `clone_of`. A name in the log never selects a file system, a host or an option, so reading a local
+# table causes no network access. FIFOs, devices and links that lead out of the folder are refused
+# before they are opened. Cost: one `lstat` per local file.
 
 
 class DataFiles:
@@ -246,9 +244,9 @@ def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> Impctl
     )
 
 
-# Whether the rows of a snapshot are simply those of its files, for readers that know no Delta.
-# Law: nothing that such a reader would get wrong is passed over: rows that are deleted but still
-# there, columns that are not in the files or have other names there.
+# Snapshots for readers that know no Delta. Law: a reason is given if such a reader would get
+# anything wrong: rows that are deleted but still in files, and columns that files lack or name
+# differently.
 
 
 def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
@@ -274,11 +272,10 @@ def spellings(present: Iterable[str]) -> dict[str, list[str]]:
     return result
 
 
-# What Parquet footers say of a data file and the Delta log does not. Law: a column is named when
-# the file stores it so that deltalake reads it wrongly (and writes it back wrongly), while Spark
-# and `tables.rows` read it right: as INT96, wrong outside 1677..2262; in the hybrid calendar
-# (`tables.rows`), whose mark is lost in the copy; or in other letters, of which it makes NULL.
-# Cost: one small read per file.
+# Columns that deltalake misreads, and so copies incorrectly, while Spark and `tables.rows` read
+# them correctly. Law: these are INT96, wrong outside 1677 to 2262; the hybrid calendar, whose mark
+# is lost in the copy; and names in other letters, which deltalake reads as NULL. Cost: one small
+# read per file.
 
 
 class Miscopied(Struct, frozen=True):
@@ -388,12 +385,11 @@ def _footers(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[pq.FileM
             raise read_failure(snapshot, file, error) from error
 
 
-# Which columns Parquet's own filters may lose rows of, by the footers of the data files. Law: a
-# column that is not named here holds, in these files, no value that minimum and maximum leave out
-# though a comparison could ask for it. Three values of FLOAT and DOUBLE are such: NaN, greater
-# than all others to Spark, which most writers leave out of minimum and maximum; zero, of which
-# Spark compares both signs as one and a dictionary holds each as its own; and both in a Bloom
-# filter. Older files of a column that had another type are not judged.
+# Columns by which Parquet's filters may lose rows. Law: in these files, a column that is not named
+# has no value that its minimum and maximum hide from a comparison. FLOAT and DOUBLE may have three
+# such values: NaN, which Spark orders above all numbers and most writers omit from statistics;
+# zero, whose signs are equal in Spark but two entries of a dictionary; and both in a Bloom filter.
+# Files from before a change of the column's type are not judged.
 
 MAX_FOOTERS = 64
 _READERS = 8

@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
-# Rows of a snapshot's files as Arrow, read without a JVM. Law: columns are read by physical name,
-# found without regard to case as Spark does, and handed out by logical name in `tables.snapshot`
-# form; partition columns come from the log, columns a file lacks are NULL, deleted rows are left
-# out. Equal, as a bag, to what Spark reads.
+# Law: the rows are those that Spark reads, as a bag. Columns are found by physical name regardless
+# of case, and returned by logical name in the types of `tables.snapshot`. Partition columns come
+# from the log, columns that a file lacks are NULL, and deleted rows are omitted.
 
 _SLICES = 2
 """Slices of a row group to choose from: those before one are decoded too."""
@@ -346,11 +345,11 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
         ) from error
 
 
-# What is read of a snapshot for a sketch: files in parts, each with the few ranges it needs. Law:
-# there is a set of whole ranges, the sketch's and perhaps some between them, of which the parts
-# give all rows and no others; so every group is seen whole or not at all, if it lies in one
-# range. A file is in one part at most; a part without a filter has rows of these ranges alone. No
-# filter has more than `MAX_INTERVALS` intervals and one for NaN.
+# What a sketch reads: files in parts, each with the few ranges it needs. Law: the parts return
+# exactly the rows of some whole ranges, those of the sketch and perhaps some between them. So every
+# group within one range is complete or absent. A file is in at most one part. All rows of a part
+# without a filter are in these ranges. No filter has more than `MAX_INTERVALS` intervals and one
+# for NaN.
 
 MAX_PARTS = 16
 """Parts with a filter: each is planned by Spark and read by its own tasks."""
@@ -466,11 +465,10 @@ class _FilePlaces(Struct, frozen=True):
             yield others[start:]
 
 
-# Values that rows are looked for by, and which rows of a column have one of them. Law: a row
-# whose value equals one that is wanted, as join keys are equal (NaN to NaN, -0.0 to 0.0, NULL to
-# NULL where NULL is wanted), is always found; of doubles and wide decimals, which are found by
-# the codes of their keys, another may be found too, one in 2^64. Cost: some nanoseconds a row of
-# the column.
+# Values that rows are looked up by. Law: every row with a wanted value matches, where values are
+# equal as join keys are: NaN to NaN, -0.0 to 0.0, and NULL to NULL if NULL is wanted. Doubles and
+# wide decimals are compared by the codes of their keys, so a wrong row matches once in 2^64. Cost:
+# some nanoseconds per row.
 
 
 class WantedValues(Struct, frozen=True):
@@ -513,10 +511,9 @@ def _comparable(column: Vector) -> Any:
     return pa.array(key_codes([normalise(column)], len(column)))
 
 
-# The row groups of a data file: rows of each, and the whole numbers that a column lies between.
-# Law: bounds are told of integers and dates alone, where the writer told both and how many values
-# are NULL; text is cut off by writers, and doubles have a NaN and two zeros that bounds do not
-# show. What is told is trusted as a file's own metadata is.
+# Row groups and their bounds. Law: only integers and dates have bounds, if the writer gives both
+# and counts NULLs. Writers cut texts, and bounds of doubles hide NaN and the signs of zero. The
+# file's metadata is trusted.
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
@@ -569,10 +566,9 @@ def _whole(value: object, column: Column) -> int | None:
     return None
 
 
-# Columns of row groups that several readers of one run ask for, decoded once. Law: what is given
-# is what `FileReader` reads of the same file. Files do not change, but what names mean does
-# between versions, so a column is known by its name in files and its type. No more than `most`
-# bytes are held: what was asked for longest ago goes first.
+# Columns of row groups that several readers of a run share. Law: they are what `FileReader` reads.
+# Files do not change, but the meaning of names does between versions, so a column is known by its
+# name in files and its type. At most `most` bytes are cached; the least recently used go first.
 
 MOST_BYTES = 128 << 20
 """Limit of columns that a run holds: the keys of some ten million rows."""
@@ -647,11 +643,10 @@ def _known_by(snapshot: Snapshot, column: Column) -> tuple[str, str]:
     return snapshot.columns.physical[column.name], str(column.type)
 
 
-# Rows of a snapshot whose columns have some of the values asked for, from its files. Law: every
-# row of the files that has a wanted value in each of the columns asked by is there once, and
-# hardly any other; deleted rows are not. Files and row groups are left out by statistics, other
-# row groups by the columns asked by, which alone are read of these. Cost: some 10 ns a row for
-# each column asked by, and all columns of the row groups that hold one.
+# Look-ups. Law: every live row with a wanted value in each of the given columns is returned once,
+# and hardly any other row. Statistics skip files and row groups. Of the other row groups the given
+# columns are read first. Cost: some 10 ns per row and given column, and all columns of the row
+# groups with a match.
 
 
 def rows_with(

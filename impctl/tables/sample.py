@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
-# How far the files of a table overlap on a column: each value in one file, or in all of them.
-# Law: from statistics alone, values taken as evenly spread between a file's bounds; a file
-# without statistics overlaps all. Cost: one sort of the files.
+# How far files overlap on a column: from each value in one file to each value in all of them. Law:
+# statistics alone decide; values are assumed evenly spread between a file's bounds, and a file
+# without statistics overlaps all others. Cost: one sort of the files.
 
 
 def overlap(snapshot: Snapshot, column: ColumnName) -> float:
@@ -79,9 +79,8 @@ def clustered_columns(
 
 
 # A sample of a column's values, for choosing boundaries. Law: the same snapshot, column and seed
-# give the same sample; values are canonical and hold no NULL and no NaN. How even the sample is
-# decides only how balanced ranges are, never soundness. Cost: one column of a few row groups of
-# at most `MAX_FILES` files.
+# give the same sample. Values are canonical, without NULL and NaN. The sample affects how balanced
+# ranges are, never soundness. Cost: one column of a few row groups of at most `MAX_FILES` files.
 
 MAX_FILES = 64
 _GROUPS_PER_FILE = 4
@@ -151,17 +150,16 @@ def _spread(groups: int, random: np.random.Generator) -> list[int]:
     return sorted(random.choice(groups, _GROUPS_PER_FILE, replace=False).tolist())
 
 
-# Which values the rows of a column have, from what the log says of all files and a sample. Law:
-# every file of the snapshot counts with its rows, read or not. A file's rows are spread over the
-# sampled values between its bounds, or evenly between the bounds where there are hardly any.
-# Cost: one pass over the log's statistics.
+# The distribution of a column's values, from statistics of all files and a sample. Law: every file
+# counts with its rows, read or not. Its rows are spread over the sampled values between its bounds,
+# or evenly between the bounds if these are too few. Cost: one pass over the log's statistics.
 
-# Windows of consecutive rows drawn along a column, with how many rows each of theirs stands for.
-# Law: the same snapshot, files and column give the same draw. A row's weight is how densely the
-# rows of all files lie at its group, over how densely those drawn do: 1 where a window holds
-# whole groups, rows over rows drawn where groups are scattered (Horvitz and Thompson, 1952, with
-# the chance of a group's row to be drawn told by statistics). No weight is below 1. What a draw
-# leaves out makes estimates wide, never an answer wrong.
+# Windows of consecutive rows, and the number of rows that each row represents. Law: the same
+# snapshot, files and column give the same windows. The weight of a row is the density of all rows
+# at its group over the density of the drawn ones: 1 if a window holds whole groups, all rows over
+# drawn rows if groups are scattered (Horvitz and Thompson, 1952; statistics give the probability
+# that a group's row is drawn). No weight is below 1. A sample makes estimates wide, never an answer
+# wrong.
 
 Floats = npt.NDArray[np.float64]
 
@@ -483,14 +481,12 @@ def _depth(weights: ValueWeights, files: ColumnBounds) -> float:
     return float((before[end] - before[first]).sum()) / weights.total
 
 
-# Fan-outs: how many rows of one table have the key of a row of another, in the mean. Law: over
-# all keys k, with r_k rows that change and s_k others, a changed row meets sum r_k * s_k / sum
-# r_k others: exactly, where all keys are counted, but that a collision of codes takes two keys
-# for one. Where there is a condition on a table's rows only those are counted that may meet it,
-# as the engine would let them pass. In a sample, keys are chosen by a hash of their own, the same
-# in every table, so a chosen key's rows are there on both sides and the estimate is unbiased.
-# NULL meets nothing unless the column is null-safe. Reads the columns of the key and of the
-# condition alone, in batches, in one pass; keeps one number per different key.
+# Fan-outs: the mean number of rows of one table that have the key of a row of another. Law: over
+# all keys k, with r_k changed rows and s_k others, a changed row matches sum r_k * s_k / sum r_k
+# others. This is exact if all keys are counted, apart from collisions of codes. With a condition,
+# only rows that may satisfy it count. A sample chooses keys by their hash, alike in every table, so
+# the estimate is unbiased. NULL matches nothing unless the column is null-safe. Cost: one pass over
+# the columns of the key and the condition, and one number per distinct key.
 
 MANY_ROWS = 4_000_000
 """Row count of a table from which only a sample of keys is counted."""

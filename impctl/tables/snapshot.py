@@ -711,9 +711,9 @@ def null_when_empty(values: Any) -> Any:
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
 
-# The one Arrow type per SQL type in which this package hands out columns. Law: readers differ
-# (string views, milliseconds, dictionary codes), what leaves this package does not; a cast that
-# would lose anything raises.
+# The Arrow type of each SQL type in this package. Law: readers differ (string views, milliseconds,
+# dictionary codes), but every column that leaves this package has this type. A cast that would lose
+# anything raises.
 
 _SIMPLE = {
     Kind.BOOLEAN: pa.bool_(),
@@ -757,11 +757,10 @@ def to_arrow_type(column: pa.ChunkedArray, kind: SqlType) -> pa.ChunkedArray:
     return column.cast(wanted)
 
 
-# The Delta schema of one version as impctl's schema, with what the log says about each column.
-# Law: a column whose values impctl cannot compute with is of kind OTHER, and one that nobody may
-# read without the Delta JAR is listed in `opaque` with the reason; neither is fatal while unused.
-# Every column may hold NULL: NOT NULL binds writers, and a file older than a column has none of
-# it.
+# The schema of one version. Law: a column that impctl cannot compute with has kind OTHER. A column
+# that cannot be read without the Delta JAR is in `opaque` with the reason. Neither is fatal while
+# unused. Every column may hold NULL: NOT NULL binds writers only, and a file older than a column
+# lacks it.
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _CHAR_TYPES = "__CHAR_VARCHAR_TYPE_STRING"

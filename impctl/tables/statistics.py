@@ -50,13 +50,12 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId, ColumnName
 
 
-# Values of a column as places on a line of numbers, so that lengths can be compared. Law: greater
-# values never lie further left. Whole numbers, dates and times are a unit long each, doubles next
-# to nothing; of a text the characters count that follow what all texts begin with, a unit being
-# what cannot be told apart any more. Only estimates rest on it.
+# Values as places on a line, so that lengths can be compared. Law: a greater value never has a
+# smaller place. An integer, date or time has length one, a double almost none. A text is placed by
+# the bytes after the prefix common to all texts. Only estimates depend on it.
 
-# How densely rows lie along a column, from spans over which rows are spread evenly. Law: rows are
-# neither lost nor made: up to the end of all spans there are all of them.
+# The density of rows along a line, from spans with evenly spread rows. Law: all rows lie before the
+# end of the last span, and no others.
 
 Floats = npt.NDArray[np.float64]
 
@@ -142,13 +141,12 @@ def _numbers(texts: Values, prefix: int) -> Floats:
     return result.astype(np.float64)
 
 
-# What file statistics say about a column, in canonical values, widened until it is true. Law:
-# every value of a file that is neither NULL nor NaN lies between its bounds, or nothing is known
-# on that side. Statistics bend the truth in known ways, and each is undone here: timestamps are
-# cut to milliseconds and, where a zone's offset had seconds, told a minute off; decimals may have
-# passed through a double, doubles may be off in the last place (that of a float, where the column
-# was one), long strings are cut, NaN is left out, and deletion vectors leave bounds of rows that
-# are gone (bounds stay bounds, counts become upper limits).
+# Bounds of columns by file statistics. Law: every value of a file that is neither NULL nor NaN lies
+# between its bounds, or the bound is unknown. Statistics err in known ways, which are compensated:
+# timestamps are cut to milliseconds, and off by a minute if the zone's offset had seconds; decimals
+# may have passed through a double; doubles may be off in the last place (that of a float, if the
+# column was one); long texts are cut; NaN is omitted. After a deletion vector bounds remain bounds,
+# and counts become upper limits.
 
 _TRUSTED_TEXT = 32
 """UTF-16 units from which a string maximum may be a truncated form."""
@@ -476,13 +474,11 @@ def file_spans(partition: RangePartition, bounds: ColumnBounds) -> FileSpans:
     return FileSpans(first, last, bounds.may_hold_null, partition.ranges)
 
 
-# How many rows of files are in each range of a partition, as far as the log alone tells. Law:
-# what is told is exactly what reading the file would count. A file is told where all of its
-# values lie in one range by their bounds and its rows and NULLs are known: rows that a deletion
-# vector removes are not counted, and where one does, a file tells only if it has no NULL or
-# nothing else. NaN is in the last range and not in the bounds. Of other files the rows are
-# spread: their sum is right, the ranges are those between the bounds, how many are in each is a
-# guess.
+# Rows of files per range, by the log alone. Law: a known count is what reading the file would
+# count. It is known if the bounds of the file lie in one range and its rows and NULLs are known. If
+# a deletion vector removes rows, the file must hold only NULLs or none. NaN is in the last range.
+# The rows of other files are spread over the ranges between their bounds: the sum is right, the
+# distribution estimated.
 
 
 def known_counts(
@@ -558,10 +554,10 @@ def _deleted(file: DataFile) -> int:
     return 0 if file.deleted is None else len(file.deleted)
 
 
-# The values that a column has in some files, as spans, and the files of another that meet them.
-# Law: every value of the column in these files lies in a span, NULL left aside, which joins with
-# nothing; a file is left out only if no value in it lies in one. NaN joins with NaN and is in no
-# statistics, so it is told apart. What is not known is everything.
+# The spans of a column's values in some files, and the files of another table that meet them. Law:
+# every value except NULL, which joins with nothing, lies in a span. A file is skipped only if none
+# of its values lies in one. NaN joins with NaN and is in no statistics, so it has a flag. An
+# unknown bound includes everything.
 
 
 class KeySpans(Struct, frozen=True):
@@ -598,12 +594,10 @@ def key_spans(files: ColumnBounds) -> KeySpans | None:
     return KeySpans(tuple(lows), tuple(highs), bool(filled.may_be_nan.any()))
 
 
-# Which files of a snapshot a condition leaves, by statistics and partition values alone. Law: a
-# file is left out only where the condition is true of none of its rows, in SQL's three-valued
-# logic and by Spark's order of values: NaN is greater than all others and not in the statistics,
-# -0.0 equals 0.0, a text maximum that may be cut is unknown, and so is whatever is not told. What
-# is not looked into (arithmetic, functions, casts, other types than the column's) may be
-# anything.
+# Files that a condition leaves. Law: a file is skipped only if the condition is true of none of its
+# rows, by SQL's three-valued logic and Spark's order: NaN is above all numbers and not in
+# statistics, -0.0 equals 0.0. A text maximum that may be cut is unknown. What is not examined
+# (arithmetic, functions, casts, other types than the column's) may have any value.
 
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
 """Types whose constants need no conversion beside a column of the same type."""
@@ -797,11 +791,10 @@ def _fits_together(kind: SqlType, other: SqlType) -> bool:
     return max(kind.precision - kind.scale, digits - scale) + wider <= 38
 
 
-# Which files of a snapshot a range filter leaves, by statistics and partition values alone. Law:
-# a file is left out only when no row in it can match, NULL and NaN included; a file without
-# statistics stays. NaN belongs to the interval that is open above and is not in the statistics,
-# so a file that may hold one matches every such interval. Cost: two binary searches per file, all
-# files' at once.
+# Files that a range filter leaves. Law: a file is skipped only if none of its rows can match, NULL
+# and NaN included. A file without statistics stays. NaN belongs to the interval that is open above
+# and is not in statistics, so a file that may hold NaN matches every such interval. Cost: two
+# binary searches per file, vectorized.
 
 
 def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile, ...]:
