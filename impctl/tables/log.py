@@ -132,13 +132,6 @@ class LogCommits(Struct, frozen=True, dict=True):
             yield change_data or [action for action in actions if is_of_rows(action)]
 
     @property
-    def feed_needs_vectors(self) -> bool:
-        """Whether a change feed needs rows of deletion vectors, such as after DELETE in Spark."""
-        return any('"deletionVector"' in text for text in self.texts) and any(
-            body.get("deletionVector") is not None for actions in self.fed() for _, body in actions
-        )
-
-    @property
     def changed_bytes(self) -> int:
         """Bytes of the files a change feed would read; a file of unknown size counts 0."""
         return sum(int(body.get("size") or 0) for actions in self.fed() for _, body in actions)
