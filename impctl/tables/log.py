@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,32 +17,11 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.errors import (
-    HistoryGoneError,
-    TableError,
-)
-from impctl.tables.snapshot import (
-    Snapshot,
-    logged_file,
-)
-from impctl.tables.source import DeltaSource
-from impctl.tables.storage import READ_FAILURES, file_uri
-
-if TYPE_CHECKING:
-    from impctl.types import TableName, TableVersion
-import hashlib
-import json
-import os
-import re
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-from impctl.errors import ImpctlError
+from impctl.errors import HistoryGoneError, ImpctlError, TableError
 from impctl.forecast import KEPT, Arrival, History
-from impctl.tables.source import advance, refresh
-from impctl.tables.storage import local_path, read_text
+from impctl.tables.snapshot import Snapshot, logged_file
+from impctl.tables.source import DeltaSource, advance, refresh
+from impctl.tables.storage import READ_FAILURES, file_uri, local_path, read_text
 
 if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
@@ -196,13 +182,13 @@ def _damaged(table: TableName, version: TableVersion, what: object) -> TableErro
     )
 
 
-_TIMES = ("inCommitTimestamp", "timestamp")
-"""Milliseconds since 1970; the first is monotonic, by its writer, the second a machine's clock."""
 # The time of a commit: its own statement, else that of the entry's file. Law: times are seconds
 # since 1970, finite and not negative. A statement that cannot be a time (text, NaN, more than some
 # thousand years) is ignored. Times may lie in the future or go back; `forecast` and
 # `service.schedule.due` correct that.
 
+_TIMES = ("inCommitTimestamp", "timestamp")
+"""Milliseconds since 1970; the first is monotonic, by its writer, the second a machine's clock."""
 _LATEST_MS = 1e14
 
 

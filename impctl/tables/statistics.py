@@ -50,95 +50,7 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId, ColumnName
 
 
-# Values as places on a line, so that lengths can be compared. Law: a greater value never has a
-# smaller place. An integer, date or time has length one, a double almost none. A text is placed by
-# the bytes after the prefix common to all texts. Only estimates depend on it.
-
-# The density of rows along a line, from spans with evenly spread rows. Law: all rows lie before the
-# end of the last span, and no others.
-
 Floats = npt.NDArray[np.float64]
-
-_TEXT_BYTES = 6
-"""Bytes of a text behind the common prefix that are distinguished: as many as a double holds."""
-
-
-class Line(Struct, frozen=True):
-    """A mapping from values to numbers, relative to the least value."""
-
-    least: Any
-    unit: float
-    prefix: int = 0
-
-    @classmethod
-    def of(cls, values: Sequence[BoundaryValue]) -> Self | None:
-        """The line of a column's values; None without values, or if one is infinite."""
-        if not values:
-            return None
-        least: Any = min(values)
-        greatest: Any = max(values)
-        if isinstance(least, str):
-            shared = len(commonprefix([least, greatest]).encode())
-            return cls(_number(least, shared), 1.0, shared)
-        if not math.isfinite(float(greatest) - float(least)):
-            return None
-        return cls(least, 1.0 if isinstance(least, int) else 0.0)
-
-    def place(self, value: Any) -> float:
-        if isinstance(value, str):
-            value = _number(value, self.prefix)
-        return float(value - self.least)
-
-    def places(self, values: Iterable[Any]) -> Floats:
-        return np.array([self.place(value) for value in values], dtype=np.float64)
-
-    def places_of(self, vector: Vector) -> Floats:
-        """The place of each value of a column; NaN for NULL."""
-        if vector.is_textual:
-            coded = vector.values.dictionary_encode()
-            # NULL takes the last place, which exists even without a text.
-            known = np.append(self.places(coded.dictionary.to_pylist()), np.nan)
-            result = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-        else:
-            # As doubles first: whole numbers far apart have a difference beyond 64 bits.
-            result = np.asarray(vector.values, dtype=np.float64) - float(self.least)
-        return np.where(vector.validity(), result, np.nan)
-
-    def spans(self, bounds: ColumnBounds) -> tuple[Floats, Floats]:
-        """The start and (exclusive) end of each span of values, of which both ends are known."""
-        lows = self._places(bounds.lows)
-        ends = self._places(bounds.highs) + self.unit
-        return lows, np.maximum(ends, np.nextafter(lows, np.inf))
-
-    def _places(self, values: Values) -> Floats:
-        """Places of values that are not below the least one."""
-        if values.dtype == np.float64:
-            return np.asarray(values - self.least)
-        if values.dtype == np.int64 and INT64_MIN <= self.least <= INT64_MAX:
-            # A difference beyond 63 bits becomes negative, and is correct as an unsigned number.
-            with np.errstate(over="ignore"):
-                return (values - np.int64(self.least)).view(np.uint64).astype(np.float64)
-        if len(values) and isinstance(values[0], str):
-            return _numbers(values, self.prefix) - float(self.least)
-        return self.places(values.tolist())
-
-
-def _number(text: str, prefix: int) -> int:
-    """A text as a number, by the bytes behind a prefix."""
-    return int.from_bytes(text.encode()[prefix : prefix + _TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
-
-
-def _numbers(texts: Values, prefix: int) -> Floats:
-    stored = pa.array(texts.tolist(), pa.large_string()).buffers()
-    offsets = np.frombuffer(stored[1], np.int64)[: len(texts) + 1]
-    content = np.frombuffer(stored[2] or b"", np.uint8)
-    starts, ends = offsets[:-1] + prefix, offsets[1:]
-    result = np.zeros(len(texts), dtype=np.int64)
-    for at in range(_TEXT_BYTES):
-        present = np.flatnonzero(starts + at < ends)
-        result *= 256
-        result[present] += content[starts[present] + at]
-    return result.astype(np.float64)
 
 
 # Bounds of columns by file statistics. Law: every value of a file that is neither NULL nor NaN lies
@@ -353,12 +265,102 @@ def _added(values: Ints, off: Ints, direction: int) -> Ints:
     return np.minimum(values, INT64_MAX - off) + off
 
 
+# Values as places on a line, so that lengths can be compared. Law: a greater value never has a
+# smaller place. An integer, date or time has length one, a double almost none. A text is placed by
+# the bytes after the prefix common to all texts. Only estimates depend on it.
+
+_TEXT_BYTES = 6
+"""Bytes of a text behind the common prefix that are distinguished: as many as a double holds."""
+
+
+class Line(Struct, frozen=True):
+    """A mapping from values to numbers, relative to the least value."""
+
+    least: Any
+    unit: float
+    prefix: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[BoundaryValue]) -> Self | None:
+        """The line of a column's values; None without values, or if one is infinite."""
+        if not values:
+            return None
+        least: Any = min(values)
+        greatest: Any = max(values)
+        if isinstance(least, str):
+            shared = len(commonprefix([least, greatest]).encode())
+            return cls(_number(least, shared), 1.0, shared)
+        if not math.isfinite(float(greatest) - float(least)):
+            return None
+        return cls(least, 1.0 if isinstance(least, int) else 0.0)
+
+    def place(self, value: Any) -> float:
+        if isinstance(value, str):
+            value = _number(value, self.prefix)
+        return float(value - self.least)
+
+    def places(self, values: Iterable[Any]) -> Floats:
+        return np.array([self.place(value) for value in values], dtype=np.float64)
+
+    def places_of(self, vector: Vector) -> Floats:
+        """The place of each value of a column; NaN for NULL."""
+        if vector.is_textual:
+            coded = vector.values.dictionary_encode()
+            # NULL takes the last place, which exists even without a text.
+            known = np.append(self.places(coded.dictionary.to_pylist()), np.nan)
+            result = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        else:
+            # As doubles first: whole numbers far apart have a difference beyond 64 bits.
+            result = np.asarray(vector.values, dtype=np.float64) - float(self.least)
+        return np.where(vector.validity(), result, np.nan)
+
+    def spans(self, bounds: ColumnBounds) -> tuple[Floats, Floats]:
+        """The start and (exclusive) end of each span of values, of which both ends are known."""
+        lows = self._places(bounds.lows)
+        ends = self._places(bounds.highs) + self.unit
+        return lows, np.maximum(ends, np.nextafter(lows, np.inf))
+
+    def _places(self, values: Values) -> Floats:
+        """Places of values that are not below the least one."""
+        if values.dtype == np.float64:
+            return np.asarray(values - self.least)
+        if values.dtype == np.int64 and INT64_MIN <= self.least <= INT64_MAX:
+            # A difference beyond 63 bits becomes negative, and is correct as an unsigned number.
+            with np.errstate(over="ignore"):
+                return (values - np.int64(self.least)).view(np.uint64).astype(np.float64)
+        if len(values) and isinstance(values[0], str):
+            return _numbers(values, self.prefix) - float(self.least)
+        return self.places(values.tolist())
+
+
+def _number(text: str, prefix: int) -> int:
+    """A text as a number, by the bytes behind a prefix."""
+    return int.from_bytes(text.encode()[prefix : prefix + _TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
+
+
+def _numbers(texts: Values, prefix: int) -> Floats:
+    stored = pa.array(texts.tolist(), pa.large_string()).buffers()
+    offsets = np.frombuffer(stored[1], np.int64)[: len(texts) + 1]
+    content = np.frombuffer(stored[2] or b"", np.uint8)
+    starts, ends = offsets[:-1] + prefix, offsets[1:]
+    result = np.zeros(len(texts), dtype=np.int64)
+    for at in range(_TEXT_BYTES):
+        present = np.flatnonzero(starts + at < ends)
+        result *= 256
+        result[present] += content[starts[present] + at]
+    return result.astype(np.float64)
+
+
 def line_of(bounds: ColumnBounds) -> Line | None:
     """The line of a column's bounds; None if some are unknown or infinite."""
     filled = bounds.filled
     if not len(filled) or not filled.is_known:
         return None
     return Line.of([*filled.lows.tolist(), *filled.highs.tolist()])
+
+
+# The density of rows along a line, from spans with evenly spread rows. Law: all rows lie before the
+# end of the last span, and no others.
 
 
 class Density(Struct, frozen=True):
@@ -403,6 +405,11 @@ def prefix_sums(values: Floats | Flags) -> Floats:
     """Exclusive prefix sums along the last dimension, with the total at the end."""
     zero = np.zeros((*values.shape[:-1], 1))
     return np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
+
+
+# The ranges of a partition that each file may hold, as arrays over files. Law: a file's rows lie in
+# the ranges from `first` to `last`, or in that of NULL if `may_null`. Unknown statistics span
+# everything.
 
 
 class FileSpans(Struct, frozen=True, eq=False):
@@ -521,7 +528,7 @@ def spread_counts(
     bounds = file_bounds(snapshot, partition.attribute).take(np.array(places, dtype=np.int64))
     spans = file_spans(partition, bounds)
     rows = np.array([_likely_rows(snapshot, snapshot.files[at]) for at in places])
-    nulls = np.array([b.null_count or 0 for b in bounds], dtype=np.float64)
+    nulls = np.maximum(bounds.null_counts, 0).astype(np.float64)
     nulls = np.where(spans.last < spans.first, rows, np.minimum(nulls, rows))
     weights = like[: partition.ranges] + 1.0
     before = np.concatenate([[0.0], np.cumsum(weights)])
