@@ -538,7 +538,7 @@ def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
     if len(files) == len(snapshot.files):
         return snapshot.rows
     counts = [file.rows for file in files if file.rows is not None]
-    deleted = sum(0 if file.deleted is None else len(file.deleted) for file in files)
+    deleted = sum(len(file.deleted) for file in files if file.deleted is not None)
     return sum(counts) - deleted if len(counts) == len(files) else None
 
 

@@ -504,7 +504,8 @@ def known_counts(
     if uris is not None:
         places = [at for at, file in enumerate(snapshot.files) if file.uri in uris]
         bounds = bounds.take(np.array(places, dtype=np.int64))
-    deleted = np.array([_deleted(file) for file in files], dtype=np.int64)
+    removed = [0 if file.deleted is None else len(file.deleted) for file in files]
+    deleted = np.array(removed, dtype=np.int64)
     spans = file_spans(partition, bounds)
     left, nulls = bounds.rows - deleted, np.where(bounds.is_all_null, 0, bounds.null_counts)
     # A deletion vector may remove NULLs or values: known only for a file with one kind of these.
@@ -554,11 +555,7 @@ def _likely_rows(snapshot: Snapshot, file: DataFile) -> float:
     """Rows of a file, estimated from its bytes if the log does not say."""
     if file.rows is None:
         return snapshot.likely_rows * file.size / max(snapshot.bytes, 1)
-    return float(file.rows - _deleted(file))
-
-
-def _deleted(file: DataFile) -> int:
-    return 0 if file.deleted is None else len(file.deleted)
+    return float(file.rows - (0 if file.deleted is None else len(file.deleted)))
 
 
 # The spans of a column's values in some files, and the files of another table that meet them. Law:
