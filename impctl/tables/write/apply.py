@@ -183,15 +183,20 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
         if result is None:
             raise
         reported, version = None, result  # the table sees the commit at its next renewal
-    done = f"{update.kind.removesuffix('e')}ed"
+    is_update = update.kind is UpdateKind.UPDATE
     if reported is not None and reported != rows:
+        done = "updated" if is_update else "deleted"
         raise ImpctlError(
             f"The {update.kind} of table `{source.name}` should affect {rows} rows, but deltalake "
             f"{done} {reported}, in version {version}",
             hint=f"restore the table to version {source.version}, and report this bug",
-            code=f"rows_{done}_differ",
+            code="rows_updated_differ" if is_update else "rows_deleted_differ",
         )
-    return AppliedUpdate(version, **{done: rows})
+    if is_update:
+        return AppliedUpdate(version, updated=rows)
+    if update.kind is UpdateKind.DELETE:
+        return AppliedUpdate(version, deleted=rows)
+    return AppliedUpdate(version, inserted=rows)
 
 
 def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
