@@ -291,6 +291,14 @@ def test_nan_is_above_all_numbers_and_both_zeros_are_equal(
     assert taken(tmp_path, kind, where)[0] == meant
 
 
+def test_both_zeros_are_one_key(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"g": [0.0, -0.0, nan, 1.0, 0.0]}))
+    request = UpdateRequest("t", UpdateKind.UPDATE, where="g < 1", assignments={"g": "g + 2"})
+    assert apply_update(open_source("t", str(tmp_path)), request).updated == 3
+    rows = read_rows(open_source("t", str(tmp_path)).snapshot(), ["g"]).column("g").to_pylist()
+    assert sorted(map(str, rows)) == ["1.0", "2.0", "2.0", "2.0", "nan"]
+
+
 HARD_ROWS = pa.table(
     {
         "i": pa.array([0, 1, -7, 2**31 - 1, -(2**31), None, 29, 1299], pa.int32()),
