@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,20 @@ def pairs(name: str) -> list[tuple[str, str]]:
         sql, _, lines = block.partition("\n=>\n")
         result.append((sql.strip(), lines.strip()))
     return result
+
+
+def listed(name: str, section: str) -> list[list[str]]:
+    """The lines of a section of a golden file, each cut at its arrows."""
+    _, _, rest = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").partition(f"[{section}]\n")
+    lines = rest.partition("\n[")[0].splitlines()
+    result = [re.split(r" =>(?: |$)", line) for line in lines if line and line[0] != "#"]
+    assert result, f"nothing is listed in [{section}] of {name}"
+    return result
+
+
+def cases(name: str, section: str, *, are_named: bool = False) -> list[Any]:
+    """Those lines as parameters; what comes first is the name of the case, and else no more."""
+    return [pytest.param(*line[are_named:], id=line[0]) for line in listed(name, section)]
 
 
 NETWORK = {

@@ -131,8 +131,7 @@ class FixpointMaker(FocusedMaker):
             below = Compare(CompareOp.LESS, own[0].ref(), Literal(3, INTEGER))
             kind = own[0].type or INTEGER
             one = Arithmetic(ArithmeticOp.ADD, own[0].ref(), Literal(1, kind))
-            rest = self._chosen(plan, leaf, columns)[1:]
-            outputs: list[Expr] = [one, *rest]
+            outputs: list[Expr] = [one, *self._chosen(plan, leaf, columns)[1:]]
             plan = Select(plan, below)
         else:
             outputs = self._chosen(plan, leaf, columns)
@@ -252,8 +251,7 @@ class _Narrower(FixpointMaker):
 def make_answer_trial(seed: int) -> Trial:
     """A trial whose fixpoints are sketched for the answer alone."""
     trial = make_fixpoint_trial(seed)
-    root = _Narrower(Random(f"answer {seed}")).narrowed(trial.root)
-    return replace(trial, root=for_answer(root))
+    return replace(trial, root=for_answer(_Narrower(Random(f"answer {seed}")).narrowed(trial.root)))
 
 
 def is_for_answer(plan: Plan) -> bool:
@@ -466,8 +464,7 @@ class WitnessMaker(FocusedMaker):
             case 5:
                 groups = self._grouped(self._base())
                 by = SortKey(attributes_of(groups)[-1].ref(), rng.random() < 0.7, False)
-                best = TopK(groups, (by,), rng.choice((1, 2)))
-                return self._judged(self._grouped(best))
+                return self._judged(self._grouped(TopK(groups, (by,), rng.choice((1, 2)))))
             case _:
                 return self._judged(self._grouped(self._base()))
 
@@ -522,7 +519,6 @@ def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
 
 def kept_by_witnesses(root: Plan, trial: Trial, verdict: Verdict) -> Plan:
     """The plan with witness nodes, which must be as safe as the query's own."""
-    query = Query("", root)
-    result = witnessed(query, verdict, trial.columns(root))
+    result = witnessed(Query("", root), verdict, trial.columns(root))
     carried_verdict(verdict, result.query, trial.sketched)
     return result.query.root

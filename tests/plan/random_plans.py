@@ -174,8 +174,7 @@ class ExprMaker(Struct, dict=True):
 
     def predicate(self, attributes: Sequence[Attribute], depth: int = 2) -> Expr:
         """A condition, mostly a comparison of a late column with a literal."""
-        rng = self.rng
-        choice = rng.random()
+        choice = self.rng.random()
         if depth > 0 and choice < 0.14:
             return And(
                 (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
@@ -259,8 +258,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
             (1, self._window),
             (2, lambda at: self._rank_filter(self._node(at - 1))),
         )
-        weights = [weight for weight, _ in makers]
-        maker = self.rng.choices([make for _, make in makers], weights)[0]
+        maker = self.rng.choices([make for _, make in makers], [weight for weight, _ in makers])[0]
         return maker(depth)
 
     def _scan(self) -> Scan:
@@ -430,8 +428,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         order = tuple(self._sort_key(attributes) for _ in range(self.rng.choice((1, 1, 2))))
         if self.rng.random() < 0.4:
             order += tuple(SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes)
-        call = WindowCall(self._fresh(result), name, arguments, partition, order)
-        return Window(child, (call,))
+        return Window(child, (WindowCall(self._fresh(result), name, arguments, partition, order),))
 
     def _rank_filter(self, child: Plan) -> Plan:
         """The first ranks per partition, now and then with a condition besides."""
@@ -638,16 +635,14 @@ class BarrierMaker(FocusedMaker):
 
     def plan(self) -> Plan:
         """A plan in which a top-k or a rank is not the last step."""
-        first = self._first_groups()
-        plan = self._above(first)
+        plan = self._above(self._first_groups())
         return self._above(plan) if self.rng.random() < 0.2 else plan
 
     def _first_groups(self) -> Plan:
         rng, scan = self.rng, self._scan()
         key = scan.attributes[0]
         summed = self._numeric(scan.attributes[1:]) or key
-        name = rng.choice(("sum", "sum", "sum", "max", "count"))
-        call = AggregateCall(name, (summed.ref(),))
+        call = AggregateCall(rng.choice(("sum", "sum", "sum", "max", "count")), (summed.ref(),))
         keys = (ComputedColumn(self._fresh(key.type), key.ref()),)
         calls = (AggregateOutput(self._fresh(call_type(call)), call),)
         groups = Aggregate(scan, keys, calls)

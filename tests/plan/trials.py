@@ -23,21 +23,7 @@ from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.failures import Sizes, part_failure
 from impctl.safety.judge import Verdict, check_safety
 from impctl.types import AccessId, ColumnName
-from tests.plan.random_plans import (
-    BIG_TABLE,
-    BIG_VALUES,
-    CATALOG,
-    LONG_SCALED,
-    MONEY,
-    WIDE,
-    WIDE_TABLE,
-    WIDE_VALUES,
-    BarrierMaker,
-    FailingMaker,
-    FocusedMaker,
-    PlanMaker,
-    big_rows,
-)
+from tests.plan import random_plans
 from tests.support.reference_plan import (
     Annotated,
     ReferenceFailure,
@@ -121,7 +107,7 @@ def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotat
     return replace(annotated, first_rows=kept)
 
 
-TABLES = {**CATALOG, "w": WIDE_TABLE, "big": BIG_TABLE}
+TABLES = {**random_plans.CATALOG, "w": random_plans.WIDE_TABLE, "big": random_plans.BIG_TABLE}
 """What rows can be made of; only a maker that draws them reads `w` and `big`."""
 
 Boundaries = tuple[Value, ...]
@@ -155,8 +141,7 @@ def accurate_sketches(
     for access, index in lineage:
         if access in partitions:
             column, boundaries = partitions[access]
-            value = tables[names[access]][index][column]
-            sketches[access].add(fragment_of(value, boundaries))
+            sketches[access].add(fragment_of(tables[names[access]][index][column], boundaries))
     return sketches
 
 
@@ -188,7 +173,9 @@ class Trial(Struct, frozen=True):
     def sketched(self) -> dict[AccessId, ColumnName]:
         return {access: column for access, (column, _) in self.partitions.items()}
 
-    def columns(self, root: Plan, catalog: Mapping[str, Schema] = CATALOG) -> dict[AccessId, Any]:
+    def columns(
+        self, root: Plan, catalog: Mapping[str, Schema] = random_plans.CATALOG
+    ) -> dict[AccessId, Any]:
         """The sketched columns of a plan that has these accesses, or some of them."""
         tables = {scan.access: scan.table for scan in scans_of(root)}
         names = {access: name for access, name in self.sketched.items() if access in tables}
@@ -199,7 +186,7 @@ def make_trial(seed: int) -> Trial:
     """The trial of a seed; four seeds in a row share the plan and differ in all else."""
     root, focused = _plan(seed // 4)
     rng = Random(seed)
-    tables = {name: _rows(rng, name, few_groups=focused) for name in CATALOG}
+    tables = {name: _rows(rng, name, few_groups=focused) for name in random_plans.CATALOG}
     partitions = random_partitions(rng, root)
     facts = _facts(rng, tables)
     return Trial(root, tables, partitions, tuple(_checked(Random(f"checks {seed}"), facts, tables)))
@@ -210,7 +197,9 @@ def _plan(seed: int) -> tuple[Plan, bool]:
     """A plan, and whether it is one of those that aim at the rules; kept for the seeds beside."""
     rng = Random(seed)
     focused = rng.random() < 0.7
-    return (FocusedMaker(rng) if focused else PlanMaker(rng)).plan(), focused
+    return (
+        random_plans.FocusedMaker(rng) if focused else random_plans.PlanMaker(rng)
+    ).plan(), focused
 
 
 def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]]:
@@ -224,10 +213,10 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
             pool += [math.nan] if mood < 2 and rng.random() < 0.5 else []
             pool += [math.inf] if rng.random() < 0.1 else []
             pool += [-math.inf] if rng.random() < 0.1 else []
-        elif column.type == MONEY:
+        elif column.type == random_plans.MONEY:
             pool = [Decimal(x) for x in ("-1.5", "0.0", "0.5", "2.5", "3.0")]
-        elif column.type in (WIDE, LONG_SCALED):
-            pool = list(WIDE_VALUES[column.type])
+        elif column.type in (random_plans.WIDE, random_plans.LONG_SCALED):
+            pool = list(random_plans.WIDE_VALUES[column.type])
         else:
             pool = [-2, -1, 0, 1, 1, 2, 3]
         if mood == 0:
@@ -264,12 +253,12 @@ def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
     column = rng.choice(list(TABLES[scan.table]))
     if column.type == STRING:
         values: list[Value] = ["a", "ab", "b"]
-    elif column.type == MONEY:
+    elif column.type == random_plans.MONEY:
         values = [Decimal(x) for x in ("0.0", "0.5", "2.0")]
-    elif column.type in (WIDE, LONG_SCALED):
-        values = sorted(WIDE_VALUES[column.type])
+    elif column.type in (random_plans.WIDE, random_plans.LONG_SCALED):
+        values = sorted(random_plans.WIDE_VALUES[column.type])
     elif scan.table == "big" and column.name in ("b", "m"):
-        values = sorted(BIG_VALUES[column.type])
+        values = sorted(random_plans.BIG_VALUES[column.type])
     elif column.type == DOUBLE:
         values = [-1.0, 0.0, 0.5, 3.0]
     else:
@@ -283,8 +272,7 @@ def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
     result = []
     for table, rows in tables.items():
         for column in TABLES[table]:
-            values = [row[column.name] for row in rows]
-            for kind, source in _true_facts(values):
+            for kind, source in _true_facts([row[column.name] for row in rows]):
                 if rng.random() < share:
                     result.append(Fact(table, column.name, kind, source))
     return result
@@ -293,8 +281,8 @@ def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
 def make_barrier_trial(seed: int) -> Trial:
     """A plan with a barrier whose order most often rests on a sign, most often told by a CHECK."""
     rng = Random(f"barrier {seed}")
-    root = BarrierMaker(rng).plan()
-    tables = {name: _few_groups(rng, name) for name in CATALOG}
+    root = random_plans.BarrierMaker(rng).plan()
+    tables = {name: _few_groups(rng, name) for name in random_plans.CATALOG}
     partitions = random_partitions(rng, root, 0.8)
     facts = _facts(rng, tables, 0.9)
     return Trial(root, tables, partitions, tuple(_checked(rng, facts, tables, 0.85)))
@@ -303,10 +291,14 @@ def make_barrier_trial(seed: int) -> Trial:
 def make_failing_trial(seed: int) -> Trial:
     """A plan with steps that may fail over a part of a group."""
     rng = Random(f"failing {seed}")
-    catalog = {**CATALOG, "big": BIG_TABLE}
-    root = FailingMaker(rng, drawn=("t", "t", "u", "big", "big"), catalog=catalog).plan()
-    tables: dict[str, list[dict[str, Value]]] = {name: _few_groups(rng, name) for name in CATALOG}
-    tables["big"] = big_rows(rng)
+    catalog = {**random_plans.CATALOG, "big": random_plans.BIG_TABLE}
+    root = random_plans.FailingMaker(
+        rng, drawn=("t", "t", "u", "big", "big"), catalog=catalog
+    ).plan()
+    tables: dict[str, list[dict[str, Value]]] = {
+        name: _few_groups(rng, name) for name in random_plans.CATALOG
+    }
+    tables["big"] = random_plans.big_rows(rng)
     for row in (row for rows in tables.values() for row in rows):
         for name in row.keys() - {"g", "h", "s"}:
             row[name] = _zero_of(row[name]) if rng.random() < 0.6 else row[name]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,19 +15,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    NULL,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    decimal,
-)
+from impctl.data import schema
 from impctl.expr.nodes import (
     And,
     ColumnRef,
@@ -58,7 +47,17 @@ from impctl.safety.direction import Columns, Relation
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.judge import carried_verdict, check_safety
 from impctl.sql.statement import parse_query
-from tests.plan.catalogs import BY_COST, CLOSURE, KEYED, REACHED, links, ruled, schema_of
+from tests.plan.catalogs import (
+    BY_COST,
+    CLOSURE,
+    KEYED,
+    REACHED,
+    cases,
+    links,
+    listed,
+    ruled,
+    schema_of,
+)
 from tests.plan.random_fixpoints import BagMaker, FixpointMaker, KeyedMaker
 from tests.plan.trials import (
     Boundaries,
@@ -74,8 +73,8 @@ from tests.plan.trials import (
     without_keyed,
 )
 from tests.reuse.trials import ReuseTally, run_reuse_trial, with_other_constants
-from tests.safety.test_counterexamples import Example, Rows, differs
-from tests.support.random_cases import random_cases
+from tests.safety.test_counterexamples import Example, Rows, read_yaml, tables_in
+from tests.support.random_cases import more_seeds, random_cases
 from tests.support.reference_plan import (
     ReferenceFailure,
     Value,
@@ -128,246 +127,16 @@ class Case(Struct, frozen=True):
         return self.name
 
 
-REFUSED = (
-    Case(
-        "CE-23 top-k over fewer rows",
-        {"t": ("id a v", ((1, 9, 100), (2, 9, 90), (3, 5, 80), (4, 5, 70)))},
-        "SELECT id FROM t WHERE a < {} ORDER BY v DESC, id LIMIT 2",
-        (10, 8),
-        "the constants below LIMIT differ, so other rows may be among the first",
-        sketch=("id", (3,)),
-    ),
-    Case(
-        "CE-24 average over fewer rows",
-        {"t": ("g x v", (("A", 1, 10), ("A", 9, 2), ("B", 1, 3), ("B", 9, 20)))},
-        "SELECT g, avg(v) AS a FROM t WHERE x < {} GROUP BY g HAVING avg(v) > 8",
-        (10, 5),
-        "the constants below HAVING differ, which changes the values that it compares in `avg(v) "
-        "> 8`",
-    ),
-    Case(
-        "CE-25 lower threshold",
-        {"t": ("g", (("A",), ("A",), ("B",)))},
-        "SELECT g, count(*) AS n FROM t GROUP BY g HAVING count(*) >= {}",
-        (2, 1),
-        "HAVING does not imply the condition the sketch was captured for: `count(*) >= 2`, but "
-        "the query says `count(*) >= 1`",
-    ),
-    Case(
-        "CE-26 the constant made the sum monotone",
-        {"t": ("g p v", (("A", 1, 10), ("A", 2, -8), ("B", 1, 5)))},
-        "SELECT g, sum(v) AS s FROM t WHERE v > {} GROUP BY g HAVING sum(v) > 4",
-        (0, -100),
-        "with these constants the sketch is not safe: "
-        + differs("HAVING compares `sum(v)`", because="it is not known that `v` is never negative"),
-        sketch=("p", (2,)),
-    ),
-    Case(
-        "count at most, fewer rows",
-        {"t": ("g x", (("A", 1), ("A", 2), ("A", 9), ("B", 1)))},
-        "SELECT g FROM t WHERE x < {} GROUP BY g HAVING count(*) <= 2",
-        (10, 5),
-        "the constants below HAVING differ, which changes the values that it compares in "
-        "`count(*) <= 2`",
-    ),
-    Case(
-        "more rows than the LIMIT captured",
-        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
-        "SELECT id FROM t ORDER BY v DESC LIMIT {}",
-        (1, 2),
-        "LIMIT asks for 2 rows, but the sketch covers only 1",
-        sketch=("id", (2, 3)),
-    ),
-    Case(
-        "sum of what the captured rows may make negative",
-        {"t": ("g p v", (("A", 1, 10), ("A", 2, -8), ("B", 1, 5)))},
-        "SELECT g, sum(v) AS s FROM t WHERE v > {} GROUP BY g HAVING sum(v) > 4",
-        (-100, 0),
-        "the constants below HAVING differ, which changes the values that it compares in `sum(v) "
-        "> 4`",
-    ),
-    Case(
-        "an arithmetic constant outside of conditions",
-        {"t": ("g v", (("A", 10), ("B", 3)))},
-        "SELECT g FROM t GROUP BY g HAVING sum(v * {}) > 10",
-        (2, 5),
-        "outside of conditions, nothing may differ: `v * 2`, but the query says `v * 5`",
-    ),
-    Case(
-        "a constant that Spark rounds to single precision",
-        {"t": ("g x", (("A", 0.1), ("A", 0.5), ("B", 0.5), ("B", 0.5)))},
-        "SELECT g, count(*) AS n FROM t WHERE x >= {} GROUP BY g HAVING count(*) >= 2",
-        ("0.1F", "0.1"),
-        "WHERE does not imply the condition the sketch was captured for: `x >= 0.1F`, but the "
-        "query says `x >= 0.1`",
-    ),
-    Case(
-        "a right side that grows",
-        {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1), (2, 5)))},
-        "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y < {})",
-        (10, 3),
-        "the constants differ on the side of the ANTI join that must be the same",
-        sketch=("k", (2,)),
-    ),
-    Case(
-        "a guard that reads no column, beside NOT IN",
-        {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1),))},
-        "SELECT k FROM t WHERE k NOT IN (SELECT k FROM u WHERE {} > 0)",
-        (1, 0),
-        "the constants differ on the side of the ANTI join that must be the same",
-        sketch=("k", (2,)),
-    ),
-    Case(
-        "a guard that reads no column, below a count",
-        {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1),))},
-        "SELECT t.k FROM t JOIN (SELECT count(*) AS c FROM u WHERE DATE {} > DATE '2024-01-01') q"
-        " ON q.c < 1",
-        ("'2024-06-01'", "'2023-06-01'"),
-        "the constants below HAVING differ, which changes the values that it compares in `q.c < 1`",
-        sketch=("k", (2,)),
-    ),
-    Case(
-        "an OFFSET that begins later",
-        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
-        "SELECT id FROM t ORDER BY v DESC LIMIT 1{}",
-        ("", " OFFSET 1"),
-        "OFFSET must be the same",
-        sketch=("id", (2, 3)),
-    ),
-    Case(
-        "a join condition over both sides that lets fewer pairs through",
-        {"t": ("g k v", (("A", 1, 1), ("A", 1, 9), ("B", 2, 9))), "u": ("k x", ((1, 1), (2, 1)))},
-        "SELECT t.g FROM t JOIN u ON t.k = u.k AND t.v + u.x > {} GROUP BY t.g HAVING count(*) < 2",
-        (1, 5),
-        "the constants below HAVING differ, which changes the values that it compares in "
-        "`count(*) < 2`",
-    ),
-    Case(
-        "no LIMIT where the sketch was captured with one, on a table without sketch",
-        {"t": ("id", ((1,), (2,), (3,))), "u": ("k", ((1,), (2,), (3,)))},
-        "SELECT t.id FROM t JOIN (SELECT k FROM u ORDER BY k {}OFFSET 1) q ON t.id = q.k",
-        ("LIMIT 1 ", ""),
-        "LIMIT asks for all rows, but the sketch covers only 1",
-        sketch=("id", (2, 3)),
-    ),
-    Case(
-        "fewer first rows below a count",
-        {"t": ("g", (("A",), ("B",))), "u": ("h v", (("A", 9), ("A", 8), ("B", 1)))},
-        "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h, v FROM u ORDER BY v DESC, h LIMIT {}) a"
-        " GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
-        (2, 1),
-        "the constants below HAVING differ, which changes the values that it compares in "
-        "`count(*) < 2`",
-    ),
-    Case(
-        "an anti join on a count over fewer rows",
-        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1), ("B", 9))), "u": ("k", ((2,),))},
-        "SELECT g FROM (SELECT g, count(*) AS n FROM t WHERE x < {} GROUP BY g) q WHERE NOT EXISTS"
-        " (SELECT 1 FROM u WHERE u.k = q.n)",
-        (10, 5),
-        "the constants differ, which changes what the ANTI join matches on",
-    ),
-    Case(
-        "an anti join whose condition lets fewer pairs through",
-        {"t": ("k x", ((1, 1), (2, 1))), "u": ("k y", ((1, 5), (2, 5)))},
-        "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y + t.x < {})",
-        (10, 3),
-        "the constants differ, which changes what the ANTI join matches on",
-        sketch=("k", (2,)),
-    ),
-    Case(
-        "a subquery that holds less, below a count",
-        {"t": ("g v", (("A", 1), ("A", 2), ("B", 9))), "u": ("k y", ((1, 1), (2, 8)))},
-        "SELECT g FROM t WHERE v IN (SELECT k FROM u WHERE y < {}) GROUP BY g HAVING count(*) < 2",
-        (10, 3),
-        "the constants below HAVING differ, which changes the values that it compares in "
-        "`count(*) < 2`",
-    ),
-    Case(
-        "a subquery that matches less, below a count",
-        {"t": ("g v x", (("A", 1, 1), ("A", 2, 5), ("B", 9, 1))), "u": ("k y", ((1, 1), (2, 4)))},
-        "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.v AND u.y + t.x < {}) GROUP"
-        " BY g HAVING count(*) < 2",
-        (10, 3),
-        "the constants below HAVING differ, which changes the values that it compares in "
-        "`count(*) < 2`",
-    ),
-    Case(
-        "grouped on a count over fewer rows",
-        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1)))},
-        "SELECT n, count(*) AS c FROM (SELECT g, count(*) AS n FROM t WHERE x < {} GROUP BY g) a"
-        " GROUP BY n HAVING count(*) >= 2",
-        (10, 5),
-        "the constants differ, which changes values used for grouping",
-    ),
-    Case(
-        "totals over fewer rows, beside groups by what differs",
-        {"t": ("g x", (("A", 1), ("A", 2), ("A", 9), ("B", 1)))},
-        "SELECT g, x FROM t WHERE x < {} GROUP BY GROUPING SETS ((g, x), (g)) HAVING count(*) = 2",
-        (10, 5),
-        "the constants below HAVING differ, which changes the values that it compares in "
-        "`count(*) = 2`",
-    ),
-    Case(
-        "EXCEPT takes fewer rows away",
-        {"t": ("g", ((1,), (2,))), "u": ("h y", ((1, 5),))},
-        "SELECT g FROM t EXCEPT SELECT h FROM u WHERE y < {}",
-        (10, 3),
-        "the constants differ, which changes the rows that EXCEPT removes",
-        sketch=("g", (2,)),
-    ),
-    Case(
-        "INTERSECT with counts over fewer rows",
-        {"t": ("g v", ((1, 1), (2, 3))), "u": ("h y", ((1, 1), (1, 9)))},
-        "SELECT g, v FROM t INTERSECT SELECT h, count(*) FROM u WHERE y < {} GROUP BY h",
-        (10, 5),
-        "the constants differ, which changes the values that INTERSECT compares",
-        sketch=("g", (2,)),
-    ),
-    Case(
-        "a union whose right side holds less, below a count",
-        {"t": ("g", ((1,), (2,))), "u": ("h", ((1,),)), "s": ("h y", ((1, 9),))},
-        "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h FROM u UNION ALL SELECT h FROM s WHERE y"
-        " < {}) a GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
-        (10, 5),
-        "the constants below HAVING differ, which changes the values that it compares in "
-        "`count(*) < 2`",
-        sketch=("g", (2,)),
-    ),
-    Case(
-        "a window over fewer rows",
-        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1), ("B", 2)))},
-        "SELECT g, x FROM (SELECT g, x, count(*) OVER (PARTITION BY g) AS n FROM t WHERE x < {}) a"
-        " WHERE n < 2",
-        (10, 5),
-        "the constants below WHERE differ, which changes the values that it compares in `n < 2`",
-    ),
-    Case(
-        "distinct counts over fewer rows",
-        {"t": ("g x", (("A", 1), ("A", 9), ("B", 1)))},
-        "SELECT n, count(*) AS c FROM (SELECT DISTINCT g, n FROM (SELECT g, count(*) AS n FROM t"
-        " WHERE x < {} GROUP BY g) a) b GROUP BY n HAVING count(*) >= 2",
-        (10, 5),
-        "the constants differ, which changes the values that DISTINCT compares",
-    ),
-    Case(
-        "the first rows of the other end",
-        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
-        "SELECT id FROM t ORDER BY v {}LIMIT 1",
-        ("DESC ", ""),
-        "the queries differ in more than the constants in their conditions",
-        sketch=("id", (2, 3)),
-    ),
-    Case(
-        "another constant in ORDER BY",
-        {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
-        "SELECT id FROM t ORDER BY abs(v - {}) LIMIT 1",
-        (10, 30),
-        "outside of conditions, nothing may differ: `abs(v - 10)`, but the query says `abs(v - "
-        "30)`",
-        sketch=("id", (2, 3)),
-    ),
-)
+def _refused() -> Iterator[Case]:
+    for said in read_yaml(Path(__file__).parent / "refused.yaml"):
+        column, bounds = said.get("sketch", ("g", ["B"]))
+        tables, values = tables_in(said["tables"]), tuple(said["values"])
+        yield Case(
+            **{**said, "tables": tables, "values": values, "sketch": (column, tuple(bounds))}
+        )
+
+
+REFUSED = tuple(_refused())
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
@@ -405,27 +174,11 @@ def test_the_published_table(
         assert Case("table", TABLE, "{}", texts, sketch=(column, (2,))).verdict().allowed is allowed
 
 
-@pytest.mark.parametrize(
-    ("captured", "asked"),
-    [
-        ("GROUP BY g HAVING count(*) <= 10", "GROUP BY g HAVING count(*) <= 8"),
-        ("WHERE g < 'm' GROUP BY g HAVING avg(v) > 3",
-         "WHERE g < 'c' GROUP BY g HAVING avg(v) > 3"),
-        ("GROUP BY g ORDER BY count(*) DESC LIMIT 10", "GROUP BY g ORDER BY count(*) DESC LIMIT 5"),
-        ("GROUP BY g HAVING count(*) BETWEEN 10 AND 20",
-         "GROUP BY g HAVING count(*) BETWEEN 12 AND 18"),
-        ("WHERE x < 10 GROUP BY g HAVING max(v) > 5", "WHERE x < 8 GROUP BY g HAVING max(v) > 5"),
-        ("WHERE x IN (1, 2, 3) GROUP BY g HAVING sum(v) > 5",
-         "WHERE x IN (3) GROUP BY g HAVING sum(v) > 5.5"),
-        ("GROUP BY g HAVING max(v) > 5 OR count(*) > 3",
-         "GROUP BY g HAVING max(v) > 6 OR count(*) > 4"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("captured", "asked"), cases("implied", "controls"))
 def test_positive_controls(captured: str, asked: str) -> None:
     values = (captured, asked)
     verdict = Case("control", TABLE, "SELECT g FROM t {}", values, facts=(POSITIVE,)).verdict()
-    assert verdict.allowed, verdict.reason
-    assert verdict.reason == IMPLIED
+    assert (verdict.allowed, verdict.reason) == (True, IMPLIED)
 
 
 def test_a_maximum_below_other_rows_keeps_its_whole_group() -> None:
@@ -495,23 +248,7 @@ def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
     assert Case("plain", tables, text, plain, sketch=("g", (0.5,))).verdict().allowed
 
 
-@pytest.mark.parametrize(
-    ("captured", "asked"),
-    [
-        ("-s > '10'", "-s > '5'"),
-        ("-s > '5'", "-s > '10'"),
-        ("+s > '5'", "+s > '10'"),
-        ("-s <> '05'", "-s IN ('5')"),
-        ("lower(collate(s, 'UTF8_LCASE')) > 'B'", "lower(collate(s, 'UTF8_LCASE')) > 'a'"),
-        ("trim(collate(s, 'UTF8_LCASE')) > 'B'", "trim(collate(s, 'UTF8_LCASE')) > 'a'"),
-        ("ucase(collate(s, 'UTF8_LCASE')) > 'B'", "ucase(collate(s, 'UTF8_LCASE')) > 'a'"),
-        (
-            "replace(s, '-', collate('+', 'UTF8_LCASE')) > 'B'",
-            "replace(s, '-', collate('+', 'UTF8_LCASE')) > 'a'",
-        ),
-        ("rpad(CAST(s AS BINARY), 9) > 'B'", "rpad(CAST(s AS BINARY), 9) > 'a'"),
-    ],
-)
+@pytest.mark.parametrize(("captured", "asked"), cases("implied", "no plain texts"))
 def test_what_is_no_plain_text_to_spark_has_no_order_of_texts(captured: str, asked: str) -> None:
     tables = {"t": ("s p", (("-7", 1), ("-70", 2)))}
     values, sql = (captured, asked), "SELECT p FROM t WHERE {}"
@@ -522,15 +259,7 @@ _LARGER_LIMIT = 9_000_983
 """A seed whose query asks for more rows than the sketch holds; few do."""
 
 
-@random_cases(
-    80,
-    290,
-    2500,
-    first=9_000_000,
-    also="99 117 135 141 146 153 158 162 175 176 191 194 216 217 227 238 243 253 255 297 308 "
-    "325 331 362 364 365 383 386 394 404 419 429 436 463 466 487 497 525 535 542 557 576 "
-    "577 983",
-)
+@random_cases(80, 290, 2500, first=9_000_000, also=more_seeds("reuse"))
 def test_a_reused_sketch_never_changes_the_answer(cases: Collection[int]) -> None:
     """Neither of plans as they were read nor after the plan rules."""
     plain, ruled = ReuseTally(), ReuseTally()
@@ -695,15 +424,7 @@ def _run(seed: int, tally: _Tally) -> None:
         tally.failed += 1
 
 
-@random_cases(
-    60,
-    230,
-    6000,
-    first=8_000_000,
-    also="61 66 87 106 112 134 158 176 191 201 215 224 233 238 262 267 277 285 286 291 313 348 "
-    "356 362 369 389 396 402 408 418 420 422 427 448 495 501 509 514 527 531 548 558 574 "
-    "582 584",
-)
+@random_cases(60, 230, 6000, first=8_000_000, also=more_seeds("reuse over one recursion"))
 def test_what_is_allowed_over_one_recursion_gives_the_asked_answer(cases: Iterable[int]) -> None:
     tally = _Tally()
     for seed in cases:
@@ -772,7 +493,11 @@ def test_what_is_outside_is_read_whole() -> None:
     assert set(verdict.accesses) == {scan.access for scan in scans_of(fixpoint)}
 
 
-X, D, S = ColumnRef("x", INTEGER), ColumnRef("d", DOUBLE), ColumnRef("s", STRING)
+X, D, S = (
+    ColumnRef("x", schema.INTEGER),
+    ColumnRef("d", schema.DOUBLE),
+    ColumnRef("s", schema.STRING),
+)
 VALUES: Mapping[str, Sequence[Value]] = {
     "x": (None, -1, 0, 1, 2, 3),
     "d": (None, -0.5, -0.0, 0.0, 0.5, 1.0, math.nan),
@@ -825,18 +550,18 @@ def _is_right(premise: Expr, conclusion: Expr, columns: Columns) -> bool:
 def _number(rng: Random) -> Literal:
     match rng.randrange(6):
         case 0:
-            return Literal(rng.choice((-0.5, 0.0, -0.0, 0.5, 1.0, math.nan)), DOUBLE)
+            return Literal(rng.choice((-0.5, 0.0, -0.0, 0.5, 1.0, math.nan)), schema.DOUBLE)
         case 1:
-            return Literal(Decimal(rng.choice(("-0.5", "0.0", "0.5", "1.0"))), decimal(2, 1))
+            return Literal(Decimal(rng.choice(("-0.5", "0.0", "0.5", "1.0"))), schema.decimal(2, 1))
         case 2:
-            return Literal(rng.choice((0, 1, 2)), LONG)
+            return Literal(rng.choice((0, 1, 2)), schema.LONG)
         case _:
-            return Literal(rng.choice((-1, 0, 1, 2)), INTEGER)
+            return Literal(rng.choice((-1, 0, 1, 2)), schema.INTEGER)
 
 
 def _atom(rng: Random) -> Expr:
     if rng.random() < 0.2:
-        text = Literal(rng.choice(("", "a", "ab", "b")), STRING)
+        text = Literal(rng.choice(("", "a", "ab", "b")), schema.STRING)
         return Compare(rng.choice(OPS), S, text)
     column = rng.choice((X, X, D))
     match rng.randrange(8):
@@ -844,12 +569,12 @@ def _atom(rng: Random) -> Expr:
             return IsNull(column)
         case 1 | 2:
             options = tuple(_number(rng) for _ in range(rng.choice((1, 2, 3))))
-            null = (Literal(None, NULL),) if rng.random() < 0.15 else ()
+            null = (Literal(None, schema.NULL),) if rng.random() < 0.15 else ()
             return InList(column, (*options, *null))
         case 3:
             return Compare(rng.choice(OPS), _number(rng), column)
         case 4 if rng.random() < 0.3:
-            return Compare(rng.choice(OPS), X, Literal(None, NULL))
+            return Compare(rng.choice(OPS), X, Literal(None, schema.NULL))
         case _:
             return Compare(rng.choice(OPS), column, _number(rng))
 
@@ -897,37 +622,11 @@ def _read(condition: str) -> Expr:
     return select.predicate
 
 
-FOLLOWS = [
-    ("x > 5", "x > 3"),
-    ("x > 5", "x >= 5"),
-    ("x >= 5", "x > 4"),
-    ("x = 5", "x > 4"),
-    ("x = 5", "x <> 4"),
-    ("x < 5", "x <> 5"),
-    ("x = 5", "x = 5"),
-    ("x <> 5", "x <> 5"),
-    ("x IN (1, 2)", "x IN (1, 2, 3)"),
-    ("x IN (1, 2)", "x >= 1"),
-    ("x IN (1, 2)", "x <> 3"),
-    ("x NOT IN (1, 2, 3)", "x NOT IN (1, 2)"),
-    ("x > 1", "x IS NOT NULL"),
-    ("x >= 12 AND x < 18", "x >= 10 AND x < 20"),
-    # Local times keep their order only far apart.
-    ("t >= TIMESTAMP '2024-03-10 02:45:00'", "t >= TIMESTAMP '2024-03-10 02:45:00'"),
-    ("t >= TIMESTAMP '2024-03-12'", "t >= TIMESTAMP '2024-03-10 02:30:00'"),
-    ("t >= TIMESTAMP '2024-03-23'", "t >= DATE '2024-03-18'"),
-]
+FOLLOWS = listed("implied", "follows")
+
+
 DIFFERS = [
-    # One of two values excludes neither.
-    ("x IN (1, 2)", "x <> 2"),
-    ("x IN (1, 2)", "x = 1"),
-    # NULL teaches nothing.
-    ("x > NULL", "x > 1"),
-    ("t >= TIMESTAMP '2024-03-10 02:45:00'", "t >= TIMESTAMP '2024-03-10 02:30:00'"),
-    ("t >= TIMESTAMP '2024-03-19 11:00:00'", "t >= DATE '2024-03-18'"),
-    # A local time and an instant share no order.
-    ("t > TIMESTAMP_NTZ '1970-01-02 00:00:00'", "t > TIMESTAMP '1970-01-01 23:58:20Z'"),
-    ("n > TIMESTAMP '1970-01-02 00:00:00Z'", "n > TIMESTAMP_NTZ '1970-01-01 23:58:20'"),
+    *listed("implied", "differs"),
     *((captured, asked) for asked, captured in FOLLOWS if asked != captured),
 ]
 
@@ -950,31 +649,33 @@ def test_what_had_a_value_here_may_be_null_there() -> None:
 
 
 def test_nan_is_greatest() -> None:
-    nan = Compare(CompareOp.GREATER_EQUAL, D, Literal(math.nan, DOUBLE))
-    large = Compare(CompareOp.GREATER, D, Literal(1e308, DOUBLE))
+    nan = Compare(CompareOp.GREATER_EQUAL, D, Literal(math.nan, schema.DOUBLE))
+    large = Compare(CompareOp.GREATER, D, Literal(1e308, schema.DOUBLE))
     assert find_gap(nan, large, EQUAL) is None
     assert find_gap(large, nan, EQUAL) is nan
 
 
 def test_types_that_round_share_no_order() -> None:
-    single = ColumnRef("f", FLOAT)
-    wide = [Literal(value, INTEGER) for value in (16_777_217, 16_777_216)]
+    single = ColumnRef("f", schema.FLOAT)
+    wide = [Literal(value, schema.INTEGER) for value in (16_777_217, 16_777_216)]
     assert points_of(single, wide) is None
-    assert points_of(X, [Literal(1, INTEGER), Literal(0.5, DOUBLE)]) is None
+    assert points_of(X, [Literal(1, schema.INTEGER), Literal(0.5, schema.DOUBLE)]) is None
     # As a float 16,777,219 is 16,777,220; as a double it is below that.
-    both = [Literal(16_777_220.0, kind) for kind in (FLOAT, DOUBLE)]
+    both = [Literal(16_777_220.0, kind) for kind in (schema.FLOAT, schema.DOUBLE)]
     assert points_of(X, both) is None
     assert points_of(X, both[:1]) is not None
-    assert points_of(ColumnRef("t", TIMESTAMP), [Literal("2024-01-01", STRING)]) is None
-    huge = ColumnRef("m", decimal(38, 0))
-    assert points_of(huge, [Literal(Decimal("0.5"), decimal(1, 1))]) is None
-    assert points_of(ColumnRef("b", BOOLEAN), [Literal(True, BOOLEAN)]) is not None
+    assert (
+        points_of(ColumnRef("t", schema.TIMESTAMP), [Literal("2024-01-01", schema.STRING)]) is None
+    )
+    huge = ColumnRef("m", schema.decimal(38, 0))
+    assert points_of(huge, [Literal(Decimal("0.5"), schema.decimal(1, 1))]) is None
+    assert points_of(ColumnRef("b", schema.BOOLEAN), [Literal(True, schema.BOOLEAN)]) is not None
 
 
 def test_local_columns_and_days_compare_exactly() -> None:
-    local = ColumnRef("n", TIMESTAMP_NTZ)
+    local = ColumnRef("n", schema.TIMESTAMP_NTZ)
     columns = Columns({"n": Relation.EQUAL}, {})
-    day = Compare(CompareOp.GREATER_EQUAL, local, Literal(1, DATE))
-    later = Compare(CompareOp.GREATER, local, Literal(86_400_000_000, TIMESTAMP_NTZ))
+    day = Compare(CompareOp.GREATER_EQUAL, local, Literal(1, schema.DATE))
+    later = Compare(CompareOp.GREATER, local, Literal(86_400_000_000, schema.TIMESTAMP_NTZ))
     assert find_gap(later, day, columns) is None
     assert find_gap(day, later, columns) is later

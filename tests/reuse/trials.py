@@ -96,8 +96,7 @@ class ReuseMaker(FocusedMaker):
                 other = self._bounded(self._scan())
                 sides = (plan, other) if rng.random() < 0.5 else (other, plan)
                 kind = rng.choice((JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI))
-                condition = self._condition(*(attributes_of(side) for side in sides))
-                plan = Join(kind, *sides, condition)
+                plan = Join(kind, *sides, self._condition(*(attributes_of(side) for side in sides)))
         return plan
 
     def _bounded(self, plan: Plan) -> Plan:
@@ -246,8 +245,7 @@ def run_reuse_trial(
     trial = make_reuse_trial(seed)
     rng = Random(seed + 5)
     captured = rewrite(trial.root)
-    narrower = rng.random() < 0.7
-    asked = rewrite(with_other_constants(rng, trial.root, narrower=narrower))
+    asked = rewrite(with_other_constants(rng, trial.root, narrower=rng.random() < 0.7))
     if Random(f"guard {seed}").random() < 0.1:
         asked = rewrite(with_other_guards(rng, trial.root))
     tally.trials += 1

@@ -27,24 +27,7 @@ from impctl.data.schema import (
     from_spark,
 )
 from impctl.errors import ImpctlError
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    IsNull,
-    Literal,
-    Negate,
-    Not,
-    Or,
-)
+from impctl.expr import nodes
 from impctl.plan.nodes import Project
 from impctl.safety.direction import Columns, Relation, direction, find_objection
 from impctl.safety.facts import Signs, signs_of
@@ -119,90 +102,97 @@ class Drawn:
     def __init__(self, rng: Random, kind: SqlType) -> None:
         self.rng = rng
         self.kind = kind
-        self.refs = [ColumnRef(name, kind) for name in "abc"]
+        self.refs = [nodes.ColumnRef(name, kind) for name in "abc"]
         self.relations = {ref.id: rng.choice(RELATIONS) for ref in self.refs}
         number = kind is not DATE
         self.signs = {ref.id: rng.choice(SIGNS) if number else Signs() for ref in self.refs}
         self.columns = Columns(self.relations, dict(self.signs))
 
-    def literal(self) -> Literal:
+    def literal(self) -> nodes.Literal:
         value = self.rng.choice([-2, -1, 0, 1, 2])
-        return Literal(float(value) if self.kind is DOUBLE else value, self.kind)
+        return nodes.Literal(float(value) if self.kind is DOUBLE else value, self.kind)
 
-    def expr(self, depth: int) -> Expr:
+    def expr(self, depth: int) -> nodes.Expr:
         """Of the kind of the columns."""
         rng = self.rng
         if depth == 0 or rng.random() < 0.15:
             return rng.choice(self.refs) if rng.random() < 0.75 else self.literal()
         if self.kind is DATE:
             name = rng.choice(("greatest", "least"))
-            return Call(name, (self.expr(depth - 1), self.expr(depth - 1)), DATE)
+            return nodes.Call(name, (self.expr(depth - 1), self.expr(depth - 1)), DATE)
         match rng.randrange(9):
             case 0:
-                return Negate(self.expr(depth - 1))
+                return nodes.Negate(self.expr(depth - 1))
             case 1 | 2:
-                op = rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY))
+                op = rng.choice(
+                    (
+                        nodes.ArithmeticOp.ADD,
+                        nodes.ArithmeticOp.SUBTRACT,
+                        nodes.ArithmeticOp.MULTIPLY,
+                    )
+                )
                 right = self.literal() if rng.random() < 0.4 else self.expr(depth - 1)
-                return Arithmetic(op, self.expr(depth - 1), right)
+                return nodes.Arithmetic(op, self.expr(depth - 1), right)
             case 3:
-                return Coalesce((self.expr(depth - 1), self.literal()))
+                return nodes.Coalesce((self.expr(depth - 1), self.literal()))
             case 4:
                 branch = (self.condition(depth - 1), self.literal())
-                other = rng.choice((self.literal(), Literal(None, self.kind)))
-                return Case((branch,), other)
+                return nodes.Case(
+                    (branch,), rng.choice((self.literal(), nodes.Literal(None, self.kind)))
+                )
             case 5 | 6:
                 name = rng.choice(("greatest", "least"))
                 parts = [self.expr(depth - 1) for _ in range(rng.choice((2, 3)))]
-                return Call(name, tuple(parts), self.kind)
+                return nodes.Call(name, tuple(parts), self.kind)
             case 7 if self.kind is DOUBLE:
                 name = rng.choice(("sqrt", "exp", "ln"))
-                return Call(name, (self.expr(depth - 1),), DOUBLE)
+                return nodes.Call(name, (self.expr(depth - 1),), DOUBLE)
             case 8 if self.kind is DOUBLE and rng.random() < 0.5:
-                return Call("pow", (self.expr(depth - 1), self.exponent()), DOUBLE)
-        digits = Literal(rng.choice((0, 1)), INTEGER)
-        return Call("round", (self.expr(depth - 1), digits), self.kind)
+                return nodes.Call("pow", (self.expr(depth - 1), self.exponent()), DOUBLE)
+        digits = nodes.Literal(rng.choice((0, 1)), INTEGER)
+        return nodes.Call("round", (self.expr(depth - 1), digits), self.kind)
 
-    def exponent(self) -> Expr:
-        return Literal(self.rng.choice((2, 3)), INTEGER)
+    def exponent(self) -> nodes.Expr:
+        return nodes.Literal(self.rng.choice((2, 3)), INTEGER)
 
-    def value(self, depth: int) -> Expr:
+    def value(self, depth: int) -> nodes.Expr:
         """Of another kind, at times."""
         inner = self.expr(depth)
         if self.kind is DATE:
             return self.rng.choice(
                 (
-                    Call("year", (inner,), INTEGER),
-                    Call("month", (inner,), INTEGER),
-                    Call("datediff", (inner, self.expr(depth)), INTEGER),
+                    nodes.Call("year", (inner,), INTEGER),
+                    nodes.Call("month", (inner,), INTEGER),
+                    nodes.Call("datediff", (inner, self.expr(depth)), INTEGER),
                 )
             )
         name = self.rng.choice(("floor", "ceil", "", "", "cast"))
         if name == "cast":
-            return Cast(self.condition(depth), LONG)
-        return inner if not name else Call(name, (inner,), LONG)
+            return nodes.Cast(self.condition(depth), LONG)
+        return inner if not name else nodes.Call(name, (inner,), LONG)
 
-    def condition(self, depth: int) -> Expr:
-        subject: Expr = self.expr(depth) if self.kind is not DATE else self.value(depth)
+    def condition(self, depth: int) -> nodes.Expr:
+        subject: nodes.Expr = self.expr(depth) if self.kind is not DATE else self.value(depth)
         kind = self.kind if self.kind is not DATE else INTEGER
         if self.rng.random() < 0.1:
-            return IsNull(subject)
+            return nodes.IsNull(subject)
         value = self.rng.choice((-2, -1, 0, 1, 2))
-        number = Literal(float(value) if kind is DOUBLE else value, kind)
-        return Compare(self.rng.choice(list(CompareOp)), subject, number)
+        number = nodes.Literal(float(value) if kind is DOUBLE else value, kind)
+        return nodes.Compare(self.rng.choice(list(nodes.CompareOp)), subject, number)
 
-    def predicate(self, depth: int) -> Expr:
+    def predicate(self, depth: int) -> nodes.Expr:
         rng = self.rng
         match rng.randrange(5):
             case 0:
-                return Not(self.condition(depth))
+                return nodes.Not(self.condition(depth))
             case 1:
-                return And((self.condition(depth), self.condition(depth)))
+                return nodes.And((self.condition(depth), self.condition(depth)))
             case 2:
-                return Or((self.condition(depth), self.condition(depth)))
+                return nodes.Or((self.condition(depth), self.condition(depth)))
             case 3:
-                truth = Literal(rng.random() < 0.5, BOOLEAN)
-                op = rng.choice((CompareOp.EQUAL, CompareOp.NOT_EQUAL))
-                return Compare(op, self.condition(depth), truth)
+                truth = nodes.Literal(rng.random() < 0.5, BOOLEAN)
+                op = rng.choice((nodes.CompareOp.EQUAL, nodes.CompareOp.NOT_EQUAL))
+                return nodes.Compare(op, self.condition(depth), truth)
         return self.condition(depth)
 
     def others(self, one: Value, values: Sequence[Value], relation: Relation) -> Sequence[Value]:
@@ -229,17 +219,17 @@ class AtEdges(Drawn):
 
     pools = EDGES
 
-    def exponent(self) -> Expr:
+    def exponent(self) -> nodes.Expr:
         if self.rng.random() < 0.2:
             return self.expr(0)
-        return Literal(self.rng.choice((-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 2.0, 3.0)), DOUBLE)
+        return nodes.Literal(self.rng.choice((-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 2.0, 3.0)), DOUBLE)
 
     def others(self, one: Value, values: Sequence[Value], relation: Relation) -> Sequence[Value]:
         """Equal values come from the same row, so 0.0 does not become -0.0."""
         return [one] if relation is Relation.EQUAL else super().others(one, values, relation)
 
 
-def evaluated(expr: Expr, row: Mapping[str, Value]) -> Value | None | type[ReferenceFailure]:
+def evaluated(expr: nodes.Expr, row: Mapping[str, Value]) -> Value | None | type[ReferenceFailure]:
     try:
         return value_of(expr, row)
     except (ReferenceFailure, OverflowError):
@@ -336,7 +326,7 @@ def rows_of(kind: str) -> list[tuple[Any, Any]]:
     return list(product(values, values[:: 2 if len(values) > 8 else 1]))
 
 
-def read(step: str, kind: str) -> Expr | None:
+def read(step: str, kind: str) -> nodes.Expr | None:
     """The expression over `a` and `b` of the kind; None where it is refused."""
     own = from_spark(kind)
     assert own is not None
@@ -348,7 +338,7 @@ def read(step: str, kind: str) -> Expr | None:
     return root.outputs[0].expr if isinstance(root, Project) else None
 
 
-def may_fail(expr: Expr, a: Any, b: Any) -> bool:
+def may_fail(expr: nodes.Expr, a: Any, b: Any) -> bool:
     """Whether the reference fails on the row, or does not know the expression."""
     try:
         value_of(expr, {"t#1.a": a, "t#1.b": b})
@@ -408,7 +398,7 @@ def related(one: Any, relation: Relation) -> Any:
     return (sketch == -1) | ((table != -1) & is_less)
 
 
-def wrong_claims(expr: Expr, step: str, rows: Sequence[tuple[Any, Any]],
+def wrong_claims(expr: nodes.Expr, step: str, rows: Sequence[tuple[Any, Any]],
                  values: Sequence[Any]) -> Iterator[str]:  # fmt: skip
     """What is claimed of the step and not true of its values."""
     a, b, made = (ranks(column) for column in ([r[0] for r in rows], [r[1] for r in rows], values))

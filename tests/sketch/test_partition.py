@@ -111,14 +111,40 @@ def test_boundaries_belong_to_the_fragment_above() -> None:
     check(result, [9, 10, 11, 19, 20, 21, None, -(2**63), 2**63 - 1])
 
 
-def test_doubles_at_the_edges() -> None:
-    result = partition(DOUBLE, 0.0, math.inf)
-    ids = result.range_ids_of(
-        vector_of(DOUBLE, [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf])
-    )
-    assert ids.tolist() == [0, 1, 1, 2, 2, 0]
-    minus = partition(DOUBLE, -0.0)
-    assert minus.range_ids_of(vector_of(DOUBLE, [-0.0, 0.0, -1.0])).tolist() == [1, 1, 0]
+@pytest.mark.parametrize(
+    ("kind", "boundaries", "values", "ids"),
+    [
+        (
+            DOUBLE,
+            (0.0, math.inf),
+            [-5e-324, -0.0, 0.0, math.inf, math.nan, -math.inf],
+            [0, 1, 1, 2, 2, 0],
+        ),
+        (DOUBLE, (-0.0,), [-0.0, 0.0, -1.0], [1, 1, 0]),
+        # One fragment for everything but NULL.
+        (LONG, (), [1, None], [0, 1]),
+        (DOUBLE, (), [math.nan, None], [0, 1]),
+        (STRING, (), ["x", None], [0, 1]),
+        # U+FFFF is below U+1F600 by code point and above it in UTF-16.
+        (
+            STRING,
+            ("A", "a", "é", "\uffff", "😀"),
+            ["", "Z", "z", "é", "\uffff", "😀", "😁"],
+            [0, 1, 2, 3, 4, 5, 5],
+        ),
+    ],
+)
+def test_values_at_the_edges(
+    kind: SqlType, boundaries: tuple[Any, ...], values: list[Any], ids: list[int]
+) -> None:
+    assert partition(kind, *boundaries).range_ids_of(vector_of(kind, values)).tolist() == ids
+    encoded = [one.encode() for one in boundaries if isinstance(one, str)]
+    assert encoded == sorted(encoded)
+
+
+def test_sliced_text() -> None:
+    whole = from_arrow(pa.array(["c", None, "a", "b"])[1:], STRING)
+    assert partition(STRING, "b").range_ids_of(whole).tolist() == [2, 0, 1]
 
 
 def test_a_null_slot_that_holds_nan_or_nonsense_is_null() -> None:
@@ -129,29 +155,9 @@ def test_a_null_slot_that_holds_nan_or_nonsense_is_null() -> None:
     assert partition(WIDE, 2**99).range_ids_of(wide).tolist() == [2, 1]
 
 
-def test_one_fragment_for_everything_but_null() -> None:
-    for kind, values in ((LONG, [1, None]), (DOUBLE, [math.nan, None]), (STRING, ["x", None])):
-        assert partition(kind).range_ids_of(vector_of(kind, list(values))).tolist() == [0, 1]
-
-
-def test_text_compares_by_code_point() -> None:
-    """U+FFFF is below U+1F600 by code point and above it in UTF-16."""
-    result = partition(STRING, "A", "a", "é", "\uffff", "😀")
-    values = vector_of(STRING, ["", "Z", "z", "é", "\uffff", "😀", "😁"])
-    assert result.range_ids_of(values).tolist() == [0, 1, 2, 3, 4, 5, 5]
-    encoded = [boundary.encode() for boundary in result.boundaries if isinstance(boundary, str)]
-    assert encoded == sorted(encoded)
-
-
 def test_narrow_values_among_wide_boundaries_and_the_other_way_round() -> None:
     check(partition(WIDE, -(2**90), 0, 2**90), [-(2**63), 0, 2**63 - 1])
     check(partition(WIDE, -1, 1), [2**90, -(2**90), 0, 2**63])
-
-
-def test_sliced_text() -> None:
-    whole = pa.array(["c", None, "a", "b"])
-    result = partition(STRING, "b")
-    assert result.range_ids_of(from_arrow(whole[1:], STRING)).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -261,18 +267,15 @@ def test_a_flat_sample_is_split_evenly() -> None:
     RangePartition("t", "a", LONG, boundaries)
 
 
+def test_no_sample_is_one_fragment() -> None:
+    for sample, ranges in (([], 10), ([5, 5], 10), ([1, 2, 3], 1)):
+        assert equidepth_boundaries(sample, ranges) == ()
+
+
 def test_heavy_ends_and_middle() -> None:
     assert equidepth_boundaries([0] * 50 + list(range(1, 51)), 4)[0] == 1
     assert equidepth_boundaries([*range(50), *[99] * 50], 4)[-1] == 99
-    middle = equidepth_boundaries([*range(25), *[30] * 50, *range(40, 65)], 4)
-    assert 30 in middle
-    assert 40 in middle
-
-
-def test_no_sample_is_one_fragment() -> None:
-    assert equidepth_boundaries([], 10) == ()
-    assert equidepth_boundaries([5, 5], 10) == ()
-    assert equidepth_boundaries([1, 2, 3], 1) == ()
+    assert {30, 40} <= {*equidepth_boundaries([*range(25), *[30] * 50, *range(40, 65)], 4)}
 
 
 STARTS = st.lists(st.integers(-25, 25), max_size=20).map(lambda result: sorted(set(result)))
@@ -312,8 +315,7 @@ def test_a_range_starts_where_a_file_does_if_one_is_near() -> None:
 
 def test_a_heavy_value_stands_alone() -> None:
     weights = ValueWeights.of([*((value, 1.0) for value in range(100)), (50, 400.0)])
-    boundaries = aligned_boundaries(weights, 10, [])
-    assert {50, 51} <= set(boundaries)
+    assert {50, 51} <= set(aligned_boundaries(weights, 10, []))
 
 
 def test_values_between_heavy_ones_are_cut_as_finely_as_was_asked_for() -> None:
@@ -328,8 +330,7 @@ TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
 
 
 def counted(partition: RangePartition, values: list[int]) -> np.ndarray:
-    ranges = partition.range_ids_of(vector_of(LONG, values))
-    return np.bincount(ranges, minlength=partition.size)
+    return np.bincount(partition.range_ids_of(vector_of(LONG, values)), minlength=partition.size)
 
 
 def evened_by(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
@@ -340,8 +341,11 @@ def evened_by(partition: RangePartition, values: list[int], wanted: int) -> Rang
     return evened(partition, counts, wanted, sample)
 
 
-def test_even_ranges_stay() -> None:
+def test_even_ranges_and_one_value_stay() -> None:
     assert evened_by(TENS, list(range(100)), 10) == TENS
+    assert evened_by(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
+    alone = RangePartition("t", "a", LONG, ())
+    assert evened_by(alone, [7] * 50, 4) == alone
 
 
 def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
@@ -353,18 +357,11 @@ def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
     assert result.boundaries[-1] > 900
 
 
-def test_one_value_cannot_be_split() -> None:
-    assert evened_by(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
-    alone = RangePartition("t", "a", LONG, ())
-    assert evened_by(alone, [7] * 50, 4) == alone
-
-
 def test_a_heavy_value_gets_a_range_of_its_own() -> None:
     values = [*range(100), *([55] * 300), *([57] * 100)]
     result = evened_by(TENS, values, 12)
     assert 55 in result.boundaries or 56 in result.boundaries
-    rows = counted(result, values)
-    assert rows[int(result.range_ids_of(vector_of(LONG, [55]))[0])] <= 305
+    assert counted(result, values)[int(result.range_ids_of(vector_of(LONG, [55]))[0])] <= 305
 
 
 @random_cases(40, 120, 1000)
@@ -384,8 +381,7 @@ def test_never_more_ranges_than_asked_for_and_never_less_even(cases: range) -> N
 
 def test_text_is_split_too() -> None:
     partition = RangePartition("t", "a", STRING, ("m",))
-    rows = np.array([4, 100])
-    finer = with_splits(partition, rows, 4, ["n", "o", "p", "q", "r", "s"])
+    finer = with_splits(partition, np.array([4, 100]), 4, ["n", "o", "p", "q", "r", "s"])
     assert finer.boundaries[0] == "m"
     assert len(finer.boundaries) > 2
 
@@ -424,8 +420,7 @@ def test_a_place_at_a_border_is_like_one_side_not_like_their_mean() -> None:
     """Of the gap before the first place with hits a half is in, though groups there are many."""
     truth = np.arange(1000) >= 900
     seen = np.where(np.arange(1000) % 50 < 2, 100.0, 0.0)
-    result = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth)
-    likely = result.likely.mean
+    likely = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth).likely.mean
     assert likely[852:900].sum() == pytest.approx(24, abs=4)
     assert likely[:852].sum() < 5
     assert likely[900:].sum() > 97
@@ -445,8 +440,7 @@ def test_few_hits_far_apart_are_anywhere() -> None:
 @pytest.mark.parametrize(("share", "off"), [(0.001, 0.5), (0.01, 0.2), (0.1, 0.02)])
 def test_groups_that_were_not_seen_are_counted(share: float, off: float) -> None:
     """A twentieth of each fragment's hundred groups is seen."""
-    random = np.random.default_rng(1)
-    truth = random.random((2000, 100)) < share
+    truth = np.random.default_rng(1).random((2000, 100)) < share
     seen = truth[:, :5].sum(axis=1)
     result = chances(np.full(2000, 1e4), np.full(2000, 500.0), np.full(2000, 5.0), seen * 1.0)
     came, likely = truth.any(axis=1).sum(), result.likely.mean
@@ -478,8 +472,7 @@ def test_nine_of_ten_rates_lie_between_what_their_hits_tell(rate: float) -> None
 
 def test_a_mixture_is_scaled_and_merged() -> None:
     weights = np.array([[0.25] * 5, [0.75] * 5])
-    chances = np.array([[1.0, 0, 0, 0, 0.5], [0.5, 0.5, 0, 0.2, 0.5]])
-    mixture = Mixture(weights, chances)
+    mixture = Mixture(weights, np.array([[1.0, 0, 0, 0, 0.5], [0.5, 0.5, 0, 0.2, 0.5]]))
     assert mixture.mean == pytest.approx([0.625, 0.375, 0, 0.15, 0.5])
     assert mixture.at_most(0.5).mean.sum() == pytest.approx(0.5)
     assert mixture.at_most(9).mean.sum() == pytest.approx(mixture.mean.sum())

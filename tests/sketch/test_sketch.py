@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -28,30 +29,23 @@ from impctl.sketch.sketch import (
 from tests.sketch.test_partition import vector_of
 
 
-def held_against(held: set[int], accurate: set[int]) -> Comparison:
-    return compare(RangeSet.of(held, 10), RangeSet.of(accurate, 10))
-
-
-def test_equal_sketches() -> None:
-    result = held_against({1, 9}, {1, 9})
-    assert result == Comparison((), ())
-    assert result.covers
-    assert result.slack == 0
-
-
-def test_too_large_is_slack() -> None:
-    result = held_against({1, 3, 9}, {3})
-    assert result == Comparison((), (1, 9))
-    assert result.covers
-    assert result.slack == 2
-
-
-def test_too_small_is_unsound_whatever_it_has_besides() -> None:
-    result = held_against({0, 1, 2, 3}, {3, 4, 5})
-    assert result == Comparison((4, 5), (0, 1, 2))
-    assert not result.covers
-    assert held_against(set(), set()).covers
-    assert not held_against(set(), {0}).covers
+@pytest.mark.parametrize(
+    ("held", "accurate", "missing", "slack"),
+    [
+        ({1, 9}, {1, 9}, (), ()),
+        ({1, 3, 9}, {3}, (), (1, 9)),
+        ({0, 1, 2, 3}, {3, 4, 5}, (4, 5), (0, 1, 2)),
+        (set(), set(), (), ()),
+        (set(), {0}, (0,), ()),
+    ],
+    ids=["equal", "too large", "too small, whatever it has besides", "none", "none of one"],
+)
+def test_what_a_sketch_lacks_and_what_it_has_besides(
+    held: set[int], accurate: set[int], missing: tuple[int, ...], slack: tuple[int, ...]
+) -> None:
+    result = compare(RangeSet.of(held, 10), RangeSet.of(accurate, 10))
+    assert result == Comparison(missing, slack)
+    assert (result.covers, result.slack) == (not missing, len(slack))
 
 
 @st.composite
@@ -161,7 +155,6 @@ def test_intervals_let_every_value_through_and_are_in_order_and_apart(
         assert [range_id in ids for range_id in ranges.tolist()] == read, "nothing was closed"
     for one, other in pairwise(result.intervals):
         assert one.high is not None
-        assert other.low is not None
         assert one.high < other.low  # type: ignore[operator]  # whole numbers here
 
 
@@ -176,36 +169,30 @@ def test_the_gap_with_the_fewest_rows_is_closed_first() -> None:
     chosen = RangeSet.of([0, 3, 5], partition.size)
     by_width = range_filter(chosen, partition, limit=2)
     assert by_width.intervals == (Interval(None, 10), Interval(30, 60))
-    rows = [5, 1, 1, 5, 9, 5, 5]
-    by_rows = range_filter(chosen, partition, limit=2, rows=rows)
+    by_rows = range_filter(chosen, partition, limit=2, rows=[5, 1, 1, 5, 9, 5, 5])
     assert by_rows.intervals == (Interval(None, 40), Interval(50, 60))
 
 
-def test_neighbours_are_one_interval() -> None:
-    partition = tens(6)
-    result = range_filter(RangeSet.of([1, 2, 4, 5], partition.size), partition)
-    assert result.intervals == (Interval(10, 30), Interval(40, None))
-    assert not result.includes_null
-
-
-def test_everything_and_nothing() -> None:
-    partition = tens(4)
-    everything = range_filter(RangeSet.of(range(5), partition.size), partition)
-    assert everything.is_everything
-    not_null = range_filter(RangeSet.of(range(4), partition.size), partition)
-    assert not not_null.is_everything
-    only_null = range_filter(RangeSet.of([4], partition.size), partition)
-    assert (only_null.intervals, only_null.includes_null) == ((), True)
-    nothing = range_filter(RangeSet.of([], partition.size), partition)
-    assert (nothing.intervals, nothing.includes_null) == ((), False)
-    assert not nothing.is_everything
-
-
-def test_null_is_no_neighbour_of_the_last_range() -> None:
-    partition = tens(3)
-    result = range_filter(RangeSet.of([2, 3], partition.size), partition)
-    assert result.intervals == (Interval(20, None),)
-    assert result.includes_null
+@pytest.mark.parametrize(
+    ("ids", "ranges", "intervals", "has_null"),
+    [
+        (range(5), 4, (Interval(None, None),), True),
+        (range(4), 4, (Interval(None, None),), False),
+        ([4], 4, (), True),
+        ([], 4, (), False),
+        # NULL is no neighbour of the last range.
+        ([2, 3], 3, (Interval(20, None),), True),
+        ([1, 2, 4, 5], 6, (Interval(10, 30), Interval(40, None)), False),
+    ],
+    ids=["all", "all but NULL", "NULL", "none", "last and NULL", "neighbours"],
+)
+def test_the_intervals_of_a_filter(
+    ids: Iterable[int], ranges: int, intervals: tuple[Interval, ...], has_null: bool
+) -> None:
+    partition = tens(ranges)
+    result = range_filter(RangeSet.of(ids, partition.size), partition)
+    assert (result.intervals, result.includes_null) == (intervals, has_null)
+    assert result.is_everything is (len(list(ids)) == partition.size)
 
 
 @pytest.mark.parametrize("range_id", range(4))
@@ -231,8 +218,7 @@ def cases(draw: st.DrawFn) -> tuple[SqlType, RangePartition, RangePartition, Ran
     kind = draw(st.sampled_from(list(VALUES)))
     chosen = st.lists(st.sampled_from(VALUES[kind]), max_size=5)
     old, new = (RangePartition("t", "a", kind, _boundaries(draw(chosen))) for _ in range(2))
-    held = draw(st.sets(st.integers(0, old.size - 1)))
-    return kind, old, new, RangeSet.of(held, old.size)
+    return kind, old, new, RangeSet.of(draw(st.sets(st.integers(0, old.size - 1))), old.size)
 
 
 def _boundaries(values: list[Any]) -> tuple[Any, ...]:
@@ -277,8 +263,7 @@ def test_counts_are_carried_where_ranges_live_on(
     case: tuple[SqlType, RangePartition, RangePartition, RangeSet], data: st.DataObject
 ) -> None:
     kind, old, new, _ = case
-    drawn = data.draw(st.lists(st.sampled_from(everything(kind)), max_size=20))
-    values = vector_of(kind, drawn)
+    values = vector_of(kind, data.draw(st.lists(st.sampled_from(everything(kind)), max_size=20)))
     before, after = old.range_ids_of(values), new.range_ids_of(values)
     renumbering = Renumbering(old, new)
     is_split = renumbering.targets[before] < 0
@@ -307,6 +292,5 @@ HEAVY = np.array([100, 800, 0, 50, 50])
     ],
 )
 def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
-    ranges = RangeSet.of(held, PARTITION.size)
-    result = share_after(ranges, PARTITION, HEAVY, 10, range(columns))
+    result = share_after(RangeSet.of(held, PARTITION.size), PARTITION, HEAVY, 10, range(columns))
     assert result == pytest.approx(share)

@@ -112,8 +112,7 @@ def test_words_that_sqlglot_does_not_know_stay_where_they_are():
 
 def test_each_access_has_its_own_filter():
     sql = "SELECT a.sid FROM sales a JOIN sales b ON a.sid = b.price"
-    text = rewritten(sql, [some(PRICE, 0), some(PRICE, 3)])
-    assert text == (
+    assert rewritten(sql, [some(PRICE, 0), some(PRICE, 3)]) == (
         "SELECT a.sid FROM (SELECT * FROM sales WHERE `price` < 601L) a "
         "JOIN (SELECT * FROM sales WHERE `price` >= 1501L) b ON a.sid = b.price"
     )
@@ -139,15 +138,12 @@ def test_a_place_read_twice_is_whole_if_one_access_needs_all():
 
 def test_a_place_read_twice_has_not_too_many_ranges():
     many = RangePartition("sales", "price", LONG, tuple(range(100)))
-    even = some(many, *range(0, 60, 2))
-    odd = some(many, *range(61, 101, 2))
-    text = rewritten(COMMON, [even, odd])
+    text = rewritten(COMMON, [some(many, *range(0, 60, 2)), some(many, *range(61, 101, 2))])
     assert text.count("`price` >=") <= MAX_INTERVALS
 
 
 def test_nan_is_kept_apart_unless_there_is_none():
-    doubles = RangePartition("sales", "price", DOUBLE, (1.5,))
-    top = some(doubles, 1)
+    top = some(RangePartition("sales", "price", DOUBLE, (1.5,)), 1)
     assert condition_sql(top) == "`price` >= CAST('1.5' AS DOUBLE) OR ISNAN(`price`)"
     assert condition_sql(top, is_nan_free=True) == "`price` >= CAST('1.5' AS DOUBLE)"
     nan_free = rewritten("SELECT sid FROM sales", [top], nan_free=["sales#1"])
@@ -198,8 +194,7 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, nam
     ids = partition.range_ids_of(from_arrow(values, kind))
     table = pa.table({"odd name": values, "place": range(len(values))})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
-    schema = f"`odd name` {kind.spark_name}, place bigint"
-    frame = spark.read.schema(schema).parquet(str(tmp_path))
+    frame = spark.read.schema(f"`odd name` {kind.spark_name}, place bigint").parquet(str(tmp_path))
     in_zone(zone)
     for chosen in fragment_choices(partition):
         condition = condition_sql(some(partition, *chosen))
@@ -209,10 +204,8 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, nam
 
 
 def fragment_choices(partition):
-    choices = product([False, True], repeat=partition.size)
-    return [[n for n, chosen in enumerate(choice) if chosen] for choice in choices][
-        :: 3 if partition.size > 4 else 1
-    ]
+    choices = [np.flatnonzero(one).tolist() for one in product([0, 1], repeat=partition.size)]
+    return choices[:: 3 if partition.size > 4 else 1]
 
 
 @pytest.mark.spark
@@ -220,10 +213,8 @@ def test_nan_behind_statistics_that_hide_it(spark, tmp_path):
     """Statistics of a row group leave NaN out; Spark itself would skip the row group."""
     pq.write_table(pa.table({"d": [1.0, math.nan]}), tmp_path / "t.parquet")
     frame = spark.read.schema("d double").parquet(str(tmp_path))
-    partition = RangePartition("t", "d", DOUBLE, (5.0,))
-    condition = condition_sql(some(partition, 1))
-    answer = run_sql(spark, f"SELECT d FROM t WHERE {condition}", {"t": frame})
-    assert answer.num_rows == 1
+    condition = condition_sql(some(RangePartition("t", "d", DOUBLE, (5.0,)), 1))
+    assert run_sql(spark, f"SELECT d FROM t WHERE {condition}", {"t": frame}).num_rows == 1
 
 
 NAME = 'a "b'
@@ -287,8 +278,7 @@ Keep = Callable[[str], list[int]]
 
 @contextmanager
 def by_duckdb(rows: pa.Table) -> Iterator[Keep]:
-    duckdb = pytest.importorskip("duckdb")
-    with duckdb.connect() as connection:
+    with pytest.importorskip("duckdb").connect() as connection:
         connection.execute("SET TimeZone = 'America/New_York'")
         connection.register("t", rows)
 
@@ -336,10 +326,7 @@ def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
 
 @pytest.mark.parametrize("reader", [by_duckdb, by_polars])
 def test_no_range_keeps_nothing(reader: Any) -> None:
-    partition = RangePartition("t", "g", SqlType(Kind.LONG), (1,))
-    none = range_filter(RangeSet.of([], partition.size), partition)
-    condition = plain_condition(none, "g")
-    assert condition is not None
+    condition = plain_condition(some(RangePartition("t", "g", SqlType(Kind.LONG), (1,))), "g")
     with reader(pa.table({"g": [1, None], "n": [0, 1]})) as kept:
         assert kept(condition) == []
 
@@ -354,9 +341,9 @@ def test_no_range_keeps_nothing(reader: Any) -> None:
     ],
 )
 def test_what_engines_may_read_otherwise_has_no_text(kind: Kind, boundary: Any) -> None:
-    partition = RangePartition("t", "g", SqlType(kind), (boundary,))
-    wanted = range_filter(RangeSet.of([0], partition.size), partition)
-    assert plain_condition(wanted, "g") is None
+    assert (
+        plain_condition(some(RangePartition("t", "g", SqlType(kind), (boundary,)), 0), "g") is None
+    )
 
 
 TIED = {"t": schema_of("a bigint, b bigint")}
@@ -365,10 +352,6 @@ B = RangePartition("t", "b", LONG, (1, 2, 3))
 APART = "SELECT x.a FROM t x, t y, t z"
 SHARED = "WITH q AS (SELECT * FROM t) SELECT x.a FROM q x, t y, q z"
 """The first and the last access at one place."""
-
-
-def _some(partition: RangePartition, *ids: int) -> RangeFilter:
-    return range_filter(RangeSet.of(ids, partition.size), partition)
 
 
 def _read(
@@ -387,31 +370,36 @@ def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
         yield from ranges_between(interval, result[name].partition)
 
 
-def test_each_by_itself_without_a_group() -> None:
-    filters = [_some(A, 0), _some(A, 2), _some(A, 3)]
-    assert _read(APART, filters, ()) == [{0}, {2}, {3}]
+WHOLE = some(A, 0, 1, 2, 3, 4)
 
 
-def test_all_of_a_group_have_what_any_needs() -> None:
-    filters = [_some(A, 0), _some(A, 2), _some(A, 3)]
-    assert _read(APART, filters, (0, 1)) == [{0, 2}, {0, 2}, {3}]
-
-
-def test_one_without_a_filter_takes_that_of_all() -> None:
-    assert _read(APART, [_some(A, 0), None, _some(A, 3)], (0, 1)) == [None, None, {3}]
-    whole = _some(A, 0, 1, 2, 3, 4)
-    assert _read(APART, [_some(A, 0), whole, _some(A, 3)], (0, 1)) == [None, None, {3}]
-
-
-def test_one_of_other_ranges_takes_the_filter_of_all() -> None:
-    assert _read(APART, [_some(A, 0), _some(B, 0), _some(A, 3)], (0, 1)) == [None, None, {3}]
-
-
-def test_a_place_shared_with_another_access_widens_the_whole_group() -> None:
-    filters = [_some(A, 0), _some(A, 0), _some(A, 3)]
-    assert _read(SHARED, filters, ()) == [{0, 3}, {0}, {0, 3}]
-    assert _read(SHARED, filters, (0, 1)) == [{0, 3}, {0, 3}, {0, 3}]
-
-
-def test_a_place_shared_with_an_access_that_reads_all_leaves_the_group_without() -> None:
-    assert _read(SHARED, [_some(A, 0), _some(A, 0), None], (0, 1)) == [None, None, None]
+@pytest.mark.parametrize(
+    ("sql", "filters", "group", "read"),
+    [
+        (APART, [some(A, 0), some(A, 2), some(A, 3)], (), [{0}, {2}, {3}]),
+        (APART, [some(A, 0), some(A, 2), some(A, 3)], (0, 1), [{0, 2}, {0, 2}, {3}]),
+        (APART, [some(A, 0), None, some(A, 3)], (0, 1), [None, None, {3}]),
+        (APART, [some(A, 0), WHOLE, some(A, 3)], (0, 1), [None, None, {3}]),
+        (APART, [some(A, 0), some(B, 0), some(A, 3)], (0, 1), [None, None, {3}]),
+        (SHARED, [some(A, 0), some(A, 0), some(A, 3)], (), [{0, 3}, {0}, {0, 3}]),
+        (SHARED, [some(A, 0), some(A, 0), some(A, 3)], (0, 1), [{0, 3}, {0, 3}, {0, 3}]),
+        (SHARED, [some(A, 0), some(A, 0), None], (0, 1), [None, None, None]),
+    ],
+    ids=[
+        "each by itself without a group",
+        "all of a group have what any needs",
+        "one without a filter takes that of all",
+        "one with a full filter as well",
+        "one of other ranges takes the filter of all",
+        "a place shared with another access",
+        "a shared place widens the whole group",
+        "a place shared with an access that reads all leaves the group without",
+    ],
+)
+def test_what_tied_accesses_read(
+    sql: str,
+    filters: list[RangeFilter | None],
+    group: tuple[int, ...],
+    read: list[set[int] | None],
+) -> None:
+    assert _read(sql, filters, group) == read

@@ -16,14 +16,8 @@ from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from impctl.errors import UsageError
-from impctl.spark.session import (
-    FIXED,
-    SparkSettings,
-    ended_with_its_start,
-    is_connect,
-    open_session,
-    require_release,
-)
+from impctl.spark import session
+from tests.support.run_cli import refused
 
 LOUD_PROGRAM = """
 from impctl.errors import ImpctlError
@@ -40,10 +34,10 @@ session.stop()
 """
 
 
-@pytest.mark.parametrize("name", sorted(FIXED))
+@pytest.mark.parametrize("name", sorted(session.FIXED))
 def test_settings_that_change_meaning_are_refused(name):
     with pytest.raises(UsageError) as caught:
-        open_session(SparkSettings("local[1]", {name: "surely something else"}))
+        session.open_session(session.SparkSettings("local[1]", {name: "surely something else"}))
     assert name in caught.value.message
 
 
@@ -52,17 +46,15 @@ def test_an_older_spark_is_refused_by_name(monkeypatch, version):
     monkeypatch.setattr(pyspark, "__version__", version)
     monkeypatch.setattr("impctl.spark.session.launch", None)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    with pytest.raises(
-        UsageError, match=f"This is Spark {version}, but impctl needs 4.1"
-    ) as caught:
-        open_session(SparkSettings("local[1]"))
-    assert caught.value.code == "spark_too_old"
+    message = f"This is Spark {version}, but impctl needs 4.1"
+    with refused(UsageError, "spark_too_old", message) as caught:
+        session.open_session(session.SparkSettings("local[1]"))
     assert "pip install 'pyspark>=4.1,<5'" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.3.0.dev1", "4.10.2", "5.0"])
 def test_a_newer_spark_is_taken(version):
-    require_release(version)
+    session.require_release(version)
 
 
 @pytest.mark.spark
@@ -79,7 +71,7 @@ def test_nothing_but_the_answer_is_printed():
 @pytest.mark.spark
 def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
     """Nothing else would tell if it were as it comes; tests would only take longer."""
-    if is_connect(spark):
+    if session.is_connect(spark):
         pytest.skip("the JVM is the server's")
     if any(item.get_closest_marker("alone") for item in request.session.items):
         pytest.skip("a test that measures runs in the same JVM")
@@ -89,19 +81,11 @@ def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
 
 
 @pytest.mark.spark
-def test_fixed_settings_hold(spark):
-    for name, value in FIXED.items():
+def test_an_open_session_is_used_again_and_its_fixed_settings_hold(spark):
+    for name, value in session.FIXED.items():
         assert spark.conf.get(name) == value
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-
-
-@pytest.mark.spark
-def test_open_session_is_used_again(spark):
-    assert open_session(SparkSettings("local[2]")) is spark
-
-
-@pytest.mark.spark
-def test_environment_is_left_alone(spark):
+    assert session.open_session(session.SparkSettings("local[2]")) is spark
     assert "impctl-spark-" not in os.environ.get("JAVA_HOME", "")
 
 
@@ -116,7 +100,7 @@ def _no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def given_up(fault: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
     """A start that ends with this exception after the block."""
-    with suppress(fault), ended_with_its_start():
+    with suppress(fault), session.ended_with_its_start():
         yield
         raise fault
 
@@ -166,7 +150,6 @@ def test_those_below_the_child_are_waited_for(tmp_path: Path) -> None:
     script = f"(sleep 0.5; cat {tmp_path}/settings && touch {read}) & echo; exec sleep 60"
     with given_up():
         process = java_gateway.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
-        assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
     assert has_ended(process)
@@ -174,30 +157,22 @@ def test_those_below_the_child_are_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_one_that_ended_by_itself_is_nobodys() -> None:
-    with given_up():
-        process = started("true")
-        assert process.wait() == 0
-
-
-@pytest.mark.usefixtures("_no_jvm")
-def test_nothing_was_started() -> None:
+def test_nothing_to_end() -> None:
+    """Nothing was started, or it ended by itself."""
     with given_up():
         pass
+    with given_up():
+        assert started("true").wait() == 0
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_a_jvm_that_is_up_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_succeeds_and_a_jvm_that_is_up_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with session.ended_with_its_start():
+        process = started()
+    assert not has_ended(process)
     with given_up():
         process = started()
         monkeypatch.setattr(SparkContext, "_gateway", object())
-    assert not has_ended(process)
-
-
-@pytest.mark.usefixtures("_no_jvm")
-def test_a_start_that_succeeds_lives_on() -> None:
-    with ended_with_its_start():
-        process = started()
     assert not has_ended(process)
 
 

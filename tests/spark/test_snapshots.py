@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,35 +31,25 @@ from impctl.tables.files import hiding_columns
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
+from tests.plan.catalogs import listed
+from tests.support.run_cli import refused
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable
 
 pytestmark = pytest.mark.spark
 
-FIXTURES = Path(
-    os.environ.get(
-        "IMPCTL_FIXTURES",
-        str(Path(__file__).parents[3] / "shared" / "data" / "delta-fixtures"),
-    )
-)
-READABLE = (
-    "cdf-table",
-    "cdf-table-non-partitioned",
-    "cdf-table-with-cdc-and-dvs",
-    "checkpoint-cdf-table",
-    "checkpoint-v2-table",
-    "delta-0.8.0-null-partition",
-    "delta-0.8.0-partitioned",
-    "delta-0.8.0-special-partition",
-    "delta-2.2.0-partitioned-types",
-    "partition-type-primitives",
-    "simple_table_with_cdc",
-    "table-with-dv-small",
-    "table_with_column_mapping",
-    "table_with_deletion_logs",
-    "table_with_liquid_clustering",
-    "table_with_partitioning_mapping",
-)
+FIXTURES = handmade.fixture_folder()
+
+
+READABLE = """
+    cdf-table cdf-table-non-partitioned cdf-table-with-cdc-and-dvs checkpoint-cdf-table
+    checkpoint-v2-table delta-0.8.0-null-partition delta-0.8.0-partitioned
+    delta-0.8.0-special-partition delta-2.2.0-partitioned-types partition-type-primitives
+    simple_table_with_cdc table-with-dv-small table_with_column_mapping table_with_deletion_logs
+    table_with_liquid_clustering table_with_partitioning_mapping
+"""
+
+
 needs_fixtures = pytest.mark.skipif(
     not FIXTURES.is_dir(), reason="no Delta fixtures; set IMPCTL_FIXTURES to their folder"
 )
@@ -83,7 +72,7 @@ def assert_same(frame, delta: DeltaTable) -> None:
 
 
 @needs_fixtures
-@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("name", READABLE.split())
 def test_fixture_reads_as_deltalake_reads_it(spark, name):
     source = open_source(name, str(FIXTURES / name))
     frame = snapshot_frame(spark, source.snapshot())
@@ -112,14 +101,9 @@ def test_timestamps_beyond_nanoseconds_are_read_right(spark):
 @needs_fixtures
 def test_missing_files_name_the_version(spark):
     source = open_source("old", str(FIXTURES / "checkpoints_vacuumed"))
-    with pytest.raises(HistoryGoneError) as caught:
-        run_sql(
-            spark,
-            "SELECT * FROM t",
-            {"t": snapshot_frame(spark, source.snapshot())},
-            versions={"old": source.version},
-        )
-    assert f"Version {source.version} of table `old`" in caught.value.message
+    sql, versions = "SELECT * FROM t", {"old": source.version}
+    with pytest.raises(HistoryGoneError, match=f"Version {source.version} of table `old`"):
+        run_sql(spark, sql, {"t": snapshot_frame(spark, source.snapshot())}, versions=versions)
 
 
 @needs_fixtures
@@ -140,24 +124,23 @@ def rows(count: int = 40) -> pa.Table:
     )
 
 
+def snapshot_of(folder: Path, data: pa.Table | None = None, **options: Any) -> Snapshot:
+    write_deltalake(str(folder), rows() if data is None else data, **options)
+    return open_source("t", str(folder)).snapshot()
+
+
 def test_asked_columns_in_asked_order(spark, tmp_path):
-    write_deltalake(str(tmp_path), rows())
-    frame = snapshot_frame(
-        spark, open_source("t", str(tmp_path)).snapshot(), ["day", "some name", "DAY"]
-    )
-    assert frame.columns == ["day", "Some Name"]
-    assert frame.count() == 40
+    frame = snapshot_frame(spark, snapshot_of(tmp_path), ["day", "some name", "DAY"])
+    assert (frame.columns, frame.count()) == (["day", "Some Name"], 40)
 
 
 def test_partition_columns_alone(spark, tmp_path):
-    write_deltalake(str(tmp_path), rows(), partition_by=["day"])
-    frame = snapshot_frame(spark, open_source("t", str(tmp_path)).snapshot(), ["day"])
+    frame = snapshot_frame(spark, snapshot_of(tmp_path, partition_by=["day"]), ["day"])
     assert Counter(frame.toArrow()["day"].to_pylist()) == {0: 20, 1: 20}
 
 
 def test_no_files_is_an_empty_frame_with_the_schema(spark, tmp_path):
-    write_deltalake(str(tmp_path), rows())
-    frame = snapshot_frame(spark, open_source("t", str(tmp_path)).snapshot(), files=[])
+    frame = snapshot_frame(spark, snapshot_of(tmp_path), files=[])
     assert frame.dtypes == [("Some Name", "bigint"), ("part", "string"), ("day", "int")]
     assert frame.count() == 0
 
@@ -168,10 +151,8 @@ def test_many_partitions_are_read_at_once(spark, tmp_path, folder):
     write_deltalake(str(path), rows(), partition_by=["part", "day"])
     source = open_source("t", str(path))
     assert len(source.snapshot().files) > MAX_BRANCHES
-    frame = snapshot_frame(spark, source.snapshot())
-    assert_same(frame, source.delta)
-    branches = snapshots._branches(source.snapshot(), source.snapshot().files)
-    assert len(branches) == 1
+    assert_same(snapshot_frame(spark, source.snapshot()), source.delta)
+    assert len(snapshots._branches(source.snapshot(), source.snapshot().files)) == 1
 
 
 @pytest.mark.parametrize("columns", [None, ["v", "p"], ["v"], []])
@@ -210,27 +191,22 @@ def test_a_text_called_as_the_folder_of_null_is_no_null(spark, tmp_path):
     assert_same(snapshot_frame(spark, source.snapshot()), source.delta)
 
 
-def test_partitions_of_times_do_not_follow_the_sessions_zone(spark, tmp_path):
+def test_partitions_of_times_do_not_follow_the_sessions_zone(spark, in_zone, tmp_path):
     fields = [handmade.field("n", "long"), handmade.field("at", "timestamp")]
     texts = ["2024-01-01T02:00:00+02:00", "1969-07-20T20:17:40.000001Z", None]
-    files = []
-    for number, text in enumerate(texts):
-        name = handmade.write_file(tmp_path, f"{number}.parquet", pa.table({"n": [number]}))
-        size = (tmp_path / name).stat().st_size
-        files.append(handmade.add(name, 1, size, partitionValues={"at": text}))
-    about = handmade.metadata(fields, partition_columns=["at"])
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, *files)
+    files = [
+        handmade.added(
+            tmp_path, f"{at}.parquet", pa.table({"n": [at]}), {"partitionValues": {"at": text}}
+        )
+        for at, text in enumerate(texts)
+    ]
+    handmade.create(tmp_path, fields, *files, partition_columns=["at"])
     snapshot = open_source("t", str(tmp_path)).snapshot()
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    try:
-        result = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    in_zone("Asia/Tokyo")
+    result = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
     read = result.column("at").cast(pa.timestamp("us", tz="UTC")).to_pylist()
-    expected = read_rows(snapshot, ["at", "n"])
-    assert dict(zip(result.column("n").to_pylist(), read, strict=True)) == {
-        row["n"]: row["at"] for row in expected.to_pylist()
-    }
+    expected = {row["n"]: row["at"] for row in read_rows(snapshot, ["at", "n"]).to_pylist()}
+    assert dict(zip(result.column("n").to_pylist(), read, strict=True)) == expected
 
 
 def test_directories_beyond_ascii_are_not_trusted(spark, tmp_path):
@@ -241,21 +217,18 @@ def test_directories_beyond_ascii_are_not_trusted(spark, tmp_path):
 
 
 def test_no_columns_keep_the_number_of_rows(spark, tmp_path):
-    write_deltalake(str(tmp_path), rows())
-    frame = snapshot_frame(spark, open_source("t", str(tmp_path)).snapshot(), [])
+    frame = snapshot_frame(spark, snapshot_of(tmp_path), [])
     assert (frame.columns, frame.count()) == ([], 40)
 
 
 def test_directories_that_say_something_else_are_not_believed(spark, tmp_path):
-    write_deltalake(str(tmp_path), rows(), partition_by=["part", "day"])
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = snapshot_of(tmp_path, partition_by=["part", "day"])
     lying = [
         replace(file, partition_values={**file.partition_values, "day": "7"})
         for file in snapshot.files
     ]
     answer = snapshot_frame(spark, snapshot, files=lying).toArrow()
-    assert set(answer["day"].to_pylist()) == {7}
-    assert answer.num_rows == 40
+    assert (set(answer["day"].to_pylist()), answer.num_rows) == ({7}, 40)
 
 
 @pytest.mark.parametrize("partitions", [None, ["day"], ["part", "day"]])
@@ -268,73 +241,42 @@ def test_deleted_positions_of_several_files(spark, tmp_path, partitions):
         for number, file in enumerate(snapshot.files)
     ]
     gone = sum(number % 3 > 0 for number in range(len(snapshot.files)))
-    frame = snapshot_frame(spark, snapshot, files=first_gone)
-    assert frame.count() == 80 - gone
+    assert snapshot_frame(spark, snapshot, files=first_gone).count() == 80 - gone
 
 
 def test_hidden_file_is_refused(spark, tmp_path):
-    write_deltalake(str(tmp_path), rows())
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = snapshot_of(tmp_path)
     hidden = replace(snapshot.files[0], uri=str(tmp_path / "_part-0.parquet"))
-    with pytest.raises(TableError) as caught:
+    with refused(TableError, "data_file_hidden"):
         snapshot_frame(spark, snapshot, files=[hidden])
-    assert caught.value.code == "data_file_hidden"
 
 
 def test_old_dates_are_read_as_written_whatever_the_session_says(spark, tmp_path):
     """Without Spark's mark in the file, `LEGACY` takes its days for those of another calendar."""
     days = -719162
-    rows = pa.table(
-        {
-            "d": pa.array([days], pa.int32()).cast(pa.date32()),
-            "t": pa.array([days * 86_400_000_000], pa.timestamp("us", "UTC")),
-        }
-    )
-    write_deltalake(str(tmp_path / "t"), rows)
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    columns = {
+        "d": pa.array([days], pa.int32()).cast(pa.date32()),
+        "t": pa.array([days * 86_400_000_000], pa.timestamp("us", "UTC")),
+    }
+    snapshot = snapshot_of(tmp_path / "t", pa.table(columns))
     session = spark.newSession()
     for kind in ("datetime", "int96"):
         session.conf.set(f"spark.sql.parquet.{kind}RebaseModeInRead", "LEGACY")
     frame = snapshot_frame(session, snapshot)
     (result,) = frame.selectExpr("CAST(d AS STRING) d", "unix_micros(t) t").collect()
-    assert result.d == "0001-01-01"
-    assert result.t == days * 86_400_000_000
+    assert (result.d, result.t) == ("0001-01-01", days * 86_400_000_000)
     assert frame.where("d = DATE '0001-01-01'").count() == 1
 
 
-NAN = "double('NaN')"
 CONDITIONS = {
-    "nan": (
-        "d >= 5",
-        "d > 5.0F",
-        "d > '5'",
-        "NOT (d <= 5)",
-        "d <> 1",
-        "NOT (d <=> 1)",
-        "d NOT IN (0, 1)",
-        "d NOT BETWEEN 0 AND 1",
-        f"d = {NAN}",
-        f"d <=> {NAN}",
-        f"d IN ({NAN}, 77)",
-        f"d BETWEEN 5 AND {NAN}",
-        "d >= 5 OR i < 0",
-        "CAST(d AS FLOAT) >= 5",
-        "CAST(d AS DOUBLE) >= 5",
-        "isnan(d)",
-    ),
-    "zeros": (
-        "d = 0",
-        "d = -0.0D",
-        "d <=> -0.0D",
-        "NOT (d < 0)",
-        "NOT (d > -0.0D)",
-        "d IN (0, 7)",
-        "d IN (-0.0D, 7)",
-        "d BETWEEN 0 AND 0",
-        f"d IN ({', '.join(map(str, range(12)))})",
-    ),
+    name: [text for (text,) in listed("for_spark", section)]
+    for name, section in (
+        ("nan", "conditions that NaN meets"),
+        ("zeros", "conditions that zeros meet"),
+    )
 }
 """NaN is greater than all numbers, and both zeros are one."""
+
 
 VALUES = {
     "nan": [0.5, 1.0, math.nan, 1.0, None, math.nan, 1.0, 1.0, math.nan, math.nan, None, None],
@@ -347,23 +289,13 @@ Writer = Callable[[Any, Path, pa.Table], None]
 
 def by_arrow(_: Any, path: Path, rows: pa.Table, *, has_dictionary: bool = True) -> None:
     path.mkdir()
-    pq.write_table(
-        rows,
-        path / "part-0.parquet",
-        row_group_size=2,
-        use_dictionary=has_dictionary,
-        write_page_index=True,
-    )
+    options = {"row_group_size": 2, "use_dictionary": has_dictionary, "write_page_index": True}
+    pq.write_table(rows, path / "part-0.parquet", **options)
     convert_to_deltalake(path)
 
 
-def by_arrow_plainly(spark: Any, path: Path, rows: pa.Table) -> None:
-    by_arrow(spark, path, rows, has_dictionary=False)
-
-
 def by_deltalake(_: Any, path: Path, rows: pa.Table) -> None:
-    properties = WriterProperties(max_row_group_size=2)
-    write_deltalake(path, rows, writer_properties=properties)
+    write_deltalake(path, rows, writer_properties=WriterProperties(max_row_group_size=2))
 
 
 def by_spark(spark: Any, path: Path, rows: pa.Table, **options: str) -> None:
@@ -376,22 +308,16 @@ def by_spark(spark: Any, path: Path, rows: pa.Table, **options: str) -> None:
     convert_to_deltalake(path)
 
 
-def by_spark_with_bloom(spark: Any, path: Path, rows: pa.Table) -> None:
-    by_spark(
-        spark,
-        path,
-        rows,
-        **{"parquet.enable.dictionary": "false", "parquet.bloom.filter.enabled#d": "true"},
-    )
-
-
+BLOOM = {"parquet.enable.dictionary": "false", "parquet.bloom.filter.enabled#d": "true"}
 WRITERS: dict[str, Writer] = {
     "arrow": by_arrow,
-    "arrow-plain": by_arrow_plainly,
+    "arrow-plain": partial(by_arrow, has_dictionary=False),
     "deltalake": by_deltalake,
     "spark": by_spark,
-    "spark-bloom": by_spark_with_bloom,
+    "spark-bloom": partial(by_spark, **BLOOM),
 }
+
+
 HIDING = {
     *product(("arrow", "arrow-plain", "deltalake"), ["nan"]),
     *product(("arrow", "deltalake", "spark", "spark-bloom"), ["zeros"]),
@@ -452,32 +378,26 @@ def test_the_guard_reaches_no_other_column(spark, tmp_path):
     frame = snapshot_frame(spark, open_source("t", str(tmp_path / "t")).snapshot())
     with redirect_stdout(io.StringIO()) as printed:
         frame.where("d >= 5 AND i >= 3").explain()
-    plan = printed.getvalue()
-    pushed = plan.partition("PushedFilters: ")[2].partition("]")[0]
+    pushed = printed.getvalue().partition("PushedFilters: ")[2].partition("]")[0]
     assert "GreaterThanOrEqual(i,3)" in pushed
     assert "d" not in pushed.replace("GreaterThanOrEqual", "").replace("IsNotNull(i)", "")
 
 
 def test_a_partition_of_nan(spark, tmp_path):
     rows = table_of([math.nan, 1.0, -0.0, None, 0.0, 7.0], pa.float64())
-    write_deltalake(tmp_path / "t", rows, partition_by=["d"])
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    snapshot = snapshot_of(tmp_path, rows, partition_by=["d"])
     frame = snapshot_frame(spark, snapshot)
-    assert counted(frame, "d >= 5") == (2, 2)
-    assert counted(frame, "d = 0") == (2, 2)
+    assert counted(frame, "d >= 5") == counted(frame, "d = 0") == (2, 2)
     assert not hiding_columns(snapshot)
 
 
-def test_more_files_than_are_looked_into_are_suspect(spark, tmp_path, monkeypatch):
-    by_spark(spark, tmp_path / "t", table_of(VALUES["nan"], pa.float64()))
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
-    monkeypatch.setattr(files, "MAX_FOOTERS", len(snapshot.files) - 1)
-    assert hiding_columns(snapshot) == {"d"}
-
-
-def test_a_file_that_cannot_be_read_is_suspect(spark, tmp_path):
-    by_spark(spark, tmp_path / "t", table_of(VALUES["nan"], pa.float64()))
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+def test_what_is_not_looked_into_is_suspect(spark, tmp_path, monkeypatch):
+    """More files than are looked into, or a file that cannot be read."""
+    snapshot = written(spark, tmp_path, "spark", table_of(VALUES["nan"], pa.float64()))
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "MAX_FOOTERS", len(snapshot.files) - 1)
+        assert hiding_columns(snapshot) == {"d"}
+    snapshot = open_source("t", snapshot.path).snapshot()
     Path(snapshot.files[0].uri).write_bytes(b"no Parquet")
     assert hiding_columns(snapshot) == {"d"}
 
@@ -499,11 +419,8 @@ def test_files_are_looked_at_in_few_tasks_per_core(fresh: Any) -> None:
     cores = 0 if is_connect(fresh) else fresh.sparkContext.defaultParallelism
     assert inside(fresh) == (str(max(8, 4 * cores)) if cores else "10000")
     assert fresh.conf.get(LISTING) == "10000"
-
-
-def test_what_somebody_chose_stays(fresh: Any) -> None:
     fresh.conf.set(LISTING, "77")
-    assert inside(fresh) == "77"
+    assert inside(fresh) == "77", "what somebody chose stays"
 
 
 def test_a_table_of_many_files_takes_no_task_for_each(fresh: Any, tmp_path: Path) -> None:

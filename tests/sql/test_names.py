@@ -7,19 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    INTEGER,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    Column,
-    Schema,
-    decimal,
-    name_parts,
-)
+from impctl.data import schema
 from impctl.errors import Location, QueryError, UsageError
 from impctl.expr.nodes import Compare, Expr, Literal
 from impctl.plan.fingerprint import fingerprint
@@ -29,7 +17,7 @@ from impctl.sql.parameters import Clock, bind, instant_of, literal_text
 from impctl.sql.statement import parse_query
 from impctl.sql.views import Views, expand_views
 from impctl.types import ParameterValue
-from tests.plan.catalogs import refusal, schema_of
+from tests.plan.catalogs import cases, refusal, schema_of
 
 NAMES = TableNames(
     {
@@ -43,40 +31,9 @@ NAMES = TableNames(
 )
 
 
-@pytest.mark.parametrize(
-    ("written", "table"),
-    [
-        ("sales", "sales"),
-        ("SALES", "sales"),
-        ("`sales`", "sales"),
-        ("shop.sales", "sales"),
-        ("MAIN.`Shop`.sales", "sales"),
-        ("hive.`old shop`.sales", "old"),
-        ("old shop.sales", None),
-        ("other.sales", None),
-        ("other.shop.sales", None),
-        ("main.shop.sales.x", None),
-        ("`main.shop.sales`", None),
-        ("d", None),
-        ("m.s.d", "d"),
-        ("delta.`/lake/sales`", "sales"),
-        ("DELTA.`/lake//sales/`", "sales"),
-        ("delta.`file:/lake/sales`", "sales"),
-        ("delta.`file:///lake/sales`", "sales"),
-        ("delta.`/lake/Sales`", None),
-        ("delta.`lake/sales`", None),
-        ("parquet.`/lake/sales`", None),
-        ("delta.`s3a://b/t/`", "old"),
-        ("delta.`s3://b/T`", None),
-        ("", None),
-        ("a.", None),
-        (".a", None),
-        ("`a", None),
-        ("a b", None),
-    ],
-)
-def test_what_a_name_stands_for(written: str, table: str | None) -> None:
-    assert NAMES.called(written) == table
+@pytest.mark.parametrize(("written", "table"), [*cases("names", "tables"), ("", "none")])
+def test_what_a_name_stands_for(written: str, table: str) -> None:
+    assert NAMES.called(written) == (None if table == "none" else table)
 
 
 def test_a_schema_called_delta_comes_before_paths() -> None:
@@ -89,10 +46,10 @@ def test_a_schema_called_delta_comes_before_paths() -> None:
     [("a.b", ("a", "b")), ("`a.b`.c", ("a.b", "c")), ("`a``b`", ("a`b",)), ("`a`b", None)],
 )
 def test_parts_of_a_name(written: str, parts: tuple[str, ...] | None) -> None:
-    assert name_parts(written) == parts
+    assert schema.name_parts(written) == parts
 
 
-SCHEMA = Schema(tuple(Column(name, INTEGER) for name in ("k", "x", "note")))
+SCHEMA = schema.Schema(tuple(schema.Column(name, schema.INTEGER) for name in ("k", "x", "note")))
 TABLES = {"sales": SCHEMA, "hr.sales": SCHEMA, "people": SCHEMA}
 LONG_NAMES = TableNames(
     {
@@ -111,21 +68,13 @@ def read(sql: str) -> Query:
     return parse_query(sql, TABLES, names=LONG_NAMES)
 
 
-SAME = [
-    "SELECT x FROM sales WHERE k > 1",
-    "SELECT sales.x FROM Sales WHERE shop.sales.k > 1",
-    "SELECT main.shop.sales.x FROM sales WHERE MAIN.`shop`.Sales.k > 1",
-    "SELECT shop.sales.x FROM `main`.`shop`.`sales` WHERE sales.k > 1",
-    "SELECT umsatz.x FROM legacy.umsatz WHERE main.legacy.umsatz.k > 1",
-    "SELECT t.x FROM delta.`/lake/sales` t WHERE t.k > 1",
-    "SELECT `/lake/sales`.x FROM delta.`/lake/sales` WHERE delta.`/lake/sales`.k > 1",
-]
+SAME = cases("names", "one source")
 
 
 @pytest.mark.parametrize("sql", SAME)
 def test_one_table_by_any_name_is_one_source(sql: str) -> None:
     result = read(sql)
-    assert fingerprint(result.root) == fingerprint(read(SAME[0]).root)
+    assert fingerprint(result.root) == fingerprint(read(*SAME[0].values).root)
     assert [scan.access for scan in scans_of(result.root)] == ["sales#1"]
 
 
@@ -160,28 +109,7 @@ def test_tables_of_unused_entries_are_mentioned() -> None:
     assert result.tables == ("people", "hr.sales")
 
 
-@pytest.mark.parametrize(
-    ("sql", "message"),
-    [
-        ("SELECT x FROM other.sales", "Table `other.sales` is unknown"),
-        ("SELECT x FROM delta.`/lake/none`", "is unknown"),
-        ("SELECT x FROM a.b.c.d", "a name with more than three parts"),
-        ("SELECT shop.sales.x FROM sales s", "has no table `shop.sales`"),
-        ("SELECT hr.sales.x FROM sales", "has no table `hr.sales`"),
-        ("SELECT hr.sales.* FROM sales", "has no table `hr.sales`"),
-        ("SELECT shop.sales.y FROM sales", "Column `y` is unknown in `shop.sales`"),
-        ("SELECT note.x FROM sales", "nested field"),
-        ("SELECT sales.note.x FROM sales", "nested field"),
-        ("SELECT main.shop.sales.x.y FROM sales", "nested field"),
-        ("SELECT 1 FROM sales JOIN hr.sales ON TRUE", "two relations named `sales`"),
-        ("SELECT 1 FROM sales, hr.sales", "two relations named `sales`"),
-        (
-            "SELECT 1 FROM sales WHERE EXISTS (SELECT 1 FROM hr.sales "
-            "WHERE hr.sales.k = shop.sales.k)",
-            "the name of an inner table",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sql", "message"), cases("names", "refused"))
 def test_what_names_nothing_or_two_things_is_refused(sql: str, message: str) -> None:
     assert message in refusal(sql, read).message
 
@@ -208,31 +136,7 @@ def expanded(sql: str) -> str:
     return expand_views(sql, VIEWS, VIEWED_NAMES, name="q").sql
 
 
-@pytest.mark.parametrize(
-    ("sql", "same"),
-    [
-        ("SELECT k FROM big", f"SELECT k FROM {BIG} big"),
-        ("SELECT big.k FROM s.BIG", f"SELECT big.k FROM {BIG} big"),
-        ("SELECT c.s.big.k FROM c.s.big", f"SELECT big.k FROM {BIG} big"),
-        ("SELECT v.k FROM `big` AS v", f"SELECT v.k FROM {BIG} v"),
-        ("/* a */ WITH c AS (SELECT * FROM big) SELECT k FROM c", f"SELECT k FROM {BIG} c"),
-        ("(SELECT k FROM big) UNION ALL SELECT k FROM t",
-         f"(SELECT k FROM {BIG} b) UNION ALL SELECT k FROM t"),
-        ("SELECT k FROM twice",
-         f"SELECT k FROM (SELECT b.k, b.x FROM {BIG} b JOIN {BIG} big ON big.k = b.k) y"),
-        # A WITH entry of the query is nearer than a view, and no view sees it.
-        ("WITH big AS (SELECT * FROM t) SELECT k FROM big", "SELECT k FROM t"),
-        ("WITH t AS (SELECT * FROM t WHERE k = 1) SELECT big.k FROM big",
-         f"SELECT k FROM {BIG} big"),
-        ("WITH x AS (SELECT * FROM big), big AS (SELECT * FROM t) "
-         "SELECT x.k FROM x JOIN big ON x.k = big.k",
-         f"SELECT x.k FROM {BIG} x JOIN t big ON x.k = big.k"),
-        ("WITH big AS (SELECT * FROM big) SELECT k FROM big", f"SELECT k FROM {BIG} big"),
-        ("SELECT far.k FROM o.far", "SELECT far.k FROM (SELECT 1 AS k FROM t) far"),
-        ("SELECT k FROM t WHERE k IN (SELECT k FROM big)",
-         f"SELECT k FROM t WHERE k IN (SELECT k FROM {BIG} b)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sql", "same"), cases("names", "views"))
 def test_a_view_is_read_as_its_text_in_place_of_its_name(sql: str, same: str) -> None:
     query = parse_query(expanded(sql), VIEWED_TABLES, names=VIEWED_NAMES)
     wanted = parse_query(same, VIEWED_TABLES, names=VIEWED_NAMES)
@@ -294,8 +198,7 @@ def test_every_place_leads_back_to_its_letter() -> None:
                         ("f", None)):  # fmt: skip
         at = result.sql.rindex(word) if word == "f" else result.sql.index(word)
         line = result.sql.count("\n", 0, at) + 1
-        column = at - (result.sql.rfind("\n", 0, at) + 1) + 1
-        name, offset = result.written_at(line, column)
+        name, offset = result.written_at(line, at - result.sql.rfind("\n", 0, at))
         assert name == owner, word
         assert texts[name][offset:].startswith(word), word
 
@@ -335,20 +238,20 @@ def _operand(column: str, value: ParameterValue) -> Expr:
 @pytest.mark.parametrize(
     ("column", "value", "expected"),
     [
-        ("i", 5000, Literal(5000, INTEGER)),
-        ("i", -5, Literal(-5, INTEGER)),
-        ("n", 2**40, Literal(2**40, LONG)),
-        ("n", -(2**63), Literal(-(2**63), LONG)),
-        ("m", Decimal("0.5"), Literal(Decimal("0.5"), decimal(1, 1))),
-        ("m", Decimal("7000"), Literal(Decimal(7000), decimal(4, 0))),
-        ("m", Decimal("-1.25"), Literal(Decimal("-1.25"), decimal(3, 2))),
-        ("d", 1e3, Literal(1000.0, DOUBLE)),
-        ("d", -2.5e-300, Literal(-2.5e-300, DOUBLE)),
-        ("d", 1e22, Literal(1e22, DOUBLE)),
-        ("b", True, Literal(True, BOOLEAN)),
-        ("y", date(2024, 1, 31), Literal(19753, DATE)),
-        ("t", datetime(1970, 1, 2, tzinfo=UTC), Literal(86_400_000_000, TIMESTAMP)),
-        ("t", datetime(1970, 1, 2, 3), Literal(97_200_000_000, TIMESTAMP)),
+        ("i", 5000, Literal(5000, schema.INTEGER)),
+        ("i", -5, Literal(-5, schema.INTEGER)),
+        ("n", 2**40, Literal(2**40, schema.LONG)),
+        ("n", -(2**63), Literal(-(2**63), schema.LONG)),
+        ("m", Decimal("0.5"), Literal(Decimal("0.5"), schema.decimal(1, 1))),
+        ("m", Decimal("7000"), Literal(Decimal(7000), schema.decimal(4, 0))),
+        ("m", Decimal("-1.25"), Literal(Decimal("-1.25"), schema.decimal(3, 2))),
+        ("d", 1e3, Literal(1000.0, schema.DOUBLE)),
+        ("d", -2.5e-300, Literal(-2.5e-300, schema.DOUBLE)),
+        ("d", 1e22, Literal(1e22, schema.DOUBLE)),
+        ("b", True, Literal(True, schema.BOOLEAN)),
+        ("y", date(2024, 1, 31), Literal(19753, schema.DATE)),
+        ("t", datetime(1970, 1, 2, tzinfo=UTC), Literal(86_400_000_000, schema.TIMESTAMP)),
+        ("t", datetime(1970, 1, 2, 3), Literal(97_200_000_000, schema.TIMESTAMP)),
     ],
 )
 def test_a_value_is_a_literal_of_its_type(
@@ -359,7 +262,7 @@ def test_a_value_is_a_literal_of_its_type(
 
 @pytest.mark.parametrize("text", ATTACKS)
 def test_text_is_text_whatever_it_holds(text: str) -> None:
-    assert _operand("s", text) == Literal(text, STRING)
+    assert _operand("s", text) == Literal(text, schema.STRING)
     written = literal_text(text)
     assert written[1:-1].isprintable()
     assert not set("'\"$") & set(written[1:-1])
@@ -367,8 +270,7 @@ def test_text_is_text_whatever_it_holds(text: str) -> None:
 
 def test_only_parameters_are_replaced() -> None:
     sql = "SELECT ':a', `:a` -- :a\n FROM t /* :a */ WHERE x > :a AND p:a::int = 1 OR :a<y"
-    bound = bind(sql, {"a": 7}, name="q").sql
-    assert bound == (
+    assert bind(sql, {"a": 7}, name="q").sql == (
         "SELECT ':a', `:a` -- :a\n FROM t /* :a */ WHERE x > 7 AND p:a::int = 1 OR 7<y"
     )
 
@@ -467,33 +369,12 @@ def test_a_clock_that_is_put_on_or_back_has_the_hours_it_has() -> None:
     assert late.value(cut("day")) == datetime(2026, 9, 6, 4, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("sql", "bound"),
-    [
-        ("SELECT current_date", "SELECT DATE '2026-11-25'"),
-        ("SELECT CURDATE ( )", "SELECT DATE '2026-11-25'"),
-        ("SELECT CAST(now() AS DATE) - 3", "SELECT DATE '2026-11-25' - 3"),
-        ("SELECT x > current_timestamp()::date", "SELECT x > DATE '2026-11-25'"),
-        (
-            "SELECT date_trunc('MON', now())",
-            "SELECT TIMESTAMP '2026-11-01 00:00:00+00:00'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sql", "bound"), cases("names", "constants of the clock"))
 def test_a_constant_becomes_one_literal(sql: str, bound: str) -> None:
     assert bind(sql, {}, name="q", clock=Clock(NOW)).sql == bound
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT now(), current_timestamp, date_trunc('minute', now())",
-        "SELECT 'current_date', `current_date`, t.current_date FROM t -- current_date",
-        "SELECT x AS current_date FROM t ORDER BY current_date",
-        "SELECT current_date FROM (SELECT x current_date FROM t)",
-        "SELECT to_date(now(), 'yyyy'), CAST(now() AS STRING)",
-    ],
-)
+@pytest.mark.parametrize("sql", cases("names", "no constants of the clock"))
 def test_what_is_none_stays(sql: str) -> None:
     result = bind(sql, {}, name="q", clock=Clock(NOW))
     assert (result.sql, dict(result.moments)) == (sql, {})
@@ -506,17 +387,15 @@ def test_places_behind_a_constant_are_found_again() -> None:
     assert len(lines) == 2
     written = sql.split("\n")[1]
     for word in ("oops", "zero"):
-        place = result.written_at(2, lines[1].index(word) + 1)
-        assert place == (2, written.index(word) + 1)
+        assert result.written_at(2, lines[1].index(word) + 1) == (2, written.index(word) + 1)
 
 
 def test_values_held_stand_before_the_clock() -> None:
-    clock = Clock(NOW, held={"current_date": "2026-01-02", ":day": "2026-01-03"})
     result = bind(
         "SELECT current_date, :day",
         {},
         name="q",
-        clock=clock,
+        clock=Clock(NOW, held={"current_date": "2026-01-02", ":day": "2026-01-03"}),
         follows={"day": "current_date"},
     )
     assert result.sql == "SELECT DATE '2026-01-02', DATE '2026-01-03'"

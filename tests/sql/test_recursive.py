@@ -7,26 +7,18 @@ from typing import Any
 import pytest
 
 from impctl.errors import NotReadError, QueryError
+from impctl.plan import nodes
 from impctl.plan.explain import describe
 from impctl.plan.fingerprint import fingerprint, template
-from impctl.plan.nodes import (
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Recursive,
-    Scan,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
 from impctl.sql.recursive import MOST_LEVELS, is_refused_by_spark
 from impctl.sql.text import read_text, without_recursion_limits
 from tests.plan.catalogs import (
     CLOSURE,
     REACHED,
+    cases,
     fixpoint_of,
     fixpoints_of,
+    listed,
     net_plan,
     read_net,
     refusal,
@@ -100,18 +92,18 @@ def test_identities_are_unique_and_leaves_know_their_fixpoint() -> None:
     )
     made = [
         attribute.id
-        for node in nodes_of(plan)
-        if isinstance(node, Scan | Recursive | Fixpoint)
-        for attribute in attributes_of(node)
+        for node in nodes.nodes_of(plan)
+        if isinstance(node, nodes.Scan | nodes.Recursive | nodes.Fixpoint)
+        for attribute in nodes.attributes_of(node)
     ]
     assert len(made) == len(set(made))
-    assert len({scan.access for scan in scans_of(plan)}) == len(scans_of(plan)) == 2
+    assert len({scan.access for scan in nodes.scans_of(plan)}) == len(nodes.scans_of(plan)) == 2
     one, other = fixpoints_of(plan)
     assert one.id == other.id, "one entry, read in two places"
     for result in (one, other):
-        leaves = [node for node in nodes_of(result.step) if isinstance(node, Recursive)]
+        leaves = [node for node in nodes.nodes_of(result.step) if isinstance(node, nodes.Recursive)]
         assert [leaf.fixpoint for leaf in leaves] == [result.id, result.id]
-        assert not any(isinstance(node, Recursive) for node in nodes_of(result.base))
+        assert not any(isinstance(node, nodes.Recursive) for node in nodes.nodes_of(result.base))
 
 
 def test_entries_of_one_name_are_told_apart() -> None:
@@ -120,43 +112,16 @@ def test_entries_of_one_name_are_told_apart() -> None:
     assert len({one.id for one in fixpoints}) == 2
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "WITH RECURSIVE a AS (SELECT n FROM nodes) SELECT n FROM a",
-        # A WITH inside gives the name anew.
-        "WITH RECURSIVE a AS (WITH a AS (SELECT n FROM nodes) SELECT n FROM a) SELECT n FROM a",
-        "WITH RECURSIVE a AS (SELECT n FROM nodes UNION SELECT n FROM nodes) SELECT n FROM a",
-        # Without the word the name is the table's.
-        "WITH nodes AS (SELECT n FROM nodes UNION SELECT n FROM nodes) SELECT n FROM nodes",
-    ],
-)
+@pytest.mark.parametrize("sql", cases("recursive", "ordinary entries"))
 def test_entries_that_do_not_read_themselves_are_ordinary(sql: str) -> None:
     assert fixpoints_of(net_plan(sql)) == []
     without = sql.replace("WITH RECURSIVE", "WITH")
     assert tree(net_plan(sql)) == tree(net_plan(without))
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        # Under RECURSIVE the name is the entry's own, though there is a table of that name.
-        "WITH RECURSIVE nodes AS (SELECT dst FROM links UNION SELECT dst FROM NODES) "
-        "SELECT dst FROM nodes",
-        # A WITH inside reads it before it gives the name anew.
-        "WITH RECURSIVE a AS (SELECT n FROM nodes UNION SELECT n FROM (WITH a AS "
-        "(SELECT n FROM a) SELECT n FROM a)) SELECT n FROM a",
-        "WITH RECURSIVE a AS (SELECT n FROM nodes UNION "
-        "SELECT dst FROM links WHERE src IN (SELECT n FROM a)) SELECT n FROM a",
-        "WITH RECURSIVE a AS ((SELECT n FROM nodes UNION SELECT n FROM a)) SELECT n FROM a",
-        # A WITH of the entry itself, of which one part reads it.
-        "WITH RECURSIVE a AS (WITH b AS (SELECT n + 1 AS n FROM a) SELECT n FROM nodes UNION "
-        "SELECT n FROM b) SELECT n FROM a",
-    ],
-)
+@pytest.mark.parametrize("sql", cases("recursive", "entries that read themselves"))
 def test_entries_that_read_themselves_are_found_wherever_they_do(sql: str) -> None:
-    fixpoint = fixpoint_of(sql)
-    assert any(isinstance(node, Recursive) for node in nodes_of(fixpoint.step))
+    assert any(isinstance(node, nodes.Recursive) for node in nodes.nodes_of(fixpoint_of(sql).step))
 
 
 def test_entries_may_read_those_before_them() -> None:
@@ -167,26 +132,17 @@ def test_entries_may_read_those_before_them() -> None:
     assert [one.id for one in fixpoints_of(plan)] == ["q", "r", "r"]
 
 
-@pytest.mark.parametrize(
-    ("step", "kind"),
-    [
-        ("SELECT l.dst FROM r LEFT JOIN links l ON r.n = l.src", JoinKind.LEFT),
-        ("SELECT l.dst FROM links l RIGHT JOIN r ON r.n = l.src", JoinKind.RIGHT),
-        ("SELECT n + 1 FROM r WHERE n NOT IN (SELECT n FROM nodes)", JoinKind.ANTI),
-        ("SELECT n + 1 FROM r WHERE n IN (SELECT n FROM nodes)", JoinKind.SEMI),
-        # Over the entry itself IN and EXISTS are inner joins.
-        ("SELECT dst FROM links WHERE src IN (SELECT n FROM r)", JoinKind.INNER),
-        (
-            "SELECT dst FROM links l WHERE EXISTS (SELECT 1 FROM r WHERE r.n = l.src)",
-            JoinKind.INNER,
-        ),
-        ("SELECT dst FROM links l WHERE (SELECT COUNT(*) FROM r) > 0", JoinKind.INNER),
-        ("SELECT l.dst FROM links l LEFT SEMI JOIN r ON r.n = l.src", JoinKind.INNER),
-    ],
-)
-def test_joins_that_go_by_the_entrys_rows_stay(step: str, kind: JoinKind) -> None:
-    fixpoint = fixpoint_of(f"{BASE}{step}) SELECT n FROM r")
-    assert [node.kind for node in nodes_of(fixpoint.step) if isinstance(node, Join)] == [kind]
+def joins_of(fixpoint: nodes.Fixpoint) -> str:
+    """The kinds of the joins in its step."""
+    kinds = [
+        node.kind.name for node in nodes.nodes_of(fixpoint.step) if isinstance(node, nodes.Join)
+    ]
+    return ", ".join(kinds) or "none"
+
+
+@pytest.mark.parametrize(("step", "kind"), cases("recursive", "joins that stay"))
+def test_joins_that_go_by_the_entrys_rows_stay(step: str, kind: str) -> None:
+    assert joins_of(fixpoint_of(f"{BASE}{step}) SELECT n FROM r")) == kind
 
 
 @pytest.mark.parametrize(
@@ -208,7 +164,7 @@ def test_what_does_not_read_the_entry_stays_as_it_is() -> None:
         f"{BASE}SELECT q.d FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q "
         "ON r.n = q.src) SELECT n FROM r"
     )
-    assert any(isinstance(node, Distinct) for node in nodes_of(fixpoint.step))
+    assert any(isinstance(node, nodes.Distinct) for node in nodes.nodes_of(fixpoint.step))
 
 
 def test_the_base_may_be_any_query() -> None:
@@ -222,134 +178,18 @@ def test_the_base_may_be_any_query() -> None:
 def test_explain_places_the_fixpoint_and_its_leaves() -> None:
     sql = REACHED + "SELECT n FROM r"
     fixpoint = fixpoint_of(sql)
-    leaf = next(node for node in nodes_of(fixpoint.step) if isinstance(node, Recursive))
+    leaf = next(node for node in nodes.nodes_of(fixpoint.step) if isinstance(node, nodes.Recursive))
     for node, text in ((fixpoint, REACHED[REACHED.index("SELECT") : -2]), (leaf, "r")):
         assert sql[node.span.start : node.span.end] == text
     assert describe(fixpoint).span == fixpoint.span
 
 
-REFUSED = [
-    # (step with » before the place, name of what is refused)
-    ("SELECT »MAX(l.dst) FROM r JOIN links l ON r.n = l.src", "an aggregate function"),
-    ("SELECT l.dst FROM r JOIN links l ON r.n = l.src GROUP BY »l.dst", "GROUP BY"),
-    (
-        "SELECT l.dst FROM r JOIN links l ON r.n = l.src GROUP BY »l.dst HAVING COUNT(*) > 1",
-        "an aggregate function",
-    ),
-    ("SELECT »SUM(n) OVER (ORDER BY n) FROM r", "a window function"),
-    ("SELECT DISTINCT ON »(n) n FROM r", "DISTINCT ON"),
-    ("(SELECT n FROM r ORDER BY »n)", "ORDER BY"),
-    ("(SELECT n FROM r ORDER BY »n LIMIT 3)", "LIMIT"),
-    ("(SELECT »n FROM r EXCEPT SELECT n FROM nodes)", "EXCEPT"),
-    ("(SELECT »n FROM nodes INTERSECT SELECT n FROM r)", "INTERSECT"),
-    ("SELECT dst FROM links WHERE »src NOT IN (SELECT n FROM r)", "NOT IN, NOT EXISTS"),
-    (
-        "SELECT dst FROM links WHERE NOT EXISTS (SELECT »1 FROM r WHERE n = src)",
-        "NOT IN, NOT EXISTS",
-    ),
-    ("SELECT l.dst FROM links l LEFT ANTI JOIN »r ON r.n = l.src", "an anti join"),
-    ("SELECT r.n FROM r FULL JOIN »links l ON r.n = l.src", "the optional side of a full"),
-    ("SELECT l.dst FROM links l LEFT JOIN »r ON r.n = l.src", "the optional side of a left"),
-    ("SELECT l.dst FROM r RIGHT JOIN »links l ON r.n = l.src", "the optional side of a right"),
-    ("SELECT dst FROM links WHERE src > (SELECT »MAX(n) FROM r)", "a subquery used as a value"),
-    ("SELECT dst FROM links WHERE src > (SELECT »n FROM r)", "a subquery used as a value"),
-    ("SELECT (SELECT »n FROM r) FROM links", "a subquery used as a value"),
-    ("SELECT dst FROM links WHERE cost = 1 OR »src IN (SELECT n FROM r)", "IN or EXISTS under OR"),
-    ("SELECT CAST(e AS BIGINT) FROM r LATERAL VIEW »explode(array(1)) v AS e", "LATERAL VIEW"),
-    (
-        "SELECT m FROM (WITH RECURSIVE q(m) AS (»SELECT n FROM r UNION SELECT m FROM q) "
-        "SELECT m FROM q)",
-        "another recursion",
-    ),
-    ("SELECT CAST(»rand() AS BIGINT) FROM r", "`rand` in recursive `r`"),
-    ("SELECT »l.cost FROM r JOIN links l ON r.n = l.src", "`bigint` and `int` in column `n`"),
-    ("SELECT NULL FROM »r", "in column `n`"),
-]
-
-
-@pytest.mark.parametrize(("marked", "name"), REFUSED, ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(("marked", "name"), cases("recursive", "steps"))
 def test_a_step_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
     _refused(f"{BASE}{marked}) SELECT n FROM r", name)
 
 
-ENTRIES = [
-    ("WITH RECURSIVE r AS (SELECT »src FROM r)", "recursive `r` with one part only"),
-    (
-        "WITH RECURSIVE r AS (SELECT »src FROM links INTERSECT SELECT src FROM r)",
-        "recursive `r` with INTERSECT",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT »src FROM r EXCEPT SELECT src FROM links)",
-        "recursive `r` with EXCEPT",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM »r UNION SELECT src FROM links)",
-        "`r` in the first part of its UNION",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »r UNION "
-        "SELECT src FROM r)",
-        "`r` in the first part of its UNION",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r ORDER BY »1)",
-        "ORDER BY on the UNION of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r LIMIT »3)",
-        "LIMIT on the UNION of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »q), "
-        "q AS (SELECT src FROM links UNION SELECT src FROM r)",
-        "`q` before its own WITH entry (mutual recursion)",
-    ),
-    (
-        "WITH RECURSIVE r(n) »MAX RECURSION LEVEL 5 AS (SELECT n FROM nodes UNION SELECT n FROM r)",
-        "MAX RECURSION LEVEL on a recursion of UNION",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) CYCLE »n SET c USING p",
-        "CYCLE on a recursive WITH entry",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) "
-        "SEARCH DEPTH FIRST BY »n SET o",
-        "SEARCH on a recursive WITH entry",
-    ),
-    (
-        "WITH RECURSIVE r(n) USING KEY (»n) AS (SELECT n FROM nodes UNION SELECT n FROM r)",
-        "USING KEY on a WITH entry",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT »SUM(weight) FROM links UNION SELECT n FROM r)",
-        "a sum of doubles in column `n` of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT weight FROM links UNION SELECT »r.n + q.s FROM r JOIN "
-        "(SELECT AVG(weight) AS s FROM links) q)",
-        "a sum of doubles in column `n` of recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE »r(n) AS (SELECT array(n) FROM nodes UNION SELECT n FROM r)",
-        "column `n` of recursive `r`, whose type has values it cannot compare",
-    ),
-    (
-        "WITH RECURSIVE r(n) AS (SELECT »rand() FROM links UNION SELECT n FROM r)",
-        "`rand` in recursive `r`",
-    ),
-    (
-        "WITH RECURSIVE »r(a, b) AS (SELECT n FROM nodes UNION SELECT a FROM r)",
-        "lists 2 columns, but the relation has 1",
-    ),
-    (
-        "WITH RECURSIVE r(a) AS (SELECT n FROM nodes UNION SELECT »a, a FROM r)",
-        "has 1 column in its first part, but 2 in its second",
-    ),
-]
-
-
-@pytest.mark.parametrize(("marked", "name"), ENTRIES, ids=[case[0] for case in ENTRIES])
+@pytest.mark.parametrize(("marked", "name"), cases("recursive", "entries"))
 def test_an_entry_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
     _refused(f"{marked} SELECT * FROM r", name)
 
@@ -367,41 +207,7 @@ def test_an_entry_nobody_reads_is_read_all_the_same() -> None:
     _refused("WITH RECURSIVE r AS (SELECT »src FROM r) SELECT n FROM nodes", "with one part only")
 
 
-START = "SELECT dst FROM links WHERE src = 1"
-NEXT = "SELECT l.dst FROM »{} t JOIN links l ON t.n = l.src"
-RECURSIVE = "WITH RECURSIVE"
-NEEDED = "An entry that reads itself needs WITH RECURSIVE"
-
-HINTS = [
-    (
-        f"WITH Reach(n) AS ({START} UNION {NEXT.format('reach')})",
-        "write WITH RECURSIVE: without it `Reach` is unknown inside itself",
-    ),
-    (
-        f"WITH r(n) AS ({START} UNION ALL {NEXT.format('R')})",
-        "write WITH RECURSIVE: without it `r` is unknown inside itself",
-    ),
-    (
-        f"WITH r(n) AS (WITH q AS ({NEXT.format('r')}) SELECT * FROM q)",
-        "write WITH RECURSIVE: without it `r` is unknown inside itself",
-    ),
-    (f"{RECURSIVE} r(n) AS ({START} UNION {NEXT.format('rr')})", "did you mean `r`?"),
-    (f"{RECURSIVE} Reach(n) AS ({START} UNION {NEXT.format('reahc')})", "did you mean `Reach`?"),
-    (f"WITH reach(n) AS ({START} UNION {NEXT.format('reahc')})", f"did you mean `reach`? {NEEDED}"),
-    (f"WITH reach(n) AS ({NEXT.format('link')})", "did you mean `links`?"),
-    (
-        f"WITH q AS (SELECT 1), reach(n) AS ({NEXT.format('zzz')})",
-        "declare it under `tables` in the workload file",
-    ),
-    # A schema's name is before no WITH entry.
-    (
-        f"WITH sr(n) AS ({START} UNION {NEXT.format('s.r')})",
-        "declare it under `tables` in the workload file",
-    ),
-]
-
-
-@pytest.mark.parametrize(("marked", "hint"), HINTS, ids=[case[0] for case in HINTS])
+@pytest.mark.parametrize(("marked", "hint"), cases("recursive", "unknown names"))
 def test_an_unknown_name_is_told_with_what_it_may_have_meant(marked: str, hint: str) -> None:
     error = refusal(f"{marked} SELECT src FROM links", read_net)
     assert "is unknown" in error.message
@@ -415,48 +221,23 @@ def test_a_table_of_that_name_is_read_all_the_same() -> None:
 SEED = "SELECT dst FROM links WHERE src = 1"
 ALL = f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL {STEP})"
 
-BY_SPARK = {
-    "UNION": f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r",
-    "not used": f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT src FROM links",
-    "in FROM": f"SELECT n FROM (WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r)",
-    "in brackets": f"WITH RECURSIVE r(n) AS (({SEED} UNION {STEP})) SELECT n FROM r",
-    "the last of three": (
-        f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL {SEED} UNION {STEP}) SELECT n FROM r"
-    ),
-    "of INTERSECT": f"WITH RECURSIVE r(n) AS ({SEED} INTERSECT {STEP}) SELECT n FROM r",
-    "of EXCEPT ALL": f"WITH RECURSIVE r(n) AS ({SEED} EXCEPT ALL {STEP}) SELECT n FROM r",
-    "of one part": f"WITH RECURSIVE r(n) AS ({STEP}) SELECT n FROM r",
-    "with a limit": f"WITH RECURSIVE r(n) AS (({SEED} UNION ALL {STEP}) LIMIT 3) SELECT n FROM r",
-    "a table's name": (
-        "WITH RECURSIVE links(n) AS (SELECT 1 UNION SELECT n FROM links) SELECT n FROM links"
-    ),
-    "with a WITH": (
-        f"WITH RECURSIVE r(n) AS (WITH q AS (SELECT 1) {SEED} UNION {STEP}) SELECT n FROM r"
-    ),
-    "CYCLE": f"{ALL} CYCLE n SET c USING p SELECT n FROM r",
-    "SEARCH": f"{ALL} SEARCH DEPTH FIRST BY n SET o SELECT n FROM r",
-    "USING KEY": f"WITH RECURSIVE r(n) USING KEY (n) AS ({SEED} UNION ALL {STEP}) SELECT n FROM r",
-}
-LEFT_TO_IT = {
-    "UNION ALL": f"{ALL} SELECT n FROM r",
-    "in brackets": f"WITH RECURSIVE r(n) AS (({SEED} UNION ALL {STEP})) SELECT n FROM r",
-    "of three": f"WITH RECURSIVE r(n) AS ({SEED} UNION {SEED} UNION ALL {STEP}) SELECT n FROM r",
-    "UNION above": f"{ALL} SELECT n FROM r UNION SELECT src FROM links SORT BY 1",
-    "reads no row of its own": f"WITH RECURSIVE r(n) AS ({SEED} UNION {SEED}) SELECT n FROM r",
-    "reads another of its name": (
-        "WITH RECURSIVE r(n) AS (SELECT 1L UNION SELECT n FROM "
-        "(WITH r(n) AS (SELECT 2L) SELECT n FROM r)) SELECT n FROM r"
-    ),
-    "not RECURSIVE": "WITH links AS (SELECT src FROM links UNION SELECT 2) SELECT src FROM links",
-}
+
+def texts(section: str) -> list[Any]:
+    """The texts of a section by name, with the parts of a recursion that they share."""
+    shared = {"ALL": ALL, "SEED": SEED, "STEP": STEP}
+    lines = listed("recursive", section)
+    return [pytest.param(text.format(**shared), id=name) for name, text in lines]
 
 
-@pytest.mark.parametrize("sql", BY_SPARK.values(), ids=BY_SPARK)
+BY_SPARK, LEFT_TO_IT = texts("refused by Spark"), texts("left to Spark")
+
+
+@pytest.mark.parametrize("sql", BY_SPARK)
 def test_what_spark_refuses_is_told_by_the_text(sql: str) -> None:
     assert is_refused_by_spark(read_text(sql, "q")[1])
 
 
-@pytest.mark.parametrize("sql", LEFT_TO_IT.values(), ids=LEFT_TO_IT)
+@pytest.mark.parametrize("sql", LEFT_TO_IT)
 def test_what_spark_may_run_is_left_to_it(sql: str) -> None:
     assert not is_refused_by_spark(read_text(sql, "q")[1])
 
@@ -466,11 +247,11 @@ def test_spark_says_the_same(spark: Any) -> None:
     from pyspark.errors import AnalysisException, ParseException
 
     spark.sql("SELECT 1L AS src, 7L AS dst").createOrReplaceTempView("links")
-    for sql in LEFT_TO_IT.values():
-        spark.sql(sql)
-    for sql in BY_SPARK.values():
+    for case in LEFT_TO_IT:
+        spark.sql(*case.values)
+    for case in BY_SPARK:
         with pytest.raises((AnalysisException, ParseException)):
-            spark.sql(sql)
+            spark.sql(*case.values)
 
 
 def test_a_construct_beside_the_recursion_is_a_mistake_too() -> None:
@@ -528,61 +309,14 @@ def test_the_first_part_may_be_a_union_of_either_kind() -> None:
         assert ("union all" in tree(fixpoint.base)) is (kind == "UNION ALL")
 
 
-@pytest.mark.parametrize(
-    ("step", "kinds"),
-    [
-        ("(SELECT n + 1 FROM r UNION ALL SELECT n + 2 FROM r)", []),
-        ("SELECT m FROM (SELECT n AS m FROM r UNION ALL SELECT n + 2 FROM r)", []),
-        ("SELECT l.dst FROM r LEFT JOIN links l ON r.n = l.src", [JoinKind.LEFT]),
-        ("SELECT n + 1 FROM r WHERE n IN (SELECT n FROM nodes)", [JoinKind.SEMI]),
-        ("SELECT n + 1 FROM r WHERE n NOT IN (SELECT n FROM nodes)", [JoinKind.ANTI]),
-        (
-            "SELECT q.d FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q ON r.n = q.src",
-            [JoinKind.INNER],
-        ),
-    ],
-)
-def test_steps_that_make_each_row_of_one(step: str, kinds: list[JoinKind]) -> None:
+@pytest.mark.parametrize(("step", "kinds"), cases("recursive", "joins of one row"))
+def test_steps_that_make_each_row_of_one(step: str, kinds: str) -> None:
     fixpoint = fixpoint_of(f"{HEAD}{step}) SELECT n FROM r")
-    assert [node.kind for node in nodes_of(fixpoint.step) if isinstance(node, Join)] == kinds
-    assert any(isinstance(node, Recursive) for node in nodes_of(fixpoint.step))
+    assert joins_of(fixpoint) == kinds
+    assert any(isinstance(node, nodes.Recursive) for node in nodes.nodes_of(fixpoint.step))
 
 
-BAD_STEPS = [
-    # (step with » before the place, name of what is refused, a word of the hint)
-    ("SELECT DISTINCT »l.dst FROM r JOIN links l ON r.n = l.src", "DISTINCT over", "UNION if each"),
-    (
-        "SELECT l.dst FROM (SELECT DISTINCT »n FROM r) q JOIN links l ON q.n = l.src",
-        "DISTINCT over",
-        "UNION if each",
-    ),
-    ("(SELECT »n FROM r UNION SELECT n + 1 FROM r)", "UNION over", "UNION if each"),
-    ("SELECT dst FROM links WHERE »src IN (SELECT n FROM r)", "IN, EXISTS or a semi", "use a join"),
-    (
-        "SELECT dst FROM links l WHERE EXISTS (SELECT »1 FROM r WHERE r.n = l.src)",
-        "IN, EXISTS or a semi",
-        "use a join",
-    ),
-    ("SELECT a.n FROM r a JOIN »r b ON a.n = b.n + 1", "a join of two of its rows", "last round"),
-    (
-        "(SELECT n FROM r UNION ALL SELECT a.n FROM r a JOIN »r b ON a.n = b.n)",
-        "a join of two of its rows",
-        "last round",
-    ),
-    ("(SELECT n FROM r UNION ALL SELECT »n FROM nodes)", "rows derived without `r`", "every round"),
-    ("SELECT dst FROM links WHERE src NOT IN (SELECT n FROM r)", "NOT IN, NOT EXISTS", "filter"),
-    ("SELECT MAX(l.dst) FROM r JOIN links l ON r.n = l.src", "an aggregate function", "filter"),
-    ("SELECT r.n FROM links l LEFT JOIN r ON r.n = l.src", "the optional side", "filter"),
-    (
-        "SELECT »n FROM nodes WHERE n < (WITH q AS (SELECT n FROM r) SELECT MAX(n) FROM nodes)",
-        "rows derived without `r`",
-        "every round",
-    ),
-    ("SELECT l.cost FROM r JOIN links l ON r.n = l.src", "`bigint` and `int` in column", "CAST"),
-]
-
-
-@pytest.mark.parametrize(("marked", "name", "hint"), BAD_STEPS, ids=[case[0] for case in BAD_STEPS])
+@pytest.mark.parametrize(("marked", "name", "hint"), cases("recursive", "steps of UNION ALL"))
 def test_a_step_of_union_all_is_refused_by_name_at_its_place(
     marked: str, name: str, hint: str
 ) -> None:
@@ -631,8 +365,7 @@ def test_every_entry_has_its_own() -> None:
 def test_places_are_those_of_the_text_as_it_is_written() -> None:
     sql = ENTRY.format(LEVELS) + "SELECT n FROM r"
     fixpoint = fixpoint_of(sql)
-    written = sql[fixpoint.span.start : fixpoint.span.end]
-    assert sql.index(f"({written})") == sql.index("AS (") + 3
+    assert sql.index(f"({sql[fixpoint.span.start : fixpoint.span.end]})") == sql.index("AS (") + 3
     spans = [(s.start, s.end) for s, _ in read_net(sql).mentions]
     assert [sql[start:end] for start, end in spans] == ["links", "links"]
 

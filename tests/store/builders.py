@@ -23,17 +23,8 @@ from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
+from impctl.store import records
 from impctl.store.disk import OutputFile, RealDisk
-from impctl.store.records import (
-    Assumption,
-    MaintainCommit,
-    NewCapture,
-    Run,
-    RunRecord,
-    StoredSketch,
-    StoreReader,
-    TablePin,
-)
 from impctl.store.store import Store
 
 PARTITION = RangePartition("sales", "price", LONG, (601, 1001, 1501))
@@ -44,12 +35,12 @@ def ranges(*ids: int) -> RangeSet:
     return RangeSet.of(ids, PARTITION.size)
 
 
-def pin(version: int, table: str = "sales", table_id: str = "t-1") -> TablePin:
-    return TablePin(table, f"/data/{table}", table_id, version, '{"type":"struct"}')
+def pin(version: int, table: str = "sales", table_id: str = "t-1") -> records.TablePin:
+    return records.TablePin(table, f"/data/{table}", table_id, version, '{"type":"struct"}')
 
 
-def record(action: str = "exact", version: int = 0) -> RunRecord:
-    return RunRecord(
+def record(action: str = "exact", version: int = 0) -> records.RunRecord:
+    return records.RunRecord(
         action=action,
         reason_code="maintainable",
         reason="because",
@@ -84,15 +75,17 @@ LARGE = 15_000
 """Rows enough for a file."""
 
 
-def capture(query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)) -> NewCapture:
-    return NewCapture(
+def capture(
+    query: str = "q", version: int = 0, ids: tuple[int, ...] = (2, 3)
+) -> records.NewCapture:
+    return records.NewCapture(
         query=query,
         fingerprint="f-1",
         sql="SELECT 1",
         mode=MaintenanceMode.EXACT,
         pins=(pin(version),),
-        sketches=(StoredSketch(ACCESS, "sales", "price", PARTITION, ranges(*ids)),),
-        assumptions=(Assumption("sales", "price", "nonnegative", "statistics"),),
+        sketches=(records.StoredSketch(ACCESS, "sales", "price", PARTITION, ranges(*ids)),),
+        assumptions=(records.Assumption("sales", "price", "nonnegative", "statistics"),),
         state_meta={"operators": [1, 2]},
         basis={"at": version},
     )
@@ -102,11 +95,11 @@ def maintain(
     generation: int,
     version: int,
     ids: tuple[int, ...] | None = None,
-    put: tuple[Run, ...] = (),
+    put: tuple[records.Run, ...] = (),
     drop: tuple[tuple[str, int], ...] = (),
     query: str = "q",
-) -> MaintainCommit:
-    return MaintainCommit(
+) -> records.MaintainCommit:
+    return records.MaintainCommit(
         query=query,
         expected_generation=generation,
         pins=(pin(version),),
@@ -121,7 +114,7 @@ def maintain(
 
 def sketches_at(
     store: Store, versions: Mapping[str, int], query: str = "q"
-) -> tuple[StoredSketch, ...] | None:
+) -> tuple[records.StoredSketch, ...] | None:
     """The sketches of the latest commit that stood for exactly these versions."""
     for kept in store.kept(query, versions):
         result = store.load_kept(query, kept.generation)
@@ -133,8 +126,7 @@ def sketches_at(
 
 def in_catalog(root: Path, sql: str, values: Sequence[object] = ()) -> list[Any]:
     """What another program that runs this statement gets."""
-    path = root / "catalog.sqlite"
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(root / "catalog.sqlite", isolation_level=None)) as connection:
         return connection.execute(sql, values).fetchall()
 
 
@@ -243,12 +235,6 @@ class FailingDisk(RealDisk):
 
         self.step("remove", act, _nothing)
 
-    def create_empty(self, path: Path) -> None:
-        self.step("create_empty", lambda: super(FailingDisk, self).create_empty(path), _nothing)
-
-    def remove_folder(self, path: Path) -> None:
-        self.step("remove_folder", lambda: super(FailingDisk, self).remove_folder(path), _nothing)
-
     def put_note(self, descriptor: int, note: bytes) -> None:
         def half() -> None:
             super(FailingDisk, self).put_note(descriptor, note[: len(note) // 2])
@@ -261,17 +247,15 @@ class FailingDisk(RealDisk):
         self.step("use_log", lambda: modes.append(use(connection)), _nothing)
         return modes[0]
 
-    def vacuum(self, connection: sqlite3.Connection) -> None:
-        self.step("vacuum", lambda: super(FailingDisk, self).vacuum(connection), _nothing)
 
-    def checkpoint(self, connection: sqlite3.Connection) -> None:
-        self.step("checkpoint", lambda: super(FailingDisk, self).checkpoint(connection), _nothing)
+def _whole_step(name: str) -> Callable[..., None]:
+    """A step of the disk that is done as a whole or not at all."""
+    act = getattr(RealDisk, name)
+    return lambda self, on: self.step(name, lambda: act(self, on), _nothing)
 
-    def begin(self, connection: sqlite3.Connection) -> None:
-        self.step("begin", lambda: super(FailingDisk, self).begin(connection), _nothing)
 
-    def commit(self, connection: sqlite3.Connection) -> None:
-        self.step("commit", lambda: super(FailingDisk, self).commit(connection), _nothing)
+for _name in ("create_empty", "remove_folder", "vacuum", "checkpoint", "begin", "commit"):
+    setattr(FailingDisk, _name, _whole_step(_name))
 
 
 class _FailingFile:
@@ -315,7 +299,7 @@ def _nothing() -> None:
     """Half of a step that takes effect at once or not at all."""
 
 
-def state_of(store: StoreReader, query: str) -> dict[str, list[tuple[int, pa.Table]]]:
+def state_of(store: records.StoreReader, query: str) -> dict[str, list[tuple[int, pa.Table]]]:
     """The state of the query, all of it looked at."""
     return {
         name: [(sequence, whole_table(stored)) for sequence, stored in runs]

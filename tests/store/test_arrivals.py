@@ -29,6 +29,11 @@ def root(root: Path) -> Path:
     return root
 
 
+def saved(root: Path, result: History) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": result})
+
+
 def test_histories_come_back_as_they_were_saved(root: Path) -> None:
     unsure = History("b", 7, None, (replace(arrival(7), at=None, inserted=None),), True)
     with Store.open(root) as store:
@@ -44,8 +49,7 @@ def test_a_history_that_went_on_replaces_nothing_but_what_is_new_or_gone(root: P
         store.save_arrivals({"u": history(1, 2)})
     statement = "UPDATE arrival SET operation = 'touched' WHERE version = 200 RETURNING version"
     assert in_catalog(root, statement) == [(200,)]
-    with Store.open(root) as store:
-        store.save_arrivals({"t": replace(history(101, 410), since=None)})
+    saved(root, replace(history(101, 410), since=None))
     rows = in_catalog(root, "SELECT version, operation FROM arrival WHERE table_name = 't'")
     assert [version for version, _ in rows] == list(range(11, 411))
     # Written again it would not be touched any more.
@@ -56,8 +60,7 @@ def test_what_goes_on_needs_the_end_only(store: Store) -> None:
     store.save_arrivals({"t": history(1, 5)})
     end = store.arrivals(["t"], is_whole=False)["t"]
     assert end == replace(history(1, 5), arrivals=())
-    added = replace(end, until=7, arrivals=(arrival(6), arrival(7)))
-    store.save_arrivals({"t": added})
+    store.save_arrivals({"t": replace(end, until=7, arrivals=(arrival(6), arrival(7)))})
     assert store.arrivals(["t"])["t"] == history(1, 7)
     store.save_arrivals({"t": replace(end, until=8)})
     assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)
@@ -84,8 +87,7 @@ def test_another_table_or_a_log_that_went_back_takes_the_place(
 
 
 def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 5)})
+    saved(root, history(1, 5))
     statement = "UPDATE arrival SET inserted = 0 WHERE version = 3 RETURNING version"
     assert in_catalog(root, statement) == [(3,)]
     with Store.open(root) as store:
@@ -95,8 +97,7 @@ def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:
 
 
 def test_an_altered_log_row_makes_a_table_unknown(root: Path) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 5)})
+    saved(root, history(1, 5))
     assert in_catalog(root, "UPDATE arrival_log SET until = 4 RETURNING until") == [(4,)]
     with Store.open(root) as store:
         assert store.arrivals(["t"]) == {}
@@ -105,8 +106,7 @@ def test_an_altered_log_row_makes_a_table_unknown(root: Path) -> None:
 
 
 def test_a_store_of_before_knows_none_and_takes_them(root: Path) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 5)})
+    saved(root, history(1, 5))
     as_format(root, 5)
     with Store.open(root, create=False) as store:
         assert store.arrivals(["t"]) == {}

@@ -8,6 +8,7 @@ import random
 import sqlite3
 import stat
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from impctl.store import ledger as ledgers
 from impctl.store.catalog import sealed
 from impctl.store.ledger import AnswerRun, Ledger, Use, Uses
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
+from impctl.store.rows import KEPT, MOST, parts_in
 from impctl.store.store import Store
-from impctl.store.tables import KEPT, MOST, parts_in
 from tests.store.builders import capture, in_catalog, maintain, record
 from tests.support.kept_workload import as_format
 
@@ -36,9 +37,17 @@ def root(root: Path) -> Path:
     return root
 
 
+def add_cost(store: Store, given: RunCost) -> None:
+    store.add_record("q", replace(record(), cost=given))
+
+
+def maintained(store: Store) -> list[RunCost]:
+    return [one for one in store.costs("q") if one.kind == "maintain"]
+
+
 def test_costs_come_back_newest_first_and_bounded(store: Store) -> None:
     for number in range(KEPT + 5):
-        store.add_record("q", replace(record(), cost=cost(number)))
+        add_cost(store, cost(number))
     store.add_record("q", record())
     costs = store.costs("q")
     assert costs[:KEPT] == tuple(cost(n) for n in reversed(range(5, KEPT + 5)))
@@ -47,33 +56,26 @@ def test_costs_come_back_newest_first_and_bounded(store: Store) -> None:
 
 def test_runs_over_other_tables_do_not_push_each_other_out(store: Store) -> None:
     for number in range(2 * KEPT):
-        moved = ("a", "b") if number % 2 else ("a",)
-        one = replace(cost(number), moved=moved)
-        store.add_record("q", replace(record(), cost=one))
+        add_cost(store, replace(cost(number), moved=("a", "b") if number % 2 else ("a",)))
     for number in range(3 * KEPT):
-        store.add_record("q", replace(record(), cost=replace(cost(number), moved=("c",))))
-    kept = [result.moved for result in store.costs("q") if result.kind == "maintain"]
-    assert {moved: kept.count(moved) for moved in kept} == {
-        ("a",): KEPT,
-        ("a", "b"): KEPT,
-        ("c",): KEPT,
-    }
+        add_cost(store, replace(cost(number), moved=("c",)))
+    moved = Counter(one.moved for one in maintained(store))
+    assert moved == {("a",): KEPT, ("a", "b"): KEPT, ("c",): KEPT}
 
 
 def test_runs_over_state_kept_otherwise_do_not_push_each_other_out(store: Store) -> None:
+    layouts = ("", "join0.left read", "aggregate0 best 8")
     for number in range(3 * KEPT):
-        layout = ("", "join0.left read", "aggregate0 best 8")[number % 3]
-        one = replace(cost(number), moved=("a",), layout=layout)
-        store.add_record("q", replace(record(), cost=one))
+        one = replace(cost(number), moved=("a",), layout=layouts[number % 3])
+        add_cost(store, one)
         assert store.costs("q")[0] == one
-    kept = [result.layout for result in store.costs("q") if result.kind == "maintain"]
-    assert sorted(kept) == sorted(["", "join0.left read", "aggregate0 best 8"] * KEPT)
+    assert Counter(one.layout for one in maintained(store)) == dict.fromkeys(layouts, KEPT)
 
 
 @pytest.mark.parametrize("was_chosen", [False, True])
 def test_of_runs_before_their_layout_was_told(root: Path, was_chosen: bool) -> None:
     """They are of all state kept, but where a budget may have moved it meanwhile."""
-    made_by = StateChoiceBasis(budget=1, rates={}, bytes=2, pins={}, least=1)
+    made_by = StateChoiceBasis(budget=1, rates=(), bytes=2, pins={}, least=1)
     with Store.open(root) as store:
         store.save_chosen(made_by if was_chosen else None)
     as_format(root, 9)
@@ -84,10 +86,8 @@ def test_of_runs_before_their_layout_was_told(root: Path, was_chosen: bool) -> N
 
 def test_of_many_sets_of_tables_the_latest_are_kept(store: Store) -> None:
     for number in range(MOST + 10):
-        one = replace(cost(number), moved=(f"t{number}",))
-        store.add_record("q", replace(record(), cost=one))
-    kept = [result.rows for result in store.costs("q") if result.kind == "maintain"]
-    assert kept == list(reversed(range(10, MOST + 10)))
+        add_cost(store, replace(cost(number), moved=(f"t{number}",)))
+    assert [one.rows for one in maintained(store)] == list(reversed(range(10, MOST + 10)))
 
 
 PARTS = RunParts((0.125, 0.0, 1e6), (SideRead("join0.left", 3, 2, 7, 1.5), SideRead("join1.left")))
@@ -96,7 +96,7 @@ PARTS = RunParts((0.125, 0.0, 1e6), (SideRead("join0.left", 3, 2, 7, 1.5), SideR
 def test_parts_of_a_run_come_back(store: Store) -> None:
     for moved in ((), ("a",)):
         given = replace(cost(1), parts=PARTS, moved=moved)
-        store.add_record("q", replace(record(), cost=given))
+        add_cost(store, given)
         assert store.costs("q")[0] == given
 
 
@@ -113,9 +113,9 @@ def test_parts_that_impctl_did_not_write_are_none(text: str) -> None:
 
 
 def test_an_amended_record_amends_its_cost(store: Store) -> None:
-    store.add_record("q", replace(record(), cost=cost(1)))
+    add_cost(store, cost(1))
     store.amend_record("q", replace(record(), cost=cost(2)))
-    assert [c for c in store.costs("q") if c.kind == "maintain"] == [cost(2)]
+    assert maintained(store) == [cost(2)]
 
 
 def test_a_maintained_commit_keeps_its_cost(store: Store) -> None:
@@ -133,7 +133,7 @@ def test_costs_go_with_the_definition_of_their_query(store: Store) -> None:
 @pytest.mark.parametrize("change", ["elapsed_ms = 1e9", "moved = '[\"b\"]'", "layout = 'x'"])
 def test_an_altered_row_is_left_out(root: Path, change: str) -> None:
     with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=replace(cost(1), moved=("a",))))
+        add_cost(store, replace(cost(1), moved=("a",)))
     in_catalog(root, f"UPDATE cost SET {change} WHERE kind = 'maintain'")
     with Store.open(root) as store:
         assert store.costs("q") == (cost(7, "recapture"),)
@@ -161,7 +161,7 @@ def test_a_reader_reads_an_older_store_and_leaves_it_alone(root: Path) -> None:
 def test_a_writer_brings_an_older_store_up(root: Path) -> None:
     as_format(root, 1)
     with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=cost(1)))
+        add_cost(store, cost(1))
         assert store.costs("q") == (cost(1),)
         assert store.load("q") is not None
 
@@ -174,24 +174,13 @@ def drawn(count: int, seed: int) -> list[Use]:
     rng = random.Random(seed)
     result = []
     for number in range(count):
-        files, rows, size = rng.randint(0, 9), rng.randint(0, 99), rng.randint(0, 999)
+        read = [rng.randint(0, 9), rng.randint(0, 99), rng.randint(0, 999)]
         more = [rng.randint(0, 50) for _ in range(3)]
-        result.append(
-            Use(
-                rng.choice(("q", "r")),
-                DAY * (number // 10) + rng.randint(0, DAY - 1),
-                "query",
-                '{"t": 1}',
-                rng.random() < 0.8,
-                files,
-                files + more[0],
-                rows,
-                rows + more[1],
-                size,
-                size + more[2],
-                float(rng.randint(0, 9)),
-            )
-        )
+        query, at = rng.choice(("q", "r")), DAY * (number // 10) + rng.randint(0, DAY - 1)
+        is_used = rng.random() < 0.8
+        sizes = [size for one, other in zip(read, more, strict=True) for size in (one, one + other)]
+        elapsed = float(rng.randint(0, 9))
+        result.append(Use(query, at, "query", '{"t": 1}', is_used, *sizes, elapsed))
     return result
 
 
@@ -307,14 +296,11 @@ def test_runs_come_back_newest_first_of_their_text_and_bounded(tmp_path: Path) -
             assert ledger.record_run(replace(RUN, by=by, rows=number, start_ms=float(number)))
     assert ledger.record_run(replace(RUN, text=8))
     assert ledger.record_run(replace(RUN, query="r"))
-    runs = ledger.runs("q", 7)
-    assert [(run.by, run.rows, run.start_ms) for run in runs] == [
+    assert [(run.by, run.rows, run.start_ms) for run in ledger.runs("q", 7)] == [
         (by, number, float(number)) for number in range(9, 1, -1) for by in ("spark", "engine")
     ]
-    assert (ledger.runs("q", 8), ledger.runs("r", 7)) == (
-        (replace(RUN, text=8),),
-        (replace(RUN, query="r"),),
-    )
+    assert ledger.runs("q", 8) == (replace(RUN, text=8),)
+    assert ledger.runs("r", 7) == (replace(RUN, query="r"),)
     assert ledger.sums("q") == Uses(), "no use of a sketch"
 
 
@@ -339,8 +325,7 @@ def test_processes_at_once_lose_no_run(tmp_path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join(120)
-    kept = [run.by for run in Ledger(tmp_path).runs("q", 7)]
-    assert {by: kept.count(by) for by in names} == dict.fromkeys(names, 8)
+    assert Counter(run.by for run in Ledger(tmp_path).runs("q", 7)) == dict.fromkeys(names, 8)
 
 
 def test_a_damaged_ledger_has_no_runs_and_takes_none(tmp_path: Path) -> None:

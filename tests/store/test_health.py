@@ -38,9 +38,8 @@ def written_before(root: Path, seconds: float) -> None:
 
 
 def alter(file: Path, place: int) -> None:
-    whole = bytearray(file.read_bytes())
+    whole, then = bytearray(file.read_bytes()), file.stat().st_mtime
     whole[place] ^= 1
-    then = file.stat().st_mtime
     file.write_bytes(whole)
     os.utime(file, (then, then))
 

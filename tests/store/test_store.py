@@ -38,6 +38,7 @@ from tests.store.builders import (
     sketches_at,
     state_of,
 )
+from tests.support.run_cli import refused
 
 
 def test_capture_comes_back_as_it_went_in(root: Path) -> None:
@@ -48,14 +49,11 @@ def test_capture_comes_back_as_it_went_in(root: Path) -> None:
         held = store.load("q")
         assert held is not None
         assert store.queries() == ("q",)
+    kept = ("query", "fingerprint", "sql", "mode", "pins", "sketches", "assumptions", "state_meta")
+    assert {name: getattr(held, name) for name in kept} == {n: getattr(given, n) for n in kept}
     assert (held.query, held.fingerprint, held.sql, held.mode) == ("q", "f-1", "SELECT 1", "exact")
-    assert held.pins == given.pins
-    assert held.sketches == given.sketches
-    assert held.assumptions == given.assumptions
-    assert held.state_meta == {"operators": [1, 2]}
-    assert held.generation == 1
+    assert (held.generation, held.versions) == (1, {"sales": 0})
     assert held.captured_at == held.maintained_at > 0
-    assert held.versions == {"sales": 0}
 
 
 @pytest.mark.parametrize(
@@ -83,12 +81,9 @@ def test_partitions_come_back_exactly(root: Path, partition: RangePartition) -> 
 def test_absent_store_looks_empty_and_stays_absent(root: Path) -> None:
     assert not Store.exists(root)
     with Store.open(root, create=False) as store:
-        assert store.load("q") is None
-        assert store.queries() == ()
-        assert store.history("q") == ()
+        assert store.load("q") is store.load_kept("q", 1) is None
+        assert store.queries() == store.history("q") == store.kept("q") == ()
         assert state_of(store, "q") == {}
-        assert store.kept("q") == ()
-        assert store.load_kept("q", 1) is None
         with pytest.raises(UsageError) as caught:
             store.commit_capture(capture(), {}, record())
     assert caught.value.hint
@@ -124,9 +119,8 @@ def test_runs_come_back_as_they_went_in(root: Path, count: int) -> None:
 def test_chunked_and_sliced_rows_are_stored_whole(root: Path) -> None:
     given = pa.concat_tables([rows(LARGE, 1).slice(7), rows(5, 2)])
     with Store.open(root) as store:
-        store.commit_capture(
-            capture(), {"a": [(0, given)], "b": [(0, rows(9).slice(3, 2))]}, record()
-        )
+        runs = {"a": [(0, given)], "b": [(0, rows(9).slice(3, 2))]}
+        store.commit_capture(capture(), runs, record())
         state = state_of(store, "q")
     assert state["a"][0][1].equals(given)
     assert all(column.num_chunks == 1 for column in state["a"][0][1].itercolumns())
@@ -140,10 +134,9 @@ def test_maintain_moves_sketch_state_and_version_together(store: Store) -> None:
     held = store.load("q")
     state = state_of(store, "q")
     assert second == held.generation == first + 1
-    assert held.versions == {"sales": 7}
-    assert held.sketches[0].ranges == ranges(1, 2, 3)
-    assert held.sketches[0].partition == PARTITION
-    assert held.state_meta == {"at": 7}
+    assert (held.versions, held.state_meta) == ({"sales": 7}, {"at": 7})
+    (sketch,) = held.sketches
+    assert (sketch.ranges, sketch.partition) == (ranges(1, 2, 3), PARTITION)
     assert held.assumptions == capture().assumptions
     assert [sequence for sequence, _ in state["agg"]] == [0, 1]
     assert state["top"][0][1].equals(rows(1))
@@ -165,8 +158,7 @@ def test_dropped_and_replaced_files_are_removed_at_once(store: Store, root: Path
 
 def test_a_run_may_be_dropped_and_put_in_one_commit(store: Store, root: Path) -> None:
     generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-    change = maintain(generation, 1, put=(("agg", 0, rows(4)),), drop=(("agg", 0),))
-    store.commit_maintain(change)
+    store.commit_maintain(maintain(generation, 1, put=(("agg", 0, rows(4)),), drop=(("agg", 0),)))
     assert state_of(store, "q")["agg"][0][1].equals(rows(4))
     assert run_names(root) == set()
 
@@ -175,18 +167,15 @@ def test_another_writer_in_between_is_noticed(root: Path) -> None:
     with Store.open(root) as store, Store.open(root) as other:
         generation = store.commit_capture(capture(), {}, record())
         other.commit_maintain(maintain(generation, 1, (1,)))
-        with pytest.raises(RetryableError, match="generation 2") as caught:
+        with refused(RetryableError, "generation_moved", "generation 2"):
             store.commit_maintain(maintain(generation, 2, (0,), put=(("a", 0, rows(LARGE)),)))
-        held = store.load("q")
-    assert caught.value.code == "generation_moved"
-    assert held.versions == {"sales": 1}
+        assert store.load("q").versions == {"sales": 1}
     assert run_names(root) == set()
 
 
 def test_a_recaptured_query_never_repeats_a_generation(store: Store) -> None:
     old = store.commit_capture(capture(), {}, record())
-    new = store.commit_capture(replace(capture(version=5), fingerprint="f-2"), {}, record())
-    assert new > old
+    assert store.commit_capture(replace(capture(version=5), fingerprint="f-2"), {}, record()) > old
     with pytest.raises(RetryableError):
         store.commit_maintain(maintain(old, 1, (0,)))
 
@@ -206,10 +195,7 @@ def test_recapture_replaces_state_and_keeps_old_versions_usable(store: Store, ro
     store.commit_maintain(maintain(first, 1, (1,)))
     store.commit_capture(capture(version=2, ids=(0,)), {"new": [(0, rows(2))]}, record())
     assert list(state_of(store, "q")) == ["new"]
-    assert [
-        sketches_at(store, {"sales": v})[0].ranges.ids  # type: ignore[index]
-        for v in (0, 1, 2)
-    ] == [(2, 3), (1,), (0,)]
+    assert [_ids_at(store, version) for version in (0, 1, 2)] == [(2, 3), (1,), (0,)]
     assert run_names(root) == set()
 
 
@@ -223,8 +209,7 @@ def test_recapture_of_something_else_forgets_old_versions(
 ) -> None:
     store.commit_capture(capture(), {}, record())
     store.commit_capture(replace(capture(version=2), **change), {}, record())  # type: ignore[arg-type]
-    assert sketches_at(store, {"sales": 0}) is None
-    assert sketches_at(store, {"sales": 2}) is not None
+    assert (_ids_at(store, 0), _ids_at(store, 2)) == (None, (2, 3))
 
 
 def test_kept_versions_have_unchanged_sketches_and_their_own_basis(
@@ -233,12 +218,11 @@ def test_kept_versions_have_unchanged_sketches_and_their_own_basis(
     generation = store.commit_capture(capture(ids=(1,)), {}, record())
     for version, ids in ((1, None), (2, (1,)), (3, (1, 2)), (5, None)):
         generation = store.commit_maintain(maintain(generation, version, ids))
-    result = {version: sketches_at(store, {"sales": version}) for version in range(7)}
+    ids = [_ids_at(store, version) for version in range(7)]
+    assert ids == [(1,), (1,), (1,), (1, 2), None, (1, 2), None]
     assert store.kept("q", {"other": 1}) == store.kept("q", {"sales": 1, "other": 1}) == ()
     assert store.kept("other") == ()
     kept = store.kept("q")
-    ids_at = {v: None if s is None else s[0].ranges.ids for v, s in result.items()}
-    assert ids_at == {0: (1,), 1: (1,), 2: (1,), 3: (1, 2), 4: None, 5: (1, 2), 6: None}
     assert [one.versions["sales"] for one in kept] == [5, 3, 2, 1, 0]
     assert all(one.basis == {"at": one.versions["sales"]} for one in kept)
     assert in_catalog(root, "SELECT count(*) FROM sketch") == [(2,)]
@@ -250,10 +234,8 @@ def test_a_kept_version_has_the_assumptions_of_its_own_capture(store: Store) -> 
     store.commit_capture(replace(capture(version=2), assumptions=()), {}, record())
     for generation in (first, later):
         kept = store.load_kept("q", generation)
-        assert kept.assumptions == capture().assumptions
-        assert kept.generation == generation
-    newest = store.load("q")
-    assert newest.assumptions == ()
+        assert (kept.assumptions, kept.generation) == (capture().assumptions, generation)
+    assert store.load("q").assumptions == ()
 
 
 def test_the_same_versions_reached_twice_are_both_there(store: Store) -> None:
@@ -277,8 +259,7 @@ def test_a_commit_without_a_basis_is_not_offered(store: Store, root: Path) -> No
 
 def test_history_is_newest_first_and_outlives_recapture(root: Path) -> None:
     with Store.open(root) as store:
-        generation = store.commit_capture(capture(), {}, record("capture"))
-        store.commit_maintain(maintain(generation, 1))
+        store.commit_maintain(maintain(store.commit_capture(capture(), {}, record("capture")), 1))
         store.amend_record("q", replace(record("exact", 1), commit_ms=0.25))
         store.add_record("q", record("none", 1))
         store.commit_capture(capture(version=1), {}, record("recapture", 1))
@@ -316,9 +297,8 @@ def test_what_does_not_fit_the_capture_is_refused_whole(
     generation = store.commit_capture(capture(), {"agg": [(0, rows(3))]}, record())
     before = store.load("q")
     wrong = replace(maintain(generation, 1, (0,), put=(("agg", 1, rows(LARGE)),)), **change)  # type: ignore[arg-type]
-    with pytest.raises(ImpctlError) as caught:
+    with refused(ImpctlError, code):
         store.commit_maintain(wrong)
-    assert caught.value.code == code
     assert store.load("q") == before
     assert len(store.run_refs("q")) == 1
     assert run_names(root) == set()
@@ -400,11 +380,9 @@ def test_many_commits_are_synced_once_and_read_inside(tmp_path: Path) -> None:
             for query in QUERIES:
                 move(store, query)
                 move(store, query, 2)
-                inside = store.load(query)
-                assert inside.generation == 3
+                assert store.load(query).generation == 3
             with Store.open(root, create=False) as reader:
-                before = reader.load("a")
-                assert before.generation == 1
+                assert reader.load("a").generation == 1
             assert disk.commits == 0
         assert disk.commits == 1
     assert generations(root) == [3, 3, 3]
@@ -491,18 +469,15 @@ def given_up(store: Store) -> None:
         move(store, "a")
         # As SQLite itself does where a write finds no room.
         with store._catalog.writing() as connection:
-            connection.rollback()
+            connection.execute("ROLLBACK")
         with pytest.raises(StorageError, match="rolled back"):
             move(store, "b")
 
 
 def test_a_transaction_that_sqlite_ends_is_told_and_takes_all_back(tmp_path: Path) -> None:
     root = prepared(tmp_path / "s")
-    with (
-        Store.open(root) as store,
-        store.lock(1.0),
-        pytest.raises(StorageError, match="rolled back"),
-    ):
+    is_told = pytest.raises(StorageError, match="rolled back")
+    with Store.open(root) as store, store.lock(1.0), is_told:
         given_up(store)
     assert generations(root) == [1, 1, 1]
 
@@ -548,8 +523,7 @@ def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
-    generation = store.commit_capture(capture(), {}, record())
-    store.commit_maintain(maintain(generation, 1))
+    store.commit_maintain(maintain(store.commit_capture(capture(), {}, record()), 1))
     store.collect(keep=keep)
     assert _ids_at(store, 1) == (2, 3)
     assert _ids_at(store, 0) is None
@@ -558,8 +532,7 @@ def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
 
 def test_sketches_of_earlier_captures_go_with_their_partitions(store: Store) -> None:
     store.commit_capture(capture("other"), {}, record())
-    generation = store.commit_capture(capture(), {}, record())
-    store.commit_maintain(maintain(generation, 1, (0,)))
+    store.commit_maintain(maintain(store.commit_capture(capture(), {}, record()), 1, (0,)))
     store.commit_capture(capture(version=2, ids=(1,)), {}, record())
     assert [old.count for old in store.collect(keep=1).versions] == [2]
     assert _ids_at(store, 2) == (1,)
@@ -592,8 +565,7 @@ def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
         for name in ("a.arrow", "b.arrow"):
             (root / "state" / name).write_bytes(b"12345")
         disk.arm(1)  # after the note on the lock comes the first removal
-        collect = store.collect()
-        assert [file.removed for file in collect.files] == [False, True]
+        assert [file.removed for file in store.collect().files] == [False, True]
         assert (root / "state" / "a.arrow").exists()
         disk.arm(-1)
         assert [file.path.name for file in store.collect().files] == ["a.arrow"]

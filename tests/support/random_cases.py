@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +80,17 @@ def _numbers(text: str) -> Iterator[int]:
     for part in text.split():
         low, _, high = part.partition("-")
         yield from range(int(low), int(high or low) + 1)
+
+
+@cache
+def _listed_seeds() -> dict[str, str]:
+    text = (Path(__file__).parent / "more_seeds.txt").read_text(encoding="utf-8")
+    return dict(line.split(": ") for line in text.splitlines())
+
+
+def more_seeds(name: str) -> str:
+    """Seeds beyond the first ones, as `more_seeds.txt` lists them under a name."""
+    return _listed_seeds()[name]
 
 
 def random_seeds(fast: int, check: int, total: int) -> pytest.MarkDecorator:

@@ -122,8 +122,7 @@ def actions_of(table: Path | str, version: int) -> list[dict[str, Any]]:
 def commit(table: Path | str, version: int, *actions: Mapping[str, Any]) -> None:
     file = entry(table, version)
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(action) + "\n" for action in actions)
-    file.write_text(text, encoding="utf-8")
+    file.write_text("".join(json.dumps(action) + "\n" for action in actions), encoding="utf-8")
 
 
 def write_file(table: Path, name: str, data: pa.Table, **options: Any) -> str:
@@ -158,8 +157,7 @@ def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> 
     (spoken,) = (action["protocol"] for action in tops if "protocol" in action)
     for kind in ("readerFeatures", "writerFeatures"):
         spoken[kind] = [*spoken[kind], "v2Checkpoint"]
-    size = written.stat().st_size
-    named = {"path": side_file, "sizeInBytes": size, "modificationTime": 0}
+    named = {"path": side_file, "sizeInBytes": written.stat().st_size, "modificationTime": 0}
     name = f"{version:020}.checkpoint.{UUID(int=version)}.json"
     lines = [{"checkpointMetadata": {"version": version}}, *tops, {"sidecar": named}]
     (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -371,9 +369,13 @@ def readable_columns(snapshot: Snapshot) -> list[str]:
     return [column.name for column in snapshot.schema if column.type.kind is not Kind.OTHER]
 
 
+def fixture_folder() -> Path:
+    return Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK))
+
+
 def fixture_tables() -> Sequence[object]:
     """The tables written by Spark and others, one parameter each; one skipped one where absent."""
-    folder = Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK))
+    folder = fixture_folder()
     if not folder.is_dir():
         reason = f"no Delta fixture tables in {folder}; name their folder in IMPCTL_FIXTURES"
         return [pytest.param(folder, marks=pytest.mark.skip(reason=reason), id="absent")]
@@ -382,17 +384,34 @@ def fixture_tables() -> Sequence[object]:
 
 def fixture_table(name: str) -> Path:
     """One of them; the test is skipped, with the reason, where they are absent."""
-    path = Path(os.environ.get("IMPCTL_FIXTURES", _FALLBACK)) / name
+    path = fixture_folder() / name
     if not path.is_dir():
         pytest.skip(f"no Delta fixture table {path}; name their folder in IMPCTL_FIXTURES")
     return path
+
+
+def opened(path: Path | str) -> DeltaSource:
+    """The table at its newest version, as `t`."""
+    return open_source("t", str(path))
+
+
+def of_file(
+    path: Path,
+    columns: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    data: pa.Table,
+    more: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Snapshot:
+    """A table of one file, which is `data`."""
+    create(path, columns, added(path, "a.parquet", data, more, **options))
+    return opened(path).snapshot()
 
 
 def written(path: Path, *files: pa.Table, **options: Any) -> Snapshot:
     """A table of these files, as deltalake writes it."""
     for rows in files:
         write_deltalake(str(path), rows, mode="append", **options)
-    return open_source("t", str(path)).snapshot()
+    return opened(path).snapshot()
 
 
 def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
@@ -426,8 +445,7 @@ def high_of(stated: Any, kind: SqlType) -> Any:
 def _is_void(stated: Any, kind: SqlType) -> bool:
     if stated is None or stated != stated:
         return True
-    is_wide = kind.kind is Kind.DECIMAL and kind.scale == 0
-    return is_wide and stated in (-(2**63), 2**63 - 1)
+    return kind.kind is Kind.DECIMAL and kind.scale == 0 and stated in (-(2**63), 2**63 - 1)
 
 
 def _moved(value: Any, kind: SqlType, direction: int) -> Any:
@@ -462,8 +480,7 @@ def may_match(wanted: RangeFilter, bounds: FileBounds) -> bool:
         return False
     if bounds.may_be_nan and any(one.high is None for one in wanted.intervals):
         return True
-    low: Any = bounds.minimum
-    high: Any = bounds.maximum
+    low, high = _ends(bounds)
     return any(
         (low is None or one.high is None or low < one.high)
         and (high is None or one.low is None or high >= one.low)
@@ -481,16 +498,14 @@ def _may_hold_one(value: Any, bounds: FileBounds) -> bool:
         return bounds.may_hold_null
     if value != value:
         return bounds.may_be_nan
-    low: Any = bounds.minimum
-    high: Any = bounds.maximum
+    low, high = _ends(bounds)
     is_between = (low is None or low <= value) and (high is None or value <= high)
     return is_between and not bounds.is_all_null
 
 
 def meets(spans: Sequence[tuple[Any, Any]], may_be_nan: bool, bounds: FileBounds) -> bool:
     """Whether a file with these bounds may hold a value in one of the spans."""
-    low: Any = bounds.minimum
-    high: Any = bounds.maximum
+    low, high = _ends(bounds)
     touches = any(
         (low is None or low <= end) and (high is None or start <= high) for start, end in spans
     )
@@ -499,20 +514,20 @@ def meets(spans: Sequence[tuple[Any, Any]], may_be_nan: bool, bounds: FileBounds
 
 def may_compare(op: CompareOp, bounds: FileBounds, value: Any) -> bool:
     """Whether some value between the bounds, or NaN where it may be there, compares so."""
-    low: Any = bounds.minimum
-    high: Any = bounds.maximum
-    match op:
-        case CompareOp.LESS:
-            return low is None or low < value
-        case CompareOp.LESS_EQUAL:
-            return low is None or low <= value
-        case CompareOp.GREATER:
-            return bounds.may_be_nan or high is None or high > value
-        case CompareOp.GREATER_EQUAL:
-            return bounds.may_be_nan or high is None or high >= value
-        case CompareOp.EQUAL:
-            return (low is None or low <= value) and (high is None or high >= value)
-    return bounds.may_be_nan or not low == value == high
+    low, high = _ends(bounds)
+    answers = {
+        CompareOp.LESS: low is None or low < value,
+        CompareOp.LESS_EQUAL: low is None or low <= value,
+        CompareOp.GREATER: bounds.may_be_nan or high is None or high > value,
+        CompareOp.GREATER_EQUAL: bounds.may_be_nan or high is None or high >= value,
+        CompareOp.EQUAL: (low is None or low <= value) and (high is None or high >= value),
+        CompareOp.NOT_EQUAL: bounds.may_be_nan or not low == value == high,
+    }
+    return bool(answers[op])
+
+
+def _ends(bounds: FileBounds) -> tuple[Any, Any]:
+    return bounds.minimum, bounds.maximum
 
 
 def span_of(partition: RangePartition, bounds: FileBounds) -> tuple[int, int]:
@@ -532,19 +547,19 @@ def covered(values: Sequence[Any], low: Any, high: Any) -> int:
 
 def column_bounds(files: Sequence[FileBounds], kind: SqlType) -> ColumnBounds:
     """These files' bounds as a column."""
-    lows, highs = [one.minimum for one in files], [one.maximum for one in files]
-    counts = [UNKNOWN if one.null_count is None else one.null_count for one in files]
-    rows = [UNKNOWN if one.rows is None else one.rows for one in files]
     nothing: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
 
     def side(values: list[Any]) -> tuple[Any, Any]:
         known = np.array([value is not None for value in values], np.bool_)
         return as_array([nothing if value is None else value for value in values]), known
 
+    def counts(values: list[int | None]) -> Any:
+        return np.array([UNKNOWN if value is None else value for value in values], np.int64)
+
     return ColumnBounds(
-        *side(lows),
-        *side(highs),
-        np.array(counts, np.int64),
-        np.array(rows, np.int64),
+        *side([one.minimum for one in files]),
+        *side([one.maximum for one in files]),
+        counts([one.null_count for one in files]),
+        counts([one.rows for one in files]),
         np.array([one.may_be_nan for one in files], np.bool_),
     )

@@ -6,7 +6,9 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -163,17 +165,21 @@ def changed(path: Path, version: int, said: dict[str, object] | None) -> None:
     entry(path, version).write_text("\n".join(map(json.dumps, [*added, *kept])))
 
 
-def test_a_commit_that_says_no_time_has_that_of_its_entry(table: Path) -> None:
-    changed(table, 4, None)
+@pytest.mark.parametrize(
+    ("said", "at"),
+    [
+        (None, 2_000.5),
+        ({"timestamp": True}, 2_000.5),
+        ({"timestamp": 7_000}, 7.0),
+        ({"timestamp": 7_000, "inCommitTimestamp": 8_000}, 8.0),
+    ],
+)
+def test_a_commit_that_says_no_time_has_that_of_its_entry(
+    table: Path, said: dict[str, object] | None, at: float
+) -> None:
+    changed(table, 4, said)
     os.utime(entry(table, 4), (1_000.0, 2_000.5))
-    assert told(table, 3)[0].at == 2_000.5
-    changed(table, 4, {"timestamp": True})
-    os.utime(entry(table, 4), (1_000.0, 3_000.5))
-    assert told(table, 3)[0].at == 3_000.5
-    changed(table, 4, {"timestamp": 7_000})
-    assert told(table, 3)[0].at == 7.0
-    changed(table, 4, {"timestamp": 7_000, "inCommitTimestamp": 8_000})
-    assert told(table, 3)[0].at == 8.0
+    assert told(table, 3)[0].at == at
 
 
 @pytest.mark.parametrize("said", [10**400, -1, float("nan"), float("inf"), 1e300, "7000", [7000]])
@@ -373,8 +379,9 @@ def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
     assert ([e.version for e in shorter.arrivals], shorter.until) == ([1, 2], 2)
     shutil.rmtree(growing_path)
     write_deltalake(str(growing_path), numbered_rows(1))
-    assert of(growing_path, held).arrivals == ()
-    assert of(growing_path, held).table_id != held.table_id
+    other = of(growing_path, held)
+    assert other.arrivals == ()
+    assert other.table_id != held.table_id
 
 
 @pytest.mark.parametrize(
@@ -431,9 +438,22 @@ FAR = pa.array([datetime(9999, 12, 31, tzinfo=UTC)], pa.timestamp("us", tz="UTC"
 OLD = {"org.apache.spark.version": "2.4.8"}
 
 
-def put(table: Path, kind: Any, data: pa.Table, **options: Any) -> None:
-    """A table with the columns `id` and `v` of one file, which is `data`."""
+MISREAD = {
+    "INT96": ("timestamp", {"v": FAR}),
+    "old calendar": ("date", {"v": [date(1, 1, 1)]}),
+    "other letters": ("long", {"V": [7]}),
+    "nested in other letters": (NESTED, {"v": [{"A": 7}]}),
+}
+
+
+def misread(table: Path, case: str) -> None:
+    """A table with the columns `id` and `v` of one file."""
+    kind, column = MISREAD.get(case, ("long", {"v": [7]}))
+    data = pa.table({"id": pa.array([1]), **column})
+    if case == "old calendar":
+        data = data.replace_schema_metadata(OLD)
     handmade.create(table, {"id": "long", "v": kind}, configuration=FEED)
+    options = {"use_deprecated_int96_timestamps": case == "INT96"}
     handmade.commit(table, 1, handmade.added(table, "a.parquet", data, **options))
 
 
@@ -446,26 +466,6 @@ def rewrite(table: Path, who: dict[str, Any], *, moves: bool, is_gone: bool = Fa
     handmade.commit(table, 2, who, handmade.remove("a.parquet", **data_change), added)
 
 
-def misread(table: Path, case: str) -> None:
-    ids = {"id": pa.array([1])}
-    match case:
-        case "INT96":
-            data = pa.table({**ids, "v": FAR})
-            put(table, "timestamp", data, use_deprecated_int96_timestamps=True)
-        case "old calendar":
-            data = pa.table({**ids, "v": pa.array([date(1, 1, 1)])}).replace_schema_metadata(OLD)
-            put(table, "date", data)
-        case "other letters":
-            put(table, "long", pa.table({**ids, "V": [7]}))
-        case "nested in other letters":
-            put(table, NESTED, pa.table({**ids, "v": [{"A": 7}]}))
-        case _:
-            put(table, "long", pa.table({**ids, "v": [7]}))
-
-
-MISREAD = ["INT96", "old calendar", "other letters", "nested in other letters"]
-
-
 def is_believed(table: Path) -> bool:
     source = open_source("t", str(table))
     commits = read_commits(source, 1, 2)
@@ -476,20 +476,20 @@ def is_believed(table: Path) -> bool:
 @pytest.mark.parametrize("case", MISREAD)
 def test_copies_of_what_others_misread_are_not_believed(tmp_path: Path, case: str) -> None:
     misread(tmp_path, case)
-    rewrite(tmp_path, OF_OTHERS, moves=True)
-    assert not is_believed(tmp_path)
-    rewrite(tmp_path, {"commitInfo": {}}, moves=False)
-    assert not is_believed(tmp_path)
-    rewrite(tmp_path, OF_SPARK, moves=True)
-    assert is_believed(tmp_path)
+    for who, moves, is_trusted in (
+        (OF_OTHERS, True, False),
+        ({"commitInfo": {}}, False, False),
+        (OF_SPARK, True, True),
+    ):
+        rewrite(tmp_path, who, moves=moves)
+        assert is_believed(tmp_path) is is_trusted
 
 
 def test_other_copies_are_while_the_original_is_there(tmp_path: Path) -> None:
     misread(tmp_path, "nothing")
-    rewrite(tmp_path, OF_OTHERS, moves=True)
-    assert is_believed(tmp_path)
-    rewrite(tmp_path, OF_OTHERS, moves=True, is_gone=True)
-    assert not is_believed(tmp_path)
+    for is_gone in (False, True):
+        rewrite(tmp_path, OF_OTHERS, moves=True, is_gone=is_gone)
+        assert is_believed(tmp_path) is not is_gone
 
 
 @pytest.mark.parametrize("moves", [True, False])
@@ -537,13 +537,11 @@ def test_one_commit_of_several_is_enough(tmp_path: Path) -> None:
 def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
     """Why its copies are not believed."""
     misread(tmp_path, "other letters")
-    table = DeltaTable(str(tmp_path))
-    write_deltalake(table, pa.table({"id": [2], "v": [8]}), mode="append")
+    write_deltalake(DeltaTable(str(tmp_path)), pa.table({"id": [2], "v": [8]}), mode="append")
     DeltaTable(str(tmp_path)).optimize.compact()
     source = open_source("t", str(tmp_path))
-    assert source.version == 3
     changes = read_changes(source, 2, 3, ["v"])
-    assert changes.method == "file_diff"
+    assert (source.version, changes.method) == (3, "file_diff")
     signed = list(zip(changes.table.column("v").to_pylist(), changes.weights.tolist(), strict=True))
     assert sorted(signed, key=str) == [(7, -1), (8, -1), (8, 1), (None, 1)]
 
@@ -554,8 +552,7 @@ def test_a_commit_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
     log, lines = handmade.entry(tmp_path, 2), handmade.actions_of(tmp_path, 2)
     log.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     assert "\u2028" in log.read_text(encoding="utf-8")
-    changes = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
-    assert changes.weights.tolist() == [-1, 1]
+    assert read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"]).weights.tolist() == [-1, 1]
 
 
 FED_ROWS = pa.table({"id": pa.array(range(100), pa.int64())})
@@ -572,7 +569,6 @@ def pending(path: str, since: int) -> PendingCommits:
     source = open_source("t", path)
     result = pending_changes(source, since)
     assert result.versions == source.version - since
-    assert result.rows is not None
     assert result.rows >= read_changes(source, since, source.version, ["id"]).rows
     return result
 
@@ -586,19 +582,23 @@ def test_appends_are_exact(fed_path: str) -> None:
     write_deltalake(fed_path, FED_ROWS.slice(0, 5), mode="append")
     result = pending(fed_path, 0)
     assert (result.rows, result.files) == (12, 2)
-    assert result.bytes is not None
     assert result.bytes > 0
     assert pending(fed_path, 1).rows == 5
 
 
-def test_a_delete_counts_the_rows_deleted(fed_path: str) -> None:
-    DeltaTable(fed_path).delete("id < 10")
-    assert (pending(fed_path, 0).rows, pending(fed_path, 0).files) == (10, 1)
-
-
-def test_an_overwrite(fed_path: str) -> None:
-    write_deltalake(fed_path, FED_ROWS.slice(0, 3), mode="overwrite")
-    assert pending(fed_path, 0).rows == 103
+@pytest.mark.parametrize(
+    ("change", "rows", "files"),
+    [
+        (lambda path: DeltaTable(path).delete("id < 10"), 10, 1),
+        (lambda path: write_deltalake(path, FED_ROWS.slice(0, 3), mode="overwrite"), 103, 2),
+    ],
+    ids=["deleted", "overwritten"],
+)
+def test_rows_that_go_and_come_are_counted(
+    fed_path: str, change: Callable[[str], object], rows: int, files: int
+) -> None:
+    change(fed_path)
+    assert (pending(fed_path, 0).rows, pending(fed_path, 0).files) == (rows, files)
 
 
 def test_rearranging_is_no_change(fed_path: str) -> None:
@@ -609,9 +609,9 @@ def test_rearranging_is_no_change(fed_path: str) -> None:
 
 def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
     file = handmade.added(tmp_path, "a.parquet", FED_ROWS)
-    vector = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 4}
     path = handmade.create(tmp_path, {"id": "long"}, file, features=["deletionVectors"])
     source = open_source("v", path)
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 4}
     again = {"add": {**file["add"], "deletionVector": vector}}
     handmade.commit(tmp_path, 1, handmade.remove("a.parquet"), again)
     assert pending_changes(replace(source, version=1), 0).rows == 4
@@ -655,8 +655,6 @@ def test_when_a_version_was_committed(fed_path: str) -> None:
     write_deltalake(fed_path, FED_ROWS.slice(0, 7), mode="append")
     source = open_source("t", fed_path)
     first, second = committed_at(source, 0), committed_at(source, 1)
-    assert first is not None
-    assert second is not None
     assert first <= second
     assert committed_at(source, 2) is None
 
@@ -671,23 +669,19 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
     DeltaTable(path).update(updates={"b": "2"}, predicate="a = 1")
     DeltaTable(path).delete("a = 2")
     DeltaTable(path).optimize.compact()
-    source = open_source("t", path)
-    for since in range(source.version):
-        for until in range(since + 1, source.version + 1):
-            at = open_source("t", path)
-            commits = read_commits(at, since, until)
-            assert commits is not None
-            size = change_size(commits)
-            assert size.files == 0 or size.bytes > 0
-            if until == since + 1:
-                read = read_changes(
-                    at, since, until, ("a", "b"), table_id=at.table_id,
-                    with_versions=False, commits=commits, net_by=("a", "b"),
-                )  # fmt: skip
-                known = size.rows is not None
-                assert size.rows == (read.rows if known else None), (since, until)
-                # deltalake does not say how many rows a file had that it replaced.
-                assert known or feed == "false"
+    for since, until in combinations(range(open_source("t", path).version + 1), 2):
+        at = open_source("t", path)
+        commits = read_commits(at, since, until)
+        size = change_size(commits)
+        assert size.files == 0 or size.bytes > 0
+        if until == since + 1:
+            columns = ("a", "b")
+            options = {"table_id": at.table_id, "commits": commits, "net_by": columns}
+            read = read_changes(at, since, until, columns, with_versions=False, **options)
+            known = size.rows is not None
+            assert size.rows == (read.rows if known else None), (since, until)
+            # deltalake does not say how many rows a file had that it replaced.
+            assert known or feed == "false"
 
 
 def commit(*actions: dict[str, object]) -> LogCommits:
@@ -701,6 +695,9 @@ def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[
     return {**entry, "dataChange": True, **more}
 
 
+UPDATED = {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}}
+
+
 @pytest.mark.parametrize(
     ("actions", "size"),
     [
@@ -709,13 +706,7 @@ def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[
         ([{"add": file("a", 7)}, {"remove": file("b", None)}], ChangeSize(None, 2, 10)),
         ([{"add": file("a", 7, dataChange=False)}], ChangeSize(0, 0, 0)),
         ([{"cdc": {"path": "c", "size": 9}}, {"add": file("a", 7)}], ChangeSize(None, 1, 9)),
-        (
-            [
-                {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}},
-                {"cdc": {"path": "c", "size": 9}},
-            ],
-            ChangeSize(4, 1, 9),
-        ),
+        ([UPDATED, {"cdc": {"path": "c", "size": 9}}], ChangeSize(4, 1, 9)),
         ([{"commitInfo": {"operationMetrics": "?"}}, {"add": file("a", 1)}], ChangeSize(1, 1, 5)),
         ([{"add": {"path": "a", "stats": "no json", "size": None}}], ChangeSize(None, 1, 0)),
     ],
@@ -724,23 +715,17 @@ def test_what_the_log_tells(actions: list[dict[str, object]], size: ChangeSize) 
     assert change_size(commit(*actions)) == size
 
 
+MOVED = {"add": file("a", 7, dataChange=False)}
+
+
 @pytest.mark.parametrize(
     ("actions", "only_move_rows"),
     [
-        (
-            [{"add": file("a", 7, dataChange=False)}, {"remove": file("b", 7, dataChange=False)}],
-            True,
-        ),
+        ([MOVED, {"remove": file("b", 7, dataChange=False)}], True),
         ([{"add": file("a", 7)}], False),
         ([{"add": {"path": "a", "size": 5}}], False),
-        (
-            [
-                {"cdc": {"path": "c", "size": 9, "dataChange": False}},
-                {"add": file("a", 7, dataChange=False)},
-            ],
-            False,
-        ),
-        ([{"metaData": {}}, {"add": file("a", 7, dataChange=False)}], False),
+        ([{"cdc": {"path": "c", "size": 9, "dataChange": False}}, MOVED], False),
+        ([{"metaData": {}}, MOVED], False),
     ],
 )
 def test_only_what_says_so_moves_rows(
@@ -750,16 +735,14 @@ def test_only_what_says_so_moves_rows(
 
 
 def test_a_protocol_alone_may_change_how_a_table_is_read() -> None:
-    assert commit({"protocol": {"minReaderVersion": 3}}).may_change_metadata
-    assert commit({"metaData": {}}).may_change_metadata
-    assert not commit({"add": file("a", 7)}).may_change_metadata
+    actions = ({"protocol": {"minReaderVersion": 3}}, {"metaData": {}}, {"add": file("a", 7)})
+    assert [commit(one).may_change_metadata for one in actions] == [True, True, False]
 
 
 def test_a_commit_is_of_spark_where_all_that_is_said_of_it_says_so() -> None:
     spark, other = (("commitInfo", {"engineInfo": name}) for name in ("Apache-Spark/4", "delta-rs"))
-    assert is_of_spark([spark, ("add", {})])
-    assert not is_of_spark([spark, other])
-    assert not is_of_spark([("add", {})])
+    commits = ([spark, ("add", {})], [spark, other], [("add", {})])
+    assert [is_of_spark(one) for one in commits] == [True, False, False]
 
 
 ESCAPED_ROWS = pa.table(
@@ -797,13 +780,11 @@ def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -
     marks = [files_mark(snapshot) for snapshot in snapshots]
     assert marks[3] == marks[-1]
     assert len({mark.digest for mark in marks}) == len(marks) - 1
-    for since, mark in enumerate(marks):
-        for until in range(since + 1, len(marks)):
-            commits = _commits(escaped_path, since, until)
-            assert leads_to(mark, commits, snapshots[until]) is True
-            assert leads_to(marks[since - 1], commits, snapshots[until]) in (
-                marks[since - 1].digest == mark.digest,
-            )
+    for since, until in combinations(range(len(marks)), 2):
+        mark, before = marks[since], marks[since - 1]
+        commits = _commits(escaped_path, since, until)
+        assert leads_to(mark, commits, snapshots[until]) is True
+        assert leads_to(before, commits, snapshots[until]) is (before.digest == mark.digest)
 
 
 def test_the_same_files_in_another_order_and_place_have_the_same_mark(escaped_path: str) -> None:
@@ -826,8 +807,7 @@ def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) ->
         replace(snapshot, uris=snapshot.uris[1:], actions=snapshot.actions.slice(1)),
         replace(snapshot, deletions={snapshot.uris[0]: np.array([0])}),
     ]
-    digests = {files_mark(other).digest for other in [snapshot, *others]}
-    assert len(digests) == 5
+    assert len({files_mark(other).digest for other in [snapshot, *others]}) == 5
 
 
 def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path: str) -> None:
@@ -868,5 +848,4 @@ def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
     assert [mark.rows for mark in marks] == [30, 29, 59, 42]
     assert len({mark.digest for mark in marks}) == 4
     for since in range(3):
-        commits = _commits(str(tmp_path), since, 3)
-        assert leads_to(marks[since], commits, source.snapshot(3))
+        assert leads_to(marks[since], _commits(str(tmp_path), since, 3), source.snapshot(3))

@@ -189,10 +189,8 @@ def test_files_of_wanted_ranges_alone_have_no_filter(tmp_path: Path) -> None:
     snapshot = table(tmp_path, [[0, 9], [10, 19], [15, 25]], "long")
     partition = RangePartition("t", "v", LONG, (10, 20))
     read = parted_read(snapshot, RangeSet.of([1], partition.size), partition)
-    assert [(len(part.files), part.filter is None) for part in read.parts] == [
-        (1, True),
-        (1, False),
-    ]
+    parts = [(len(part.files), part.filter is None) for part in read.parts]
+    assert parts == [(1, True), (1, False)]
 
 
 def test_scattered_ranges_of_a_sorted_table_are_read_alone(tmp_path: Path) -> None:
@@ -261,8 +259,7 @@ ROWS = 10
 
 def make(folder: Path, group: int) -> str:
     """A table of one file with ten rows, in row groups of so many."""
-    rows = pa.table({"x": range(ROWS)})
-    file = handmade.added(folder, "a.parquet", rows, row_group_size=group)
+    file = handmade.added(folder, "a.parquet", pa.table({"x": range(ROWS)}), row_group_size=group)
     return handmade.create(folder, {"x": handmade.LONG}, file)
 
 
@@ -401,8 +398,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def wanted(snapshot: Snapshot, name: str, values: list[Any]) -> Vector:
-    kind = VALUES[name][0]
-    return from_arrow(pa.array(values, kind), snapshot.readable(name).type)
+    return from_arrow(pa.array(values, VALUES[name][0]), snapshot.readable(name).type)
 
 
 @random_seeds(2, 4, 20)
@@ -426,8 +422,7 @@ def test_all_rows_with_a_value_and_no_other(
     values = {name: [wanted(snapshot, name, asked)]}
     result = list(rows_with(snapshot, ["no", name], values, files, ColumnCache()))
     assert all(part.column_names == ["no", name] for part in result)
-    numbers = [no for part in result for no in part["no"].to_pylist()]
-    assert Counter(numbers) == Counter(expected)
+    assert Counter([no for part in result for no in part["no"].to_pylist()]) == Counter(expected)
 
 
 @random_seeds(2, 4, 20)
@@ -483,16 +478,14 @@ def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Sna
         )
         assert mine == [plain] * len(limits)
         for once, most in zip(kept, limits, strict=True):
-            held = sum(column.nbytes for column in once._cache.values())
-            assert held == once._bytes <= most
+            assert sum(column.nbytes for column in once._cache.values()) == once._bytes <= most
 
 
 def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Path) -> None:
     columns = {"a": pa.array([1, 2], pa.int64()), "b": pa.array([2, 1], pa.int64())}
     write_deltalake(str(tmp_path), pa.table(columns))
     before, once = open_source("t", str(tmp_path)).snapshot(), ColumnCache()
-    physical = {"a": "b", "b": "a"}
-    after = replace(before, columns=replace(before.columns, physical=physical))
+    after = replace(before, columns=replace(before.columns, physical={"a": "b", "b": "a"}))
     rows = [once.columns(one, ["a"], one.files[0], 0, 2)["a"] for one in (before, after, before)]
     assert [row.to_pylist() for row in rows] == [[1, 2], [2, 1], [1, 2]]
 
@@ -544,35 +537,30 @@ def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int) -> None:
 def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
     key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),))
     first = table_of_keys([(1, "x"), (1, "x"), (1, "y"), (2, None), (2, None)])
-    second = table_of_keys([(1, "x"), (1, None), (None, "x")])
-    result = counted([first, second], key)
+    result = counted([first, table_of_keys([(1, "x"), (1, None), (None, "x")])], key)
     assert result.rows == 8
     assert dict(zip(result.codes.tolist(), result.counts.tolist(), strict=True)) == {1: 3, 2: 1}
 
 
+KEY = KeyColumns((("a", LONG),), (False,))
+
+
 def test_keys_of_two_integral_types_meet() -> None:
-    one = counted(
-        [pa.table({"a": pa.array([1, 1, 2], pa.int32())})], KeyColumns((("a", INTEGER),), (False,))
-    )
-    other = counted([table_of_keys([(1, None)])], KeyColumns((("a", LONG),), (False,)))
-    assert fan_out(one, other) == pytest.approx(2 / 3)
+    ints = pa.table({"a": pa.array([1, 1, 2], pa.int32())})
+    one = counted([ints], KeyColumns((("a", INTEGER),), (False,)))
+    assert fan_out(one, counted([table_of_keys([(1, None)])], KEY)) == pytest.approx(2 / 3)
 
 
 def test_the_empty_key_meets_every_row() -> None:
-    nothing = KeyColumns((), ())
-    assert (
-        fan_out(
-            counted([table_of_keys([(1, "x")] * 3)], nothing),
-            counted([table_of_keys([(1, "x")] * 5)], nothing),
-        )
-        == 5
+    three, five = (
+        counted([table_of_keys([(1, "x")] * count)], KeyColumns((), ())) for count in (3, 5)
     )
+    assert fan_out(three, five) == 5
 
 
 def test_nothing_meets_nothing() -> None:
     some, none = counted([table_of_keys([(1, "x")])], PAIR), counted([], PAIR)
-    assert fan_out(none, some) == 0
-    assert fan_out(some, none) == 0
+    assert fan_out(none, some) == fan_out(some, none) == 0
 
 
 def less(name: str, bound: int) -> Compare:
@@ -585,19 +573,16 @@ def less(name: str, bound: int) -> Compare:
 def test_a_condition_leaves_rows_out_on_either_side(seed: int) -> None:
     """Of the rows that meet it, which NULL does not, in whatever batches."""
     rng = Random(seed)
-    mine, theirs = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
-    values = [[rng.choice((0, 1, 2, None)) for _ in part] for part in (mine, theirs)]
+    sides = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
+    values = [[rng.choice((0, 1, 2, None)) for _ in part] for part in sides]
     key = KeyColumns(BOTH, (True, True), where=less("n", 2))
+    both = list(zip(sides, values, strict=True))
     kept = [
         [row for row, n in zip(part, own, strict=True) if n is not None and n < 2]
-        for part, own in zip((mine, theirs), values, strict=True)
+        for part, own in both
     ]
-    whole = [
-        table_of_keys(part, n=pa.array(own, pa.int64()))
-        for part, own in zip((mine, theirs), values, strict=True)
-    ]
-    parts = [whole[0].slice(0, 7), whole[0].slice(7)]
-    changed, others = counted(parts, key), counted([whole[1]], key)
+    mine, theirs = (table_of_keys(part, n=pa.array(own, pa.int64())) for part, own in both)
+    changed, others = counted([mine.slice(0, 7), mine.slice(7)], key), counted([theirs], key)
     pairs = sum(one == another for one in kept[0] for another in kept[1])
     assert (changed.rows, changed.read) == (len(kept[0]), len(mine))
     assert changed.share == pytest.approx(len(kept[0]) / len(mine))
@@ -626,8 +611,7 @@ def test_a_condition_that_fails_on_a_row_is_told() -> None:
     with pytest.raises(EvaluationError):
         counted([rows_], KeyColumns(BOTH, (False, False), where=failing))
     some = Compare(CompareOp.NOT_EQUAL, ColumnRef("n", LONG), Literal(0, LONG))
-    guarded = KeyColumns(BOTH, (False, False), where=And((some, failing)))
-    assert counted([rows_], guarded).rows == 1
+    assert counted([rows_], KeyColumns(BOTH, (False, False), where=And((some, failing)))).rows == 1
 
 
 def test_a_sample_is_of_keys_whatever_their_condition_keeps() -> None:
@@ -643,7 +627,7 @@ def test_a_sample_is_of_keys_whatever_their_condition_keeps() -> None:
 
 
 def drawn(values: np.ndarray, sample: int) -> KeyCounts:
-    return counted([pa.table({"a": values})], KeyColumns((("a", LONG),), (False,)), sample)
+    return counted([pa.table({"a": values})], KEY, sample)
 
 
 @pytest.mark.parametrize("step", [1, 16, 1 << 20])
@@ -667,16 +651,15 @@ def test_large_tables_are_sampled_and_both_sides_alike() -> None:
 
 
 def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    create_laid_out_table(
-        path, [table_of_keys([(1, "x"), (None, "x")], n=[1, 2]), table_of_keys([(1, "x")], n=[3])]
-    )
-    result = key_counts(open_source("t", path).snapshot(), PAIR)
+    files = table_of_keys([(1, "x"), (None, "x")], n=[1, 2]), table_of_keys([(1, "x")], n=[3])
+    create_laid_out_table(str(tmp_path / "t"), files)
+    snapshot = handmade.opened(tmp_path / "t").snapshot()
+    result = key_counts(snapshot, PAIR)
     assert (result.rows, result.counts.tolist()) == (3, [2])
-    assert key_counts(open_source("t", path).snapshot(), KeyColumns((), ())).counts.tolist() == [3]
+    assert key_counts(snapshot, KeyColumns((), ())).counts.tolist() == [3]
     where = KeyColumns(BOTH, (False, False), where=less("n", 3))
     assert where.names == ("a", "b", "n")
-    result = key_counts(open_source("t", path).snapshot(), where)
+    result = key_counts(snapshot, where)
     assert (result.rows, result.read, result.counts.tolist()) == (2, 3, [1])
 
 
@@ -685,8 +668,7 @@ def test_a_sample_is_taken_of_what_was_counted(share: int) -> None:
     rng = Random(share)
     keys = [rng.randrange(500) for _ in range(3000)]
     parts = [pa.table({"a": pa.array(keys[at::3], pa.int64())}) for at in range(3)]
-    columns = KeyColumns((("a", LONG),), (False,))
-    result, direct = sampled_counts(counted(parts, columns), share), counted(parts, columns, share)
+    result, direct = sampled_counts(counted(parts, KEY), share), counted(parts, KEY, share)
     assert result.codes.tolist() == direct.codes.tolist()
     assert result.counts.tolist() == direct.counts.tolist()
     assert (result.rows, result.read, result.one_in) == (direct.rows, direct.read, direct.one_in)

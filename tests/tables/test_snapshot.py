@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import uuid
@@ -30,7 +31,7 @@ from impctl.errors import (
 from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import TableSchema, read_schema
-from impctl.tables.source import oldest_version, open_failure, open_source, refresh
+from impctl.tables.source import DeltaSource, oldest_version, open_failure, open_source, refresh
 from impctl.tables.storage import below_root, check_reader_features, feature_named_in, object_store
 from tests.support.run_cli import refused
 from tests.tables import handmade
@@ -39,6 +40,7 @@ from tests.tables.handmade import (
     bitmap_of,
     field,
     fixture_table,
+    opened,
     vector,
     written,
     z85,
@@ -47,38 +49,28 @@ from tests.tables.handmade import (
 
 def test_constraints_and_nullability(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("price", pa.int64(), nullable=False), ("name", pa.string())])
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"price": [1], "name": ["x"]}, schema=schema))
-    DeltaTable(path).alter.add_constraint({"positive": "price > 0"})
-    snapshot = open_source("t", path).snapshot()
-    assert snapshot.constraints == ("price > 0",)
-    assert snapshot.not_null == {"price"}
-    assert not snapshot.has_change_feed
-    assert snapshot.column_mapping is None
+    snapshot = written(tmp_path, pa.table({"price": [1], "name": ["x"]}, schema=schema))
+    assert (snapshot.has_change_feed, snapshot.column_mapping) == (False, None)
+    DeltaTable(str(tmp_path)).alter.add_constraint({"positive": "price > 0"})
+    snapshot = opened(tmp_path).snapshot()
+    assert (snapshot.constraints, snapshot.not_null) == (("price > 0",), {"price"})
+    assert (snapshot.has_change_feed, snapshot.column_mapping) == (False, None)
 
 
 def test_files_have_decoded_paths_and_texts_of_partition_values(tmp_path: Path) -> None:
     data = pa.table({"k": ["A/A", None], "d": pa.array([0, 1], pa.int32()).cast(pa.date32())})
     data = data.append_column("v", pa.array([1, 2]))
-    path = str(tmp_path / "t")
-    write_deltalake(path, data, partition_by=["k", "d"])
-    files = open_source("t", path).snapshot().files
+    files = written(tmp_path, data, partition_by=["k", "d"]).files
     assert all(Path(file.uri).is_file() for file in files)
-    assert {tuple(file.partition_values.items()) for file in files} == {
-        (("k", "A/A"), ("d", "1970-01-01")),
-        (("k", None), ("d", "1970-01-02")),
-    }
+    values = sorted((file.partition_values for file in files), key=str)
+    assert values == [{"k": "A/A", "d": "1970-01-01"}, {"k": None, "d": "1970-01-02"}]
     assert [file.rows for file in files] == [1, 1]
 
 
 @pytest.mark.parametrize(
     ("counts", "likely"),
-    [
-        ((3, 5), 8),
-        ((100, None), 250),  # 10 bytes a row, as in the file that tells
-        ((None, None), 79),
-        ((0, None), 47),
-    ],
+    # 10 bytes a row, as in the file that tells.
+    [((3, 5), 8), ((100, None), 250), ((None, None), 79), ((0, None), 47)],
 )
 def test_rows_are_told_by_bytes_where_the_log_does_not(
     tmp_path: Path, counts: tuple[int | None, ...], likely: int
@@ -88,7 +80,7 @@ def test_rows_are_told_by_bytes_where_the_log_does_not(
         return handmade.add(f"{at}.parquet", rows or 0, (1000, 1500)[at], **silent)
 
     path = handmade.create(tmp_path, {"id": "long"}, *map(added, (0, 1), counts))
-    snapshot = open_source("t", path).snapshot()
+    snapshot = opened(path).snapshot()
     assert (snapshot.rows is None) is (None in counts)
     assert snapshot.likely_rows == likely
 
@@ -100,21 +92,42 @@ def test_names_are_found_without_case(tmp_path: Path) -> None:
         snapshot.readable("cost")
 
 
-def test_opaque_column_is_fatal_only_when_read(tmp_path: Path) -> None:
-    collated = handmade.field("s", "string", __COLLATIONS={"s": "spark.UTF8_LCASE"})
-    file = handmade.added(tmp_path, "a.parquet", pa.table({"id": [1], "s": ["x"]}))
-    path = handmade.create(tmp_path, [handmade.field("id", "long"), collated], file)
-    snapshot = open_source("t", path).snapshot()
-    assert read_rows(snapshot, ["id"]).num_rows == 1
-    with pytest.raises(TableError, match="`s` of table `t` cannot be read: .*UTF8_LCASE"):
-        read_rows(snapshot, ["s"])
+COLLATED = handmade.field("s", "string", __COLLATIONS={"s": "spark.UTF8_LCASE"})
+NESTED = {"type": "struct", "fields": [handmade.field("x", "long")]}
 
 
-def test_struct_column_is_not_read(tmp_path: Path) -> None:
-    snapshot = written(tmp_path / "t", pa.table({"id": [1], "s": [{"x": 1}]}))
-    assert read_rows(snapshot, ["id"]).num_rows == 1
-    with pytest.raises(TableError, match="struct<`x`: bigint>"):
-        read_rows(snapshot, ["s"])
+@pytest.mark.parametrize(
+    ("columns", "data", "column", "message"),
+    [
+        (
+            [field("id", "long"), COLLATED],
+            {"id": [1], "s": ["x"]},
+            "s",
+            "`s` of table `t` cannot be read: .*UTF8_LCASE",
+        ),
+        ({"id": "long", "s": NESTED}, {"id": [1], "s": [{"x": 1}]}, "s", "struct<`x`: bigint>"),
+        (
+            {"a": "long", "ID": "long"},
+            {"a": [1], "A": [2], "id": [1]},
+            "a",
+            "several columns for column .*`a` and `A`",
+        ),
+        (
+            {"a": "long", "id": "long"},
+            {"a": ["x"], "id": [1]},
+            "a",
+            "is stored as `string`, which does not match `bigint`",
+        ),
+    ],
+    ids=["collation", "struct", "twice in a file", "another type in a file"],
+)
+def test_a_column_that_cannot_be_read_is_fatal_only_when_read(
+    tmp_path: Path, columns: Any, data: dict[str, Any], column: str, message: str
+) -> None:
+    snapshot = handmade.of_file(tmp_path, columns, pa.table(data))
+    assert read_rows(snapshot, ["id"]).to_pydict() == {snapshot.readable("id").name: [1]}
+    with pytest.raises(TableError, match=message):
+        read_rows(snapshot, [column])
 
 
 @pytest.mark.parametrize("name", ["x y.parquet", "a%20b.parquet", "é+ü.parquet", "a%2Fb.parquet"])
@@ -138,58 +151,35 @@ def test_deletion_vector_finds_its_oddly_named_file(tmp_path: Path, name: str) -
 
 
 def test_column_added_later_reads_null(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"a": [1]}))
-    write_deltalake(path, pa.table({"a": [2], "b": ["x"]}), mode="append", schema_mode="merge")
-    rows = read_rows(open_source("t", path).snapshot(), ["b", "a"]).to_pylist()
+    files = pa.table({"a": [1]}), pa.table({"a": [2], "b": ["x"]})
+    rows = read_rows(written(tmp_path, *files, schema_mode="merge"), ["b", "a"]).to_pylist()
     assert sorted(rows, key=lambda row: row["a"]) == [{"b": None, "a": 1}, {"b": "x", "a": 2}]
 
 
 def test_file_of_a_narrower_type_is_widened(tmp_path: Path) -> None:
-    file = handmade.added(tmp_path, "a.parquet", pa.table({"a": pa.array([1], pa.int32())}))
-    path = handmade.create(tmp_path, {"a": "long"}, file)
-    rows = read_rows(open_source("t", path).snapshot(), ["a"])
+    narrow = pa.table({"a": pa.array([1], pa.int32())})
+    rows = read_rows(handmade.of_file(tmp_path, {"a": "long"}, narrow), ["a"])
     assert rows.column("a").type == pa.int64()
 
 
-def test_column_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:
-    file = handmade.added(tmp_path, "a.parquet", pa.table({"a": [1], "A": [2], "b": [3]}))
-    path = handmade.create(tmp_path, {"a": "long", "B": "long"}, file)
-    snapshot = open_source("t", path).snapshot()
-    assert read_rows(snapshot, ["b"]).column("B").to_pylist() == [3]
-    with pytest.raises(TableError, match="several columns for column .*`a` and `A`"):
-        read_rows(snapshot, ["a"])
-
-
-def test_file_of_another_type_is_refused(tmp_path: Path) -> None:
-    file = handmade.added(tmp_path, "a.parquet", pa.table({"a": ["x"]}))
-    path = handmade.create(tmp_path, {"a": "long"}, file)
-    with pytest.raises(TableError, match="is stored as `string`, which does not match `bigint`"):
-        read_rows(open_source("t", path).snapshot(), ["a"])
-
-
 def test_a_partition_value_that_may_be_misread_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t"
     rows = pa.table({"p": ["a\U00020000b", "\U0001f600"], "x": [1, 2]})
-    write_deltalake(str(path), rows, partition_by=["p"])
-    values = {file.partition_values["p"] for file in open_source("t", str(path)).snapshot().files}
-    assert values == {"a\U00020000b", "\U0001f600"}
-    handmade.commit(path, 0, *handmade.actions_of(path, 0))
-    with pytest.raises(TableError) as caught:
-        _ = open_source("t", str(path)).snapshot().files
-    assert caught.value.code == "partition_value_unsure"
+    files = written(tmp_path, rows, partition_by=["p"]).files
+    assert {file.partition_values["p"] for file in files} == {"a\U00020000b", "\U0001f600"}
+    handmade.commit(tmp_path, 0, *handmade.actions_of(tmp_path, 0))
+    with refused(TableError, "partition_value_unsure"):
+        _ = opened(tmp_path).snapshot().files
 
 
 def vectored(path: Path, placed: Mapping[str, Any]) -> None:
     """A table of three rows and one deletion vector."""
     table = VectoredTable(path, pa.table({"g": pa.array([1, 2, 3], pa.int64())}))
     table.delete(lambda rows: pc.equal(rows.column("g"), 2))
-    entry = path / "_delta_log" / f"{1:020}.json"
-    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    actions = handmade.actions_of(path, 1)
     for action in actions:
         if "add" in action:
             action["add"]["deletionVector"].update(placed)
-    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    handmade.commit(path, 1, *actions)
 
 
 def in_file(folder: Path, upper: int, *, is_absolute: bool) -> dict[str, Any]:
@@ -275,35 +265,44 @@ def test_file_uri_opens_too(tmp_path: Path) -> None:
     assert oldest_version(source) == 0
 
 
-def test_missing_table(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="Table `t` does not exist") as caught:
-        open_source("t", str(tmp_path / "nope"))
-    assert (caught.value.code, caught.value.exit_code) == ("table_missing", 3)
-    assert "`tables.t.path`" in str(caught.value.hint)
+def write_places(folder: Path) -> None:
+    """What is no table, or a damaged one."""
+    (folder / "data").mkdir()
+    (folder / "data" / "data.parquet").write_bytes(b"")
+    (folder / "w.yaml").write_text("version: 1")
+    handmade.commit(folder / "damaged", 0, {"nonsense": 1})
+    written(folder / "gap", *(pa.table({"a": [at]}) for at in range(4)))
+    handmade.entry(folder / "gap", 2).unlink()
 
 
-def test_folder_that_is_no_delta_table(tmp_path: Path) -> None:
-    (tmp_path / "data.parquet").write_bytes(b"")
-    with pytest.raises(TableError, match="is not a Delta table") as caught:
-        open_source("t", str(tmp_path))
-    assert caught.value.code == "table_not_delta"
-
-
-def test_a_file_is_no_table(tmp_path: Path) -> None:
-    (tmp_path / "w.yaml").write_text("version: 1")
-    with pytest.raises(TableError, match="Table `t` is not a Delta table") as caught:
-        open_source("t", str(tmp_path / "w.yaml"))
-    assert "`_delta_log`" in str(caught.value.hint)
-
-
-def test_a_log_with_an_entry_missing_is_told_in_a_line(tmp_path: Path) -> None:
-    for at in range(4):
-        write_deltalake(str(tmp_path / "t"), pa.table({"a": [at]}), mode="append")
-    handmade.entry(tmp_path / "t", 2).unlink()
+@pytest.mark.parametrize(
+    ("place", "code", "message", "hint"),
+    [
+        ("nope", "table_missing", "Table `t` does not exist", "`tables.t.path`"),
+        ("data", "table_not_delta", "is not a Delta table", ""),
+        ("w.yaml", "table_not_delta", "Table `t` is not a Delta table", "`_delta_log`"),
+        ("damaged", "table_unreadable", "Table `t` cannot be opened", ""),
+        (
+            "gap",
+            "table_unreadable",
+            "^Table `t` cannot be opened: its log goes from version 1 to 3, and the entries "
+            "between them are missing$",
+            "",
+        ),
+        ("a%20b", "table_path_escaped", "cannot be opened safely", ""),
+        ("a\udcff", "table_path_not_utf8", "", ""),
+    ],
+    ids=["missing", "folder", "file", "damaged log", "gap in the log", "escape", "not UTF-8"],
+)
+def test_a_table_that_cannot_be_opened(
+    tmp_path: Path, place: str, code: str, message: str, hint: str
+) -> None:
+    write_places(tmp_path)
     with pytest.raises(TableError) as caught:
-        open_source("t", str(tmp_path / "t"))
-    said = "its log goes from version 1 to 3, and the entries between them are missing"
-    assert caught.value.message == f"Table `t` cannot be opened: {said}"
+        open_source("t", str(tmp_path / place))
+    assert (caught.value.code, caught.value.exit_code) == (code, 3)
+    assert re.search(message, caught.value.message)
+    assert hint in str(caught.value.hint)
 
 
 def test_a_table_of_unity_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,21 +321,13 @@ def test_unreachable_storage_is_worth_another_try() -> None:
     assert "\n" not in caught.value.message
 
 
-def test_damaged_log_is_no_delta_table(tmp_path: Path) -> None:
-    handmade.commit(tmp_path, 0, {"nonsense": 1})
-    with pytest.raises(TableError, match="Table `t` cannot be opened"):
-        open_source("t", str(tmp_path))
-
-
 def test_versions_outside_the_history(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    for _ in range(3):
-        write_deltalake(path, ROWS, mode="append")
-    source = open_source("t", path)
+    written(tmp_path, *[ROWS] * 3)
+    source = opened(tmp_path)
     with pytest.raises(TableRecreatedError, match="at version 2 and has no version 7"):
         source.snapshot(7)
-    DeltaTable(path).create_checkpoint()
-    handmade.entry(path, 0).unlink()
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    handmade.entry(tmp_path, 0).unlink()
     assert oldest_version(source) == 2
     with pytest.raises(HistoryGoneError, match="the oldest available version is 2") as caught:
         source.snapshot(1)
@@ -359,16 +350,6 @@ def test_folders_with_odd_names(
         assert read_changes(source, 0, 1, ["id"]).rows == 2
 
 
-def test_folder_with_an_escape_in_its_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="cannot be opened safely"):
-        open_source("t", str(tmp_path / "a%20b"))
-
-
-def test_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
-    with refused(TableError, "table_path_not_utf8"):
-        open_source("t", str(tmp_path / "a\udcff"))
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -384,27 +365,32 @@ def test_what_the_system_fails_at_is_worth_another_try(text: str, code: str) -> 
 
 def test_object_store_reads_what_the_disk_holds(tmp_path: Path) -> None:
     data = ROWS.append_column("k", pa.array(["A/A", "x y"]))
-    write_deltalake(str(tmp_path), data, partition_by=["k"])
     store = object_store(tmp_path.as_uri(), None)
-    for file in open_source("t", str(tmp_path)).snapshot().files:
+    for file in written(tmp_path, data, partition_by=["k"]).files:
         name = below_root(str(tmp_path), file.uri)
         assert pq.ParquetFile(name, filesystem=store).metadata.num_rows == 1
 
 
-FIELDS = [handmade.field("id", "long")]
-
-
-def make(path: Path, *reader: str, configuration: dict[str, str] | None = None) -> str:
+def make(path: Path, *reader: str) -> DeltaSource:
     file = handmade.added(path, "a.parquet", pa.table({"id": [1, 2]}))
-    return handmade.create(path, FIELDS, file, features=reader, configuration=configuration)
+    return opened(handmade.create(path, {"id": "long"}, file, features=reader))
 
 
-@pytest.mark.parametrize("feature", ["fooBar", "catalogManaged"])
-def test_unknown_reader_feature_is_named(tmp_path: Path, feature: str) -> None:
-    named = {"catalogManaged": "catalog-managed"}.get(feature, feature)
-    with pytest.raises(TableError, match=f"`t` needs reader feature `{named}`") as caught:
-        open_source("t", make(tmp_path, feature))
-    assert caught.value.code == "reader_feature_unknown"
+@pytest.mark.parametrize(
+    ("features", "named"),
+    [
+        (["fooBar"], "fooBar"),
+        (["catalogManaged"], "catalog-managed"),
+        # Trying again would not help, as it may where the log cannot be read.
+        (["deletionVectors", "typeWidening"], "TypeWidening"),
+    ],
+    ids=["unknown", "catalog-managed", "beside vectors"],
+)
+def test_a_reader_feature_that_is_needed_is_named(
+    tmp_path: Path, features: list[str], named: str
+) -> None:
+    with refused(TableError, "reader_feature_unknown", f"`t` needs reader feature `{named}`"):
+        make(tmp_path, *features).snapshot()
 
 
 def test_feature_that_deltalake_knows_and_impctl_does_not() -> None:
@@ -420,33 +406,18 @@ LISTED = (
 
 @pytest.mark.parametrize("feature", LISTED.split())
 def test_listed_is_not_used(tmp_path: Path, feature: str) -> None:
-    snapshot = open_source("t", make(tmp_path, feature)).snapshot()
-    assert read_rows(snapshot, ["id"]).column("id").to_pylist() == [1, 2]
-
-
-def test_a_feature_that_vectors_cannot_be_read_beside_is_named(tmp_path: Path) -> None:
-    """Trying again would not help, as it may where the log cannot be read."""
-    source = open_source("t", make(tmp_path, "deletionVectors", "typeWidening"))
-    with pytest.raises(TableError, match="reader feature `TypeWidening`") as caught:
-        source.snapshot()
-    assert caught.value.code == "reader_feature_unknown"
+    assert read_rows(make(tmp_path, feature).snapshot(), ["id"]).column("id").to_pylist() == [1, 2]
 
 
 def test_mapping_by_id_is_refused(tmp_path: Path) -> None:
-    fields = [
-        handmade.field(
-            "id", "long", **{"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "x"}
-        )
-    ]
-    configuration = {"delta.columnMapping.mode": "id"}
-    handmade.commit(
-        tmp_path,
-        0,
-        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
-        handmade.metadata(fields, configuration=configuration),
+    mapped = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "x"}
+    about = handmade.metadata(
+        [field("id", "long", **mapped)], configuration={"delta.columnMapping.mode": "id"}
     )
+    spoken = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    handmade.commit(tmp_path, 0, spoken, about)
     with pytest.raises(TableError, match="uses column mapping mode `id`"):
-        open_source("t", str(tmp_path)).snapshot()
+        opened(tmp_path).snapshot()
 
 
 def test_features_in_error_texts() -> None:
@@ -466,15 +437,22 @@ def test_simple_types() -> None:
         field("c", "decimal(10, 2)"),
     )
     assert [column.type for column in result.schema] == [INTEGER, STRING, decimal(10, 2)]
-    assert result.not_null == {"a"}
-    assert result.opaque == {}
+    assert (result.not_null, result.opaque) == ({"a"}, {})
+
+
+def list_of(kind: str) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind, "containsNull": True}
+
+
+def changed_from(old: str, new: str) -> dict[str, Any]:
+    """Of a field of type `new`."""
+    return field("a", new, **{"delta.typeChanges": [{"fromType": old, "toType": new}]})
 
 
 def test_nested_types_keep_sparks_name() -> None:
-    inner = {"type": "array", "elementType": "long", "containsNull": True}
-    struct = {"type": "struct", "fields": [field("x y", inner), field("z`", "short")]}
+    struct = {"type": "struct", "fields": [field("x y", list_of("long")), field("z`", "short")]}
     whole = {"type": "map", "keyType": "string", "valueType": struct, "valueContainsNull": True}
-    column = read(field("a", whole)).schema.columns[0]
+    (column,) = read(field("a", whole)).schema.columns
     assert column.type.kind is Kind.OTHER
     assert column.type.spark_name == "map<string, struct<`x y`: array<bigint>, `z```: smallint>>"
 
@@ -485,23 +463,9 @@ def test_nested_types_keep_sparks_name() -> None:
         (field("a", "string", __COLLATIONS={"a": "spark.UTF8_LCASE"}), "UTF8_LCASE"),
         (field("a", "variant"), "variant"),
         (field("a", "string", __CHAR_VARCHAR_TYPE_STRING="char(5)"), "char(n)"),
-        (
-            field(
-                "a",
-                {"type": "array", "elementType": "string"},
-                __CHAR_VARCHAR_TYPE_STRING="array<char(5)>",
-            ),
-            "char(n)",
-        ),
-        (field("a", {"type": "array", "elementType": "variant"}), "variant"),
-        (
-            field(
-                "a",
-                "timestamp_ntz",
-                **{"delta.typeChanges": [{"fromType": "date", "toType": "timestamp_ntz"}]},
-            ),
-            "from date to timestamp_ntz",
-        ),
+        (field("a", list_of("string"), __CHAR_VARCHAR_TYPE_STRING="array<char(5)>"), "char(n)"),
+        (field("a", list_of("variant")), "variant"),
+        (changed_from("date", "timestamp_ntz"), "from date to timestamp_ntz"),
     ],
 )
 def test_unreadable_columns_say_why(column: dict[str, Any], reason: str) -> None:
@@ -511,12 +475,9 @@ def test_unreadable_columns_say_why(column: dict[str, Any], reason: str) -> None
 
 
 def test_readable_type_change_and_plain_collation_pass() -> None:
-    result = read(
-        field("a", "long", **{"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}),
-        field("b", "string", __COLLATIONS={"b": "spark.UTF8_BINARY"}),
-        field("c", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(5)"),
-    )
-    assert result.opaque == {}
+    plain = field("b", "string", __COLLATIONS={"b": "spark.UTF8_BINARY"})
+    limited = field("c", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(5)")
+    assert read(changed_from("integer", "long"), plain, limited).opaque == {}
 
 
 def test_mapped_names() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +49,7 @@ from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import FEW
 from tests.tables import handmade
 from tests.tables.handmade import LONG as DELTA_LONG
-from tests.tables.handmade import add, column_bounds, create, fixture_table, written
+from tests.tables.handmade import add, column_bounds, create, fixture_table, of_file, written
 
 LONG_TEXT = "é" * 40
 
@@ -127,16 +127,8 @@ def test_statistics_of_a_whole_table(tmp_path: Path) -> None:
 
 
 def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"v": [1]}))
-    write_deltalake(
-        path,
-        pa.table({"v": [5], "w": [1]}),
-        mode="append",
-        schema_mode="merge",
-        configuration=None,
-    )
-    snapshot = open_source("t", path).snapshot()
+    written(tmp_path, pa.table({"v": [1]}))
+    snapshot = written(tmp_path, pa.table({"v": [5], "w": [1]}), schema_mode="merge")
     assert column_statistics(snapshot, "v").maximum == 5
     result = column_statistics(snapshot, "w")
     assert (result.minimum, result.null_count) == (None, None)
@@ -154,53 +146,50 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
     ],
 )
 def test_statistics_of_tables_of_others(table: str, column: str, told: tuple[Any, ...]) -> None:
-    snapshot = open_source("t", str(fixture_table(table))).snapshot()
-    result = column_statistics(snapshot, column)
+    result = column_statistics(open_source("t", str(fixture_table(table))).snapshot(), column)
     assert (result.minimum, result.maximum, result.null_count) == told
 
 
 def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"v": [1]}))
-    DeltaTable(path).delete()
-    result = column_statistics(open_source("t", path).snapshot(), "v")
+    written(tmp_path, pa.table({"v": [1]}))
+    DeltaTable(str(tmp_path)).delete()
+    result = column_statistics(handmade.opened(tmp_path).snapshot(), "v")
     assert (result.minimum, result.maximum, result.null_count) == (None, None, 0)
 
 
 def test_timestamps_are_widened_by_a_millisecond(tmp_path: Path) -> None:
     at = datetime(2020, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
     snapshot = write(tmp_path / "t", v=pa.array([at], pa.timestamp("us", tz="UTC")))
-    result = column_statistics(snapshot, "v")
-    assert result.minimum is not None
-    assert result.maximum is not None
-    assert int(result.maximum) - int(result.minimum) == 2000
+    result: Any = column_statistics(snapshot, "v")
+    assert result.maximum - result.minimum == 2000
 
 
-def stated(path: Path, field: dict[str, Any], value: pa.Array, low: Any, high: Any) -> Snapshot:
+def stated(path: Path, kind: str, value: pa.Array, low: Any, high: Any, **about: Any) -> Snapshot:
     """One file with this one value, whose statistics are written by hand."""
-    stats = handmade.stats(len(value), {"v": 0}, v=(low, high))
-    file = handmade.added(path, "a.parquet", pa.table({"v": value}), {"stats": stats})
-    return open_source("t", handmade.create(path, [field], file)).snapshot()
+    told = {"stats": handmade.stats(len(value), {"v": 0}, v=(low, high))}
+    return of_file(path, [handmade.field("v", kind, **about)], pa.table({"v": value}), told)
 
 
-@pytest.mark.parametrize("value", [0.1, -0.1, 16777217.3, 1e38, 1e-45])
-def test_texts_of_floats_bound_the_doubles_they_became(tmp_path: Path, value: float) -> None:
-    changes = [{"fromType": "float", "toType": "double"}]
-    field = handmade.field("v", "double", **{"delta.typeChanges": changes})
-    single = np.float32(value)
-    text = float(str(single))
-    snapshot = stated(tmp_path, field, pa.array([single], pa.float32()), text, text)
+@pytest.mark.parametrize(
+    "value",
+    [
+        *map(np.float32, (0.1, -0.1, 16777217.3, 1e38, 1e-45)),
+        *(1e300, -1e300, 1e-300, -1e-300, 0.0, 0.1),
+    ],
+    ids=lambda value: f"{type(value).__name__} {value}",
+)
+def test_doubles_of_a_column_that_had_floats_lie_within_bounds(
+    tmp_path: Path, value: float | np.float32
+) -> None:
+    """Floats that became doubles have texts of floats as bounds; later rows have doubles."""
+    changes = {"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}
+    kind = pa.float32() if isinstance(value, np.float32) else pa.float64()
+    text = float(str(value))
+    snapshot = stated(tmp_path, "double", pa.array([value], kind), text, text, **changes)
     check_sound(snapshot, "v")
     (bounds,) = file_bounds(snapshot, "v")
     assert isinstance(bounds.minimum, float)
     assert (bounds.minimum < 0) == (value < 0)
-
-
-@pytest.mark.parametrize("value", [1e300, -1e300, 1e-300, -1e-300, 0.0, 0.1])
-def test_doubles_written_after_floats_are_bounded_too(tmp_path: Path, value: float) -> None:
-    changes = [{"fromType": "float", "toType": "double"}]
-    field = handmade.field("v", "double", **{"delta.typeChanges": changes})
-    check_sound(stated(tmp_path, field, pa.array([value]), value, value), "v")
 
 
 @pytest.mark.parametrize(
@@ -216,32 +205,29 @@ def test_doubles_written_after_floats_are_bounded_too(tmp_path: Path, value: flo
 def test_texts_cut_by_the_order_of_utf_16_bound_nothing(
     tmp_path: Path, text: str, maximum: str
 ) -> None:
-    field = handmade.field("v", "string")
-    check_sound(stated(tmp_path, field, pa.array([text]), text[:8], maximum), "v")
+    check_sound(stated(tmp_path, "string", pa.array([text]), text[:8], maximum), "v")
 
 
 def test_a_text_of_32_units_whose_characters_are_sure_bounds_nothing_above(tmp_path: Path) -> None:
     """Written out, and of a plane that deltalake does not mistake for another."""
-    field, text, maximum = handmade.field("v", "string"), "\U00020000", "\U00020000" * 15 + "~~"
-    stated(tmp_path, field, pa.array([text * 16]), text, maximum)
+    text, maximum = "\U00020000", "\U00020000" * 15 + "~~"
+    stated(tmp_path, "string", pa.array([text * 16]), text, maximum)
     log, actions = handmade.entry(tmp_path, 0), handmade.actions_of(tmp_path, 0)
     for action in actions:
         if "add" in action:
             stats = json.loads(action["add"]["stats"])
             action["add"]["stats"] = json.dumps(stats, ensure_ascii=False)
     log.write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in actions))
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = handmade.opened(tmp_path).snapshot()
     check_sound(snapshot, "v")
     (bounds,) = file_bounds(snapshot, "v")
     assert (bounds.minimum, bounds.maximum) == (text, None)
 
 
 def test_texts_written_as_escapes_bound_nothing_above(tmp_path: Path) -> None:
-    field = handmade.field("v", "string")
     text = "\U00020000" * 15
-    (bounds,) = file_bounds(stated(tmp_path, field, pa.array([text]), text, text), "v")
+    (bounds,) = file_bounds(stated(tmp_path, "string", pa.array([text]), text, text), "v")
     # The hand that wrote this log wrote escapes, of which deltalake reads a lesser text.
-    assert bounds.minimum is not None
     assert bounds.minimum <= text
     assert bounds.maximum is None
 
@@ -258,15 +244,13 @@ def test_texts_written_as_escapes_bound_nothing_above(tmp_path: Path) -> None:
 def test_times_of_offsets_with_seconds_lie_within_bounds(
     tmp_path: Path, at: datetime, text: str
 ) -> None:
-    field = handmade.field("v", "timestamp")
     values = pa.array([at], pa.timestamp("us", tz="UTC"))
-    check_sound(stated(tmp_path, field, values, text, text), "v")
+    check_sound(stated(tmp_path, "timestamp", values, text, text), "v")
 
 
 def miscopied(path: Path, columns: dict[str, Any], data: pa.Table, **options: Any) -> Miscopied:
     """Of a table of one file."""
-    file = handmade.added(path, "a.parquet", data, **options)
-    return miscopied_columns(open_source("t", handmade.create(path, columns, file)).snapshot())
+    return miscopied_columns(of_file(path, columns, data, **options))
 
 
 def test_int96_columns_are_named() -> None:
@@ -280,23 +264,36 @@ def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
     assert (result.as_int96, result.respelled) == ({"at"}, {"at"})
 
 
-def test_fields_in_columns_may_be_spelled_otherwise(tmp_path: Path) -> None:
-    within = {"type": "struct", "fields": [handmade.field("a", "long")]}
-    several = {"type": "array", "elementType": within, "containsNull": True}
-    columns = {"s": within, "l": several, "x.Y": "long", "x.z": within}
-    data = pa.table({"s": [{"A": 1}], "l": [[{"a": 1}]], "x.Y": [1], "x.z": [{"A": 1}]})
-    result = miscopied(tmp_path, columns, data)
-    assert result.columns == result.respelled == {"s", "x.z"}
+def struct_of(name: str) -> dict[str, Any]:
+    return {"type": "struct", "fields": [handmade.field(name, "long")]}
 
 
-def test_names_of_one_level_say_nothing_of_another(tmp_path: Path) -> None:
-    within = {"type": "struct", "fields": [handmade.field("id", "long")]}
-    counts = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
-    columns = {"Id": "long", "s": within, "Key": "long", "m": counts}
-    kind = pa.map_(pa.string(), pa.int64())
-    data = pa.table({"id": [1], "s": [{"id": 1}], "Key": [1], "m": pa.array([[("a", 1)]], kind)})
-    result = miscopied(tmp_path, columns, data)
-    assert result.columns == result.respelled == {"Id"}
+ARRAY = {"type": "array", "elementType": struct_of("a"), "containsNull": True}
+MAP = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
+MAPPED = pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("columns", "data", "respelled"),
+    [
+        (
+            {"s": struct_of("a"), "l": ARRAY, "x.Y": "long", "x.z": struct_of("a")},
+            {"s": [{"A": 1}], "l": [[{"a": 1}]], "x.Y": [1], "x.z": [{"A": 1}]},
+            {"s", "x.z"},
+        ),
+        (
+            {"Id": "long", "s": struct_of("id"), "Key": "long", "m": MAP},
+            {"id": [1], "s": [{"id": 1}], "Key": [1], "m": MAPPED},
+            {"Id"},
+        ),
+    ],
+    ids=["fields are compared too", "names of one level say nothing of another"],
+)
+def test_columns_that_a_file_spells_otherwise(
+    tmp_path: Path, columns: dict[str, Any], data: dict[str, Any], respelled: set[str]
+) -> None:
+    result = miscopied(tmp_path, columns, pa.table(data))
+    assert result.columns == result.respelled == respelled
 
 
 OLD = {"org.apache.spark.version": "2.4.8"}
@@ -324,8 +321,7 @@ def test_old_times_are_told_from_statistics(
 
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
-    data = pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))})
-    snapshot = written(tmp_path, data)
+    snapshot = written(tmp_path, pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))}))
     assert miscopied_columns(snapshot).as_int96 == frozenset()
     Path(snapshot.files[0].uri).unlink()
     with pytest.raises(HistoryGoneError, match="can no longer be read"):
@@ -363,8 +359,7 @@ def test_overlap_tells_clustered_from_scattered(snapshot: Snapshot) -> None:
     assert overlap(snapshot, "up") == pytest.approx(1 / FILES)
     assert overlap(snapshot, "text") < 0.01
     assert overlap(snapshot, "any") > 0.9
-    names = ["any", "empty", "text", "up"]
-    assert set(clustered_columns(snapshot, names, 0.25)) == {"up", "text"}
+    assert set(clustered_columns(snapshot, ["any", "empty", "text", "up"], 0.25)) == {"up", "text"}
 
 
 def test_the_draw_is_the_same_every_time_and_spread(
@@ -395,8 +390,7 @@ def test_what_files_hold_of_a_value(
     bounds: dict[str, ColumnBounds], sampled_files: FileSample
 ) -> None:
     rows, files = sampled_files.held("up", bounds["up"]) or ([], [])
-    assert rows == pytest.approx(10, rel=0.05)
-    assert files == pytest.approx(1)
+    assert (rows, files) == (pytest.approx(10, rel=0.05), pytest.approx(1))
     rows, files = sampled_files.held("any", bounds["any"]) or ([], [])
     assert rows == pytest.approx(FILES * EACH / 500, rel=0.05)
     assert min(files) > 0.5 * FILES
@@ -452,8 +446,7 @@ def test_places_on_a_line_go_up_with_values(
     line = line_of(bounds[name])
     column = sampled_files.rows.column(name)
     places = line.places_of(from_arrow(column, snapshot.readable(name).type))
-    order = np.argsort(np.array(column.to_pylist()), kind="stable")
-    assert (np.diff(places[order]) >= 0).all()
+    assert (np.diff(places[np.argsort(np.array(column.to_pylist()), kind="stable")]) >= 0).all()
     assert places[0] == line.place(column[0].as_py())
 
 
@@ -465,21 +458,19 @@ def test_small_columns_come_whole_without_null_and_nan(tmp_path: Path) -> None:
 
 
 def test_canonical_values(tmp_path: Path) -> None:
-    data = pa.table(
-        {
-            "d": pa.array([19000], pa.int32()).cast(pa.date32()),
-            "m": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
-            "t": pa.array([7], pa.timestamp("us", tz="UTC")),
-        }
-    )
-    snapshot = written(tmp_path, data)
+    columns = {
+        "d": pa.array([19000], pa.int32()).cast(pa.date32()),
+        "m": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
+        "t": pa.array([7], pa.timestamp("us", tz="UTC")),
+    }
+    snapshot = written(tmp_path, pa.table(columns))
     assert [sample_values(snapshot, name, 10, 1) for name in "dmt"] == [[19000], [150], [7]]
 
 
 def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
-    for start in range(0, 40_000, 10_000):
-        data = pa.table({"v": list(range(start, start + 10_000))})
-        snapshot = written(tmp_path, data)
+    starts = range(0, 40_000, 10_000)
+    files = [pa.table({"v": list(range(start, start + 10_000))}) for start in starts]
+    snapshot = written(tmp_path, *files)
     result = sample_values(snapshot, "v", 400, 7)
     assert len(result) == 400
     assert result == sample_values(snapshot, "v", 400, 7)
@@ -490,9 +481,7 @@ def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
 def test_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "MAX_FILES", 3)
     data = pa.table({"v": list(range(8)), "k": list(range(8))})
-    snapshot = written(tmp_path, data, partition_by=["k"])
-    result = sample_values(snapshot, "v", 100, 1)
-    assert len(set(result)) == 3
+    assert len(set(sample_values(written(tmp_path, data, partition_by=["k"]), "v", 100, 1))) == 3
 
 
 def test_mapped_table_is_sampled() -> None:
@@ -550,16 +539,12 @@ def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path
 
 
 def test_without_bounds_nothing_is_known_of_overlaps(tmp_path: Path) -> None:
-    files: list[Stated] = [(0, 10, 100), (None, None, 100), (10, 20, 100)]
-    snapshot = table(tmp_path, files)
+    snapshot = table(tmp_path / "t", [(0, 10, 100), (None, None, 100), (10, 20, 100)])
     spread = column_spread(snapshot, "v", list(range(20)))
     assert with_overlaps((10,), file_bounds(snapshot, "v")) == (10,)
     assert round(spread.weights.total) == 300
-
-
-def test_an_empty_table_has_no_values(tmp_path: Path) -> None:
-    spread = column_spread(table(tmp_path, []), "v", [])
-    assert aligned_boundaries(spread.weights, 1000, spread.starts) == ()
+    none = column_spread(table(tmp_path / "empty", []), "v", [])
+    assert aligned_boundaries(none.weights, 1000, none.starts) == ()
 
 
 @settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -583,8 +568,5 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
 
 
 def test_rows_of_a_file_without_bounds_count_by_the_sample(tmp_path: Path) -> None:
-    file = handmade.add("0.parquet", 10, stats='{"numRecords": 10}')
-    path = handmade.create(tmp_path / "bare", {"v": "long"}, file)
-    snapshot = open_source("t", path).snapshot()
-    weights = column_spread(snapshot, "v", [3, 1]).weights
+    weights = column_spread(table(tmp_path, [(None, None, 10)]), "v", [3, 1]).weights
     assert (weights.values, weights.weights) == ((1, 3), (5.0, 5.0))

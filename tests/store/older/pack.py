@@ -25,78 +25,7 @@ HERE = Path("/proc/self/cwd")
 """The working directory, under a name that is the same on every machine with Linux."""
 STARTS = (7, 13, 25, 43)
 """Where the recursive queries start; each in a region of its own."""
-WORKLOAD = """\
-version: 1
-tables:
-  sales: {path: /proc/self/cwd/sales}
-  shops: {path: /proc/self/cwd/shops}
-  links: {path: /proc/self/cwd/links}
-partitions:
-  sales: {shop: {boundaries: [6, 12, 18, 24, 30, 36, 42, 48, 54]}}
-  shops: {shop: {boundaries: [20, 40]}}
-  links:
-    src:
-      boundaries: [6, 12, 18, 24, 30, 36, 42, 48, 54, 70, 71, 72, 73, 74, 75, 100, 200, 300, 400]
-queries:
-  grouping:
-    sql: >-
-      SELECT shop, COUNT(*) AS n, SUM(amount) AS total, SUM(weight) AS heavy
-      FROM sales GROUP BY shop HAVING SUM(amount) > 150
-    sketch: {sales: shop}
-  extremes:
-    sql: >-
-      SELECT shop, MIN(amount) AS low, MAX(weight) AS high
-      FROM sales GROUP BY shop HAVING MIN(amount) > 12
-    sketch: {sales: shop}
-    buffer: 4
-  first_rows:
-    sql: >-
-      SELECT shop, id FROM (SELECT shop, id, amount,
-      ROW_NUMBER() OVER (PARTITION BY shop ORDER BY amount DESC, id) AS place FROM sales) s
-      WHERE place <= 2 AND amount > 30
-    sketch: {sales: shop}
-  join:
-    sql: >-
-      SELECT c.city, s.shop, SUM(s.amount) AS total
-      FROM sales s LEFT JOIN shops c ON s.shop = c.shop
-      GROUP BY c.city, s.shop HAVING SUM(s.amount) > 150
-    sketch: {sales: shop}
-    join: index
-  tree:
-    sql: >-
-      SELECT s.shop, COUNT(*) AS n FROM sales s JOIN shops c ON s.shop = c.shop
-      JOIN sales o ON o.product = s.product GROUP BY s.shop HAVING SUM(s.amount) > 5000
-    sketch: {sales: shop}
-    join: tree
-  answer:
-    sql: SELECT id, shop, note FROM sales WHERE amount > 20
-    sketch: {sales: shop}
-    answer: true
-  ranks:
-    sql: >-
-      WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 7
-      UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r
-    sketch: {links: src}
-  absorption:
-    sql: >-
-      WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 13
-      UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r
-    sketch: {links: src}
-    provenance: absorption
-  best_rows:
-    sql: >-
-      WITH RECURSIVE r(n, cost) AS (SELECT dst, CAST(1 AS BIGINT) FROM links WHERE src = 25
-      UNION SELECT l.dst, CAST(r.cost + 1 + l.src % 3 AS BIGINT) FROM r JOIN links l ON r.n = l.src
-      WHERE r.cost < 9) SELECT n, MIN(cost) AS cost FROM r GROUP BY n
-    sketch: {links: src}
-  levels:
-    sql: >-
-      WITH RECURSIVE r(n, level) AS (SELECT dst, CAST(1 AS BIGINT) FROM links WHERE src = 43
-      UNION ALL SELECT l.dst, CAST(r.level + 1 AS BIGINT) FROM r JOIN links l ON r.n = l.src
-      WHERE r.level < 4) SELECT n, level, COUNT(*) AS ways FROM r GROUP BY n, level
-    sketch: {links: src}
-store: .impctl
-"""
+WORKLOAD = Path(__file__).with_name("workload.yaml").read_text(encoding="utf-8")
 
 
 def sales(start: int, stop: int) -> pa.Table:
