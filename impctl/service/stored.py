@@ -26,7 +26,7 @@ from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
 from impctl.store.records import Count, plain
 from impctl.tables.log import FilesMark, commit_mark, files_mark
-from impctl.tables.schema import schema_mark
+from impctl.tables.snapshot import schema_mark
 from impctl.tables.source import refresh
 from impctl.types import ColumnName, QueryName, TableName, TableVersion
 from impctl.version import is_stamped_alike, stamped
