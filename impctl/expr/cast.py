@@ -170,11 +170,7 @@ def _local(vector: Vector, target: SqlType) -> Vector:
     if vector.type.kind is not Kind.DATE:
         return Vector(target, values, vector.valid)
     if len(values) and max(abs(int(values.max())), abs(int(values.min()))) > _MOST_DAYS:
-        raise EvaluationError(
-            "In a cast in the query, a date is outside the range of timestamps",
-            code="cast_overflow",
-            hint="filter out such rows before the cast; Spark also fails on this row",
-        )
+        raise _misfit("a date is outside the range of timestamps")
     return Vector(target, values * MICROS_PER_DAY, vector.valid)
 
 
@@ -214,9 +210,13 @@ def _truncated(arguments: Sequence[Vector], target: SqlType) -> Vector:
     with np.errstate(invalid="ignore"):
         fits = (whole >= -bound) & (whole < bound)
     if not bool(np.all(fits)):
-        raise EvaluationError(
-            f"In a cast in the query, a value does not fit the type `{target}`",
-            code="cast_overflow",
-            hint="filter out such rows before the cast; Spark also fails on this row",
-        )
+        raise _misfit(f"a value does not fit the type `{target}`")
     return Vector(target, whole.astype(np.int64), vector.valid)
+
+
+def _misfit(reason: str) -> EvaluationError:
+    return EvaluationError(
+        f"In a cast in the query, {reason}",
+        code="cast_overflow",
+        hint="filter out such rows before the cast; Spark also fails on this row",
+    )

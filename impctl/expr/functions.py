@@ -119,9 +119,13 @@ def _week(days: Ints) -> Ints:
 
 def _fit_days(days: Any, valid: Any) -> None:
     shown = days if valid is None else days[valid]
-    if bool(((shown < _SMALLEST_DAY) | (shown > _LARGEST_DAY)).any()):
+    _refuse_outside((shown < _SMALLEST_DAY) | (shown > _LARGEST_DAY), "date")
+
+
+def _refuse_outside(is_outside: Any, kind: str) -> None:
+    if bool(is_outside.any()):
         raise EvaluationError(
-            "A date computed in the query is outside the range of dates",
+            f"A {kind} computed in the query is outside the range of {kind}s",
             code="arithmetic_overflow",
             hint="restrict the query's condition; Spark fails too",
         )
@@ -189,10 +193,11 @@ def _date_trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
     unit = str(value_of(arguments[0])).lower()
     if unit in _TIMES:
         # Near the smallest timestamp the start of its unit may be out of range.
-        _fit_micros(values - values % _TIMES[unit] > values)
+        _refuse_outside(values - values % _TIMES[unit] > values, "timestamp")
         return Vector(result, values - values % _TIMES[unit], valid)
     days = _truncated_days(values // MICROS_PER_DAY, unit)
-    _fit_micros((days > INT64_MAX // MICROS_PER_DAY) | (days <= INT64_MIN // MICROS_PER_DAY))
+    is_outside = (days > INT64_MAX // MICROS_PER_DAY) | (days <= INT64_MIN // MICROS_PER_DAY)
+    _refuse_outside(is_outside, "timestamp")
     return Vector(result, days * MICROS_PER_DAY, valid)
 
 
@@ -207,17 +212,8 @@ def _timestampadd(arguments: Sequence[Vector], result: SqlType) -> Vector:
     steps = np.where(is_outside, 0, amounts) * unit
     moved = values + steps
     is_outside |= (moved < values) != (steps < 0)
-    _fit_micros(is_outside if valid is None else is_outside & valid)
+    _refuse_outside(is_outside if valid is None else is_outside & valid, "timestamp")
     return Vector(result, moved, valid)
-
-
-def _fit_micros(is_outside: Any) -> None:
-    if bool(is_outside.any()):
-        raise EvaluationError(
-            "A timestamp computed in the query is outside the range of timestamps",
-            code="arithmetic_overflow",
-            hint="restrict the query's condition; Spark fails too",
-        )
 
 
 _LENGTHS = {

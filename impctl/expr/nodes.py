@@ -309,6 +309,18 @@ def times(left: Expr, right: Expr) -> Expr:
     return Arithmetic(ArithmeticOp.MULTIPLY, left, right)
 
 
+def equated_columns(predicate: Expr) -> list[tuple[ColumnRef, ColumnRef]]:
+    """Pairs of columns that a conjunct compares by `=` or `<=>`."""
+    return [
+        (part.left, part.right)
+        for part in conjuncts(predicate)
+        if isinstance(part, Compare)
+        and part.op in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
+        and isinstance(part.left, ColumnRef)
+        and isinstance(part.right, ColumnRef)
+    ]
+
+
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
     """The parts of a conjunction, flattened; the predicate itself if it is no conjunction."""
     if isinstance(expr, And):

@@ -1,8 +1,8 @@
-"""The function names Spark knows, and what kind of function each is.
+"""Names of Spark's functions by kind.
 
-Law: a name is in exactly one of the sets (volatile ones are scalar as well); a function in none of
-them is refused, because an unknown one might be an aggregate, which changes what a sketch means.
-Source: the function registry of Spark 4.3, sorted by the class behind each name.
+Law: a name is in exactly one of the sets (volatile functions are scalar too). Unknown functions are
+refused, because they might be aggregates, which change what a sketch means. Source: the function
+registry of Spark 4.3, by the class of each name.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _ORDER_DEPENDENT_NAMES = """
     collect_union first histogram_numeric last listagg max_by min_by mode percentile_approx
 """
 ORDER_DEPENDENT = frozenset(_ORDER_DEPENDENT_NAMES.split())
-"""Aggregates whose result depends on the order of the rows, which Spark does not fix."""
+"""Aggregates whose result depends on the order of rows, which Spark does not define."""
 
 TIE_DEPENDENT = frozenset({"max_by", "min_by"})
-"""Those whose result is fixed unless rows tie, just as with LIMIT."""
+"""Aggregates whose result depends on the order of rows only if rows tie, as with LIMIT."""
 
 _VOLATILE_NAMES = """
     curdate current_catalog current_database current_date current_path current_schema
@@ -77,7 +77,7 @@ UNITS = frozenset(_UNIT_NAMES.split())
 """Units that `timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)` take as a bare word."""
 
 FOREIGN = frozenset({"java_method", "reflect", "try_reflect"})
-"""Functions that call arbitrary methods, so that a query could do more than read."""
+"""Functions that call arbitrary methods, with which a query could do more than read."""
 
 _SCALARS_NAMES = """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate approx_top_k_estimate array
