@@ -206,12 +206,12 @@ def _truncated(arguments: Sequence[Vector], target: SqlType) -> Vector:
     (vector,) = arguments
     values = vector.filled()
     bound = 2.0 ** (INTEGRAL_BITS[target.kind] - 1)
-    whole = np.trunc(values)
+    truncated = np.trunc(values)
     with np.errstate(invalid="ignore"):
-        fits = (whole >= -bound) & (whole < bound)
+        fits = (truncated >= -bound) & (truncated < bound)
     if not bool(np.all(fits)):
         raise _misfit(f"a value does not fit the type `{target}`")
-    return Vector(target, whole.astype(np.int64), vector.valid)
+    return Vector(target, truncated.astype(np.int64), vector.valid)
 
 
 def _misfit(reason: str) -> EvaluationError:

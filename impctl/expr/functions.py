@@ -454,11 +454,11 @@ def _rounded_type(first: SqlType, rest: Sequence[Expr]) -> SqlType | None:
         return None
     if first.kind is not Kind.DECIMAL:
         return first
-    whole = first.precision - first.scale + 1
+    integer_digits = first.precision - first.scale + 1
     if digits < 0:
-        return decimal(min(max(whole, 1 - digits), MAX_PRECISION), 0)
+        return decimal(min(max(integer_digits, 1 - digits), MAX_PRECISION), 0)
     scale = min(first.scale, digits)
-    return decimal(min(whole + scale, MAX_PRECISION), scale)
+    return decimal(min(integer_digits + scale, MAX_PRECISION), scale)
 
 
 def _whole(direction: int) -> Function:
@@ -468,8 +468,8 @@ def _whole(direction: int) -> Function:
         (argument,) = arguments
         values = argument.filled()
         if argument.type.is_fractional:
-            whole = np.floor(values) if direction < 0 else np.ceil(values)
-            return cast(Vector(DOUBLE, whole, argument.valid), result)
+            rounded = np.floor(values) if direction < 0 else np.ceil(values)
+            return cast(Vector(DOUBLE, rounded, argument.valid), result)
         if not argument.type.scale:
             return Vector(result, values, argument.valid)
         unit = 10**argument.type.scale

@@ -423,21 +423,21 @@ def _of_short_decimals(total: Ints, count: Ints, result: SqlType) -> Ints:
         )
     averages = total.astype(np.float64) / count / 10.0 ** (result.scale - 4)
     scaled = np.abs(averages) * 10.0**result.scale
-    whole = np.floor(scaled)
-    rounded = np.where(scaled - whole >= 0.5, whole + 1, whole)
+    floors = np.floor(scaled)
+    rounded = np.where(scaled - floors >= 0.5, floors + 1, floors)
     unscaled: Ints = np.where(averages < 0, -rounded, rounded).astype(np.int64)
-    for index in np.flatnonzero(_near_tie(scaled, whole)).tolist():
+    for index in np.flatnonzero(_near_tie(scaled, floors)).tolist():
         # Spark casts a double to a decimal by its shortest text, rounded half up.
         exact = Decimal(repr(float(averages[index]))).scaleb(result.scale)
         unscaled[index] = int(exact.quantize(Decimal(1), rounding=ROUND_HALF_UP))
     return unscaled
 
 
-def _near_tie(scaled: Floats, whole: Floats) -> Bools:
+def _near_tie(scaled: Floats, floors: Floats) -> Bools:
     """Where the text of the average may round differently from the scaled average. Scaling errs by
     a few units of the last place: from 10^14 on that is every average."""
     room = np.maximum(_TIE, scaled * (8 * UNIT))
-    near: Bools = np.abs(scaled - whole - 0.5) <= room
+    near: Bools = np.abs(scaled - floors - 0.5) <= room
     # Next to an integer the floor may be off by one.
-    near |= (scaled - whole <= room) | (scaled - whole >= 1 - room)
+    near |= (scaled - floors <= room) | (scaled - floors >= 1 - room)
     return near

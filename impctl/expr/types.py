@@ -102,9 +102,9 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
         return max(left, right, key=lambda t: _INTEGRAL_ORDER.index(t.kind))
     a, b = as_decimal(left), as_decimal(right)
     scale = max(a.scale, b.scale)
-    whole = max(a.precision - a.scale, b.precision - b.scale)
+    precision = max(a.precision - a.scale, b.precision - b.scale) + scale
     # Beyond 38 digits Spark rounds digits after the point.
-    return decimal(whole + scale, scale) if whole + scale <= MAX_PRECISION else None
+    return decimal(precision, scale) if precision <= MAX_PRECISION else None
 
 
 def rounded_type(left: SqlType, right: SqlType) -> SqlType | None:
@@ -115,8 +115,8 @@ def rounded_type(left: SqlType, right: SqlType) -> SqlType | None:
     if not are_exact or common_type(left, right) is not None:
         return None
     a, b = as_decimal(left), as_decimal(right)
-    whole = max(a.precision - a.scale, b.precision - b.scale)
-    return decimal(MAX_PRECISION, MAX_PRECISION - whole)
+    integer_digits = max(a.precision - a.scale, b.precision - b.scale)
+    return decimal(MAX_PRECISION, MAX_PRECISION - integer_digits)
 
 
 def as_decimal(source: SqlType) -> SqlType:
@@ -141,8 +141,8 @@ def uncounted(expr: Expr, *operands: Expr) -> Expr:
     sql_type = type_of(expr)
     if sql_type is None or not sql_type.is_integral or not isinstance(expr, Literal):
         return expr
-    others = [type_of(part) for part in operands]
-    if all(other is not None and narrowed(expr, sql_type, other) == sql_type for other in others):
+    types = [type_of(part) for part in operands]
+    if all(other is not None and narrowed(expr, sql_type, other) == sql_type for other in types):
         return expr
     return Cast(expr, sql_type, span=expr.span)
 

@@ -386,7 +386,11 @@ def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) ->
     """Why sketches equal those of full lineage; empty if they may be smaller. `barriers` and
     `keyed`: positions in `nodes_of(root)` of nodes with a sketched access below; `barriers` include
     fixpoints sketched for the answer alone."""
-    fixpoints = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
+    fixpoints = [
+        (position, node)
+        for position, node in enumerate(nodes_of(root))
+        if isinstance(node, Fixpoint)
+    ]
     if not fixpoints:
         return "its plan has no WITH RECURSIVE"
     reasons = [_why_whole(node) for position, node in fixpoints if position in barriers]

@@ -47,7 +47,7 @@ from impctl.safety.direction import (
     direction,
     find_objection,
 )
-from impctl.safety.facts import normalised
+from impctl.safety.facts import normalized
 from impctl.types import AttributeId
 
 _LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?")
@@ -207,7 +207,7 @@ def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
     """The first part of the conclusion that the premise does not imply, or None. `columns` relate a
     row of the premise's query to the row of the conclusion's query: AT_MOST means the premise's
     value is NULL, or both are known and it is at most the other."""
-    return _ImplicationSearch(columns).gap(normalised(premise), normalised(conclusion))
+    return _ImplicationSearch(columns).gap(normalized(premise), normalized(conclusion))
 
 
 class _ImplicationSearch(Struct):

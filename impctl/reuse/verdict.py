@@ -45,11 +45,11 @@ from impctl.plan.nodes import (
 )
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
-from impctl.safety.direction import Columns, Relation, SafetyState, Sketched, Status, direction
+from impctl.safety.direction import Columns, Relation, SafetyState, Status, direction
 from impctl.safety.judge import PlanJudge, check_safety, verdict_of_core
 from impctl.safety.messages import Wording, condition_name
 from impctl.safety.transfer import branch, relation_of
-from impctl.types import AccessId, AttributeId, FixpointId
+from impctl.types import AccessId, AttributeId, ColumnName, FixpointId
 
 if TYPE_CHECKING:
     from impctl.safety.facts import Fact, KnownSigns
@@ -681,7 +681,10 @@ class ReuseVerdict(Struct, frozen=True):
 
 
 def check_reuse(
-    requested: Query, captured: Query, sketched: Sketched, facts: Collection[Fact]
+    requested: Query,
+    captured: Query,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
 ) -> ReuseVerdict:
     """Judge using sketches of `sketched[access of captured]` for the requested query. `facts` must
     be true of the versions that the sketch represents and the query reads."""
@@ -705,7 +708,7 @@ def _of_one_template(
     core: Plan,
     model: Plan,
     plan: Plan,
-    sketched: Sketched,
+    sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict:
     """Judge plans of one template; `plan` is the core with the ids of the captured core."""
@@ -749,7 +752,7 @@ def _of_one_recursion(
     captured: Query,
     core: Plan,
     model: Plan,
-    sketched: Sketched,
+    sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict | None:
     """Judge using the sketches only below fixpoints that both queries have; None if there are none.

@@ -178,7 +178,9 @@ def answer_plan(query: Query) -> AnswerPlan:
     first = end.first
     if first is not None and first.order and first.count is not None:  # see `FinalSteps.cuts`
         node = TopK(node, first.order, first.count, first.offset)
-    wanted = _columns(end)
+    keys = end.order if first is None else (*end.order, *first.order)
+    exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
+    wanted = frozenset().union(*map(columns_of, exprs))
     rows = Project(
         node, tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rest) if a.id in wanted)
     )
@@ -234,9 +236,3 @@ class _End:
         self.predicates = tuple(substitute(item, exprs) for item in self.predicates)
         if self.first is not None:
             self.first = replace(self.first, order=rewritten(self.first.order))
-
-
-def _columns(end: _End) -> frozenset[AttributeId]:
-    keys = end.order if end.first is None else (*end.order, *end.first.order)
-    exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
-    return frozenset().union(*map(columns_of, exprs))

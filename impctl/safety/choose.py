@@ -167,19 +167,16 @@ def _require(
     alternatives = _options(judge, candidates, {})
     safe = dict.fromkeys(o.column for o in alternatives if o.scan.table == table and o.verdict.safe)
     verdict = table_options[0].verdict
-    hint = _ALL_ROWS if _is_safe_for_all(judge, table_options) else _listed_safe(table, list(safe))
+    hint = f"no candidate of `{table}` is safe; a GROUP BY column usually is"
+    if _is_safe_for_all(judge, table_options):
+        hint = _ALL_ROWS
+    elif safe:
+        hint = f"safe for this query: {', '.join(f'`{table}.{column}`' for column in safe)}"
     raise UnsafeSketchError(
         f"A sketch of `{table}.{column}` is not safe for query `{name}`: {verdict.reason}",
         hint=hint,
         location=_location(verdict.span, name),
     )
-
-
-def _listed_safe(table: TableName, columns: Sequence[ColumnName]) -> str:
-    if not columns:
-        return f"no candidate of `{table}` is safe; a GROUP BY column usually is"
-    listed = ", ".join(f"`{table}.{column}`" for column in columns)
-    return f"safe for this query: {listed}"
 
 
 def _location(span: Span | None, name: QueryName) -> Location | None:

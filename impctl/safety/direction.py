@@ -35,7 +35,7 @@ from impctl.expr.nodes import (
     equated_columns,
 )
 from impctl.expr.types import MAX_PRECISION, common_type, loses_values, type_of
-from impctl.safety.facts import KnownSigns, Signs, may_be_nan, normalised, number_of, signs_of
+from impctl.safety.facts import KnownSigns, Signs, may_be_nan, normalized, number_of, signs_of
 from impctl.types import AccessId, AttributeId, ColumnName
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class Objection(Struct, frozen=True):
 def find_objection(predicate: Expr, columns: Columns) -> Objection | None:
     """The first part that is not preserved; None if for every pair of rows related as `columns`
     says "true over the sketch" implies "true over the table"."""
-    return _objection(normalised(predicate), columns)
+    return _objection(normalized(predicate), columns)
 
 
 def _objection(predicate: Expr, columns: Columns) -> Objection | None:

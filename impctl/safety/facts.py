@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from impctl.plan.nodes import Scan
 
 
-def normalised(predicate: Expr) -> Expr:
+def normalized(predicate: Expr) -> Expr:
     """The predicate in negation normal form. It is true on exactly the same rows; it may be false
     instead of NULL or vice versa, which no filter distinguishes."""
     match predicate:
         case And():
-            return And(tuple(normalised(p) for p in predicate.operands), span=predicate.span)
+            return And(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
         case Or():
-            return Or(tuple(normalised(p) for p in predicate.operands), span=predicate.span)
+            return Or(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
         case Not():
             return _negated(predicate.operand, predicate)
         case _:
@@ -68,7 +68,7 @@ def _negated(predicate: Expr, negation: Not) -> Expr:
             parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
             return And(parts, span=negation.span)
         case Not():
-            return normalised(predicate.operand)
+            return normalized(predicate.operand)
         case Compare() if (opposite := predicate.op.opposite) is not None:
             return Compare(opposite, predicate.left, predicate.right, span=negation.span)
         case Literal(value=bool() as value):
@@ -469,7 +469,7 @@ def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
 def learn(condition: Expr, known: KnownSigns) -> KnownSigns:
     """The known facts and those that the condition adds on rows for which it is true, over the
     table or over the sketch, since both evaluate it on their own rows."""
-    return _extended(known, _implied(normalised(condition), known))
+    return _extended(known, _implied(normalized(condition), known))
 
 
 def _extended(known: KnownSigns, more: KnownSigns) -> KnownSigns:

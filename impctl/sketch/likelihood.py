@@ -140,7 +140,7 @@ class _SeenPlaces(Struct, frozen=True, eq=False):
         alone = np.cumsum(is_new)
         is_large = np.bincount(alone, weights=groups[covered]) > 2 * groups.sum() / _PLACES
         is_new[1:] |= (full[1:] > full[:-1]) & is_large[alone[1:]]
-        place = np.cumsum(is_new)
+        place_of_group = np.cumsum(is_new)
         first = covered[np.flatnonzero(np.concatenate([[True], is_new[1:]]))]
         last = covered[np.append(np.flatnonzero(is_new) - 1, len(covered) - 1)]
         ranges = np.arange(len(rows))
@@ -150,7 +150,7 @@ class _SeenPlaces(Struct, frozen=True, eq=False):
         middle = (starts + ends) / 2 - ends[last[left]]
         with np.errstate(divide="ignore", invalid="ignore"):
             by_right = np.where(gap > 0, np.clip(middle / gap, 0.0, 1.0), 0.5)
-        return cls(int(place[-1]) + 1, left, right, np.where(left == right, 0.0, by_right))
+        return cls(int(place_of_group[-1]) + 1, left, right, np.where(left == right, 0.0, by_right))
 
     def summed(self, values: Floats) -> Floats:
         is_inside = self.left == self.right

@@ -149,11 +149,9 @@ def range_filter(
             merged[-1] = (merged[-1][0], run[1])
         else:
             merged.append(run)
-    return RangeFilter(
-        partition,
-        tuple(_interval(partition, first, last) for first, last in merged),
-        partition.null_range in ranges,
-    )
+    ends = (None, *partition.boundaries, None)
+    intervals = tuple(Interval(ends[first], ends[last + 1]) for first, last in merged)
+    return RangeFilter(partition, intervals, partition.null_range in ranges)
 
 
 def exact_filter(ranges: RangeSet, partition: RangePartition) -> RangeFilter:
@@ -178,11 +176,6 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
         else:
             runs.append((range_id, range_id))
     return runs
-
-
-def _interval(partition: RangePartition, first: int, last: int) -> Interval:
-    low = None if first == 0 else partition.boundaries[first - 1]
-    return Interval(low, None if last == partition.ranges - 1 else partition.boundaries[last])
 
 
 class Renumbering(Struct, frozen=True, dict=True):
