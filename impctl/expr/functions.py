@@ -572,7 +572,6 @@ def _chosen(mask: Any, left: Vector, right: Vector) -> Vector:
 
 CARRIES_BOUNDS = frozenset({"abs", "round", "bround"})
 """Functions that compute the bounds of their result themselves."""
-
 NUMBER_FUNCTIONS: dict[str, Function] = {
     "abs": Function(kinds(NUMBER), lambda arguments, result: absolute(arguments[0])),
     "floor": _whole(-1),

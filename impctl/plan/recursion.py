@@ -50,7 +50,6 @@ from impctl.types import AccessId, AttributeId, FixpointId
 
 _MOST_PATHS = 64
 """Limit on paths through the UNIONs of a step; beyond it nothing is known."""
-
 _Origin = tuple[AttributeId, int]
 """A leaf, by its first column, and the position of one of its columns."""
 

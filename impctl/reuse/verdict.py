@@ -349,13 +349,12 @@ def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> M
     return None
 
 
-class _Walker:
+class _Walker(Struct):
     """Walks both plans side by side, counting positions in `nodes_of`, where the states are."""
 
-    def __init__(self, requested: Sequence[SafetyState], captured: Sequence[SafetyState]) -> None:
-        self._requested = requested
-        self._captured = captured
-        self._position = 0
+    _requested: Sequence[SafetyState]
+    _captured: Sequence[SafetyState]
+    _position: int = 0
 
     def visit(self, requested: Plan, captured: Plan, *, is_last: bool) -> _Pair:
         """`is_last`: nothing above drops or combines rows."""

@@ -59,10 +59,8 @@ from impctl.types import AttributeId
 
 Errors = Mapping[AttributeId, Expr]
 """Per inexact column of a plan, its error bound as an expression over the plan's columns."""
-
 _Added = Callable[[str, str, Expr], Expr]
 """Adds an aggregate over the same rows: name, function and argument."""
-
 _UNIT = Literal(2.0**-52, DOUBLE)
 """The rounding of one addition in each of the two computations."""
 _SPREAD_UNIT = Literal(2.0**-50, DOUBLE)

@@ -72,7 +72,6 @@ class FinalSteps(Struct, frozen=True):
 
 Written = Any
 """JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
-
 _CLASSES = (FinalSteps, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
 _RECORDS: Mapping[str, type[Struct]] = {record.__name__: record for record in _CLASSES}
 _NAMES: Mapping[str, type[StrEnum]] = {

@@ -129,30 +129,19 @@ class PlannedQueries:
         with self._lock:
             cached = self._cache.get(key)
         if cached is None or not cached[0].is_in(catalog, names, live):
-            cached = _plan(sql, catalog, names, name, zone, live)
+            watched = _Watched(catalog)
+            query = parse_query(sql, watched, name=name, zone=zone, names=names, live=live)
+            query = without_free_limit(query)
+            ruled = replace(query, root=apply_rules(query.root))
+            expiries = {table: live.get(table) for table in watched.seen}
+            looked_up = _LookedUp(names, watched.seen, expiries)
+            cached = looked_up, Planned(query, ruled, core_of(query.root))
         with self._lock:
             self._cache[key] = cached
             self._cache.move_to_end(key)
             if len(self._cache) > KEPT:
                 self._cache.popitem(last=False)
         return cached[1]
-
-
-def _plan(
-    sql: str,
-    catalog: Catalog,
-    names: TableNames,
-    name: QueryName,
-    zone: str,
-    live: Mapping[TableName, LiveRows],
-) -> tuple[_LookedUp, Planned]:
-    watched = _Watched(catalog)
-    query = without_free_limit(
-        parse_query(sql, watched, name=name, zone=zone, names=names, live=live)
-    )
-    ruled = replace(query, root=apply_rules(query.root))
-    looked_up = _LookedUp(names, watched.seen, {table: live.get(table) for table in watched.seen})
-    return looked_up, Planned(query, ruled, core_of(query.root))
 
 
 def without_free_limit(query: Query) -> Query:

@@ -31,7 +31,6 @@ from impctl.plan.nodes import (
     Select,
     SetOperation,
     Sort,
-    SortKey,
     TopK,
     Window,
     Witness,
@@ -66,8 +65,10 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             return replace(
                 plan, attributes=tuple(item for item in plan.attributes if item.id in needed)
             )
-        case Select():
-            return replace(plan, child=_prune(plan.child, needed | columns_of(plan.predicate)))
+        case Select() | Sort() | TopK() | Explode() | Witness():
+            # Columns of EXPLODE stay: they decide how often a row occurs, read or not.
+            below = needed - (_all(plan) - _all(plan.child)) | _read(expressions_of(plan))
+            return replace(plan, child=_prune(plan.child, below))
         case Project():
             return _project(plan, needed)
         case Join():
@@ -79,26 +80,10 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             return _bag(plan, needed)
         case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
             return map_inputs(plan, lambda side: _prune(side, _all(side)))
-        case Sort():
-            return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))
-        case TopK():
-            ranked = () if plan.rank is None else (plan.rank.attribute.id,)
-            below = needed.difference(ranked) | _read(plan.partition_by)
-            return replace(plan, child=_prune(plan.child, below | _read_order(plan.order)))
-        case Explode():
-            # Its columns stay: they decide how often a row occurs, read or not.
-            below = needed.difference(attribute.id for attribute in plan.made)
-            return replace(plan, child=_prune(plan.child, below | columns_of(plan.array)))
         case Window():
             return _window(plan, needed)
-        case Witness():
-            return replace(plan, child=_prune(plan.child, needed | _read(expressions_of(plan))))
         case _:
             assert_never(plan)
-
-
-def _read_order(order: Iterable[SortKey]) -> Needed:
-    return _read(key.expr for key in order)
 
 
 def _project(plan: Project, needed: Needed) -> Plan:

@@ -128,7 +128,6 @@ Predicates = tuple[Expr, ...]
 
 _SIZE_LIMIT = 1000
 """Maximal number of parts of a predicate that is copied through a projection."""
-
 _EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
 
 
@@ -153,13 +152,11 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
         case SetOperation():
             return _through_set_operation(plan, predicates)
         case Distinct():
-            moving, staying = _split(
-                predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
+            return _through(
+                plan, predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
             )
-            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
         case Sort():
-            moving, staying = _split(predicates, _is_fixed)
-            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+            return _through(plan, predicates, _is_fixed)
         case Explode():
             return _through_explode(plan, predicates)
         case Fixpoint():
@@ -168,6 +165,13 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
             return _selected(map_inputs(plan, push_selections), predicates)
         case _:
             assert_never(plan)
+
+
+def _through(
+    plan: Distinct | Sort | Explode | Window, predicates: Predicates, moves: Callable[[Expr], bool]
+) -> Plan:
+    moving, staying = _split(predicates, moves)
+    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
 
 
 def _selected(plan: Plan, predicates: Predicates) -> Plan:
@@ -271,10 +275,9 @@ def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
 def _through_explode(plan: Explode, predicates: Predicates) -> Plan:
     """Predicates that can fail stay: below they would see rows without elements."""
     added = frozenset(attribute.id for attribute in plan.made)
-    moving, staying = _split(
-        predicates, lambda p: not columns_of(p) & added and _is_fixed(p) and not can_fail(p)
+    return _through(
+        plan, predicates, lambda p: not columns_of(p) & added and _is_fixed(p) and not can_fail(p)
     )
-    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
 
 
 def _through_window(plan: Window, predicates: Predicates) -> Plan:
@@ -284,8 +287,7 @@ def _through_window(plan: Window, predicates: Predicates) -> Plan:
             for call in plan.calls
         )
     )
-    moving, staying = _split(predicates, _reads_only(shared, attributes_of(plan.child)))
-    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+    return _through(plan, predicates, _reads_only(shared, attributes_of(plan.child)))
 
 
 def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
@@ -412,7 +414,6 @@ class ColumnTie(Struct, frozen=True):
 
 Origins: TypeAlias = Mapping[AttributeId, frozenset[ScanColumn]]
 """Per attribute of a plan the columns that have all its values except NULL."""
-
 _NARROWS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
 _NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 """Kinds that drop rows of a side without a match on the other."""

@@ -76,7 +76,6 @@ class Relation(StrEnum):
 
 RelationOf = Callable[[Expr], tuple[Relation, Signs]]
 """How an argument compares, and what is known about its values."""
-
 _WHOLE = frozenset({"floor", "ceil", "ceiling"})
 _ROUNDED = frozenset({"round", "bround"})
 _LOGARITHMS = frozenset({"ln", "log", "log10", "log2", "log1p"})
@@ -154,13 +153,10 @@ def _is_date(expr: Expr) -> bool:
 
 RISING = (Relation.EQUAL, Relation.AT_MOST)
 """Relations under which a lower bound on the value also holds over the table."""
-
 FALLING = (Relation.EQUAL, Relation.AT_LEAST)
 """Relations under which an upper bound on the value also holds over the table."""
-
 UPWARD = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
 """Comparisons that a greater left side can only make true."""
-
 DOWNWARD = (CompareOp.LESS, CompareOp.LESS_EQUAL)
 """Comparisons that a lesser left side can only make true."""
 

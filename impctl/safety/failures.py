@@ -74,7 +74,6 @@ from impctl.types import AccessId, AttributeId
 
 Interval = tuple[Fraction, Fraction]
 """The least and the greatest possible value of a number."""
-
 Ranges = Mapping[AttributeId, Interval]
 
 _DIVISIONS = (ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER)

@@ -513,7 +513,13 @@ def check_safety(
     `has_keyed_fixpoints` come from an earlier verdict; see `chosen_barriers`. `judges` cache
     results for further sketches of the same plans."""
     by = (Judges() if judges is None else judges).of(query)
-    _refuse_unknown(by.accesses, sketched)
+    unknown = [access for access in sketched if access not in by.accesses]
+    if unknown:
+        raise UsageError(
+            f"The query has no table access `{unknown[0]}`",
+            code="unknown_access",
+            hint=f"the query's accesses are: {', '.join(sorted(by.accesses))}",
+        )
     if query.nondeterministic and sketched:
         name, span = query.nondeterministic[0]
         reason = f"`{name}` returns a different result on every run"
@@ -605,16 +611,6 @@ def carried_verdict(verdict: Verdict, query: Query, sketched: Sketched) -> Verdi
     """The safe verdict on another plan of the same rows, by the facts of the first verdict.
     InvariantError if either is unsafe."""
     return judged_by(verdict, query, sketched).required()
-
-
-def _refuse_unknown(known: Collection[AccessId], sketched: Sketched) -> None:
-    for access in sketched:
-        if access not in known:
-            raise UsageError(
-                f"The query has no table access `{access}`",
-                code="unknown_access",
-                hint=f"the query's accesses are: {', '.join(sorted(known))}",
-            )
 
 
 def _needed_assumptions(

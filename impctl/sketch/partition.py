@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 BoundaryValue = int | float | str | bytes
 """A boundary in canonical form (see `data.vector`): unscaled for decimals, days for dates."""
-
 PARTITIONABLE = INTEGRAL | FRACTIONAL | TEMPORAL | {Kind.DECIMAL, Kind.STRING}
 """Types that ranges can be made of."""
-
 RangeIds = npt.NDArray[np.int32]
 
 _TABLE = 1 << 20  # Integers from the first boundary to the last that a look-up table may hold
