@@ -19,9 +19,9 @@ from impctl.bench.timing import in_turns, milliseconds
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
+from impctl.service.prepare import kept_plan
 from impctl.service.resolve import is_for_others
 from impctl.service.spark_answer import answer_of
-from impctl.service.stored import kept_plan
 from impctl.service.verify import same_rows
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes

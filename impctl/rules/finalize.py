@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
-from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -74,8 +73,17 @@ Written = Any
 """JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
 _CLASSES = (FinalSteps, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
 _RECORDS: Mapping[str, type[Struct]] = {record.__name__: record for record in _CLASSES}
-_NAMES: Mapping[str, type[StrEnum]] = {
-    kind.__name__: kind for kind in (Kind, ArithmeticOp, CompareOp)
+_WRITERS: Mapping[type, Callable[[Any], str]] = {
+    int: str,
+    float: float.hex,
+    Decimal: str,
+    bytes: bytes.hex,
+    **dict.fromkeys((Kind, ArithmeticOp, CompareOp), str),
+}
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    **{kind.__name__: kind for kind in _WRITERS},
+    "float": float.fromhex,
+    "bytes": bytes.fromhex,
 }
 
 
@@ -96,26 +104,16 @@ def read_ending(written: Written) -> FinalSteps:
 
 
 def _written(value: object) -> Written:
-    name = type(value).__name__
-    if type(value) is tuple:
-        return ["tuple", *map(_written, value)]
-    if _RECORDS.get(name) is type(value):
+    kind = type(value)
+    name = kind.__name__
+    if value is None or kind in (bool, str):
+        return value
+    if kind is tuple:
+        return ["tuple", *map(_written, value)]  # type: ignore[call-overload]  # a tuple
+    if kind in _WRITERS:
+        return [name, _WRITERS[kind](value)]
+    if _RECORDS.get(name) is kind:
         return [name, *(_written(getattr(value, field)) for field in _fields(name))]
-    if isinstance(value, StrEnum) and _NAMES.get(name) is type(value):
-        return [name, value.value]
-    match value:
-        case None | bool():
-            return value
-        case str() if type(value) is str:
-            return value
-        case int() if type(value) is int:
-            return ["int", str(value)]
-        case float() if type(value) is float:
-            return ["float", value.hex()]
-        case Decimal():
-            return ["Decimal", str(value)]
-        case bytes():
-            return ["bytes", value.hex()]
     raise TypeError(f"cannot write a {name}")
 
 
@@ -131,17 +129,7 @@ def _read(written: Written) -> Any:
         values = zip(_fields(name), map(_read, parts), strict=True)
         return _RECORDS[name](**dict(values))
     (text,) = parts
-    if name in _NAMES:
-        return _NAMES[name](text)
-    return _SINGLE[name](text)
-
-
-_SINGLE: Mapping[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float.fromhex,
-    "Decimal": Decimal,
-    "bytes": bytes.fromhex,
-}
+    return _READERS[name](text)
 
 
 @lru_cache

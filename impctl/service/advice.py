@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 REBALANCE_HINT = "run `impctl capture --rebalance`"
 
 
-def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeDepth]:
+def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> tuple[RangeDepth, ...]:
     """Describe the counts of ranges; without `before`, the ranges have just been chosen."""
     chosen = {(depth.table, depth.attribute): depth.at_capture for depth in before}
     result = []
@@ -52,7 +52,7 @@ def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeD
         depth = RangeDepth(table, attribute, len(ranges), total, largest, 0.0)
         at_capture = chosen.get((table, attribute), imbalance(depth))
         result.append(replace(depth, at_capture=at_capture))
-    return result
+    return tuple(result)
 
 
 def imbalance(depth: RangeDepth) -> float:

@@ -26,7 +26,7 @@ from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_fil
 from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.partners import SparkPartners, tagged_frame
-from impctl.service.stored import kept_plan
+from impctl.service.prepare import kept_plan
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.spark.render import render_plan
 from impctl.tables.prune import known_counts, spread_counts

@@ -52,7 +52,7 @@ from impctl.service.stored import (
     check_marked,
     is_current,
     is_defined_alike,
-    is_stamp_of_this_release,
+    is_of_this_release,
     may_be_marked,
     moved_meanwhile,
     moved_moments,
@@ -814,7 +814,7 @@ def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
             source = tables.repin(table)
             existing[table] = range(oldest_version(source) or 0, source.version + 1)
         is_left = all(version in existing[table] for table, version in kept.versions.items())
-        if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
+        if is_left and is_of_this_release(kept.basis) and may_be_marked(kept, tables):
             there[tuple(sorted(kept.versions.items()))] = None
     is_eager = spec.maintain is MaintainMode.EAGER
     more = "" if is_eager else "; with `maintain: eager` there would be one for every version"

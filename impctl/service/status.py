@@ -151,7 +151,7 @@ def _pending(
     }
     if not is_defined_alike(ctx, spec, stored):
         return pending, "the query or its partitions changed since the capture; capture it again"
-    if not is_of_this_release(stored):
+    if not is_of_this_release(stored.state_meta):
         return pending, "it was captured by another release of impctl; capture it again"
     try:
         check_pins(stored, ctx.tables)

@@ -834,7 +834,7 @@ _PIECE = 4096
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class FilesMark(Struct, frozen=True):
+class FilesMark(Struct, frozen=True, forbid_unknown_fields=True):
     """A digest of a table's files at one version; `rows` by statistics, None if one is missing."""
 
     digest: str
