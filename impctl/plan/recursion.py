@@ -321,7 +321,7 @@ def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
 # Then whatever a worse row derives, a better row of its group derives no worse with the same rows
 # of tables. So if the recursion ends without the rule, the best rows of each group are the same; if
 # it does not, as with costs along a cycle, they are those that all rounds converge to. The sign of
-# e only decides whether the recursion ends: not along a cycle of negative cost, and neither if rows
+# e only decides whether the recursion ends: it does not along a cycle of negative cost, or if rows
 # contain paths along a cycle of cost zero.
 # If the least is best, least(v, e) could be better than v: along a cycle a derived row would
 # replace the row that it was derived from.

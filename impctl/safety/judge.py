@@ -497,6 +497,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def barriers(self) -> int:
+        """Number of nodes whose lineage belongs to the sketch besides the result's."""
         return len(self.barrier_positions)
 
 

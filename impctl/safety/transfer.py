@@ -372,7 +372,8 @@ def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
 
 
 def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
-    """The first aggregate whose result depends on ties; other open values never reach a judge."""
+    """The first aggregate whose result depends on ties; a judged plan only outputs the results of
+    other order-dependent functions."""
     for output in node.aggregates:
         if output.call.function in TIE_DEPENDENT:
             text = wording.call(output)
